@@ -1,0 +1,32 @@
+# Everything happens inside .venv; `make test` and `make demo` set it up by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+CHECKED := cwdfm tests benchmarks examples
+
+.PHONY: install demo test lint bench clean
+.DEFAULT_GOAL := test
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/python examples/exact_target.py --out demo
+
+lint: install
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2
+
+bench: install
+	$(BIN)/python -m benchmarks.context_path --out results/context_path.json
+	$(BIN)/python -m benchmarks.sampling_step --out results/sampling_step.json
+
+clean:
+	rm -rf .venv demo .mypy_cache .ruff_cache

@@ -1,0 +1,69 @@
+"""Context-weighted discrete flow matching: generative models over token sequences.
+
+Training goes data -> path -> model -> loss; generation goes source -> solver -> samples.
+"""
+
+from cwdfm.errors import InputError
+from cwdfm.loss import NELBO, Bound, Bregman, CrossEntropy, Loss, ScaledCrossEntropy, elbo
+from cwdfm.model import ExactPosterior, Model, SplitModel
+from cwdfm.path import ContextPath, MixturePath, Path, PathSample
+from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
+from cwdfm.solver import Corrector, Euler, Info, Samples, Solver, State, sample
+from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.times import stratified_times, time_grid
+from cwdfm.weight import (
+    Confidence,
+    ContextWeight,
+    Distance,
+    Entropy,
+    Margin,
+    Neighbor,
+    PredictionWeight,
+    Sum,
+    Weight,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NELBO",
+    "Bound",
+    "Bregman",
+    "Confidence",
+    "ContextPath",
+    "ContextWeight",
+    "Corrector",
+    "Cosine",
+    "CrossEntropy",
+    "Distance",
+    "Entropy",
+    "Euler",
+    "ExactPosterior",
+    "Info",
+    "InputError",
+    "Linear",
+    "Loss",
+    "Margin",
+    "MaskSource",
+    "MixturePath",
+    "Model",
+    "Neighbor",
+    "Path",
+    "PathSample",
+    "Polynomial",
+    "PredictionWeight",
+    "Samples",
+    "ScaledCrossEntropy",
+    "Schedule",
+    "Solver",
+    "Source",
+    "SplitModel",
+    "State",
+    "Sum",
+    "UniformSource",
+    "Weight",
+    "elbo",
+    "sample",
+    "stratified_times",
+    "time_grid",
+]

@@ -1,0 +1,96 @@
+"""The one exception that means "the input is wrong", and the checks that raise it.
+
+Every message says what was given, what is allowed and what to do about it. The checks run before
+any work is done, so that bad input never costs a half-finished run.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class InputError(ValueError):
+    """The caller's input is wrong; the message says how to put it right."""
+
+
+def describe(x: object) -> str:
+    """A short description of a value for an error message: shape and dtype for a tensor."""
+    if isinstance(x, Tensor):
+        return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
+    return f"{type(x).__name__} {x!r}"
+
+
+def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
+    """Refuse anything but an int64 tensor [B, N] with ids in 0..num_tokens-1."""
+    if not isinstance(x_BN, Tensor) or x_BN.dim() != 2 or x_BN.dtype != torch.int64:
+        raise InputError(
+            f"{name} must be an int64 tensor of shape [batch, length], got {describe(x_BN)}; "
+            f"for one sequence use {name}[None], for another integer type {name}.long()"
+        )
+    if x_BN.numel() == 0:
+        raise InputError(
+            f"{name} is empty ({describe(x_BN)}); give at least one sequence of at least one token"
+        )
+    low, high = (int(v) for v in x_BN.aminmax())
+    if low < 0 or high >= num_tokens:
+        raise InputError(
+            f"{name} holds ids from {low} to {high}, allowed are 0..{num_tokens - 1}; "
+            f"check the tokenizer against the source's vocab_size"
+        )
+
+
+def check_times(t_B: Tensor, batch: int) -> None:
+    """Refuse anything but a floating tensor [B] with values in [0, 1]."""
+    if not isinstance(t_B, Tensor) or t_B.shape != (batch,) or not t_B.is_floating_point():
+        raise InputError(
+            f"t must be a floating tensor of shape ({batch},), one time a sequence, "
+            f"got {describe(t_B)}; use torch.full(({batch},), t)"
+        )
+    if not bool(((t_B >= 0) & (t_B <= 1)).all()):
+        raise InputError(
+            f"t must lie in [0, 1], got values from {t_B.min().item():.6g} to "
+            f"{t_B.max().item():.6g}; t = 0 is noise, t = 1 is data"
+        )
+
+
+def check_mask(name: str, mask_BN: Tensor, shape: tuple[int, int]) -> None:
+    """Refuse anything but a boolean tensor of the given shape [B, N]."""
+    if not isinstance(mask_BN, Tensor) or mask_BN.dtype != torch.bool or mask_BN.shape != shape:
+        raise InputError(
+            f"{name} must be a bool tensor of shape {shape}, got {describe(mask_BN)}; "
+            f"compare ids to get one, or expand a single mask over the batch"
+        )
+
+
+def check_finite(logits: Tensor) -> None:
+    """Refuse logits [..., V] with rows that define no distribution: NaN, +inf, or -inf everywhere.
+
+    Single entries of -inf are fine: they are tokens of probability zero.
+    """
+    top = logits.amax(dim=-1)
+    if not bool(torch.isfinite(top).all()):
+        bad = int((~torch.isfinite(top)).sum())
+        raise InputError(
+            f"the model's logits hold NaN, +inf, or nothing but -inf in {bad} of {top.numel()} "
+            f"rows; they must be finite (single entries of -inf are allowed: probability zero). "
+            f"Check the model's weights for NaN and its half-precision overflow"
+        )
+
+
+def check_positive(name: str, value: float, what: str = "a finite number > 0") -> None:
+    """Refuse a scalar that is not finite and positive."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be {what}, got {value!r}")
+
+
+def check_finite_number(name: str, value: float) -> None:
+    """Refuse a scalar that is not a finite number."""
+    if not (isinstance(value, int | float) and math.isfinite(value)):
+        raise InputError(f"{name} must be a finite number, got {value!r}")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is not one of the named choices."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

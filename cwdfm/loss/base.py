@@ -1,0 +1,95 @@
+"""Losses: L = mean over batch and coordinates of w^i l^i, one record in, one scalar out.
+
+Sums over coordinates in the paper's formulas are divided by N here, so that values are nats per
+token and compare across lengths. Fixed coordinates carry no loss. Logits may cover all
+coordinates, [B, N, num_tokens], or only those the loss needs, [K, num_tokens] in row-major order:
+see `Loss.needed`, which spares the head the rest.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, describe
+from cwdfm.path.base import PathSample
+from cwdfm.schedule import Schedule
+
+Coordinates = Literal["all", "masked"]
+
+# The hazard is infinite at t = 1. Losses weighted by it (NELBO, Bregman) evaluate it no later than
+# here; drawing t uniformly, a share of TIME_EPSILON of the batch is affected.
+TIME_EPSILON = 1e-3
+
+
+class Prediction:
+    """Log-probabilities of tokens under logits, at the coordinates where logits are known."""
+
+    def __init__(self, logits: Tensor, needed_BN: Tensor, batch: PathSample) -> None:
+        shape = tuple(batch.x_1.shape)
+        rows = int(needed_BN.sum()) if logits.dim() == 2 else 0
+        width = batch.source.num_tokens
+        if logits.shape not in ((*shape, width), (rows, width)) or not logits.is_floating_point():
+            raise InputError(
+                f"logits must be floating with shape {(*shape, width)}, or {(rows, width)} for the "
+                f"rows that the loss needs, got {describe(logits)}; {width} is source.num_tokens"
+            )
+        # Half precision is too coarse for a log-softmax over many tokens.
+        full = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        self.logits = batch.source.data_logits(full)
+        self.rows_BN = None if logits.dim() == 3 else needed_BN
+        self._log_z = self.logits.logsumexp(dim=-1)
+
+    def log_prob(self, tokens_BN: Tensor) -> Tensor:
+        """log p^i(tokens^i) [B, N]; 0 where no logits are known; -inf for a mask id."""
+        tokens = tokens_BN if self.rows_BN is None else tokens_BN[self.rows_BN]
+        return self.spread(token_log_prob(self.logits, self._log_z, tokens))
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of the known coordinates put back to their places [B, N], 0 elsewhere."""
+        if self.rows_BN is None:
+            return values
+        blank_BN = values.new_zeros(self.rows_BN.shape)
+        return blank_BN.masked_scatter(self.rows_BN, values)
+
+
+def token_log_prob(logits: Tensor, log_z: Tensor, tokens: Tensor) -> Tensor:
+    """log p(tokens) [...] under data logits [..., V] normalised by log_z; -inf for a mask id."""
+    inside = tokens < logits.shape[-1]
+    token = torch.where(inside, tokens, 0)[..., None]
+    return torch.where(inside, logits.gather(-1, token)[..., 0] - log_z, -torch.inf)
+
+
+class Loss(ABC):
+    """A training objective on (logits, path sample, schedule)."""
+
+    @abstractmethod
+    def needed(self, batch: PathSample) -> Tensor:
+        """The coordinates [B, N] whose logits the loss reads."""
+
+    @abstractmethod
+    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        """The weighted terms w^i l^i [B, N], before fixed coordinates are taken out."""
+
+    def __call__(
+        self, logits: Tensor, batch: PathSample, schedule: Schedule, *, per_token: bool = False
+    ) -> Tensor:
+        """The scalar loss in nats per token, or with per_token its terms [B, N].
+
+        `logits` are [B, N, num_tokens], or [K, num_tokens] at the coordinates `needed(batch)`.
+        """
+        needed_BN = self.needed(batch)
+        terms_BN = self.terms(Prediction(logits, needed_BN, batch), batch, schedule)
+        terms_BN = torch.where(needed_BN, terms_BN, 0.0)
+        return terms_BN if per_token else terms_BN.mean()
+
+
+def coordinates_needed(coordinates: Coordinates, batch: PathSample) -> Tensor:
+    """The coordinates [B, N] that an option "all" or "masked" names; fixed ones never count."""
+    return ~batch.fixed if coordinates == "all" else ~batch.revealed
+
+
+def bounded_hazard(schedule: Schedule, t_B: Tensor) -> Tensor:
+    """lambda_t [B, 1], with t kept TIME_EPSILON away from 1."""
+    return schedule.hazard(t_B.clamp(max=1 - TIME_EPSILON))[:, None]

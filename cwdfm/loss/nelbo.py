@@ -1,0 +1,30 @@
+"""NELBO: cross-entropy weighted by the hazard, as in MDLM (Sahoo et al. 2024)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cwdfm.errors import check_choice
+from cwdfm.loss.base import Coordinates, Loss, Prediction, bounded_hazard, coordinates_needed
+from cwdfm.path.base import PathSample
+from cwdfm.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class NELBO(Loss):
+    """L = -E lambda_t sum_{i masked} log p^i(x_1^i | x_t).
+
+    With a mask source this is the negative evidence lower bound itself. `coordinates="all"` counts
+    revealed coordinates too, which a uniform source may need to learn to keep right tokens.
+    """
+
+    coordinates: Coordinates = "masked"
+
+    def __post_init__(self) -> None:
+        check_choice("coordinates", self.coordinates, ("all", "masked"))
+
+    def needed(self, batch: PathSample) -> Tensor:
+        return coordinates_needed(self.coordinates, batch)
+
+    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        return -bounded_hazard(schedule, batch.t) * prediction.log_prob(batch.x_1)

@@ -1,0 +1,60 @@
+"""Scaled cross-entropy: cross-entropy weighted by local context."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_choice
+from cwdfm.loss.base import Loss, Prediction, coordinates_needed
+from cwdfm.path.base import PathSample
+from cwdfm.schedule import Schedule
+from cwdfm.weight.base import Weight, normalise
+
+RevealedWeight = Literal["one", "zero", "extended", "joint"]
+
+
+@dataclass(frozen=True)
+class ScaledCrossEntropy(Loss):
+    """L = -E sum_i alpha^i(x_t) log p^i(x_1^i | x_t).
+
+    On the masked coordinates alpha averages to 1. The paper leaves open what it is on the revealed
+    ones; `revealed` says:
+
+    - "one": 1, as in plain cross-entropy. The default.
+    - "zero": 0. With a uniform source the model then never learns to keep a right token.
+    - "extended": the same formula, with the masked set's normaliser.
+    - "joint": the same formula, normalised to mean 1 over all coordinates, masked or not.
+
+    A weight that needs logits gets the loss's own, cut off from the gradient.
+    """
+
+    weight: Weight
+    revealed: RevealedWeight = "one"
+
+    def __post_init__(self) -> None:
+        check_choice("revealed", self.revealed, ("one", "zero", "extended", "joint"))
+        if not isinstance(self.weight, Weight):
+            raise InputError(f"weight must be a context weight, got {self.weight!r}")
+
+    def needed(self, batch: PathSample) -> Tensor:
+        return coordinates_needed("masked" if self.revealed == "zero" else "all", batch)
+
+    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        ce_BN = -prediction.log_prob(batch.x_1)
+        return self.alpha(prediction, batch).to(ce_BN.dtype) * ce_BN
+
+    def alpha(self, prediction: Prediction, batch: PathSample) -> Tensor:
+        """The weight of every coordinate, float64 [B, N]."""
+        log_weight_BN = self.weight.context_score(batch.revealed)
+        if self.weight.needs_logits:
+            score = self.weight.prediction_score(prediction.logits.detach())
+            log_weight_BN = log_weight_BN + prediction.spread(score)
+        masked_BN = ~batch.revealed
+        if self.revealed == "joint":
+            return normalise(log_weight_BN, ~batch.fixed)
+        alpha_BN = normalise(log_weight_BN, masked_BN)
+        if self.revealed == "extended":
+            return alpha_BN
+        return torch.where(masked_BN, alpha_BN, 1.0 if self.revealed == "one" else 0.0)

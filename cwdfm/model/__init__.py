@@ -1,0 +1,6 @@
+"""Models, and how the library talks to them."""
+
+from cwdfm.model.exact import ExactPosterior
+from cwdfm.model.protocol import Model, SplitModel
+
+__all__ = ["ExactPosterior", "Model", "SplitModel"]

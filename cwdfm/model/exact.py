@@ -1,0 +1,53 @@
+"""The exact posterior of a small joint law: a model with no error, to hold samplers against.
+
+With it, whatever separates samples from the target is the sampler's doing.
+"""
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, describe
+from cwdfm.schedule import Schedule
+from cwdfm.source import Source
+
+
+class ExactPosterior:
+    """p_{1|t}^i(. | x_t) by Bayes' rule, summed over all V^N sequences of a target.
+
+    `target` [V, ..., V] holds the probabilities of all sequences of length N = target.dim(). The
+    likelihood of a coordinate is kappa_t [x_t = x_1] + (1 - kappa_t) p_0(x_t), so for a mask source
+    the posterior is the target conditioned on what is revealed, at any time.
+    """
+
+    def __init__(self, target: Tensor, source: Source, schedule: Schedule) -> None:
+        sizes = set(target.shape)
+        if sizes != {source.vocab_size} or bool((target < 0).any()):
+            raise InputError(
+                f"target must hold non-negative probabilities, with an axis of size "
+                f"{source.vocab_size} for each position, got {describe(target)}"
+            )
+        self.source, self.schedule = source, schedule
+        self.probabilities_S = (target / target.sum()).double().flatten()
+        states = product(range(source.vocab_size), repeat=target.dim())
+        self.states_SN = torch.tensor(list(states))
+        self._one_hot_SNV = torch.nn.functional.one_hot(self.states_SN).double()
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """Logits [B, N, num_tokens], float64; a mask id gets -inf."""
+        kappa_B1 = self.schedule.kappa(t.double())[:, None]
+        joint_BS = self.probabilities_S.repeat(len(x_t), 1)
+        revealed_BN = self.source.revealed(x_t)
+        for i in range(self.states_SN.shape[1]):
+            agrees_BS = x_t[:, i, None] == self.states_SN[:, i]
+            if revealed_BN is None:
+                chance = (1 - kappa_B1) / self.source.vocab_size
+                joint_BS = joint_BS * (kappa_B1 * agrees_BS + chance)
+            else:
+                joint_BS = joint_BS * (agrees_BS | ~revealed_BN[:, i, None])
+        # A state that the target excludes has no posterior; any answer will do, so take a flat one.
+        joint_BS = torch.where(joint_BS.sum(1, keepdim=True) > 0, joint_BS, 1.0)
+        logits_BNV = torch.einsum("bs,snv->bnv", joint_BS, self._one_hot_SNV).log()
+        missing = self.source.num_tokens - self.source.vocab_size
+        return torch.nn.functional.pad(logits_BNV, (0, missing), value=-torch.inf)

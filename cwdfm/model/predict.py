@@ -1,0 +1,75 @@
+"""Ask a model for logits at chosen coordinates, a bounded number of rows at a time.
+
+The one place where the library calls a model to sample or to evaluate. No [B, N, V] tensor is made
+here: a split model never makes one, a plain callable makes its own.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_finite, describe
+from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.source import Source
+
+MAX_ELEMENTS = 2**24  # logits held at once, 128 MiB in float64
+
+
+def predict_rows(
+    model: Model | SplitModel, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
+) -> Iterator[Tensor]:
+    """Logits [k, V] of the data tokens at the coordinates rows_BN, in row-major order, in chunks.
+
+    Nothing is asked of the model where no row is wanted at all.
+    """
+    if not bool(rows_BN.any()):
+        return
+    chunk = max(1, MAX_ELEMENTS // source.num_tokens)
+    for i, logits in enumerate(_row_chunks(model, source, x_BN, t_B.float(), rows_BN, chunk)):
+        logits_kV = source.data_logits(logits)
+        check_finite(logits_kV)
+        if i == 0:
+            _check_not_probabilities(logits)
+        yield logits_kV
+
+
+def _row_chunks(
+    model: Model | SplitModel, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor, k: int
+) -> Iterator[Tensor]:
+    if isinstance(model, SplitModel):
+        active_B = rows_BN.any(1)
+        hidden_AND = model.trunk(x_BN[active_B], t_B[active_B])
+        expected = (int(active_B.sum()), x_BN.shape[1])
+        if hidden_AND.shape[:2] != expected:
+            raise InputError(
+                f"model.trunk must return hidden vectors [{expected[0]}, {expected[1]}, width], "
+                f"got {describe(hidden_AND)}"
+            )
+        for hidden_kD in hidden_AND[rows_BN[active_B]].split(k):
+            logits_kV = model.head(hidden_kD)
+            _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
+            yield logits_kV
+    else:
+        logits_BNV = model(x_BN, t_B)
+        _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
+        for place_k2 in rows_BN.nonzero().split(k):
+            yield logits_BNV[place_k2[:, 0], place_k2[:, 1]]
+
+
+def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
+    if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
+        raise InputError(
+            f"{what} must return floating logits of shape {shape} (the last axis is the source's "
+            f"num_tokens), got {describe(logits)}"
+        )
+
+
+def _check_not_probabilities(logits: Tensor) -> None:
+    """Refuse what is nearly surely a softmax already: no negative entry, every row summing to 1."""
+    total = logits.sum(-1, dtype=torch.float64)
+    if bool((logits >= 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
+        raise InputError(
+            "the model returned rows that are non-negative and sum to 1: these look like "
+            "probabilities, and logits are needed; return log-probabilities (p.log()) instead"
+        )

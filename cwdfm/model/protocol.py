@@ -1,0 +1,30 @@
+"""What the library asks of a model.
+
+`Model`: any callable (x_t [B, N] int64, t [B] float32) -> logits [B, N, num_tokens].
+
+`SplitModel`: one that also offers trunk and head apart, with model(x, t) == head(trunk(x, t)). Then
+logits are computed only at the coordinates that need them, and sequences without one are skipped.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class Model(Protocol):
+    """x_t, t -> logits of p_{1|t}."""
+
+    def __call__(self, x_t: Any, t: Any, /) -> Tensor: ...
+
+
+@runtime_checkable
+class SplitModel(Protocol):
+    """A model whose trunk gives a vector a coordinate, and whose head turns rows into logits."""
+
+    def trunk(self, x_t: Tensor, t: Tensor, /) -> Tensor:
+        """Hidden vectors [B, N, D]; all that depends on time or on other coordinates is in them."""
+        ...
+
+    def head(self, hidden: Tensor, /) -> Tensor:
+        """Logits [K, num_tokens] of hidden vectors [K, D], each row on its own."""
+        ...

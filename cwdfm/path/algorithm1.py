@@ -1,0 +1,139 @@
+"""Algorithm 1's loop: reveal m masked coordinates one by one, each with probability ~ alpha.
+
+For any weight of the reveal mask a draw costs O(N): alpha is computed anew. Neighbor scores take
+few values and change only around the last reveal, so there the masked coordinates are kept in
+buckets by score: pick a bucket by size times weight, a member uniformly, then move the neighbours
+one bucket up. That is O(window) a draw, O(N) in all, and exact.
+
+The bucket loop is plain Python over arrays. With numba it is compiled; without, it is slow and
+gives the very same samples. Tensors on other devices make the trip through memory.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cwdfm.weight import Neighbor, Weight
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function compiled by numba where that is installed, else as it is."""
+    try:
+        from numba import njit
+    except ImportError:
+        return function
+    compiled: Callable[..., None] = njit(cache=True, nogil=True)(function)
+    return compiled
+
+
+def reveal_in_order(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
+    """The reveal mask [B, N] after count_B further reveals; draw k of sequence b uses u_BN[b, k].
+
+    count_B must not exceed the number of masked coordinates in start_BN.
+    """
+    if isinstance(weight, Neighbor):
+        return _reveal_bucketed(weight, start_BN, count_B, u_BN)
+    return reveal_naive(weight, start_BN, count_B, u_BN)
+
+
+def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
+    """Algorithm 1 as written, for any weight of the reveal mask: O(N) a draw."""
+    revealed_BN = start_BN.clone()
+    for k in range(int(count_B.max())):
+        cdf_BN = weight(revealed_BN).cumsum(1)
+        target_B1 = u_BN[:, k : k + 1] * cdf_BN[:, -1:]
+        chosen_B1 = torch.searchsorted(cdf_BN, target_B1, right=True)
+        active_B1 = (k < count_B)[:, None]
+        chosen_B1 = torch.where(active_B1, chosen_B1, 0)
+        revealed_BN.scatter_(1, chosen_B1, active_B1 | revealed_BN.gather(1, chosen_B1))
+    return revealed_BN
+
+
+def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
+    neighbors_NK = weight.neighbors(start_BN.shape[1])
+    level_C = torch.arange(neighbors_NK.shape[1] + 1) * weight.scale
+    # ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
+    ratio_CC = (level_C[:, None] - level_C[None, :]).double().clamp(max=0).exp()
+    revealed_BN = start_BN.cpu().numpy().copy()
+    _reveal_loop(
+        revealed_BN,
+        count_B.cpu().numpy(),
+        u_BN.cpu().numpy(),
+        neighbors_NK.numpy(),
+        ratio_CC.numpy(),
+        weight.scale >= 0,
+    )
+    return torch.from_numpy(revealed_BN).to(start_BN.device)
+
+
+@_compiled
+def _reveal_loop(
+    revealed_BN: np.ndarray,
+    count_B: np.ndarray,
+    u_BN: np.ndarray,
+    neighbors_NK: np.ndarray,
+    ratio_CC: np.ndarray,
+    ascending: bool,
+) -> None:
+    """Algorithm 1 with buckets; revealed_BN is changed in place.
+
+    members[c, :size[c]] are the masked coordinates with c revealed neighbours, in no particular
+    order; slot[i] is the place of i in its bucket.
+    """
+    batch, length = revealed_BN.shape
+    buckets = ratio_CC.shape[0]
+    members = np.empty((buckets, length), dtype=np.int64)
+    size = np.empty(buckets, dtype=np.int64)
+    slot = np.empty(length, dtype=np.int64)
+    score = np.empty(length, dtype=np.int64)
+    for b in range(batch):
+        size[:] = 0
+        for i in range(length):
+            score[i] = 0
+            for j in neighbors_NK[i]:
+                if j >= 0 and revealed_BN[b, j]:
+                    score[i] += 1
+            if not revealed_BN[b, i]:
+                slot[i] = size[score[i]]
+                members[score[i], slot[i]] = i
+                size[score[i]] += 1
+        for k in range(count_B[b]):
+            # The occupied bucket of largest alpha is the unit in which the others are counted.
+            top = 0
+            for c in range(buckets):
+                if size[c] > 0:
+                    top = c
+                    if not ascending:
+                        break
+            total = 0.0
+            for c in range(buckets):
+                total += size[c] * ratio_CC[c, top]
+            target = u_BN[b, k] * total
+            chosen = top
+            for c in range(buckets):
+                mass = size[c] * ratio_CC[c, top]
+                if target < mass:
+                    chosen = c
+                    break
+                target -= mass
+            place = min(int(target / ratio_CC[chosen, top]), size[chosen] - 1)
+            i = members[chosen, place]
+            revealed_BN[b, i] = True
+            size[chosen] -= 1
+            last = members[chosen, size[chosen]]
+            members[chosen, place] = last
+            slot[last] = place
+            for j in neighbors_NK[i]:
+                if j < 0 or revealed_BN[b, j]:
+                    continue
+                c = score[j]
+                size[c] -= 1
+                last = members[c, size[c]]
+                members[c, slot[j]] = last
+                slot[last] = slot[j]
+                score[j] = c + 1
+                slot[j] = size[c + 1]
+                members[c + 1, slot[j]] = j
+                size[c + 1] += 1

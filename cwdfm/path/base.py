@@ -1,0 +1,79 @@
+"""Probability paths: from (x_1, t) to a partly revealed x_t."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import check_mask, check_times, check_tokens
+from cwdfm.random import Purpose, sample_index, uniform_BN
+from cwdfm.schedule import Schedule
+from cwdfm.source import Source
+
+
+@dataclass(frozen=True)
+class PathSample:
+    """What a path hands to weights and losses.
+
+    `revealed` is the reveal mask B_t, not value equality: under a uniform source a coordinate may
+    hold x_1^i by chance without having been revealed. `fixed` coordinates are given, always
+    revealed, and carry no loss.
+    """
+
+    x_0: Tensor  # [B, N] int64, noise
+    x_1: Tensor  # [B, N] int64, data
+    x_t: Tensor  # [B, N] int64, x_1 where revealed, else x_0
+    t: Tensor  # [B] float
+    revealed: Tensor  # [B, N] bool
+    fixed: Tensor  # [B, N] bool
+    source: Source
+
+
+@dataclass(frozen=True)
+class Path(ABC):
+    """A path between a source and the data under a schedule."""
+
+    source: Source
+    schedule: Schedule
+
+    @abstractmethod
+    def reveal(
+        self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+    ) -> Tensor:
+        """The reveal mask B_t [B, N]; the coordinates `start_BN` are revealed from the start."""
+
+    def sample(
+        self,
+        x_1: Tensor,
+        t: Tensor,
+        *,
+        seed: int = 0,
+        step: int = 0,
+        index: Tensor | None = None,
+        fixed: Tensor | None = None,
+    ) -> PathSample:
+        """x_t ~ p_t(. | x_0, x_1) with x_0 ~ p_0, for data x_1 [B, N] at times t [B].
+
+        The draw is a function of (seed, step, index): `index` [B] numbers the samples globally
+        (default 0..B-1), `step` is the training step. `fixed` [B, N] marks given coordinates.
+        """
+        check_tokens("x_1", x_1, self.source.vocab_size)
+        check_times(t, len(x_1))
+        if fixed is None:
+            fixed = torch.zeros_like(x_1, dtype=torch.bool)
+        check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
+        index_B = sample_index(index, len(x_1), x_1.device)
+        x_0 = self.source.noise(index_B, x_1.shape[1], seed=seed, step=step)
+        kappa_B = self.schedule.kappa(t.double())
+        revealed = self.reveal(fixed, kappa_B, index_B, seed=seed, step=step)
+        x_t = torch.where(revealed, x_1, x_0)
+        return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source)
+
+
+def independent_reveals(
+    start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+) -> Tensor:
+    """Each coordinate revealed with probability kappa_t on its own, bool [B, N]."""
+    u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, start_BN.shape[1])
+    return (u_BN < kappa_B[:, None]) | start_BN

@@ -1,0 +1,17 @@
+"""The convex mixture path: every coordinate is revealed on its own."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cwdfm.path.base import Path, independent_reveals
+
+
+@dataclass(frozen=True)
+class MixturePath(Path):
+    """p_t(x^i | x_0, x_1) = (1 - kappa_t) delta(x^i, x_0^i) + kappa_t delta(x^i, x_1^i)."""
+
+    def reveal(
+        self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+    ) -> Tensor:
+        return independent_reveals(start_BN, kappa_B, index_B, seed=seed, step=step)

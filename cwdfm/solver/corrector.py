@@ -1,0 +1,47 @@
+"""The corrector: send some tokens back to the source, and go forward faster to make up for it."""
+
+import math
+from dataclasses import dataclass
+
+from cwdfm.errors import InputError
+from cwdfm.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Corrector:
+    """Forward rates times a_t, backward rates times a_t - 1 (Gat et al. 2024).
+
+    a_t = 1 + scale t^a (1 - t)^b.
+
+    The backward velocity is kappa'_t / kappa_t [p_0 - delta(x_t)]: with a mask source, re-masking.
+    For any scale the marginals p_t stay as they were; tokens get more chances to be put right.
+    """
+
+    scale: float = 1.0
+    a: float = 0.5
+    b: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not all(0 <= v < float("inf") for v in (self.scale, self.a, self.b)):
+            raise InputError(
+                f"a corrector's scale, a and b must be finite and >= 0, got {self}; a negative "
+                f"scale would make rates negative"
+            )
+
+    def strength(self, t: float) -> float:
+        """a_t - 1."""
+        return self.scale * math.pow(t, self.a) * math.pow(1 - t, self.b)
+
+    def backward_hazard(self, schedule: Schedule, t: float, t_next: float, exact: bool) -> float:
+        """(a_t - 1) kappa'_t / kappa_t over the step: times h, or integrated if `exact`.
+
+        At kappa_t = 0 the state is still pure noise, which re-noising leaves as it is: 0.
+        """
+        kappa = float(schedule.kappa(t))
+        if kappa == 0:
+            return 0.0
+        if exact:
+            rate = float(schedule.kappa(t_next).log() - schedule.kappa(t).log())
+        else:
+            rate = (t_next - t) * float(schedule.kappa_dot(t)) / kappa
+        return self.strength(t) * rate

@@ -1,0 +1,127 @@
+"""The sampling loop: a solver along a time grid, in batches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError
+from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.random import check_seed, sample_index
+from cwdfm.schedule import Schedule
+from cwdfm.solver.base import Info, Solver, State, given
+from cwdfm.source import Source
+from cwdfm.times import Spacing, time_grid
+
+Callback = Callable[[State, Info], object]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Finished sequences, and what it took."""
+
+    tokens: Tensor  # [B, N] int64, data tokens only
+    updates: Tensor  # [B, N] int32: how often each token changed on the way
+    loops: Tensor  # [B, N] int32: how often a change undid the one before it
+    evaluations: Tensor  # [B] int64: steps in which the sequence needed the model
+    rows: int  # coordinates at which logits were needed, over all steps
+
+
+@torch.no_grad()
+def sample(
+    model: Model | SplitModel,
+    source: Source,
+    schedule: Schedule,
+    solver: Solver,
+    *,
+    shape: tuple[int, int],
+    steps: int,
+    seed: int = 0,
+    grid: Spacing | Tensor = "t",
+    prompt: Tensor | None = None,
+    fixed: Tensor | None = None,
+    index: Tensor | None = None,
+    batch_size: int | None = None,
+    callback: Callback | None = None,
+    device: torch.device | str | None = None,
+) -> Samples:
+    """Draw `shape` = (B, N) tokens in `steps` steps.
+
+    - `grid`: "t", "kappa", or a tensor of steps + 1 times (see `time_grid`).
+    - `prompt`, `fixed`: tokens to keep, [B, N] or [N] (see `Solver.init`).
+    - `index` [B]: the samples' global numbers, default 0..B-1. Sample i of a seed is the same
+      sample, whatever else is in the batch and however `batch_size` cuts it.
+    - `callback(state, info)` is called after each step of each batch.
+    - `device`: where to sample; default the model's own if it is a module, else the CPU.
+    """
+    batch, length = _check_shape(shape)
+    times = time_grid(schedule, steps, grid).tolist()
+    check_seed(seed)
+    device = _device(model, device)
+    index_B = sample_index(index, batch, device)
+    if prompt is not None or fixed is not None:
+        # Checked and spread here once, so that every batch gets its own rows.
+        prompt, fixed = given(source, (batch, length), prompt, fixed, device)
+        if bool(fixed.all()):
+            raise InputError("all positions are fixed: nothing is left to sample; unfix some")
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    parts = []
+    for rows in torch.arange(batch, device=device).split(batch_size or batch):
+        state = solver.init(
+            source,
+            index_B[rows],
+            length,
+            seed=seed,
+            prompt=None if prompt is None else prompt[rows],
+            fixed=None if fixed is None else fixed[rows],
+        )
+        parts.append(_walk(model, source, schedule, solver, state, times, callback))
+    return Samples(
+        tokens=torch.cat([part.tokens for part in parts]),
+        updates=torch.cat([part.updates for part in parts]),
+        loops=torch.cat([part.loops for part in parts]),
+        evaluations=torch.cat([part.evaluations for part in parts]),
+        rows=sum(part.rows for part in parts),
+    )
+
+
+def _walk(
+    model: Model | SplitModel,
+    source: Source,
+    schedule: Schedule,
+    solver: Solver,
+    state: State,
+    times: list[float],
+    callback: Callback | None,
+) -> Samples:
+    """One batch from the grid's first time to its last."""
+    evaluations_B = torch.zeros_like(state.index)
+    rows = 0
+    for t, t_next in pairwise(times):
+        state, info = solver.step(model, source, schedule, state, t, t_next)
+        evaluations_B += info.asked
+        rows += info.rows
+        if callback is not None:
+            callback(state, info)
+    return Samples(state.tokens, state.updates, state.loops, evaluations_B, rows)
+
+
+def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:
+    if len(shape) != 2 or not all(isinstance(n, int) and n >= 1 for n in shape):
+        raise InputError(
+            f"shape must be (number of samples, length), two integers >= 1, got {shape!r}"
+        )
+    return shape
+
+
+def _device(model: object, device: torch.device | str | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if isinstance(model, torch.nn.Module):
+        parameter = next(model.parameters(), None)
+        if parameter is not None:
+            return parameter.device
+    return torch.device("cpu")

@@ -1,0 +1,61 @@
+"""Times: the grids that sampling walks along, and the stratified times that training draws."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_choice, describe
+from cwdfm.random import Purpose, uniform
+from cwdfm.schedule import Schedule
+
+Spacing = Literal["t", "kappa"]
+
+
+def time_grid(schedule: Schedule, steps: int, spacing: Spacing | Tensor = "t") -> Tensor:
+    """The grid 0 = t_0 < ... < t_steps = 1, float64 [steps + 1].
+
+    `spacing` "t" is uniform in time (the paper), "kappa" uniform in kappa, so that every step
+    reveals the same expected share; or a tensor with the times themselves.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps must be an integer >= 1, got {steps!r}")
+    if isinstance(spacing, Tensor):
+        return _check_grid(spacing, steps)
+    check_choice("grid", spacing, ("t", "kappa"))
+    linear = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+    if spacing == "t":
+        return linear
+    grid = schedule.inverse(linear)
+    grid[0], grid[-1] = 0.0, 1.0  # not left to the rounding of the inverse
+    return grid
+
+
+def _check_grid(grid: Tensor, steps: int) -> Tensor:
+    if grid.shape != (steps + 1,) or not grid.is_floating_point():
+        raise InputError(
+            f"a custom grid for {steps} steps must be a floating tensor of shape ({steps + 1},), "
+            f"got {describe(grid)}"
+        )
+    grid = grid.double().cpu()
+    if grid[0] != 0 or grid[-1] != 1 or not bool((grid.diff() > 0).all()):
+        raise InputError(
+            f"a custom grid must increase strictly from 0 to 1, got {grid.tolist()}; to start from "
+            f"a state of your own at a later time, step by hand with solver.step"
+        )
+    return grid
+
+
+def stratified_times(seed: int, step: int, index_B: Tensor, total: int) -> Tensor:
+    """Stratified uniform times [B] for training step `step`: t_i = (i + u_i) / total.
+
+    `index_B` are positions 0..total-1 in the *global* batch, so the strata cover the whole of it
+    however it is cut into processes and accumulation steps.
+    """
+    if total < 1 or (len(index_B) and not 0 <= int(index_B.min()) <= int(index_B.max()) < total):
+        raise InputError(
+            f"index must hold positions 0..{total - 1} in the global batch of total={total}, "
+            f"got {describe(index_B)}"
+        )
+    u_B = uniform(seed, Purpose.TIME, index_B, step, torch.zeros_like(index_B))
+    return (index_B + u_B) / total

@@ -1,0 +1,22 @@
+"""Confidence: coordinates whose best token is likely move first."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cwdfm.errors import check_finite_number
+from cwdfm.weight.base import PredictionWeight
+
+
+@dataclass(frozen=True)
+class Confidence(PredictionWeight):
+    """alpha^i ~ exp(scale * max_v p^i(v)): the "purity" of Campbell et al. 2024."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_finite_number("scale", self.scale)
+
+    def prediction_score(self, logits: Tensor) -> Tensor:
+        logits = logits.double()
+        return self.scale * (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()

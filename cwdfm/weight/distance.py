@@ -1,0 +1,53 @@
+"""Distance: coordinates close to a revealed one move first."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_choice, check_finite_number
+from cwdfm.weight.base import ContextWeight
+from cwdfm.weight.neighbor import Boundary
+
+
+@dataclass(frozen=True)
+class Distance(ContextWeight):
+    """alpha^i ~ exp(-scale * min(distance to the nearest revealed coordinate, radius)).
+
+    The paper's second proxy for uncertainty, which it finds to saturate early: hence the cap
+    `radius`. Circular by default; boundary="cut" measures within the sequence only.
+    """
+
+    scale: float = 1.0
+    radius: int = 16
+    boundary: Boundary = "circular"
+
+    def __post_init__(self) -> None:
+        check_finite_number("scale", self.scale)
+        if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
+            raise InputError(f"radius must be an integer >= 1, got {self.radius!r}")
+        check_choice("boundary", self.boundary, ("circular", "cut"))
+
+    @property
+    def equivariant(self) -> bool:
+        return self.boundary == "circular"
+
+    def context_score(self, revealed_BN: Tensor) -> Tensor:
+        return -self.scale * self.distance(revealed_BN).double()
+
+    def distance(self, revealed_BN: Tensor) -> Tensor:
+        """Distance to the nearest revealed coordinate, capped at the radius, int64 [B, N]."""
+        length = revealed_BN.shape[1]
+        copies = 3 if self.boundary == "circular" else 1
+        line = revealed_BN.repeat(1, copies)
+        nearest = torch.minimum(_since_revealed(line), _since_revealed(line.flip(1)).flip(1))
+        middle = nearest[:, length : 2 * length] if copies == 3 else nearest
+        return middle.clamp(max=self.radius)
+
+
+def _since_revealed(revealed_BL: Tensor) -> Tensor:
+    """How many places back the last revealed coordinate is; more than L where there is none."""
+    length = revealed_BL.shape[1]
+    place_L = torch.arange(length, device=revealed_BL.device)
+    last_BL = torch.where(revealed_BL, place_L, -length).cummax(dim=1).values
+    return place_L - last_BL

@@ -1,0 +1,92 @@
+"""Neighbor: coordinates with many revealed neighbours move first."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_choice, check_finite_number
+from cwdfm.weight.base import ContextWeight
+
+Boundary = Literal["circular", "cut"]
+
+
+@dataclass(frozen=True)
+class Neighbor(ContextWeight):
+    """alpha^i ~ exp(scale * number of revealed coordinates within `radius` of i).
+
+    The window is circular, as Theorem 1 needs; boundary="cut" ends it at the sequence's ends. On a
+    2-D `grid` = (height, width), read row by row, the window is the square of side 2 radius + 1.
+    """
+
+    radius: int = 1
+    scale: float = 1.0
+    boundary: Boundary = "circular"
+    grid: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
+            raise InputError(
+                f"radius must be an integer >= 1, got {self.radius!r}; for no context weighting "
+                f"leave the weight out"
+            )
+        check_finite_number("scale", self.scale)
+        check_choice("boundary", self.boundary, ("circular", "cut"))
+
+    @property
+    def equivariant(self) -> bool:
+        return self.boundary == "circular"
+
+    def context_score(self, revealed_BN: Tensor) -> Tensor:
+        return self.scale * self.count(revealed_BN).double()
+
+    def count(self, revealed_BN: Tensor) -> Tensor:
+        """How many coordinates of the window are revealed, int64 [B, N]."""
+        axes = self._axes(revealed_BN.shape[1])
+        count = revealed_BN.long().reshape(len(revealed_BN), *axes)
+        for axis in range(1, count.dim()):
+            count = self._window_sum(count.movedim(axis, -1)).movedim(-1, axis)
+        return count.reshape(revealed_BN.shape)
+
+    def neighbors(self, length: int) -> Tensor:
+        """The neighbours of each coordinate, int64 [N, K], itself left out; -1 beyond a cut end."""
+        axes = self._axes(length)
+        sizes = torch.tensor(axes)
+        steps = range(-self.radius, self.radius + 1)
+        offsets_KA = torch.tensor([o for o in product(steps, repeat=len(axes)) if any(o)])
+        places_NA = torch.cartesian_prod(*map(torch.arange, axes)).reshape(length, len(axes))
+        target_NKA = places_NA[:, None, :] + offsets_KA
+        inside_NK = ((target_NKA >= 0) & (target_NKA < sizes)).all(-1)
+        strides = torch.tensor([1] if len(axes) == 1 else [axes[1], 1])
+        index_NK = ((target_NKA % sizes) * strides).sum(-1)
+        if self.boundary == "circular":
+            return index_NK
+        return index_NK.masked_fill(~inside_NK, -1)
+
+    def _axes(self, length: int) -> tuple[int, ...]:
+        axes = self.grid or (length,)
+        if self.grid is not None and self.grid[0] * self.grid[1] != length:
+            raise InputError(
+                f"grid {self.grid} has {self.grid[0] * self.grid[1]} places, the sequence has "
+                f"{length}; give the grid as (height, width) with height * width = length"
+            )
+        if self.boundary == "circular" and 2 * self.radius >= min(axes):
+            raise InputError(
+                f"radius {self.radius} is too large for {'x'.join(map(str, axes))}: a circular "
+                f"window of {2 * self.radius + 1} would overlap itself; use a radius below "
+                f"{min(axes)}/2, or boundary='cut'"
+            )
+        return axes
+
+    def _window_sum(self, x: Tensor) -> Tensor:
+        """Sums over windows of 2 radius + 1 along the last axis: differences of a running sum."""
+        r = self.radius
+        if self.boundary == "circular":
+            x = torch.cat([x[..., -r:], x, x[..., :r]], dim=-1)
+        else:
+            x = F.pad(x, (r, r))
+        total = F.pad(x.cumsum(-1), (1, 0))
+        return total[..., 2 * r + 1 :] - total[..., : -2 * r - 1]

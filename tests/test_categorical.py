@@ -1,0 +1,63 @@
+"""The categorical sampler: its law, its nucleus, its precision."""
+
+import numpy as np
+import torch
+from scipy import stats
+
+from cwdfm.categorical import nucleus, sample_categorical
+from cwdfm.random import Purpose, uniform
+from tests.stats import assert_follows
+
+
+def draw(logits: torch.Tensor, n: int, **settings: float) -> np.ndarray:
+    u = uniform(0, Purpose.PROPOSAL, torch.arange(n), 0, torch.zeros(n, dtype=torch.int64))
+    ids = sample_categorical(logits.expand(n, -1), u, **settings)  # type: ignore[arg-type]
+    return np.bincount(ids.numpy(), minlength=len(logits))
+
+
+def test_law_temperature_and_excluded_tokens() -> None:
+    logits = torch.tensor([0.3, -1.0, 2.0, -torch.inf, 0.0])
+    for temperature in (0.5, 1.0, 2.0):
+        p = (logits.double() / temperature).softmax(0).numpy()
+        assert_follows(draw(logits, 200_000, temperature=temperature), p)
+
+
+def test_nucleus_keeps_the_crossing_token() -> None:
+    p = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+    assert nucleus(p, 0.69).tolist() == [[False, True, False, True], [True, True, True, False]]
+    assert nucleus(p, 0.71).tolist() == [[False, True, True, True], [True, True, True, False]]
+    assert nucleus(p, 1e-9).sum(1).tolist() == [1, 1]
+    # masses need not be normalised
+    assert torch.equal(nucleus(p * 17, 0.69), nucleus(p, 0.69))
+    law = np.array([0, 0.4, 0, 0.3]) / 0.7
+    assert_follows(draw(p[0].log(), 100_000, top_p=0.69), law)
+
+
+def test_float64_reaches_tails_that_float32_cuts_off() -> None:
+    """u near 1 - 2^-30 must reach a token of mass 2^-29; a float32 uniform cannot get there."""
+    logits = torch.tensor([[0.0, -29 * np.log(2.0)]], dtype=torch.float64)
+    u = torch.tensor([1 - 2.0**-31], dtype=torch.float64)
+    assert sample_categorical(logits, u).tolist() == [1]
+    assert sample_categorical(logits, u, dtype=torch.float32).tolist() == [0]
+
+
+def test_ends_of_the_unit_interval_stay_in_the_support() -> None:
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
+    for u, expected in [(0.0, 1), (1 - 2.0**-53, 2)]:
+        for dtype in (torch.float32, torch.float64):
+            draw_u = torch.tensor([u], dtype=torch.float64)
+            assert sample_categorical(logits, draw_u, dtype=dtype).tolist() == [expected]
+
+
+def test_large_vocabulary_against_multinomial_law() -> None:
+    logits = torch.randn(50_257, generator=torch.manual_seed(0)) * 3
+    counts = draw(logits, 4_000)
+    p = logits.double().softmax(0).numpy()
+    top = np.argsort(-p)[:50]
+    assert_follows(np.append(counts[top], 4_000 - counts[top].sum()), np.append(p[top], 1 - p[top].sum()))
+    assert stats.entropy(counts / 4_000) > 0
+
+
+def test_tiny_temperature_is_greedy_and_finite() -> None:
+    logits = torch.tensor([100.0, 101.0, -100.0])
+    assert draw(logits, 1000, temperature=1e-4).tolist() == [0, 1000, 0]

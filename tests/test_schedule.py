@@ -1,0 +1,61 @@
+"""Schedules against their calculus: derivative, inverse, hazard and its integral."""
+
+import pytest
+import torch
+from scipy import integrate
+
+import cwdfm
+
+SCHEDULES = [cwdfm.Polynomial(2.0), cwdfm.Polynomial(1.5), cwdfm.Linear(), cwdfm.Cosine()]
+T = torch.linspace(0, 1, 101, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_runs_from_zero_to_one(schedule: cwdfm.Schedule) -> None:
+    kappa = schedule.kappa(T)
+    assert float(kappa[0]) == 0
+    assert float(kappa[-1]) == pytest.approx(1, abs=1e-15)
+    assert float(schedule.survival(1.0)) == 0
+    assert bool((kappa.diff() > 0).all())
+    torch.testing.assert_close(kappa + schedule.survival(T), torch.ones_like(T))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_derivative_is_autograd_s(schedule: cwdfm.Schedule) -> None:
+    t = T[1:].clone().requires_grad_()
+    (derivative,) = torch.autograd.grad(schedule.kappa(t).sum(), t)
+    torch.testing.assert_close(schedule.kappa_dot(t.detach()), derivative)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_inverse(schedule: cwdfm.Schedule) -> None:
+    torch.testing.assert_close(schedule.inverse(schedule.kappa(T)), T)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_integrated_hazard_by_quadrature(schedule: cwdfm.Schedule) -> None:
+    for t0, t1 in [(0.0, 0.3), (0.25, 0.9), (0.6, 0.999)]:
+        area, _ = integrate.quad(lambda t: float(schedule.hazard(t)), t0, t1)
+        assert float(schedule.integrated_hazard(t0, t1)) == pytest.approx(area, rel=1e-7)
+    assert float(schedule.integrated_hazard(0.5, 1.0)) == float("inf")
+
+
+def test_formulas() -> None:
+    assert float(cwdfm.Polynomial(2.0).kappa(0.3)) == pytest.approx(0.09)
+    assert float(cwdfm.Polynomial(2.0).hazard(0.5)) == pytest.approx(1 / 0.75)
+    assert float(cwdfm.Linear().hazard(0.75)) == pytest.approx(4.0)
+    assert float(cwdfm.Cosine().kappa(2 / 3)) == pytest.approx(0.5)
+
+
+def test_survival_keeps_its_digits_near_one() -> None:
+    t = 1 - 1e-12
+    for schedule, slope in [(cwdfm.Polynomial(2.0), 2.0), (cwdfm.Cosine(), torch.pi / 2)]:
+        # relative accuracy is limited by that of 1 - t alone
+        assert float(schedule.survival(t)) == pytest.approx(slope * (1 - t), rel=1e-9)
+
+
+def test_keeps_dtype_and_shape() -> None:
+    t = torch.rand(3, 4)
+    for schedule in SCHEDULES:
+        assert schedule.hazard(t).dtype == torch.float32
+        assert schedule.integrated_hazard(t * 0, t).shape == (3, 4)
