@@ -9,8 +9,12 @@ last step. By the chain rule for relative entropy,
 
 with D^i the rate divergence over lambda_t (Shaul et al. 2025; with weights, the paper's fourth
 proposition). Stopping before kappa = 1 keeps the integrand bounded, and the second term keeps the
-bound a bound: nothing is thrown away. The integral is taken over kappa, not t: at uniform kappa the
-integrand's mean is nearly flat.
+bound a bound: nothing is thrown away.
+
+The integral is taken over v = sqrt(1 - kappa), where dkappa / (1 - kappa) = 2 dv / v. The number of
+masked coordinates has mean and variance near N v^2 as v -> 0, so that at uniform v the integrand's
+variance stays flat. At uniform kappa it grows as 1 / (1 - kappa): rare, huge terms, and a standard
+error that misses them.
 """
 
 import math
@@ -120,24 +124,25 @@ def _integral(
     seed: int,
     draws: int,
 ) -> Tensor:
-    """Estimates [draws, B] of the integral, each on its own stratum of kappa.
+    """Estimates [draws, B] of the integral, each on its own stratum of v = sqrt(1 - kappa).
 
-    Inside its stratum a sequence's kappa is uniform; the golden-ratio rotation spreads consecutive
+    Inside its stratum a sequence's v is uniform; the golden-ratio rotation spreads consecutive
     sequences evenly, whichever part of the data set they come from.
     """
     estimates = []
+    v_end = math.sqrt(1 - KAPPA_END)
     zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)
     for d in range(draws):
         start = uniform(seed, Purpose.TIME, zero, d, zero)
         place_B = (start + index_B * GOLDEN) % 1.0
-        kappa_B = KAPPA_END * (d + place_B) / draws
-        t_B = path.schedule.inverse(kappa_B)
+        v_B = v_end + (1 - v_end) * (d + place_B) / draws
+        t_B = path.schedule.inverse(1 - v_B**2)
         batch = path.sample(x_1, t_B, seed=seed, step=d, index=index_B, fixed=fixed)
         alpha_BN = 1.0 if weight is None else weight(batch.revealed)
         log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, batch)
         divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, batch.x_t == batch.x_1)
         divergence_BN = alpha_BN * torch.where(rows_BN, divergence_BN, 0.0)
-        estimates.append(KAPPA_END * divergence_BN.sum(1) / path.schedule.survival(t_B))
+        estimates.append((1 - v_end) * 2 / v_B * divergence_BN.sum(1))
     return torch.stack(estimates)
 
 

@@ -1,0 +1,156 @@
+"""Weights: each score against its definition by loops, and the algebra they share."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm.weight.base import normalise
+
+
+def random_masks(batch: int, length: int, seed: int = 0) -> Tensor:
+    return torch.rand(batch, length, generator=torch.manual_seed(seed)) < 0.5
+
+
+def brute_alpha(score_BN: np.ndarray, revealed_BN: Tensor) -> np.ndarray:
+    masked = ~revealed_BN.numpy()
+    raw = np.exp(score_BN) * masked
+    return np.asarray(raw / raw.sum(1, keepdims=True) * masked.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("boundary", ["circular", "cut"])
+@pytest.mark.parametrize("radius", [1, 2, 4])
+def test_neighbor_counts_by_loops(radius: int, boundary: str) -> None:
+    revealed = random_masks(20, 11)
+    weight = cwdfm.Neighbor(radius, 0.7, boundary)  # type: ignore[arg-type]
+    for row, mask in zip(weight.count(revealed), revealed, strict=True):
+        for i in range(11):
+            window = range(i - radius, i + radius + 1)
+            if boundary == "cut":
+                window = range(max(0, i - radius), min(11, i + radius + 1))
+            assert row[i] == sum(bool(mask[j % 11]) for j in window)
+    expected = brute_alpha(0.7 * weight.count(revealed).numpy(), revealed)
+    np.testing.assert_allclose(weight(revealed).numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("boundary", ["circular", "cut"])
+def test_neighbor_on_a_grid_by_loops(boundary: str) -> None:
+    height, width, radius = 5, 6, 1
+    weight = cwdfm.Neighbor(radius, 1.0, boundary, (height, width))  # type: ignore[arg-type]
+    revealed = random_masks(4, height * width)
+    count = weight.count(revealed).reshape(4, height, width)
+    for b, mask in enumerate(revealed.reshape(4, height, width)):
+        for i in range(height):
+            for j in range(width):
+                total = 0
+                for di in range(-radius, radius + 1):
+                    for dj in range(-radius, radius + 1):
+                        y, x = i + di, j + dj
+                        inside = 0 <= y < height and 0 <= x < width
+                        if inside or boundary == "circular":
+                            total += int(mask[y % height, x % width])
+                assert count[b, i, j] == total
+
+
+@pytest.mark.parametrize("boundary", ["circular", "cut"])
+@pytest.mark.parametrize("grid", [None, (4, 5)])
+def test_neighbor_table_agrees_with_the_counts(
+    boundary: str, grid: tuple[int, int] | None
+) -> None:
+    weight = cwdfm.Neighbor(1, 1.0, boundary, grid)  # type: ignore[arg-type]
+    revealed = random_masks(10, 20)
+    table = weight.neighbors(20)
+    seen = torch.where(table >= 0, revealed[:, table.clamp(min=0)], False).sum(-1)
+    assert torch.equal(seen + revealed, weight.count(revealed))
+
+
+@pytest.mark.parametrize("boundary", ["circular", "cut"])
+def test_distance_by_loops(boundary: str) -> None:
+    n, cap = 12, 4
+    revealed = random_masks(30, n) & random_masks(30, n, 1)
+    revealed[0] = False
+    weight = cwdfm.Distance(0.5, cap, boundary)  # type: ignore[arg-type]
+    for row, mask in zip(weight.distance(revealed), revealed, strict=True):
+        for i in range(n):
+            gaps = [abs(i - j) for j in range(n) if mask[j]]
+            if boundary == "circular":
+                gaps = [min(g, n - g) for g in gaps]
+            assert row[i] == min([*gaps, cap])
+    expected = brute_alpha(-0.5 * weight.distance(revealed).numpy(), revealed)
+    np.testing.assert_allclose(weight(revealed).numpy(), expected, rtol=1e-12)
+
+
+def test_prediction_weights_by_loops() -> None:
+    revealed = random_masks(3, 6)
+    logits = torch.randn(3, 6, 5, dtype=torch.float64, generator=torch.manual_seed(1))
+    p = logits.softmax(-1).numpy()
+    entropy = np.array([[-sum(q * math.log(q) for q in row) for row in s] for s in p])
+    ordered = np.sort(p, axis=-1)
+    expected = {
+        cwdfm.Entropy(6.0): -6.0 * entropy,
+        cwdfm.Confidence(3.0): 3.0 * ordered[..., -1],
+        cwdfm.Margin(2.0): 2.0 * (ordered[..., -1] - ordered[..., -2]),
+    }
+    for weight, score in expected.items():
+        alpha = weight(revealed, logits=logits).numpy()
+        np.testing.assert_allclose(alpha, brute_alpha(score, revealed), rtol=1e-9)
+
+
+def test_excluded_tokens_do_not_make_nan() -> None:
+    logits = torch.tensor([[[0.0, -torch.inf, 1.0], [0.0, 0.0, -torch.inf]]])
+    revealed = torch.zeros(1, 2, dtype=torch.bool)
+    for weight in (cwdfm.Entropy(6.0), cwdfm.Confidence(1.0), cwdfm.Margin(1.0)):
+        alpha = weight(revealed, logits=logits)
+        assert bool(torch.isfinite(alpha).all())
+        assert float(alpha.mean()) == pytest.approx(1)
+
+
+def test_scores_add() -> None:
+    revealed = random_masks(5, 9)
+    logits = torch.randn(5, 9, 4, dtype=torch.float64, generator=torch.manual_seed(2))
+    neighbor, entropy, distance = cwdfm.Neighbor(2, 1.5), cwdfm.Entropy(2.0), cwdfm.Distance(0.3)
+    total = neighbor + entropy + distance
+    assert total.needs_logits
+    assert not total.equivariant
+    product = neighbor(revealed) * entropy(revealed, logits=logits) * distance(revealed)
+    masked = ~revealed
+    expected = product / product.sum(1, keepdim=True) * masked.sum(1, keepdim=True)
+    torch.testing.assert_close(total(revealed, logits=logits), expected)
+    masks_only = neighbor + distance
+    assert not masks_only.needs_logits
+    assert masks_only.equivariant
+    torch.testing.assert_close((neighbor + neighbor)(revealed), cwdfm.Neighbor(2, 3.0)(revealed))
+
+
+def test_extreme_scales_stay_normalised() -> None:
+    revealed = random_masks(50, 40)
+    for scale in (-1e4, -50.0, 50.0, 1e4):
+        alpha = cwdfm.Neighbor(3, scale)(revealed)
+        total = alpha.sum(1)
+        torch.testing.assert_close(total, (~revealed).sum(1).double())
+
+
+def test_nothing_masked_gives_zeros() -> None:
+    everything = torch.ones(2, 8, dtype=torch.bool)
+    assert cwdfm.Neighbor(1, 4.0)(everything).tolist() == [[0.0] * 8] * 2
+    assert normalise(torch.randn(2, 8), ~everything).tolist() == [[0.0] * 8] * 2
+
+
+def test_equivariance_is_what_each_weight_claims() -> None:
+    """Theorem 1's second condition, checked by shifting: alpha(shift b) = shift alpha(b)."""
+    revealed = random_masks(200, 9, 3)
+    weights = [
+        cwdfm.Neighbor(2, 1.3),
+        cwdfm.Neighbor(2, 1.3, "cut"),
+        cwdfm.Distance(0.7, 3),
+        cwdfm.Distance(0.7, 3, "cut"),
+    ]
+    for weight in weights:
+        shifts = [
+            torch.allclose(weight(revealed.roll(k, 1)), weight(revealed).roll(k, 1))
+            for k in range(1, 9)
+        ]
+        assert all(shifts) == weight.equivariant
