@@ -95,7 +95,7 @@ class UniformSource(Source):
         u_BN = uniform_BN(seed, Purpose.SOURCE, index_B, step, length)
         return (u_BN * self.vocab_size).long()
 
-    def revealed(self, x_BN: Tensor) -> None:
+    def revealed(self, x_BN: Tensor) -> Tensor | None:
         return None
 
     def renoise_probability(self, x_BN: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class Chain:
 
     @property
     def vocab(self) -> int:
-        return self.target.shape[0]
+        return int(self.target.shape[0])
 
     @property
     def length(self) -> int:
@@ -174,4 +174,4 @@ class Chain:
         """The part of a law over states that falls on data sequences, in row-major order."""
         inside = [max(x) < self.vocab for x in self.states]
         assert abs(law[np.array(inside)].sum() - 1) < 1e-6, "mask ids left over"
-        return law[np.array(inside)]
+        return np.asarray(law[np.array(inside)])

@@ -59,4 +59,4 @@ def histogram(x_BN: Tensor, base: int) -> NDArray[np.int64]:
 
 def binomial(n: int, p: float) -> NDArray[np.float64]:
     law: NDArray[np.float64] = stats.binom.pmf(np.arange(n + 1), n, p)
-    return law / law.sum()
+    return np.asarray(law / law.sum())

@@ -85,8 +85,8 @@ def test_wrong_law_is_noticed() -> None:
     assert_differs(histogram(revealed.long(), 2), exact)
 
 
-def test_order_of_neighbours_on_a_circle_of_three_by_three() -> None:
-    """A 2-D torus: after one reveal, its 8 neighbours on a 4 x 5 grid are e^scale times as likely."""
+def test_neighbours_on_a_torus_come_first() -> None:
+    """After one reveal on a 4 x 5 torus, its 8 neighbours are e^scale times as likely."""
     weight = cwdfm.Neighbor(1, 1.5, grid=(4, 5))
     start = tuple(i == 7 for i in range(20))
     revealed = draws(weight, start, 1, 40_000)

@@ -54,7 +54,9 @@ def test_large_vocabulary_against_multinomial_law() -> None:
     counts = draw(logits, 4_000)
     p = logits.double().softmax(0).numpy()
     top = np.argsort(-p)[:50]
-    assert_follows(np.append(counts[top], 4_000 - counts[top].sum()), np.append(p[top], 1 - p[top].sum()))
+    assert_follows(
+        np.append(counts[top], 4_000 - counts[top].sum()), np.append(p[top], 1 - p[top].sum())
+    )
     assert stats.entropy(counts / 4_000) > 0
 
 

@@ -42,7 +42,7 @@ def bound_by_quadrature(
     def states(kappa: float) -> list[tuple[tuple[int, ...], float]]:
         options = []
         for token in x_1:
-            noise = {vocab: 1.0} if chain.mask else {v: 1 / vocab for v in range(vocab)}
+            noise = {vocab: 1.0} if chain.mask else dict.fromkeys(range(vocab), 1 / vocab)
             law = {v: (1 - kappa) * p for v, p in noise.items()}
             law[token] = law.get(token, 0.0) + kappa
             options.append(law.items())

@@ -74,7 +74,7 @@ LOSSES: list[cwdfm.Loss] = [
     cwdfm.NELBO("all"),
     cwdfm.Bregman(),
     *(
-        cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode)  # type: ignore[arg-type]
+        cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode)
         for mode in ("one", "zero", "extended", "joint")
     ),
 ]

@@ -1,5 +1,6 @@
 """Solvers against the exact law of small chains: transition matrices, `expm`, closed forms."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def exact_law(
     prompt: tuple[int, ...] | None = None,
 ) -> np.ndarray:
     law = chain.start(prompt)
-    for t, t_next in zip(grid[:-1], grid[1:], strict=True):
+    for t, t_next in itertools.pairwise(grid):
         law = law @ chain.step_matrix(t**2, *hazards(t, t_next, exact, corrector))
     return chain.data_law(law)
 
@@ -77,7 +78,9 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
 @pytest.mark.parametrize("weight", WEIGHTS)
-@pytest.mark.parametrize("corrector", [None, cwdfm.Corrector(3.0, 0.5, 0.25)], ids=["", "corrector"])
+@pytest.mark.parametrize(
+    "corrector", [None, cwdfm.Corrector(3.0, 0.5, 0.25)], ids=["", "corrector"]
+)
 @pytest.mark.parametrize("hazard", ["euler", "integrated"])
 def test_samples_follow_the_exact_law_of_the_discretised_chain(
     mask: bool, weight: str, corrector: cwdfm.Corrector | None, hazard: str
@@ -238,7 +241,7 @@ def test_integrated_hazard_is_exact_for_factorised_targets(mask: bool) -> None:
     chain = Chain(np.einsum("a,b->ab", p[0], p[1]), mask)
     source, model = source_of(chain), model_of(chain)
     for hazard in ("integrated", "euler"):
-        solver = cwdfm.Euler(hazard=hazard)  # type: ignore[arg-type]
+        solver = cwdfm.Euler(hazard=hazard)
         state = solver.init(source, torch.arange(N_SAMPLES), 2)
         for t, t_next in [(0.0, 0.5), (0.5, 0.6), (0.6, 0.8)]:
             state, _ = solver.step(model, source, SCHEDULE, state, t, t_next)
@@ -285,7 +288,7 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
 
     state = solver.init(source, torch.arange(4_000), 8)
     grid = np.linspace(0, 0.7, 300)
-    for a, b in zip(grid[:-1], grid[1:], strict=True):
+    for a, b in itertools.pairwise(grid):
         state, _ = solver.step(model, source, SCHEDULE, state, float(a), float(b))
     counts = np.bincount(source.revealed(state.tokens).sum(1).numpy(), minlength=9)
     assert_follows(counts, binomial(8, 0.49))

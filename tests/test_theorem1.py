@@ -4,6 +4,8 @@ Checked for the context path and for the simulated chain, with both sources. A p
 the counts and loses the marginals: the control that shows the test can tell.
 """
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -62,7 +64,7 @@ def chain_reveals(
     tokens = torch.where(state.tokens == goal, goal + 1, state.tokens)
     state = replace(state, tokens=tokens)
     grid = np.sqrt(np.linspace(0, t**2, steps + 1))  # uniform in kappa
-    for a, b in zip(grid[:-1], grid[1:], strict=True):
+    for a, b in itertools.pairwise(grid):
         state, _ = solver.step(clairvoyant, source, SCHEDULE, state, float(a), float(b))
     return state.tokens == goal
 
@@ -98,8 +100,8 @@ def test_chain_keeps_counts_and_marginals(source: cwdfm.Source, weight: cwdfm.We
 
 
 @pytest.mark.parametrize("reveals", [path_reveals, partial(chain_reveals, steps=200)])
-def test_positional_bias_keeps_counts_and_loses_marginals(reveals: type[Tensor]) -> None:
-    revealed: Tensor = reveals(cwdfm.MaskSource(12), PositionalBias(), 0.7, 10, 3_000)  # type: ignore[call-arg, arg-type]
+def test_positional_bias_keeps_counts_and_loses_marginals(reveals: Callable[..., Tensor]) -> None:
+    revealed = reveals(cwdfm.MaskSource(12), PositionalBias(), 0.7, 10, 3_000)
     assert_follows(counts_law(revealed), binomial(10, 0.49))
     first = int(revealed[:, 0].sum())
     assert_differs(np.array([first, 3_000 - first]), np.array([0.49, 0.51]))
@@ -117,7 +119,7 @@ def test_entropy_weights_keep_counts_under_a_real_posterior() -> None:
     solver = cwdfm.Euler(weight=cwdfm.Entropy(beta=3.0), hazard="integrated")
     state = solver.init(source, torch.arange(n), length, seed=1)
     grid = np.sqrt(np.linspace(0, 0.5, 401))
-    for a, b in zip(grid[:-1], grid[1:], strict=True):
+    for a, b in itertools.pairwise(grid):
         state, _ = solver.step(model, source, SCHEDULE, state, float(a), float(b))
     revealed = source.revealed(state.tokens)
     assert_follows(counts_law(revealed), binomial(length, 0.5))

@@ -57,9 +57,7 @@ def test_neighbor_on_a_grid_by_loops(boundary: str) -> None:
 
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
 @pytest.mark.parametrize("grid", [None, (4, 5)])
-def test_neighbor_table_agrees_with_the_counts(
-    boundary: str, grid: tuple[int, int] | None
-) -> None:
+def test_neighbor_table_agrees_with_the_counts(boundary: str, grid: tuple[int, int] | None) -> None:
     weight = cwdfm.Neighbor(1, 1.0, boundary, grid)  # type: ignore[arg-type]
     revealed = random_masks(10, 20)
     table = weight.neighbors(20)

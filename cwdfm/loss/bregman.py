@@ -44,6 +44,6 @@ class Bregman(Loss):
 
 
 def rate_divergence(log_p1: Tensor, log_pt: Tensor, same: Tensor) -> Tensor:
-    """The rate divergence over lambda_t, from log p(x_1^i), log p(x_t^i), and whether x_t^i = x_1^i."""
+    """The divergence of rates over lambda_t, from log p(x_1^i), log p(x_t^i) and x_t^i = x_1^i."""
     # where, not a product: log p(x_1) may be -inf where it does not count.
     return torch.where(same, 1.0, -log_p1) - log_pt.exp()

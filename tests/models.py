@@ -1,0 +1,46 @@
+"""Small models for tests: one whole, one with trunk and head apart, the same function."""
+
+import torch
+from torch import Tensor, nn
+
+
+class SmallModel(nn.Module):
+    """A float64 network that mixes neighbours and sees the time; plain callable."""
+
+    def __init__(self, num_tokens: int, width: int = 16) -> None:
+        super().__init__()
+        generator = torch.manual_seed(0)
+        self.embedding = nn.Parameter(torch.randn(num_tokens, width, generator=generator).double())
+        self.mixing = nn.Parameter(torch.randn(3 * width, width, generator=generator).double())
+        self.readout = nn.Parameter(torch.randn(width, num_tokens, generator=generator).double())
+
+    def hidden(self, x_t: Tensor, t: Tensor) -> Tensor:
+        e = self.embedding[x_t] + t[:, None, None].double()
+        around = torch.cat([e, e.roll(1, 1), e.roll(-1, 1)], dim=-1)
+        return torch.tanh(around @ self.mixing / 4)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.readout
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.logits(self.hidden(x_t, t))
+
+
+class SmallSplitModel(SmallModel):
+    """The same network, offering its trunk and head; counts what it is asked for."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(num_tokens)
+        self.sequences = 0
+        self.rows = 0
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        raise AssertionError("a split model must not be called whole by the sampler")
+
+    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
+        self.sequences += len(x_t)
+        return self.hidden(x_t, t)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        self.rows += len(hidden)
+        return self.logits(hidden)

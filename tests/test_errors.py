@@ -1,0 +1,215 @@
+"""Bad input, row by row of docs/errors.md: refused with a message that helps, or handled."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import cwdfm
+from tests.models import SmallModel, SmallSplitModel
+
+SCHEDULE = cwdfm.Polynomial(2.0)
+MASK, UNIFORM = cwdfm.MaskSource(5), cwdfm.UniformSource(5)
+X = torch.zeros(3, 8, dtype=torch.int64)
+T = torch.full((3,), 0.5)
+PATH = cwdfm.MixturePath(MASK, SCHEDULE)
+NOTHING = torch.zeros(3, 8, dtype=torch.bool)
+
+
+def sample(model: Any = None, source: cwdfm.Source = MASK, **options: Any) -> cwdfm.Samples:
+    settings: dict[str, Any] = {"shape": (3, 8), "steps": 4, **options}
+    solver = settings.pop("solver", cwdfm.Euler())
+    return cwdfm.sample(
+        model or SmallModel(source.num_tokens), source, SCHEDULE, solver, **settings
+    )
+
+
+def constant(value: float) -> Callable[[Tensor, Tensor], Tensor]:
+    def model(x_t: Tensor, t: Tensor) -> Tensor:
+        logits = torch.zeros(*x_t.shape, 6)
+        logits[..., 2] = value
+        return logits
+
+    return model
+
+
+class BadHead(SmallSplitModel):
+    def head(self, hidden: Tensor) -> Tensor:
+        return hidden[:, :3]
+
+
+class BadTrunk(SmallSplitModel):
+    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return super().trunk(x_t, t)[:, :-1]
+
+
+ALL = torch.ones(8, dtype=torch.bool)
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "wrong-shape": (lambda: PATH.sample(X[0], T), r"\[batch, length\].*shape \(8,\).*x_1\[None\]"),
+    "wrong-dtype": (lambda: PATH.sample(X.int(), T), r"int64.*torch.int32.*x_1\.long\(\)"),
+    "empty-batch": (lambda: PATH.sample(X[:0], T[:0]), "empty.*at least one"),
+    "id-too-large": (lambda: PATH.sample(X + 7, T), r"from 7 to 7, allowed are 0\.\.4"),
+    "negative-id": (lambda: PATH.sample(X - 1, T), r"from -1 to -1, allowed are 0\.\.4"),
+    "mask-id-in-data": (lambda: PATH.sample(X + 5, T), r"from 5 to 5, allowed are 0\.\.4"),
+    "time-above-one": (lambda: PATH.sample(X, T * 3), r"\[0, 1\].*1\.5"),
+    "time-negative": (lambda: PATH.sample(X, -T), r"\[0, 1\].*-0\.5"),
+    "time-nan": (lambda: PATH.sample(X, T * torch.nan), r"\[0, 1\].*nan"),
+    "time-wrong-shape": (lambda: PATH.sample(X, T[:2]), r"shape \(3,\).*\(2,\)"),
+    "no-steps": (lambda: sample(steps=0), "steps must be an integer >= 1, got 0"),
+    "grid-not-increasing": (
+        lambda: sample(steps=2, grid=torch.tensor([0.0, 0.5, 0.5])),
+        "increase strictly from 0 to 1",
+    ),
+    "grid-wrong-length": (
+        lambda: sample(steps=3, grid=torch.tensor([0.0, 0.5, 1.0])),
+        r"3 steps.*shape \(4,\)",
+    ),
+    "grid-unknown": (lambda: sample(grid="log"), "one of 't', 'kappa', got 'log'"),
+    "step-backwards": (
+        lambda: cwdfm.Euler().step(
+            SmallModel(6), MASK, SCHEDULE, cwdfm.Euler().init(MASK, torch.arange(2), 8), 0.5, 0.4
+        ),
+        "0 <= t < t_next <= 1, got t=0.5, t_next=0.4",
+    ),
+    "sample-shape": (lambda: sample(shape=(3, 0)), r"\(number of samples, length\).*\(3, 0\)"),
+    "batch-size-zero": (lambda: sample(batch_size=0), "batch_size must be at least 1, got 0"),
+    "nan-logits": (lambda: sample(constant(torch.nan)), "NaN.*rows.*Check the model"),
+    "infinite-logits": (lambda: sample(constant(torch.inf)), r"\+inf.*must be finite"),
+    "all-minus-infinity": (
+        lambda: sample(lambda x, t: torch.full((*x.shape, 6), -torch.inf)),
+        "nothing but -inf",
+    ),
+    "model-wrong-shape": (
+        lambda: sample(lambda x, t: torch.zeros(*x.shape, 5)),
+        r"shape \(3, 8, 6\).*num_tokens.*\(3, 8, 5\)",
+    ),
+    "head-wrong-shape": (lambda: sample(BadHead(6)), r"model\.head.*, 6\)"),
+    "trunk-wrong-shape": (lambda: sample(BadTrunk(6)), r"model\.trunk.*, 8, width\]"),
+    "probabilities-for-logits": (
+        lambda: sample(lambda x, t: torch.full((*x.shape, 6), 1 / 6)),
+        r"look like probabilities.*p\.log\(\)",
+    ),
+    "loss-wrong-logits": (
+        lambda: cwdfm.CrossEntropy()(torch.zeros(3, 8, 5), PATH.sample(X, T), SCHEDULE),
+        r"shape \(3, 8, 6\), or \(.*, 6\) for the rows.*\(3, 8, 5\)",
+    ),
+    "all-fixed": (lambda: sample(prompt=X, fixed=~NOTHING), "all positions are fixed.*unfix"),
+    "all-fixed-elbo": (
+        lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, fixed=~NOTHING),
+        "all positions are fixed",
+    ),
+    "prompt-wrong-length": (
+        lambda: sample(prompt=X[0, :5]),
+        r"shape \(3, 8\) or \(8,\), got \(5,\).*pad it",
+    ),
+    "prompt-without-fixed": (
+        lambda: sample(source=UNIFORM, prompt=X),
+        "UniformSource.*pass fixed=",
+    ),
+    "fixed-without-prompt": (lambda: sample(fixed=NOTHING), "pass prompt="),
+    "fixed-mask-id": (lambda: sample(prompt=X + 5, fixed=~NOTHING), "holds the mask id"),
+    "radius-zero": (lambda: cwdfm.Neighbor(0), "radius must be an integer >= 1, got 0"),
+    "radius-too-large": (
+        lambda: cwdfm.Neighbor(4)(NOTHING),
+        r"radius 4 is too large for 8.*below 8/2, or boundary='cut'",
+    ),
+    "grid-mismatch": (lambda: cwdfm.Neighbor(1, grid=(3, 3))(NOTHING), "9 places.*has 8"),
+    "bad-boundary": (
+        lambda: cwdfm.Neighbor(1, boundary="mirror"),  # type: ignore[arg-type]
+        "one of 'circular', 'cut', got 'mirror'",
+    ),
+    "infinite-scale": (lambda: cwdfm.Neighbor(1, float("inf")), "scale must be a finite number"),
+    "weight-without-logits": (lambda: cwdfm.Entropy(6.0)(NOTHING), "needs the model's logits"),
+    "entropy-in-path": (
+        lambda: cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Entropy(6.0)),
+        "cannot use Entropy.*Neighbor, Distance",
+    ),
+    "weighted-elbo-uniform": (
+        lambda: cwdfm.elbo(SmallModel(5), UNIFORM, SCHEDULE, X, weight=cwdfm.Neighbor(1, 1.0)),
+        "no bound; leave weight out, or use a mask source",
+    ),
+    "bregman-masked-uniform": (
+        lambda: cwdfm.Bregman("masked")(
+            torch.zeros(3, 8, 5), cwdfm.MixturePath(UNIFORM, SCHEDULE).sample(X, T), SCHEDULE
+        ),
+        "only right for a mask source.*coordinates='all'",
+    ),
+    "elbo-one-draw": (
+        lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, draws=1),
+        "draws must be at least 2",
+    ),
+    "vocab-too-small": (lambda: cwdfm.MaskSource(1), "mask not included.*>= 2, got 1"),
+    "power-below-one": (lambda: cwdfm.Polynomial(0.5), "power must be a finite number >= 1"),
+    "negative-corrector": (lambda: cwdfm.Corrector(-1.0), "rates negative"),
+    "zero-temperature": (lambda: cwdfm.Euler(temperature=0.0), "temperature.*> 0, got 0.0"),
+    "top-p-zero": (lambda: cwdfm.Euler(top_p=0.0), r"top_p must lie in \(0, 1\], got 0.0"),
+    "half-precision-draws": (
+        lambda: cwdfm.Euler(dtype=torch.float16),
+        "torch.float64 or torch.float32, got torch.float16",
+    ),
+    "bad-hazard": (
+        lambda: cwdfm.Euler(hazard="exact"),  # type: ignore[arg-type]
+        "one of 'euler', 'integrated', got 'exact'",
+    ),
+    "not-a-weight": (
+        lambda: cwdfm.Euler(weight="neighbor"),  # type: ignore[arg-type]
+        "context weight or None, got 'neighbor'",
+    ),
+    "bad-seed": (lambda: sample(seed=-1), r"0\.\.2\^64-1, got -1"),
+    "index-wrong-shape": (lambda: sample(index=torch.arange(2)), r"shape \(3,\).*\(2,\)"),
+    "stratified-index": (
+        lambda: cwdfm.stratified_times(0, 0, torch.tensor([4]), 4),
+        r"positions 0\.\.3",
+    ),
+    "target-wrong-shape": (
+        lambda: cwdfm.ExactPosterior(torch.ones(5, 4), MASK, SCHEDULE),
+        r"axis of size 5.*\(5, 4\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_refused(row: str) -> None:
+    act, message = REFUSED[row]
+    with pytest.raises(cwdfm.InputError, match=f"(?s){message}"):
+        act()
+
+
+def nothing_masked() -> None:
+    batch = cwdfm.MixturePath(MASK, SCHEDULE).sample(X, torch.ones(3))
+    logits = torch.zeros(3, 8, 6)
+    assert float(cwdfm.Neighbor(1, 4.0)(batch.revealed).sum()) == 0
+    assert float(cwdfm.NELBO()(logits, batch, SCHEDULE)) == 0
+    assert float(cwdfm.CrossEntropy("masked")(logits, batch, SCHEDULE)) == 0
+    assert float(cwdfm.CrossEntropy("masked")(logits[batch.revealed][:0], batch, SCHEDULE)) == 0
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1, 1.0))(logits, batch, SCHEDULE)
+    assert bool(torch.isfinite(loss))
+
+
+def some_sequences_fixed() -> None:
+    fixed = NOTHING.clone()
+    fixed[1] = True
+    out = sample(prompt=X + 3, fixed=fixed, batch_size=1)
+    assert out.tokens[1].tolist() == [3] * 8
+    assert int(out.evaluations[1]) == 0
+
+
+HANDLED: dict[str, Callable[[], None]] = {
+    "nothing-masked": nothing_masked,
+    "some-sequences-fixed": some_sequences_fixed,
+}
+
+
+@pytest.mark.parametrize("row", HANDLED)
+def test_handled(row: str) -> None:
+    HANDLED[row]()
+
+
+def test_the_documented_table_is_this_one() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
+    rows = set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE))
+    assert rows == set(REFUSED) | set(HANDLED)
