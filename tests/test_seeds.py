@@ -54,7 +54,7 @@ class TestSamplesDoNotDependOn:
     ) -> None:
         model = SmallSplitModel(source.num_tokens)
         whole = draw(model, source, solver)
-        monkeypatch.setattr(predict, "MAX_ELEMENTS", 3 * source.num_tokens)
+        monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 3 * source.num_tokens)
         assert torch.equal(draw(model, source, solver).tokens, whole.tokens)
 
     def test_the_global_generator(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:

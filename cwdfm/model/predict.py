@@ -13,7 +13,8 @@ from cwdfm.errors import InputError, check_finite, describe
 from cwdfm.model.protocol import Model, SplitModel
 from cwdfm.source import Source
 
-MAX_ELEMENTS = 2**24  # logits held at once, 128 MiB in float64
+# Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy.
+MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
 
 
 def predict_rows(
@@ -25,7 +26,8 @@ def predict_rows(
     """
     if not bool(rows_BN.any()):
         return
-    chunk = max(1, MAX_ELEMENTS // source.num_tokens)
+    elements = MAX_ELEMENTS.get(x_BN.device.type, MAX_ELEMENTS["cpu"])
+    chunk = max(1, elements // source.num_tokens)
     for i, logits in enumerate(_row_chunks(model, source, x_BN, t_B.float(), rows_BN, chunk)):
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
