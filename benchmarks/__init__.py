@@ -1,0 +1,1 @@
+"""Benchmarks: every speed as a ratio within one run."""

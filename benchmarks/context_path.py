@@ -32,7 +32,9 @@ def main() -> None:
         start = torch.zeros(BATCH, length, dtype=torch.bool)
         count = torch.full((BATCH,), length // 2)
         u = uniform_BN(0, Purpose.ORDER, torch.arange(BATCH), 0, length)
-        rows[length] = {"buckets": median_seconds(partial(reveal_in_order, WEIGHT, start, count, u))}
+        rows[length] = {
+            "buckets": median_seconds(partial(reveal_in_order, WEIGHT, start, count, u))
+        }
         if length <= 1024:
             naive = partial(reveal_naive, WEIGHT, start, count, u)
             rows[length]["naive"] = median_seconds(naive, repeats=3)

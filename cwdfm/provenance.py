@@ -1,7 +1,6 @@
 """Where a result comes from: the command, revision, versions and hardware that made it."""
 
 import json
-import os
 import platform
 import shlex
 import subprocess
@@ -35,7 +34,7 @@ def write_json(path: Path, data: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(data, indent=2) + "\n")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def _revision() -> str | None:

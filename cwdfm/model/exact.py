@@ -6,6 +6,7 @@ With it, whatever separates samples from the target is the sampler's doing.
 from itertools import product
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.errors import InputError, describe
@@ -32,15 +33,26 @@ class ExactPosterior:
         self.probabilities_S = (target / target.sum()).double().flatten()
         states = product(range(source.vocab_size), repeat=target.dim())
         self.states_SN = torch.tensor(list(states))
-        self._one_hot_SNV = torch.nn.functional.one_hot(self.states_SN).double()
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Logits [B, N, num_tokens], float64; a mask id gets -inf."""
+        # There are few distinct (state, time) pairs; Bayes' rule is worked out once for each.
+        _, moment_B = torch.unique(t, return_inverse=True)
+        code_B = moment_B
+        for x_B in x_t.unbind(1):
+            code_B = code_B * self.source.num_tokens + x_B
+        distinct, which_B = torch.unique(code_B, return_inverse=True)
+        place_B = torch.arange(len(x_t), device=x_t.device)
+        first = torch.zeros_like(distinct).scatter(0, which_B, place_B)
+        return self._posterior(x_t[first], t[first])[which_B]
+
+    def _posterior(self, x_t: Tensor, t: Tensor) -> Tensor:
         kappa_B1 = self.schedule.kappa(t.double())[:, None]
-        joint_BS = self.probabilities_S.repeat(len(x_t), 1)
+        states_SN = self.states_SN.to(x_t.device)
+        joint_BS = self.probabilities_S.to(x_t.device).repeat(len(x_t), 1)
         revealed_BN = self.source.revealed(x_t)
-        for i in range(self.states_SN.shape[1]):
-            agrees_BS = x_t[:, i, None] == self.states_SN[:, i]
+        for i in range(states_SN.shape[1]):
+            agrees_BS = x_t[:, i, None] == states_SN[:, i]
             if revealed_BN is None:
                 chance = (1 - kappa_B1) / self.source.vocab_size
                 joint_BS = joint_BS * (kappa_B1 * agrees_BS + chance)
@@ -48,6 +60,7 @@ class ExactPosterior:
                 joint_BS = joint_BS * (agrees_BS | ~revealed_BN[:, i, None])
         # A state that the target excludes has no posterior; any answer will do, so take a flat one.
         joint_BS = torch.where(joint_BS.sum(1, keepdim=True) > 0, joint_BS, 1.0)
-        logits_BNV = torch.einsum("bs,snv->bnv", joint_BS, self._one_hot_SNV).log()
+        one_hot_SNV = F.one_hot(states_SN, self.source.vocab_size).double()
+        logits_BNV = torch.einsum("bs,snv->bnv", joint_BS, one_hot_SNV).log()
         missing = self.source.num_tokens - self.source.vocab_size
-        return torch.nn.functional.pad(logits_BNV, (0, missing), value=-torch.inf)
+        return F.pad(logits_BNV, (0, missing), value=-torch.inf)
