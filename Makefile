@@ -27,6 +27,7 @@ test: lint
 bench: install
 	$(BIN)/python -m benchmarks.context_path --out results/context_path.json
 	$(BIN)/python -m benchmarks.sampling_step --out results/sampling_step.json
+	$(BIN)/python -m benchmarks.elbo_variance --out results/elbo_variance.json
 
 clean:
 	rm -rf .venv demo .mypy_cache .ruff_cache
