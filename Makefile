@@ -28,6 +28,8 @@ bench: install
 	$(BIN)/python -m benchmarks.context_path --out results/context_path.json
 	$(BIN)/python -m benchmarks.sampling_step --out results/sampling_step.json
 	$(BIN)/python -m benchmarks.elbo_variance --out results/elbo_variance.json
+	$(BIN)/python examples/exact_target.py --out results --samples 100000
+	$(BIN)/python -m benchmarks.report
 
 clean:
 	rm -rf .venv demo .mypy_cache .ruff_cache

@@ -3,8 +3,8 @@
     python -m benchmarks.elbo_variance --out results/elbo_variance.json
 
 The exact posterior of a small target with a mask source, where the bound is tight, so the truth is
-known. Both estimators get the same number of model calls; 400 seeds each. Coverage is how often the
-truth lies within two of the standard errors that the estimate itself reports: 95% if they are right.
+known. Both estimators get the same number of draws; 400 seeds each. Coverage is how often the truth
+lies within two of the standard errors that the estimate itself reports: 95% if they are right.
 """
 
 import argparse

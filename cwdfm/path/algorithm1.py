@@ -61,11 +61,21 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
         revealed_BN,
         count_B.cpu().numpy(),
         u_BN.cpu().numpy(),
-        neighbors_NK.numpy(),
+        neighbors_NK.int().numpy(),
         ratio_CC.numpy(),
         weight.scale >= 0,
     )
     return torch.from_numpy(revealed_BN).to(start_BN.device)
+
+
+@_compiled
+def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np.ndarray) -> None:
+    """Move coordinate i from its bucket to the one above: swap it to the end, shift the border."""
+    end = start[bucket + 1] - 1
+    last = order[end]
+    order[slot[i]], slot[last] = last, slot[i]
+    order[end], slot[i] = i, end
+    start[bucket + 1] = end
 
 
 @_compiled
@@ -79,61 +89,58 @@ def _reveal_loop(
 ) -> None:
     """Algorithm 1 with buckets; revealed_BN is changed in place.
 
-    members[c, :size[c]] are the masked coordinates with c revealed neighbours, in no particular
-    order; slot[i] is the place of i in its bucket.
+    order[start[c] : start[c + 1]] are the masked coordinates with c revealed neighbours, in no
+    particular order, and slot[i] is the place of i in it. Scores only ever grow by one, and a
+    revealed coordinate leaves at the top, so a promotion is the only move there is.
     """
     batch, length = revealed_BN.shape
     buckets = ratio_CC.shape[0]
-    members = np.empty((buckets, length), dtype=np.int64)
-    size = np.empty(buckets, dtype=np.int64)
-    slot = np.empty(length, dtype=np.int64)
-    score = np.empty(length, dtype=np.int64)
+    order = np.empty(length, dtype=np.int32)
+    slot = np.empty(length, dtype=np.int32)
+    score = np.empty(length, dtype=np.int32)
+    start = np.empty(buckets + 1, dtype=np.int32)
     for b in range(batch):
-        size[:] = 0
+        # A counting sort by score: sizes, then borders, then places from the end of each bucket.
+        start[:] = 0
         for i in range(length):
             score[i] = 0
             for j in neighbors_NK[i]:
                 if j >= 0 and revealed_BN[b, j]:
                     score[i] += 1
             if not revealed_BN[b, i]:
-                slot[i] = size[score[i]]
-                members[score[i], slot[i]] = i
-                size[score[i]] += 1
+                start[score[i]] += 1
+        for c in range(1, buckets + 1):
+            start[c] += start[c - 1]
+        for i in range(length):
+            if not revealed_BN[b, i]:
+                start[score[i]] -= 1
+                slot[i] = start[score[i]]
+                order[slot[i]] = i
         for k in range(count_B[b]):
             # The occupied bucket of largest alpha is the unit in which the others are counted.
             top = 0
             for c in range(buckets):
-                if size[c] > 0:
+                if start[c + 1] > start[c]:
                     top = c
                     if not ascending:
                         break
             total = 0.0
             for c in range(buckets):
-                total += size[c] * ratio_CC[c, top]
+                total += (start[c + 1] - start[c]) * ratio_CC[c, top]
             target = u_BN[b, k] * total
             chosen = top
             for c in range(buckets):
-                mass = size[c] * ratio_CC[c, top]
+                mass = (start[c + 1] - start[c]) * ratio_CC[c, top]
                 if target < mass:
                     chosen = c
                     break
                 target -= mass
-            place = min(int(target / ratio_CC[chosen, top]), size[chosen] - 1)
-            i = members[chosen, place]
+            place = start[chosen] + int(target / ratio_CC[chosen, top])
+            i = order[min(place, start[chosen + 1] - 1)]
             revealed_BN[b, i] = True
-            size[chosen] -= 1
-            last = members[chosen, size[chosen]]
-            members[chosen, place] = last
-            slot[last] = place
+            for c in range(chosen, buckets):
+                _promote(i, c, order, slot, start)
             for j in neighbors_NK[i]:
-                if j < 0 or revealed_BN[b, j]:
-                    continue
-                c = score[j]
-                size[c] -= 1
-                last = members[c, size[c]]
-                members[c, slot[j]] = last
-                slot[last] = slot[j]
-                score[j] = c + 1
-                slot[j] = size[c + 1]
-                members[c + 1, slot[j]] = j
-                size[c + 1] += 1
+                if j >= 0 and not revealed_BN[b, j]:
+                    _promote(j, score[j], order, slot, start)
+                    score[j] += 1
