@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import cwdfm
-from benchmarks.timing import median_seconds
+from benchmarks.timing import median_seconds, verdict
 from cwdfm.path.algorithm1 import reveal_in_order, reveal_naive
 from cwdfm.provenance import provenance, write_json
 from cwdfm.random import Purpose, uniform_BN
@@ -48,8 +48,10 @@ def main() -> None:
         print(f"{length:>6} {row['buckets'] * 1e3:>11.2f} {naive_ms}")
     growth = rows[8192]["buckets"] / rows[1024]["buckets"]
     speedup = rows[1024]["naive"] / rows[1024]["buckets"]
-    print(f"N = 8192 over N = 1024: {growth:.1f} times (at most 10)")
-    print(f"naive over buckets at N = 1024: {speedup:.0f} times (at least 50)")
+    claims = {
+        f"N = 8192 costs {growth:.1f} times N = 1024, at most 10": growth <= 10,
+        f"the naive loop costs {speedup:.0f} times the buckets, at least 50": speedup >= 50,
+    }
     print(f"ContextPath.sample, 64 x 1024, kappa = 0.5, randomness included: {whole * 1e3:.1f} ms")
     write_json(
         out,
@@ -60,8 +62,10 @@ def main() -> None:
             "path_sample_seconds": whole,
             "growth_8192_over_1024": growth,
             "naive_over_buckets_1024": speedup,
+            "claims": claims,
         },
     )
+    verdict(claims)
 
 
 if __name__ == "__main__":

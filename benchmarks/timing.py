@@ -1,6 +1,7 @@
 """How the benchmarks measure: medians of repeated runs, peaks of memory in a process of its own."""
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,14 @@ def median_seconds(work: Callable[[], object], repeats: int = 5, warmup: int = 1
         work()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
+
+
+def verdict(claims: dict[str, bool]) -> None:
+    """Print what was to be shown and whether it was; a claim that fails fails the benchmark."""
+    for claim, holds in claims.items():
+        print(f"{'holds' if holds else 'FAILS'}: {claim}")
+    if not all(claims.values()):
+        sys.exit(1)
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 
-NUCLEUS = "smallest set of most likely tokens whose mass reaches top_p, the crossing one kept"
-
 
 def sample_categorical(
     logits_KV: Tensor,
@@ -79,12 +77,12 @@ def nucleus(p_KV: Tensor, top_p: float) -> Tensor:
 
 def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
     """Refuse settings that define no distribution to draw from."""
-    if not 0 < temperature < float("inf"):
+    if not isinstance(temperature, int | float) or not 1e-6 <= temperature <= 1e6:
         raise InputError(
-            f"temperature must be a finite number > 0, got {temperature!r}; for nearly greedy "
-            f"draws use a small one such as 0.01"
+            f"temperature must be a number > 0, from 1e-6 to 1e6, got {temperature!r}; for nearly "
+            f"greedy draws use a small one such as 0.01"
         )
-    if not 0 < top_p <= 1:
+    if not isinstance(top_p, int | float) or not 0 < top_p <= 1:
         raise InputError(f"top_p must lie in (0, 1], got {top_p!r}; 1.0 switches the nucleus off")
     if dtype not in (torch.float64, torch.float32):
         raise InputError(f"dtype must be torch.float64 or torch.float32, got {dtype}")

@@ -84,10 +84,22 @@ def check_positive(name: str, value: float, what: str = "a finite number > 0") -
         raise InputError(f"{name} must be {what}, got {value!r}")
 
 
-def check_finite_number(name: str, value: float) -> None:
-    """Refuse a scalar that is not a finite number."""
-    if not (isinstance(value, int | float) and math.isfinite(value)):
-        raise InputError(f"{name} must be a finite number, got {value!r}")
+def check_scale(name: str, value: float) -> None:
+    """Refuse a weight's scale that is no number, or so large that a score could overflow."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e6:
+        raise InputError(f"{name} must be a number between -1e6 and 1e6, got {value!r}")
+
+
+def check_integer(name: str, value: int, least: int = 1) -> None:
+    """Refuse anything but an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be an integer >= {least}, got {value!r}")
+
+
+def check_instance(name: str, value: object, kind: type, example: str) -> None:
+    """Refuse a value of another type; `example` shows what to write."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} must be a {kind.__name__} such as {example}, got {value!r}")
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, describe
 
 _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -85,11 +85,13 @@ def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tens
     """The global sample indices [B] of a batch: 0..B-1 unless the caller numbers them."""
     if index is None:
         return torch.arange(batch, device=device)
-    if index.shape != (batch,) or index.dtype != torch.int64:
+    if not isinstance(index, Tensor) or index.shape != (batch,) or index.dtype != torch.int64:
         raise InputError(
             f"index must be an int64 tensor of shape ({batch},), one number a sample, "
-            f"got a {index.dtype} tensor of shape {tuple(index.shape)}"
+            f"got {describe(index)}"
         )
+    if bool((index < 0).any()):
+        raise InputError(f"index must not be negative, got {int(index.min())}")
     return index.to(device)
 
 

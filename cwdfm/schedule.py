@@ -16,7 +16,12 @@ from cwdfm.errors import InputError
 
 
 def _tensor(x: Tensor | float) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)
+    """A float as a tensor, checked; tensors are left alone, paths and solvers check theirs."""
+    if isinstance(x, Tensor):
+        return x
+    if not 0 <= x <= 1:
+        raise InputError(f"times and kappas lie in [0, 1], got {x}")
+    return torch.tensor(x, dtype=torch.float64)
 
 
 class Schedule(ABC):
@@ -54,9 +59,9 @@ class Polynomial(Schedule):
     power: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.power) and self.power >= 1):
+        if not (isinstance(self.power, int | float) and 1 <= self.power < math.inf):
             raise InputError(
-                f"Polynomial power must be a finite number >= 1, got {self.power}; below 1 the "
+                f"Polynomial power must be a finite number >= 1, got {self.power!r}; below 1 the "
                 f"hazard is infinite at t = 0 and the first Euler step would reveal everything"
             )
 
@@ -67,7 +72,7 @@ class Polynomial(Schedule):
         return self.power * _tensor(t) ** (self.power - 1)
 
     def survival(self, t: Tensor | float) -> Tensor:
-        return -torch.expm1(self.power * _tensor(t).log())
+        return 0 - torch.expm1(self.power * _tensor(t).log())  # 0 -, for +0 at t = 1
 
     def inverse(self, kappa: Tensor | float) -> Tensor:
         return _tensor(kappa) ** (1 / self.power)

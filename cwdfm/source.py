@@ -99,7 +99,8 @@ class UniformSource(Source):
         return None
 
     def renoise_probability(self, x_BN: Tensor) -> Tensor:
-        return torch.full(x_BN.shape, 1 - 1 / self.vocab_size, device=x_BN.device).double()
+        chance = 1 - 1 / self.vocab_size
+        return torch.full(x_BN.shape, chance, dtype=torch.float64, device=x_BN.device)
 
     def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
         shift_BN = 1 + (u_BN * (self.vocab_size - 1)).long()

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, describe
-from cwdfm.random import Purpose, uniform
+from cwdfm.errors import InputError, check_choice, check_integer, describe
+from cwdfm.random import Purpose, sample_index, uniform
 from cwdfm.schedule import Schedule
 
 Spacing = Literal["t", "kappa"]
@@ -18,10 +18,11 @@ def time_grid(schedule: Schedule, steps: int, spacing: Spacing | Tensor = "t") -
     `spacing` "t" is uniform in time (the paper), "kappa" uniform in kappa, so that every step
     reveals the same expected share; or a tensor with the times themselves.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps must be an integer >= 1, got {steps!r}")
+    check_integer("steps", steps)
     if isinstance(spacing, Tensor):
         return _check_grid(spacing, steps)
+    if not isinstance(spacing, str):
+        raise InputError(f"grid must be 't', 'kappa' or a tensor of times, got {spacing!r}")
     check_choice("grid", spacing, ("t", "kappa"))
     linear = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
     if spacing == "t":
@@ -52,7 +53,9 @@ def stratified_times(seed: int, step: int, index_B: Tensor, total: int) -> Tenso
     `index_B` are positions 0..total-1 in the *global* batch, so the strata cover the whole of it
     however it is cut into processes and accumulation steps.
     """
-    if total < 1 or (len(index_B) and not 0 <= int(index_B.min()) <= int(index_B.max()) < total):
+    check_integer("total", total)
+    index_B = sample_index(index_B, len(index_B), index_B.device)
+    if bool((index_B >= total).any()):
         raise InputError(
             f"index must hold positions 0..{total - 1} in the global batch of total={total}, "
             f"got {describe(index_B)}"

@@ -92,6 +92,31 @@ def test_weights(weight: cwdfm.Weight) -> None:
         torch.testing.assert_close(weight(revealed), alpha)
 
 
+@dataclasses.dataclass(frozen=True)
+class HomeMade(cwdfm.PredictionWeight):
+    """A weight as a user would write one, in the model's own precision."""
+
+    def prediction_score(self, logits: Tensor) -> Tensor:
+        return logits.float().softmax(-1).amax(-1)
+
+
+@pytest.mark.parametrize("weight", [*examples(cwdfm.Weight), HomeMade()], ids=str)
+@pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
+def test_every_weight_drives_a_solver(weight: cwdfm.Weight, source: cwdfm.Source) -> None:
+    """On half of the way as many tokens are revealed as the schedule says, whatever the weight."""
+    solver = cwdfm.Euler(weight=weight, hazard="integrated")
+    model, schedule = SmallModel(source.num_tokens), cwdfm.Linear()
+    state = solver.init(source, torch.arange(300), LENGTH)
+    for t, t_next in itertools.pairwise([k / 100 for k in range(51)]):
+        state, _ = solver.step(model, source, schedule, state, t, t_next)
+    known = source.revealed(state.tokens)
+    if known is not None:
+        # 3600 coordinates: standard deviation 0.0083, and O(1/steps) from the discretisation
+        assert float(known.double().mean()) == pytest.approx(0.5, abs=0.05)
+    out = cwdfm.sample(model, source, schedule, solver, shape=(20, LENGTH), steps=20)
+    assert int(out.tokens.max()) < source.vocab_size
+
+
 @pytest.mark.parametrize("path", examples(cwdfm.Path), ids=str)
 def test_paths(path: cwdfm.Path) -> None:
     x_1 = torch.randint(0, 7, (30, LENGTH), generator=torch.manual_seed(0))

@@ -39,15 +39,33 @@ def constant(value: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 class BadHead(SmallSplitModel):
     def head(self, hidden: Tensor) -> Tensor:
-        return hidden[:, :3]
+        return hidden[..., :3]
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.trunk(x_t, t))
 
 
 class BadTrunk(SmallSplitModel):
     def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
         return super().trunk(x_t, t)[:, :-1]
 
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.trunk(x_t, t))
 
-ALL = torch.ones(8, dtype=torch.bool)
+
+class NotItsHalves(SmallSplitModel):
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return 5 * super().forward(x_t, t)
+
+
+class SmallModelBehindDropout(SmallModel):
+    def __init__(self) -> None:
+        super().__init__(6)
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(super().forward(x_t, t), 0.5, self.training)
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "wrong-shape": (lambda: PATH.sample(X[0], T), r"\[batch, length\].*shape \(8,\).*x_1\[None\]"),
     "wrong-dtype": (lambda: PATH.sample(X.int(), T), r"int64.*torch.int32.*x_1\.long\(\)"),
@@ -76,7 +94,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "0 <= t < t_next <= 1, got t=0.5, t_next=0.4",
     ),
     "sample-shape": (lambda: sample(shape=(3, 0)), r"\(number of samples, length\).*\(3, 0\)"),
-    "batch-size-zero": (lambda: sample(batch_size=0), "batch_size must be at least 1, got 0"),
+    "batch-size-zero": (lambda: sample(batch_size=0), "batch_size must be an integer >= 1, got 0"),
     "nan-logits": (lambda: sample(constant(torch.nan)), "NaN.*rows.*Check the model"),
     "infinite-logits": (lambda: sample(constant(torch.inf)), r"\+inf.*must be finite"),
     "all-minus-infinity": (
@@ -86,6 +104,52 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "model-wrong-shape": (
         lambda: sample(lambda x, t: torch.zeros(*x.shape, 5)),
         r"shape \(3, 8, 6\).*num_tokens.*\(3, 8, 5\)",
+    ),
+    "not-its-halves": (lambda: sample(NotItsHalves(6)), r"head\(trunk\(x, t\)\) is not model"),
+    "prompt-as-list": (lambda: sample(prompt=[1] * 8), "prompt must be a tensor.*got list"),
+    "index-as-list": (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),
+    "negative-index": (lambda: sample(index=torch.arange(3) - 1), "not be negative, got -1"),
+    "grid-as-list": (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa' or a tensor of times"),
+    "shape-as-number": (lambda: sample(shape=8), r"\(number of samples, length\).*got 8"),
+    "solver-missing": (lambda: sample(solver=None), r"a Solver such as Euler\(\), got None"),
+    "class-for-object": (
+        lambda: cwdfm.sample(
+            SmallModel(6),
+            MASK,
+            cwdfm.Linear,  # type: ignore[arg-type]
+            cwdfm.Euler(),
+            shape=(3, 8),
+            steps=2,
+        ),
+        r"schedule must be a Schedule such as Polynomial\(2\.0\)",
+    ),
+    "schedule-beyond-one": (lambda: SCHEDULE.kappa(1.5), r"lie in \[0, 1\], got 1\.5"),
+    "grid-not-a-pair": (lambda: cwdfm.Neighbor(1, grid=(8,)), r"tuple \(height, width\)"),  # type: ignore[arg-type]
+    "sum-of-nothing": (lambda: cwdfm.Sum(()), "a tuple of weights"),
+    "path-weight": (lambda: cwdfm.ContextPath(MASK, SCHEDULE, "neighbor"), "must be a Weight such"),  # type: ignore[arg-type]
+    "bound-without-path-weight": (
+        lambda: cwdfm.NELBO()(
+            torch.zeros(3, 8, 6),
+            cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Neighbor(1, 1.0)).sample(X, T),
+            SCHEDULE,
+        ),
+        "must carry the weight of the path",
+    ),
+    "bregman-weight-uniform": (
+        lambda: cwdfm.Bregman(weight=cwdfm.Neighbor(1, 1.0))(
+            torch.zeros(3, 8, 5),
+            cwdfm.ContextPath(UNIFORM, SCHEDULE, cwdfm.Neighbor(1, 1.0)).sample(X, T),
+            SCHEDULE,
+        ),
+        "Bregman with a weight needs a mask source",
+    ),
+    "elbo-batch-size": (
+        lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, batch_size=0),
+        "batch_size must be an integer >= 1, got 0",
+    ),
+    "target-all-zero": (
+        lambda: cwdfm.ExactPosterior(torch.zeros(5, 5), MASK, SCHEDULE),
+        "non-negative probabilities",
     ),
     "head-wrong-shape": (lambda: sample(BadHead(6)), r"model\.head.*, 6\)"),
     "trunk-wrong-shape": (lambda: sample(BadTrunk(6)), r"model\.trunk.*, 8, width\]"),
@@ -104,7 +168,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "prompt-wrong-length": (
         lambda: sample(prompt=X[0, :5]),
-        r"shape \(3, 8\) or \(8,\), got \(5,\).*pad it",
+        r"shape \(3, 8\) or \(8,\), got .*\(5,\).*pad it",
     ),
     "prompt-without-fixed": (
         lambda: sample(source=UNIFORM, prompt=X),
@@ -122,7 +186,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.Neighbor(1, boundary="mirror"),  # type: ignore[arg-type]
         "one of 'circular', 'cut', got 'mirror'",
     ),
-    "infinite-scale": (lambda: cwdfm.Neighbor(1, float("inf")), "scale must be a finite number"),
+    "infinite-scale": (
+        lambda: cwdfm.Neighbor(1, float("inf")),
+        "scale must be a number between -1e6 and 1e6, got inf",
+    ),
     "weight-without-logits": (lambda: cwdfm.Entropy(6.0)(NOTHING), "needs the model's logits"),
     "entropy-in-path": (
         lambda: cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Entropy(6.0)),
@@ -140,12 +207,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "elbo-one-draw": (
         lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, draws=1),
-        "draws must be at least 2",
+        "draws must be an integer >= 2, got 1",
     ),
     "vocab-too-small": (lambda: cwdfm.MaskSource(1), "mask not included.*>= 2, got 1"),
     "power-below-one": (lambda: cwdfm.Polynomial(0.5), "power must be a finite number >= 1"),
     "negative-corrector": (lambda: cwdfm.Corrector(-1.0), "rates negative"),
-    "zero-temperature": (lambda: cwdfm.Euler(temperature=0.0), "temperature.*> 0, got 0.0"),
+    "zero-temperature": (lambda: cwdfm.Euler(temperature=0.0), "temperature.*> 0.*got 0.0"),
     "top-p-zero": (lambda: cwdfm.Euler(top_p=0.0), r"top_p must lie in \(0, 1\], got 0.0"),
     "half-precision-draws": (
         lambda: cwdfm.Euler(dtype=torch.float16),
@@ -198,7 +265,33 @@ def some_sequences_fixed() -> None:
     assert int(out.evaluations[1]) == 0
 
 
+def nan_logits_in_a_loss() -> None:
+    logits = torch.full((3, 8, 6), torch.nan)
+    assert bool(cwdfm.CrossEntropy()(logits, PATH.sample(X, T), SCHEDULE).isnan())
+
+
+def model_in_training_mode() -> None:
+    model = torch.nn.Sequential(SmallModelBehindDropout())
+    first, second = sample(model[0]), sample(model[0])
+    assert torch.equal(first.tokens, second.tokens)
+    assert model.training
+
+
+def half_precision_defaults() -> None:
+    solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 0.7), corrector=cwdfm.Corrector())
+    usual = sample(source=UNIFORM, solver=solver).tokens
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(sample(source=UNIFORM, solver=solver).tokens, usual)
+    finally:
+        torch.set_default_dtype(before)
+
+
 HANDLED: dict[str, Callable[[], None]] = {
+    "nan-logits-in-a-loss": nan_logits_in_a_loss,
+    "model-in-training-mode": model_in_training_mode,
+    "half-precision-defaults": half_precision_defaults,
     "nothing-masked": nothing_masked,
     "some-sequences-fixed": some_sequences_fixed,
 }

@@ -1,6 +1,7 @@
 """Losses: each formula by loops in float64, the peer's Bregman, and what minimises them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from flow_matching.path.scheduler import PolynomialConvexScheduler
 from torch import Tensor
 
 import cwdfm
+from cwdfm.loss.bregman import rate_divergence
 from tests.exact import correlated_target
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -34,6 +36,12 @@ def neighbor_alpha(revealed: np.ndarray, r: int, s: float, over: np.ndarray) -> 
     return np.asarray(raw / raw[over].mean()) if over.any() else np.zeros(n)
 
 
+def entropy_alpha(logits_NV: Tensor, revealed: np.ndarray, beta: float) -> np.ndarray:
+    p_NV = logits_NV[:, :6].softmax(-1).numpy()  # the mask id takes no part
+    raw = np.array([math.exp(beta * sum(q * math.log(q) for q in row)) for row in p_NV])
+    return np.asarray(raw / raw[~revealed].mean()) if (~revealed).any() else np.zeros(len(raw))
+
+
 def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarray:
     """Terms [B, N] by the formulas, with nothing but loops."""
     out = np.zeros((B, N))
@@ -50,6 +58,9 @@ def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarr
             ce = -(z[x_1] - math.log(total))
             stay = math.exp(z[x_t]) / total if x_t < 6 else 0.0
             match loss:
+                case cwdfm.ScaledCrossEntropy(cwdfm.Entropy(beta), "one"):
+                    alpha = entropy_alpha(logits[b], revealed, beta)[i]
+                    out[b, i] = ce * (1.0 if revealed[i] else alpha)
                 case cwdfm.CrossEntropy(coordinates):
                     out[b, i] = ce if coordinates == "all" or not revealed[i] else 0
                 case cwdfm.NELBO(coordinates):
@@ -77,6 +88,7 @@ LOSSES: list[cwdfm.Loss] = [
         cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode)
         for mode in ("one", "zero", "extended", "joint")
     ),
+    cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5)),
 ]
 
 
@@ -92,7 +104,8 @@ def test_formula_by_loops(source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool
     expected = brute(loss, logits, batch)
     terms = loss(logits, batch, SCHEDULE, per_token=True)
     np.testing.assert_allclose(terms.numpy(), expected, rtol=1e-9, atol=1e-12)
-    assert float(loss(logits, batch, SCHEDULE)) == pytest.approx(expected.mean(), rel=1e-9)
+    free = int((~batch.fixed).sum())
+    assert float(loss(logits, batch, SCHEDULE)) == pytest.approx(expected.sum() / free, rel=1e-9)
 
 
 def test_bregman_masked_is_bregman_with_carry_over() -> None:
@@ -121,7 +134,7 @@ def test_bregman_is_the_peer_s_generalised_kl(source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize("loss", [*LOSSES, cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.0))], ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_logits_of_the_needed_rows_are_enough(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
     """Values and gradients are the same whether the head ran everywhere or only where needed."""
     logits, batch = example(source)
@@ -145,26 +158,26 @@ def test_mask_logit_has_no_say(loss: cwdfm.Loss) -> None:
     assert torch.equal(loss(logits, batch, SCHEDULE), loss(other, batch, SCHEDULE))
 
 
-@pytest.mark.parametrize("source", [cwdfm.MaskSource(2), cwdfm.UniformSource(2)], ids=str)
 @pytest.mark.parametrize(
-    "loss",
+    ("source", "loss"),
     [
-        cwdfm.CrossEntropy(),
-        cwdfm.NELBO("all"),
-        cwdfm.Bregman(),
-        cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1, 1.0)),
+        (cwdfm.MaskSource(2), cwdfm.CrossEntropy()),
+        (cwdfm.MaskSource(2), cwdfm.NELBO()),
+        (cwdfm.MaskSource(2), cwdfm.Bregman()),
+        (cwdfm.MaskSource(2), cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1, 1.0))),
+        (cwdfm.UniformSource(2), cwdfm.CrossEntropy()),
+        (cwdfm.UniformSource(2), cwdfm.NELBO("all")),
+        (cwdfm.UniformSource(2), cwdfm.Bregman()),
     ],
     ids=str,
 )
 def test_minimised_by_the_true_posterior(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
-    """At the exact posterior the gradient with respect to each state's logits averages to zero,
-    and moving away in any direction costs. Fixed time, all 2^3 sequences weighted by the target.
+    """Moving away from the exact posterior in a random direction costs; the slope there is nil.
 
-    For a uniform source, SCE is left out: its alpha hangs on the reveal mask, which x_t does not
-    show, so its minimiser is a reweighted posterior. The mask source shows it.
+    Fixed time, all 2^4 sequences weighted by the target. SCE is here for the mask source alone:
+    with a uniform one its alpha hangs on the reveal mask, which x_t does not show, so its minimiser
+    is a reweighted posterior.
     """
-    if isinstance(loss, cwdfm.ScaledCrossEntropy) and isinstance(source, cwdfm.UniformSource):
-        source = cwdfm.MaskSource(2)
     target = torch.from_numpy(correlated_target(2, 4, seed=0))
     model = cwdfm.ExactPosterior(target, source, SCHEDULE)
     copies = 4_000
@@ -204,18 +217,65 @@ def test_fourth_proposition() -> None:
 
         weighted = divergence(alpha * u, alpha * u_theta)
         assert weighted == pytest.approx(alpha * divergence(u, u_theta))
-        # and this divergence of rates is the paper's closed form, as the loss computes it
-        same = float(x == x_1)
-        closed = hazard * ((same - 1) * math.log(p[x_1]) + same - p[x])
-        assert divergence(u, u_theta) == pytest.approx(closed)
+        # and this divergence of rates is what the loss and the bound compute
+        log_p = torch.from_numpy(p).log()
+        ours = rate_divergence(log_p[x_1], log_p[x], torch.tensor(x == x_1))
+        assert divergence(u, u_theta) == pytest.approx(hazard * float(ours))
+
+
+def test_bound_losses_carry_the_weight_of_the_path() -> None:
+    """On a context path Bregman and NELBO are alpha times what they are; without, they refuse."""
+    weight = cwdfm.Neighbor(2, 0.7)
+    logits, plain = example(SOURCES[0])
+    batch = replace(plain, weight=weight)  # the same state, said to come from the context path
+    alpha = weight(plain.revealed)
+    for kind in (cwdfm.NELBO, cwdfm.Bregman):
+        bare = kind("masked")(logits, plain, SCHEDULE, per_token=True)
+        weighted = kind("masked", weight)(logits, batch, SCHEDULE, per_token=True)
+        torch.testing.assert_close(weighted, alpha * bare)
+    path = cwdfm.ContextPath(SOURCES[0], SCHEDULE, weight)
+    assert path.sample(plain.x_1, plain.t).weight == weight
+
+
+def test_entropy_weights_are_cut_off_from_the_gradient() -> None:
+    logits, batch = example(SOURCES[1])
+    logits.requires_grad_()
+    (whole,) = torch.autograd.grad(
+        cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5))(logits, batch, SCHEDULE), logits
+    )
+    ce = cwdfm.CrossEntropy()(logits, batch, SCHEDULE, per_token=True)
+    alpha = cwdfm.Entropy(1.5)(batch.revealed, logits=logits.detach())
+    alpha = torch.where(batch.revealed, 1.0, alpha)
+    (held,) = torch.autograd.grad((alpha * ce).mean(), logits)
+    torch.testing.assert_close(whole, held)
+
+
+def test_prompts_do_not_change_the_scale_of_a_loss() -> None:
+    fixed = torch.zeros(B, N, dtype=torch.bool)
+    fixed[:, :6] = True
+    _, batch = example(SOURCES[1], fixed)
+    flat = torch.zeros(B, N, 6)
+    assert float(cwdfm.CrossEntropy()(flat, batch, SCHEDULE)) == pytest.approx(math.log(6))
+
+
+def test_huge_scales_leave_gradients_finite() -> None:
+    fixed = torch.zeros(B, N, dtype=torch.bool)
+    fixed[:, :3] = True
+    logits, batch = example(SOURCES[1], fixed)
+    logits.requires_grad_()
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 400.0), "joint")(logits, batch, SCHEDULE)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert bool(torch.isfinite(gradient).all())
 
 
 def test_hazard_is_bounded_at_the_end_of_time() -> None:
     logits, batch = example(SOURCES[1])
     x_1 = batch.x_1
     late = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(x_1, torch.ones(B))
+    coarse = replace(late, t=torch.full((B,), 0.9995, dtype=torch.bfloat16))
     for loss in (cwdfm.NELBO("all"), cwdfm.Bregman()):
-        assert math.isfinite(float(loss(logits, late, SCHEDULE)))
+        for end in (late, coarse):
+            assert 0 <= float(loss(logits, end, SCHEDULE)) < math.inf
 
 
 def test_half_precision_logits_are_read_in_float32() -> None:

@@ -38,6 +38,7 @@ def test_integrated_hazard_by_quadrature(schedule: cwdfm.Schedule) -> None:
         area, _ = integrate.quad(lambda t: float(schedule.hazard(t)), t0, t1)
         assert float(schedule.integrated_hazard(t0, t1)) == pytest.approx(area, rel=1e-7)
     assert float(schedule.integrated_hazard(0.5, 1.0)) == float("inf")
+    assert float(schedule.hazard(1.0)) == float("inf")
 
 
 def test_formulas() -> None:

@@ -1,8 +1,8 @@
 """Solvers against the exact law of small chains: transition matrices, `expm`, closed forms."""
 
-import itertools
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def exact_law(
     prompt: tuple[int, ...] | None = None,
 ) -> np.ndarray:
     law = chain.start(prompt)
-    for t, t_next in itertools.pairwise(grid):
+    for t, t_next in pairwise(grid):
         law = law @ chain.step_matrix(t**2, *hazards(t, t_next, exact, corrector))
     return chain.data_law(law)
 
@@ -192,6 +192,20 @@ def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> No
     assert e64 / e128 == pytest.approx(2, rel=0.2)
 
 
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+def test_corrector_converges_to_the_target(mask: bool) -> None:
+    """Whatever goes back comes forward again: the target is still the limit, at first order."""
+    chain = Chain(correlated_target(2, 3, seed=4), mask)
+    target, corrector = chain.target.flatten(), cwdfm.Corrector(2.0)
+    e32, e64, e128 = (
+        float(np.abs(exact_law(chain, grid, exact=True, corrector=corrector) - target).sum())
+        for grid in (np.linspace(0, 1, k + 1) for k in (32, 64, 128))
+    )
+    assert e128 < 0.02
+    assert e32 / e64 == pytest.approx(2, rel=0.2)
+    assert e64 / e128 == pytest.approx(2, rel=0.2)
+
+
 def test_uniform_source_with_euler_hazard_converges_more_slowly() -> None:
     """h lambda_t lags behind near t = 1, and a uniform source does not forgive it."""
     chain = Chain(correlated_target(2, 3, seed=4), False)
@@ -288,7 +302,7 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
 
     state = solver.init(source, torch.arange(4_000), 8)
     grid = np.linspace(0, 0.7, 300)
-    for a, b in itertools.pairwise(grid):
+    for a, b in pairwise(grid):
         state, _ = solver.step(model, source, SCHEDULE, state, float(a), float(b))
     counts = np.bincount(source.revealed(state.tokens).sum(1).numpy(), minlength=9)
     assert_follows(counts, binomial(8, 0.49))
@@ -310,9 +324,10 @@ def test_corrector_is_safe_at_both_ends(a: float) -> None:
             assert int(out.tokens.max()) < 3
 
 
-def test_updates_and_loops_are_counted() -> None:
-    """By replaying the callback's states."""
-    chain = Chain(correlated_target(3, 4, seed=6), mask=False)
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+def test_updates_and_loops_are_counted(mask: bool) -> None:
+    """By replaying the callback's states; a mask in between is no token of its own."""
+    chain = Chain(correlated_target(3, 4, seed=6), mask)
     seen = []
     out = cwdfm.sample(
         model_of(chain),
@@ -327,9 +342,15 @@ def test_updates_and_loops_are_counted() -> None:
     walk = torch.stack([start, *seen]).permute(1, 2, 0).reshape(-1, 31).tolist()
     updates, loops = [], []
     for tokens in walk:
-        distinct = [a for a, b in zip(tokens, [None, *tokens[:-1]], strict=True) if a != b]
-        updates.append(len(distinct) - 1)
-        loops.append(sum(x == z for x, z in zip(distinct, distinct[2:], strict=False)))
+        updates.append(sum(a != b for a, b in pairwise(tokens)))
+        held: list[int] = []  # the data tokens it held, one after the other
+        loop = 0
+        for before, now in pairwise(tokens):
+            if now != before:
+                loop += bool(held) and now == held[-1]
+                if before < 3:
+                    held.append(before)
+        loops.append(loop)
     assert out.updates.flatten().tolist() == updates
     assert out.loops.flatten().tolist() == loops
     assert sum(loops) > 0

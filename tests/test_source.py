@@ -33,7 +33,7 @@ def test_renoise_lands_elsewhere_with_the_source_s_law() -> None:
     y = source.renoise(x, uniform_BN(0, Purpose.RENOISE, torch.arange(20_000), 0, 3))
     law = np.array([1, 1, 0, 1, 1]) / 4
     assert_follows(np.bincount(y.flatten().numpy(), minlength=5), law)
-    torch.testing.assert_close(source.renoise_probability(x), torch.full((20_000, 3), 0.8).double())
+    assert source.renoise_probability(x).unique().tolist() == [0.8]
 
     mask = cwdfm.MaskSource(vocab_size=5)
     x = torch.tensor([[0, 5]])

@@ -66,8 +66,9 @@ def test_neighbor_table_agrees_with_the_counts(boundary: str, grid: tuple[int, i
 
 
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
-def test_distance_by_loops(boundary: str) -> None:
-    n, cap = 12, 4
+@pytest.mark.parametrize("cap", [1, 4, 12, 120])
+def test_distance_by_loops(boundary: str, cap: int) -> None:
+    n = 12
     revealed = random_masks(30, n) & random_masks(30, n, 1)
     revealed[0] = False
     weight = cwdfm.Distance(0.5, cap, boundary)  # type: ignore[arg-type]
@@ -131,6 +132,16 @@ def test_extreme_scales_stay_normalised() -> None:
         torch.testing.assert_close(total, (~revealed).sum(1).double())
 
 
+def test_a_source_keeps_the_mask_logit_out() -> None:
+    source = cwdfm.MaskSource(4)
+    revealed = random_masks(3, 6)
+    logits = torch.randn(3, 6, 5, generator=torch.manual_seed(4))
+    weight = cwdfm.Entropy(2.0)
+    expected = weight(revealed, logits=logits[..., :4])
+    torch.testing.assert_close(weight(revealed, logits=logits, source=source), expected)
+    assert not torch.allclose(weight(revealed, logits=logits), expected)
+
+
 def test_nothing_masked_gives_zeros() -> None:
     everything = torch.ones(2, 8, dtype=torch.bool)
     assert cwdfm.Neighbor(1, 4.0)(everything).tolist() == [[0.0] * 8] * 2
@@ -140,7 +151,9 @@ def test_nothing_masked_gives_zeros() -> None:
 def test_equivariance_is_what_each_weight_claims() -> None:
     """Theorem 1's second condition, checked by shifting: alpha(shift b) = shift alpha(b)."""
     revealed = random_masks(200, 9, 3)
+    revealed[0] = False
     weights = [
+        cwdfm.Distance(0.7, 100),
         cwdfm.Neighbor(2, 1.3),
         cwdfm.Neighbor(2, 1.3, "cut"),
         cwdfm.Distance(0.7, 3),

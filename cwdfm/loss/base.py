@@ -1,9 +1,10 @@
 """Losses: L = mean over batch and coordinates of w^i l^i, one record in, one scalar out.
 
-Sums over coordinates in the paper's formulas are divided by N here, so that values are nats per
-token and compare across lengths. Fixed coordinates carry no loss. Logits may cover all
-coordinates, [B, N, num_tokens], or only those the loss needs, [K, num_tokens] in row-major order:
-see `Loss.needed`, which spares the head the rest.
+Sums over coordinates in the paper's formulas are means here, over all coordinates that are not
+fixed, so that values are nats per token and compare across lengths and prompts. Logits may cover
+all coordinates, [B, N, num_tokens], or only those the loss needs, [K, num_tokens] in row-major
+order: see `Loss.needed`, which spares the head the rest. Logits that are no numbers give a loss
+that is none.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, describe
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
+from cwdfm.weight import Weight
 
 Coordinates = Literal["all", "masked"]
 
@@ -28,8 +30,10 @@ class Prediction:
 
     def __init__(self, logits: Tensor, needed_BN: Tensor, batch: PathSample) -> None:
         shape = tuple(batch.x_1.shape)
-        rows = int(needed_BN.sum()) if logits.dim() == 2 else 0
         width = batch.source.num_tokens
+        if not isinstance(logits, Tensor):
+            raise InputError(f"logits must be a tensor, got {describe(logits)}")
+        rows = int(needed_BN.sum()) if logits.dim() == 2 else 0
         if logits.shape not in ((*shape, width), (rows, width)) or not logits.is_floating_point():
             raise InputError(
                 f"logits must be floating with shape {(*shape, width)}, or {(rows, width)} for the "
@@ -82,7 +86,7 @@ class Loss(ABC):
         needed_BN = self.needed(batch)
         terms_BN = self.terms(Prediction(logits, needed_BN, batch), batch, schedule)
         terms_BN = torch.where(needed_BN, terms_BN, 0.0)
-        return terms_BN if per_token else terms_BN.mean()
+        return terms_BN if per_token else terms_BN.sum() / (~batch.fixed).sum().clamp(min=1)
 
 
 def coordinates_needed(coordinates: Coordinates, batch: PathSample) -> Tensor:
@@ -90,6 +94,17 @@ def coordinates_needed(coordinates: Coordinates, batch: PathSample) -> Tensor:
     return ~batch.fixed if coordinates == "all" else ~batch.revealed
 
 
-def bounded_hazard(schedule: Schedule, t_B: Tensor) -> Tensor:
-    """lambda_t [B, 1], with t kept TIME_EPSILON away from 1."""
-    return schedule.hazard(t_B.clamp(max=1 - TIME_EPSILON))[:, None]
+def bound_weight(weight: Weight | None, batch: PathSample, schedule: Schedule) -> Tensor:
+    """What a term of the bound is multiplied by: alpha^i lambda_t, [B, N] or [B, 1], float64.
+
+    t is kept TIME_EPSILON away from 1. On a context-weighted path the terms carry the path's alpha
+    (the paper's fourth proposition), so the loss must be told of it.
+    """
+    if weight != batch.weight:
+        raise InputError(
+            f"the path followed {batch.weight}, the loss has weight={weight}: the bound's terms "
+            f"must carry the weight of the path. Give the loss weight={batch.weight}, or use "
+            f"CrossEntropy or ScaledCrossEntropy, which are no bounds"
+        )
+    hazard_B1 = schedule.hazard(batch.t.double().clamp(max=1 - TIME_EPSILON))[:, None]
+    return hazard_B1 if weight is None else hazard_B1 * weight(batch.revealed)

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice
-from cwdfm.loss.base import Coordinates, Loss, Prediction, bounded_hazard, coordinates_needed
+from cwdfm.loss.base import Coordinates, Loss, Prediction, bound_weight, coordinates_needed
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.source import MaskSource
+from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,12 @@ class Bregman(Loss):
     of the state, and a state that holds x_1^i by chance stays there.
 
     `coordinates`: "all" is the formula term for term. "masked", for a mask source only, is its
-    value when revealed tokens are carried over (p^i(x_t^i) = 1), as they are in sampling.
+    value when revealed tokens are carried over (p^i(x_t^i) = 1), as they are in sampling. On a
+    context-weighted path, give the path's `weight` (mask source only): the terms carry its alpha.
     """
 
     coordinates: Coordinates = "all"
+    weight: Weight | None = None
 
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, ("all", "masked"))
@@ -34,13 +37,18 @@ class Bregman(Loss):
                 "Bregman(coordinates='masked') is only right for a mask source: with a uniform "
                 "source the terms of revealed coordinates do not vanish; use coordinates='all'"
             )
+        if self.weight is not None and not isinstance(batch.source, MaskSource):
+            raise InputError(
+                "Bregman with a weight needs a mask source: with a uniform source alpha is no "
+                "function of x_t, and the rates' divergence has no such form; leave weight out"
+            )
         return coordinates_needed(self.coordinates, batch)
 
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
         divergence_BN = rate_divergence(
             prediction.log_prob(batch.x_1), prediction.log_prob(batch.x_t), batch.x_t == batch.x_1
         )
-        return bounded_hazard(schedule, batch.t) * divergence_BN
+        return bound_weight(self.weight, batch, schedule).to(divergence_BN.dtype) * divergence_BN
 
 
 def rate_divergence(log_p1: Tensor, log_pt: Tensor, same: Tensor) -> Tensor:

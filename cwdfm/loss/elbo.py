@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_mask, check_tokens
+from cwdfm.errors import InputError, check_instance, check_integer, check_mask, check_tokens
 from cwdfm.loss.base import token_log_prob
 from cwdfm.loss.bregman import rate_divergence
-from cwdfm.model.predict import predict_rows
-from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.model.predict import evaluating, model_device, predict_rows
+from cwdfm.model.protocol import Model
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.random import Purpose, sample_index, uniform
 from cwdfm.schedule import Schedule
@@ -50,7 +50,7 @@ class Bound:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nats_per_token)
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
 
     @property
     def bits_per_token(self) -> float:
@@ -59,7 +59,7 @@ class Bound:
 
 @torch.no_grad()
 def elbo(
-    model: Model | SplitModel,
+    model: Model,
     source: Source,
     schedule: Schedule,
     x_1: Tensor,
@@ -79,23 +79,24 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_tokens("x_1", x_1, source.vocab_size)
-    if fixed is None:
-        fixed = torch.zeros_like(x_1, dtype=torch.bool)
+    check_integer("batch_size", batch_size)
+    check_integer("draws", draws, 2)  # for a standard error
+    x_1 = x_1.to(model_device(model) or x_1.device)
+    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
     check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
     tokens = int((~fixed).sum())
     if tokens == 0:
         raise InputError("all positions are fixed: no token is left whose likelihood to bound")
-    if draws < 2:
-        raise InputError(f"draws must be at least 2 for a standard error, got {draws}")
     path = _path(source, schedule, weight)
     index_B = sample_index(index, len(x_1), x_1.device)
     mean_B, variance_B = [], []
-    for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
-        chunk = (x_1[rows], fixed[rows], index_B[rows])
-        integral = _integral(model, path, weight, *chunk, seed=seed, draws=draws)
-        end = _end(model, path, *chunk, seed=seed, first_step=draws)
-        mean_B.append(integral.mean(0) + end.mean(0))
-        variance_B.append(integral.var(0) / draws + end.var(0) / END_DRAWS)
+    with evaluating(model):
+        for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
+            chunk = (x_1[rows], fixed[rows], index_B[rows])
+            integral = _integral(model, path, *chunk, seed=seed, draws=draws)
+            end = _end(model, path, *chunk, seed=seed, first_step=draws)
+            mean_B.append(integral.mean(0) + end.mean(0))
+            variance_B.append(integral.var(0) / draws + end.var(0) / END_DRAWS)
     nats_B = torch.cat(mean_B)
     error = math.sqrt(float(torch.cat(variance_B).sum())) / tokens
     return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens)
@@ -104,6 +105,7 @@ def elbo(
 def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
     if weight is None:
         return MixturePath(source, schedule)
+    check_instance("weight", weight, Weight, "Neighbor(radius=1, scale=1.0)")
     if source.revealed(torch.zeros(1, 1, dtype=torch.int64)) is None:
         raise InputError(
             f"a context-weighted bound needs a source whose state tells what is revealed, and "
@@ -114,9 +116,8 @@ def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
 
 
 def _integral(
-    model: Model | SplitModel,
+    model: Model,
     path: Path,
-    weight: Weight | None,
     x_1: Tensor,
     fixed: Tensor,
     index_B: Tensor,
@@ -138,7 +139,7 @@ def _integral(
         v_B = v_end + (1 - v_end) * (d + place_B) / draws
         t_B = path.schedule.inverse(1 - v_B**2)
         batch = path.sample(x_1, t_B, seed=seed, step=d, index=index_B, fixed=fixed)
-        alpha_BN = 1.0 if weight is None else weight(batch.revealed)
+        alpha_BN = 1.0 if batch.weight is None else batch.weight(batch.revealed)
         log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, batch)
         divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, batch.x_t == batch.x_1)
         divergence_BN = alpha_BN * torch.where(rows_BN, divergence_BN, 0.0)
@@ -147,7 +148,7 @@ def _integral(
 
 
 def _end(
-    model: Model | SplitModel,
+    model: Model,
     path: Path,
     x_1: Tensor,
     fixed: Tensor,
@@ -165,7 +166,7 @@ def _end(
     return torch.stack(estimates)
 
 
-def _log_probs(model: Model | SplitModel, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]:
+def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]:
     """log p(x_1^i), log p(x_t^i), and where they count, each [B, N]; 0 where they do not.
 
     A mask source carries revealed tokens over, with probability 1: only masked ones count.

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cwdfm.errors import check_choice
-from cwdfm.loss.base import Coordinates, Loss, Prediction, bounded_hazard, coordinates_needed
+from cwdfm.loss.base import Coordinates, Loss, Prediction, bound_weight, coordinates_needed
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
+from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,12 @@ class NELBO(Loss):
     """L = -E lambda_t sum_{i masked} log p^i(x_1^i | x_t).
 
     With a mask source this is the negative evidence lower bound itself. `coordinates="all"` counts
-    revealed coordinates too, which a uniform source may need to learn to keep right tokens.
+    revealed coordinates too, which a uniform source may need to learn to keep right tokens. On a
+    context-weighted path, give the path's `weight`: the terms carry its alpha.
     """
 
     coordinates: Coordinates = "masked"
+    weight: Weight | None = None
 
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, ("all", "masked"))
@@ -27,4 +30,5 @@ class NELBO(Loss):
         return coordinates_needed(self.coordinates, batch)
 
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        return -bounded_hazard(schedule, batch.t) * prediction.log_prob(batch.x_1)
+        ce_BN = -prediction.log_prob(batch.x_1)
+        return bound_weight(self.weight, batch, schedule).to(ce_BN.dtype) * ce_BN

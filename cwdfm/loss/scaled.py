@@ -24,7 +24,7 @@ class ScaledCrossEntropy(Loss):
 
     - "one": 1, as in plain cross-entropy. The default.
     - "zero": 0. With a uniform source the model then never learns to keep a right token.
-    - "extended": the same formula, with the masked set's normaliser.
+    - "extended": the same formula, with the masked set's normaliser; 0 where nothing is masked.
     - "joint": the same formula, normalised to mean 1 over all coordinates, masked or not.
 
     A weight that needs logits gets the loss's own, cut off from the gradient.
@@ -43,7 +43,9 @@ class ScaledCrossEntropy(Loss):
 
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
         ce_BN = -prediction.log_prob(batch.x_1)
-        return self.alpha(prediction, batch).to(ce_BN.dtype) * ce_BN
+        # A fixed coordinate's alpha may be huge, and 0 * inf would poison the gradient.
+        alpha_BN = self.alpha(prediction, batch).masked_fill(batch.fixed, 0.0)
+        return alpha_BN.to(ce_BN.dtype) * ce_BN
 
     def alpha(self, prediction: Prediction, batch: PathSample) -> Tensor:
         """The weight of every coordinate, float64 [B, N]."""

@@ -24,7 +24,7 @@ class ExactPosterior:
 
     def __init__(self, target: Tensor, source: Source, schedule: Schedule) -> None:
         sizes = set(target.shape)
-        if sizes != {source.vocab_size} or bool((target < 0).any()):
+        if sizes != {source.vocab_size} or not bool((target >= 0).all()) or target.sum() <= 0:
             raise InputError(
                 f"target must hold non-negative probabilities, with an axis of size "
                 f"{source.vocab_size} for each position, got {describe(target)}"

@@ -5,6 +5,8 @@ here: a split model never makes one, a plain callable makes its own.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
 
 
 def predict_rows(
-    model: Model | SplitModel, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
 ) -> Iterator[Tensor]:
     """Logits [k, V] of the data tokens at the coordinates rows_BN, in row-major order, in chunks.
 
@@ -37,9 +39,9 @@ def predict_rows(
 
 
 def _row_chunks(
-    model: Model | SplitModel, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor, k: int
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor, k: int
 ) -> Iterator[Tensor]:
-    if isinstance(model, SplitModel):
+    if is_split(model):
         active_B = rows_BN.any(1)
         hidden_AND = model.trunk(x_BN[active_B], t_B[active_B])
         expected = (int(active_B.sum()), x_BN.shape[1])
@@ -59,6 +61,45 @@ def _row_chunks(
             yield logits_BNV[place_k2[:, 0], place_k2[:, 1]]
 
 
+def is_split(model: object) -> TypeGuard[SplitModel]:
+    """Whether a model offers trunk and head."""
+    return callable(getattr(model, "trunk", None)) and callable(getattr(model, "head", None))
+
+
+def check_split(model: Model, x_BN: Tensor, t: float) -> None:
+    """Refuse a model whose trunk and head are not the two halves of it, tried on one sequence."""
+    if not is_split(model):
+        return
+    t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
+    whole: Tensor = model(x_BN[:1], t_1)
+    halves = model.head(model.trunk(x_BN[:1], t_1))
+    if not torch.allclose(whole.float(), halves.float(), rtol=0.02, atol=0.02, equal_nan=True):
+        raise InputError(
+            "the model has a trunk and a head, and head(trunk(x, t)) is not model(x, t): the "
+            "sampler would use the wrong one. Move all else into them, rename them, or pass "
+            "lambda x, t: model(x, t)"
+        )
+
+
+def model_device(model: object) -> torch.device | None:
+    """Where a module's parameters are; None for any other callable."""
+    parameter = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
+    return None if parameter is None else parameter.device
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """A module in evaluation mode for a while: dropout would add randomness that no seed counts."""
+    training = isinstance(model, torch.nn.Module) and model.training
+    if isinstance(model, torch.nn.Module):
+        model.eval()
+    try:
+        yield
+    finally:
+        if isinstance(model, torch.nn.Module):
+            model.train(training)
+
+
 def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
         raise InputError(
@@ -70,7 +111,8 @@ def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
 def _check_not_probabilities(logits: Tensor) -> None:
     """Refuse what is nearly surely a softmax already: no negative entry, every row summing to 1."""
     total = logits.sum(-1, dtype=torch.float64)
-    if bool((logits >= 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
+    tolerance = max(1e-4, 8 * torch.finfo(logits.dtype).eps)
+    if bool((logits >= 0).all()) and bool(((total - 1).abs() < tolerance).all()):
         raise InputError(
             "the model returned rows that are non-negative and sum to 1: these look like "
             "probabilities, and logits are needed; return log-probabilities (p.log()) instead"

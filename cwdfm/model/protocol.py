@@ -6,7 +6,7 @@
 logits are computed only at the coordinates that need them, and sequences without one are skipped.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -17,8 +17,7 @@ class Model(Protocol):
     def __call__(self, x_t: Any, t: Any, /) -> Tensor: ...
 
 
-@runtime_checkable
-class SplitModel(Protocol):
+class SplitModel(Model, Protocol):
     """A model whose trunk gives a vector a coordinate, and whose head turns rows into logits."""
 
     def trunk(self, x_t: Tensor, t: Tensor, /) -> Tensor:

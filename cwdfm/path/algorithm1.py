@@ -5,8 +5,8 @@ few values and change only around the last reveal, so there the masked coordinat
 buckets by score: pick a bucket by size times weight, a member uniformly, then move the neighbours
 one bucket up. That is O(window) a draw, O(N) in all, and exact.
 
-The bucket loop is plain Python over arrays. With numba it is compiled; without, it is slow and
-gives the very same samples. Tensors on other devices make the trip through memory.
+The bucket loop is plain Python over arrays, compiled by numba. On a platform without numba it is
+slow and gives the very same samples. Tensors on other devices make the trip through memory.
 """
 
 from collections.abc import Callable
@@ -53,9 +53,9 @@ def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor
 
 def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
     neighbors_NK = weight.neighbors(start_BN.shape[1])
-    level_C = torch.arange(neighbors_NK.shape[1] + 1) * weight.scale
+    level_C = weight.scale * torch.arange(neighbors_NK.shape[1] + 1, dtype=torch.float64)
     # ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
-    ratio_CC = (level_C[:, None] - level_C[None, :]).double().clamp(max=0).exp()
+    ratio_CC = (level_C[:, None] - level_C[None, :]).clamp(max=0).exp()
     revealed_BN = start_BN.cpu().numpy().copy()
     _reveal_loop(
         revealed_BN,

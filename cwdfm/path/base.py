@@ -10,6 +10,7 @@ from cwdfm.errors import check_mask, check_times, check_tokens
 from cwdfm.random import Purpose, sample_index, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
+from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class PathSample:
 
     `revealed` is the reveal mask B_t, not value equality: under a uniform source a coordinate may
     hold x_1^i by chance without having been revealed. `fixed` coordinates are given, always
-    revealed, and carry no loss.
+    revealed, and carry no loss. `weight` is the context weight that the path followed, if any: the
+    likelihood bound's terms carry it.
     """
 
     x_0: Tensor  # [B, N] int64, noise
@@ -28,6 +30,7 @@ class PathSample:
     revealed: Tensor  # [B, N] bool
     fixed: Tensor  # [B, N] bool
     source: Source
+    weight: Weight | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Path(ABC):
 
     source: Source
     schedule: Schedule
+
+    @property
+    @abstractmethod
+    def context_weight(self) -> Weight | None:
+        """The weight of the chain whose marginals these are; None for the plain chain."""
 
     @abstractmethod
     def reveal(
@@ -68,7 +76,7 @@ class Path(ABC):
         kappa_B = self.schedule.kappa(t.double())
         revealed = self.reveal(fixed, kappa_B, index_B, seed=seed, step=step)
         x_t = torch.where(revealed, x_1, x_0)
-        return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source)
+        return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 
 def independent_reveals(

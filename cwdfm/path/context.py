@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_instance
 from cwdfm.path.algorithm1 import reveal_in_order
 from cwdfm.path.base import Path, independent_reveals
 from cwdfm.random import Purpose, uniform_BN
@@ -22,12 +22,17 @@ class ContextPath(Path):
     weight: Weight
 
     def __post_init__(self) -> None:
+        check_instance("weight", self.weight, Weight, "Neighbor(radius=1, scale=1.0)")
         if self.weight.needs_logits:
             raise InputError(
                 f"the context-weighted path cannot use {self.weight}: it depends on the model's "
                 f"logits, which would mean a model call for each revealed coordinate; use a weight "
                 f"of the reveal mask alone (Neighbor, Distance) here and the other in the solver"
             )
+
+    @property
+    def context_weight(self) -> Weight:
+        return self.weight
 
     def reveal(
         self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int

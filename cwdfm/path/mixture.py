@@ -11,6 +11,10 @@ from cwdfm.path.base import Path, independent_reveals
 class MixturePath(Path):
     """p_t(x^i | x_0, x_1) = (1 - kappa_t) delta(x^i, x_0^i) + kappa_t delta(x^i, x_1^i)."""
 
+    @property
+    def context_weight(self) -> None:
+        return None
+
     def reveal(
         self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
     ) -> Tensor:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_mask, check_tokens
-from cwdfm.model.protocol import Model, SplitModel
-from cwdfm.random import check_seed
+from cwdfm.errors import InputError, check_integer, check_mask, check_tokens, describe
+from cwdfm.model.protocol import Model
+from cwdfm.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
@@ -27,8 +27,8 @@ class State:
     seed: int
     step: int
     updates: Tensor  # [B, N] int32: how often each token changed
-    loops: Tensor  # [B, N] int32: how often a change undid the one before it
-    before: Tensor  # [B, N] int64: what the last change replaced; -1 before the first
+    loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
+    before: Tensor  # [B, N] int64: the last data token that a change replaced; -1 if none yet
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Solver(ABC):
         them are given. With a mask source it may be left out: all but the mask id is given.
         """
         check_seed(seed)
+        check_integer("length", length)
+        index_B = sample_index(index_B, len(index_B), index_B.device)
         shape = (len(index_B), length)
         noise_BN = source.noise(index_B, length, seed=seed)
         prompt_BN, fixed_BN = given(source, shape, prompt, fixed, index_B.device)
@@ -80,7 +82,7 @@ class Solver(ABC):
     @abstractmethod
     def step(
         self,
-        model: Model | SplitModel,
+        model: Model,
         source: Source,
         schedule: Schedule,
         state: State,
@@ -90,10 +92,14 @@ class Solver(ABC):
         """Simulate from t to t_next; a step to 1 moves every masked token to its proposal."""
 
 
-def moved(state: State, tokens_BN: Tensor) -> State:
-    """The state after a step to tokens_BN, with its counts brought up to date."""
+def moved(source: Source, state: State, tokens_BN: Tensor) -> State:
+    """The state after a step to tokens_BN, with its counts brought up to date.
+
+    A mask in between does not count: a, mask, a is a loop, and mask, a, mask is none.
+    """
     changed_BN = tokens_BN != state.tokens
     undone_BN = changed_BN & (tokens_BN == state.before)
+    replaced_BN = changed_BN & (state.tokens < source.vocab_size)
     return State(
         tokens=tokens_BN,
         fixed=state.fixed,
@@ -102,7 +108,7 @@ def moved(state: State, tokens_BN: Tensor) -> State:
         step=state.step + 1,
         updates=state.updates + changed_BN.int(),
         loops=state.loops + undone_BN.int(),
-        before=torch.where(changed_BN, state.tokens, state.before),
+        before=torch.where(replaced_BN, state.tokens, state.before),
     )
 
 
@@ -137,9 +143,9 @@ def given(
 
 
 def _broadcast(name: str, x: Tensor, shape: tuple[int, int], device: torch.device) -> Tensor:
-    if x.shape not in (shape, shape[1:]):
+    if not isinstance(x, Tensor) or x.shape not in (shape, shape[1:]):
         raise InputError(
-            f"{name} must have shape {shape} or {shape[1:]}, got {tuple(x.shape)}; "
+            f"{name} must be a tensor of shape {shape} or {shape[1:]}, got {describe(x)}; "
             f"pad it to the length that is sampled"
         )
     return x.to(device).expand(shape)

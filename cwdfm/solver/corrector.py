@@ -22,7 +22,8 @@ class Corrector:
     b: float = 0.5
 
     def __post_init__(self) -> None:
-        if not all(0 <= v < float("inf") for v in (self.scale, self.a, self.b)):
+        values = (self.scale, self.a, self.b)
+        if not all(isinstance(v, int | float) and 0 <= v < math.inf for v in values):
             raise InputError(
                 f"a corrector's scale, a and b must be finite and >= 0, got {self}; a negative "
                 f"scale would make rates negative"

@@ -18,7 +18,7 @@ from torch import Tensor
 from cwdfm.categorical import check_draw, sample_categorical
 from cwdfm.errors import InputError, check_choice
 from cwdfm.model.predict import predict_rows
-from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.model.protocol import Model
 from cwdfm.random import Purpose, uniform, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State, moved
@@ -56,7 +56,7 @@ class Euler(Solver):
     @torch.no_grad()
     def step(
         self,
-        model: Model | SplitModel,
+        model: Model,
         source: Source,
         schedule: Schedule,
         state: State,
@@ -94,7 +94,7 @@ class Euler(Solver):
             u_BN = uniform_BN(state.seed, Purpose.RENOISE, state.index, state.step, x_BN.shape[1])
             tokens_BN = torch.where(back_BN, source.renoise(x_BN, u_BN), tokens_BN)
         info = Info(t, t_next, jump_BN, back_BN, int(rows_BN.sum()), rows_BN.any(1))
-        return moved(state, tokens_BN), info
+        return moved(source, state, tokens_BN), info
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
         """The hazards of the step, forward and backward; the last step is forward alone."""
@@ -112,7 +112,7 @@ class Euler(Solver):
 
     def _propose(
         self,
-        model: Model | SplitModel,
+        model: Model,
         source: Source,
         state: State,
         t: float,
@@ -126,7 +126,7 @@ class Euler(Solver):
         u_K = uniform(state.seed, Purpose.PROPOSAL, state.index[b_K], state.step, i_K)
         proposal_BN = state.tokens.clone()
         score_BN = torch.zeros(rows_BN.shape, dtype=torch.float64, device=rows_BN.device)
-        t_B = torch.full((len(rows_BN),), t, device=rows_BN.device)
+        t_B = torch.full((len(rows_BN),), t, dtype=torch.float32, device=rows_BN.device)
         first = 0
         for logits_kV in predict_rows(model, source, state.tokens, t_B, rows_BN):
             k = slice(first, first + len(logits_kV))
@@ -138,7 +138,7 @@ class Euler(Solver):
                 dtype=self.dtype,
             )
             if self.weight is not None and self.weight.needs_logits:
-                score_BN[b_K[k], i_K[k]] = self.weight.prediction_score(logits_kV)
+                score_BN[b_K[k], i_K[k]] = self.weight.prediction_score(logits_kV).double()
             first = k.stop
         return proposal_BN, score_BN
 

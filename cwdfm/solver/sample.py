@@ -7,8 +7,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
-from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.model.predict import check_split, evaluating, model_device
+from cwdfm.model.protocol import Model
 from cwdfm.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State, given
@@ -24,14 +25,14 @@ class Samples:
 
     tokens: Tensor  # [B, N] int64, data tokens only
     updates: Tensor  # [B, N] int32: how often each token changed on the way
-    loops: Tensor  # [B, N] int32: how often a change undid the one before it
+    loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
     evaluations: Tensor  # [B] int64: steps in which the sequence needed the model
     rows: int  # coordinates at which logits were needed, over all steps
 
 
 @torch.no_grad()
 def sample(
-    model: Model | SplitModel,
+    model: Model,
     source: Source,
     schedule: Schedule,
     solver: Solver,
@@ -56,29 +57,34 @@ def sample(
     - `callback(state, info)` is called after each step of each batch.
     - `device`: where to sample; default the model's own if it is a module, else the CPU.
     """
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_instance("solver", solver, Solver, "Euler()")
     batch, length = _check_shape(shape)
     times = time_grid(schedule, steps, grid).tolist()
     check_seed(seed)
-    device = _device(model, device)
+    device = torch.device(device or model_device(model) or "cpu")
     index_B = sample_index(index, batch, device)
     if prompt is not None or fixed is not None:
         # Checked and spread here once, so that every batch gets its own rows.
         prompt, fixed = given(source, (batch, length), prompt, fixed, device)
         if bool(fixed.all()):
             raise InputError("all positions are fixed: nothing is left to sample; unfix some")
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch_size must be at least 1, got {batch_size}")
-    parts = []
-    for rows in torch.arange(batch, device=device).split(batch_size or batch):
-        state = solver.init(
-            source,
-            index_B[rows],
-            length,
-            seed=seed,
-            prompt=None if prompt is None else prompt[rows],
-            fixed=None if fixed is None else fixed[rows],
-        )
-        parts.append(_walk(model, source, schedule, solver, state, times, callback))
+    check_integer("batch_size", batch if batch_size is None else batch_size)
+    parts: list[Samples] = []
+    with evaluating(model):
+        for rows in torch.arange(batch, device=device).split(batch_size or batch):
+            state = solver.init(
+                source,
+                index_B[rows],
+                length,
+                seed=seed,
+                prompt=None if prompt is None else prompt[rows],
+                fixed=None if fixed is None else fixed[rows],
+            )
+            if not parts:
+                check_split(model, state.tokens, times[0])
+            parts.append(_walk(model, source, schedule, solver, state, times, callback))
     return Samples(
         tokens=torch.cat([part.tokens for part in parts]),
         updates=torch.cat([part.updates for part in parts]),
@@ -89,7 +95,7 @@ def sample(
 
 
 def _walk(
-    model: Model | SplitModel,
+    model: Model,
     source: Source,
     schedule: Schedule,
     solver: Solver,
@@ -110,18 +116,9 @@ def _walk(
 
 
 def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    if len(shape) != 2 or not all(isinstance(n, int) and n >= 1 for n in shape):
+    pair = isinstance(shape, tuple | list) and len(shape) == 2
+    if not pair or not all(isinstance(n, int) and n >= 1 for n in shape):
         raise InputError(
             f"shape must be (number of samples, length), two integers >= 1, got {shape!r}"
         )
-    return shape
-
-
-def _device(model: object, device: torch.device | str | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
-    if isinstance(model, torch.nn.Module):
-        parameter = next(model.parameters(), None)
-        if parameter is not None:
-            return parameter.device
-    return torch.device("cpu")
+    return shape[0], shape[1]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_finite, describe
+from cwdfm.source import Source
 
 
 class Weight(ABC):
@@ -44,11 +45,14 @@ class Weight(ABC):
     def prediction_score(self, logits: Tensor) -> Tensor:
         """The part of the log-weight [...] that logits [..., V] of data tokens determine."""
 
-    def __call__(self, revealed_BN: Tensor, logits: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, revealed_BN: Tensor, logits: Tensor | None = None, *, source: Source | None = None
+    ) -> Tensor:
         """alpha [B, N], float64: mean 1 over the masked set, 0 on revealed coordinates.
 
-        `logits` [B, N, V] cover the data tokens (`source.data_logits`) and are needed only where
-        `needs_logits`. Where nothing is masked the row is all zeros.
+        `logits` [B, N, V] are needed only where `needs_logits`, and must cover data tokens alone:
+        for a mask source pass `source.data_logits(logits)`, or name the source, so that the mask
+        id's logit is left out. Where nothing is masked the row is all zeros.
         """
         if revealed_BN.dtype != torch.bool or revealed_BN.dim() != 2:
             raise InputError(
@@ -67,12 +71,14 @@ class Weight(ABC):
                 f"logits must have shape [*{tuple(revealed_BN.shape)}, vocabulary], "
                 f"got {describe(logits)}"
             )
+        if source is not None:
+            logits = source.data_logits(logits)
         check_finite(logits)
         return self.alpha(revealed_BN, self.prediction_score(logits))
 
     def alpha(self, revealed_BN: Tensor, prediction_score_BN: Tensor | float = 0.0) -> Tensor:
         """alpha [B, N] from the reveal mask and the scores that `prediction_score` gave."""
-        log_weight_BN = self.context_score(revealed_BN) + prediction_score_BN
+        log_weight_BN = self.context_score(revealed_BN).double() + prediction_score_BN
         return normalise(log_weight_BN, ~revealed_BN).masked_fill(revealed_BN, 0.0)
 
     def __add__(self, other: "Weight") -> "Sum":
@@ -121,8 +127,11 @@ class Sum(Weight):
     terms: tuple[Weight, ...]
 
     def __post_init__(self) -> None:
-        if not self.terms or not all(isinstance(term, Weight) for term in self.terms):
-            raise InputError(f"a sum of weights needs weights as its terms, got {self.terms!r}")
+        tuple_of_weights = isinstance(self.terms, tuple) and all(
+            isinstance(term, Weight) for term in self.terms
+        )
+        if not tuple_of_weights or not self.terms:
+            raise InputError(f"a sum needs a tuple of weights as its terms, got {self.terms!r}")
 
     @property
     def needs_logits(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_finite_number
+from cwdfm.errors import check_choice, check_integer, check_scale
 from cwdfm.weight.base import ContextWeight
 from cwdfm.weight.neighbor import Boundary
 
@@ -23,9 +23,8 @@ class Distance(ContextWeight):
     boundary: Boundary = "circular"
 
     def __post_init__(self) -> None:
-        check_finite_number("scale", self.scale)
-        if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
-            raise InputError(f"radius must be an integer >= 1, got {self.radius!r}")
+        check_scale("scale", self.scale)
+        check_integer("radius", self.radius)
         check_choice("boundary", self.boundary, ("circular", "cut"))
 
     @property
@@ -40,14 +39,13 @@ class Distance(ContextWeight):
         length = revealed_BN.shape[1]
         copies = 3 if self.boundary == "circular" else 1
         line = revealed_BN.repeat(1, copies)
-        nearest = torch.minimum(_since_revealed(line), _since_revealed(line.flip(1)).flip(1))
+        before, behind = self._since_revealed(line), self._since_revealed(line.flip(1)).flip(1)
+        nearest = torch.minimum(before, behind)
         middle = nearest[:, length : 2 * length] if copies == 3 else nearest
         return middle.clamp(max=self.radius)
 
-
-def _since_revealed(revealed_BL: Tensor) -> Tensor:
-    """How many places back the last revealed coordinate is; more than L where there is none."""
-    length = revealed_BL.shape[1]
-    place_L = torch.arange(length, device=revealed_BL.device)
-    last_BL = torch.where(revealed_BL, place_L, -length).cummax(dim=1).values
-    return place_L - last_BL
+    def _since_revealed(self, revealed_BL: Tensor) -> Tensor:
+        """How many places back the last revealed coordinate is; beyond the cap if there is none."""
+        place_L = torch.arange(revealed_BL.shape[1], device=revealed_BL.device)
+        last_BL = torch.where(revealed_BL, place_L, -self.radius).cummax(dim=1).values
+        return place_L - last_BL

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import check_finite_number
+from cwdfm.errors import check_scale
 from cwdfm.weight.base import PredictionWeight
 
 
@@ -16,7 +16,7 @@ class Entropy(PredictionWeight):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        check_finite_number("beta", self.beta)
+        check_scale("beta", self.beta)
 
     def prediction_score(self, logits: Tensor) -> Tensor:
         return -self.beta * prediction_entropy(logits).double()

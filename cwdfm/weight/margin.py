@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cwdfm.errors import check_finite_number
+from cwdfm.errors import check_scale
 from cwdfm.weight.base import PredictionWeight
 
 
@@ -15,7 +15,7 @@ class Margin(PredictionWeight):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        check_finite_number("scale", self.scale)
+        check_scale("scale", self.scale)
 
     def prediction_score(self, logits: Tensor) -> Tensor:
         logits = logits.double()

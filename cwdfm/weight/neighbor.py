@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_finite_number
+from cwdfm.errors import InputError, check_choice, check_integer, check_scale
 from cwdfm.weight.base import ContextWeight
 
 Boundary = Literal["circular", "cut"]
@@ -33,8 +33,13 @@ class Neighbor(ContextWeight):
                 f"radius must be an integer >= 1, got {self.radius!r}; for no context weighting "
                 f"leave the weight out"
             )
-        check_finite_number("scale", self.scale)
+        check_scale("scale", self.scale)
         check_choice("boundary", self.boundary, ("circular", "cut"))
+        if self.grid is not None:
+            if not isinstance(self.grid, tuple) or len(self.grid) != 2:
+                raise InputError(f"grid must be a tuple (height, width), got {self.grid!r}")
+            for size in self.grid:
+                check_integer("grid's height and width", size)
 
     @property
     def equivariant(self) -> bool:
