@@ -1,0 +1,51 @@
+"""Prepared data on disk, so that a dataset is canonicalised once."""
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from cwdfm.data.dataset import FORMAT, TokenData
+from cwdfm.errors import InputError
+
+
+def cache_folder() -> Path:
+    """`$CWDFM_CACHE`, or `~/.cache/cwdfm`."""
+    if folder := os.environ.get("CWDFM_CACHE"):
+        return Path(folder)
+    try:
+        return Path.home() / ".cache" / "cwdfm"
+    except RuntimeError:
+        raise InputError(
+            "there is no home directory to cache prepared data in; set CWDFM_CACHE to a folder, "
+            "or use cache=False"
+        ) from None
+
+
+def cached(name: str, key: object, make: Callable[[], TokenData]) -> TokenData:
+    """`make()`, or what an earlier call with an equal key (JSON) made.
+
+    The key must hold everything the data depend on. An entry that cannot be read is made again,
+    one that cannot be written is done without; both with a warning.
+    """
+    text = json.dumps({"format": FORMAT, "key": key}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}-{digest[:24]}.npz"
+    try:
+        if path.exists():
+            return TokenData.load(path)
+    except (InputError, OSError) as error:
+        _warn(f"the cached data are made again: {error}")
+    data = make()
+    try:
+        data.save(path)
+    except InputError as error:
+        _warn(f"the prepared data are not cached: {error} (set CWDFM_CACHE to a writable folder)")
+    return data
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,26 @@
+"""QM9: molecules of up to 9 heavy atoms (C, N, O, F), by Ramakrishnan et al. (2014).
+
+130,831 rows of the package `qm9pack` by the dataset's first author, 130,744 of them distinct; at
+most 22 tokens a molecule. The vocabulary is fixed, so that a part of the data (`limit`) has it too.
+"""
+
+from cwdfm.data.packaged import PackagedMolecules
+
+# fmt: off
+TOKENS = (
+    "#", "(", ")", "-", "1", "2", "3", "4", "5", "=", "C", "F", "N", "O",
+    "[C-]", "[CH-]", "[N+]", "[N-]", "[NH+]", "[NH2+]", "[NH3+]", "[O-]",
+    "[c-]", "[cH-]", "[n-]", "[nH+]", "[nH]", "c", "n", "o",
+)
+# fmt: on
+
+QM9 = PackagedMolecules(
+    name="qm9",
+    length=32,
+    tokens=TOKENS,
+    package="qm9pack",
+    module="qm9pack",
+    install="pip install 'cwdfm[molecules]'",
+    column="SMILES",
+    files=tuple((f"data/qm9_part{i}.csv", None) for i in (1, 2, 3)),
+)

@@ -1,0 +1,133 @@
+"""Text files line by line and column by column, plain or gzipped; bad ones are refused by line."""
+
+import csv
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TextIO, cast
+
+from cwdfm.errors import InputError
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def kind_of(path: Path) -> str:
+    """The ending that says how to read a file: `.smi`, `.csv`, ...; a final `.gz` is set aside."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file has named columns, by its ending."""
+    return kind_of(path) in _DELIMITERS
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, line ends as they are."""
+    line, number = "", 0
+    try:
+        with _open(path) as file:
+            for line in file:
+                number += 1
+                # Undecodable bytes arrive as surrogates, so that the line can be named.
+                if not line.isascii():
+                    line.encode()
+                yield line
+    except UnicodeEncodeError as error:
+        byte = ord(line[error.start]) & 0xFF
+        raise InputError(
+            f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8 text; save the file as UTF-8"
+        ) from None
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"{path} is not a whole gzip file, after line {number}: {error}; copy it again, "
+            f"or drop the ending .gz if it is plain text"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}; check the path and its permissions"
+        ) from error
+
+
+def column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
+    """(line number, field) of one column of a table with a header.
+
+    Capitals do not matter in the column's name; None asks for the column `smiles`.
+    A row too short to have the field gives an empty one.
+    """
+    reader = csv.reader(lines(path), delimiter=_DELIMITERS[kind_of(path)])
+    wanted = "smiles" if name is None else name
+    try:
+        header = next(reader, None)
+        if header is None:
+            raise InputError(f"{path} is empty; give a table with a header line")
+        names = [field.strip() for field in header]
+        place = _find(wanted, names)
+        if place is None:
+            raise InputError(
+                f"{path} has no column {wanted!r}, its columns are "
+                f"{', '.join(map(repr, names))}; name one of them with column="
+            )
+        for row in reader:
+            yield reader.line_num, row[place] if place < len(row) else ""
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {reader.line_num}: {error}; check the quotes around there"
+        ) from error
+
+
+def _find(wanted: str, names: list[str]) -> int | None:
+    if wanted in names:
+        return names.index(wanted)
+    same = [i for i, name in enumerate(names) if name.lower() == wanted.lower()]
+    return same[0] if len(same) == 1 else None
+
+
+def _open(path: Path) -> TextIO:
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    return cast(
+        TextIO, opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
+    )
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}; check the path and its permissions"
+        ) from error
+
+
+def package_files(module: str, package: str, install: str, names: list[str]) -> list[Path]:
+    """Files inside an installed package, found without importing the package's code."""
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(
+            f"this dataset comes with the package {package}, which is not installed; run: {install}"
+        )
+    root = Path(spec.submodule_search_locations[0])
+    files = [root / name for name in names]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise InputError(
+            f"the installed {package} lacks {', '.join(missing)}; "
+            f"run: pip install --force-reinstall --no-deps {package}"
+        )
+    return files
+
+
+def package_version(package: str) -> str | None:
+    """The installed version of a package; None where its metadata are missing."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

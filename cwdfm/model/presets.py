@@ -1,0 +1,28 @@
+"""The transformer's sizes by name."""
+
+from cwdfm.errors import check_choice
+from cwdfm.model.dit import DiTConfig
+
+# name -> (width, depth, heads, conditioning)
+SIZES = {
+    "debug": (64, 2, 2, 32),
+    "4m": (256, 4, 4, 64),
+    "17m": (384, 8, 6, 128),
+    "40m": (512, 12, 8, 128),
+    "base": (768, 12, 12, 128),  # the paper's: 92M at 40 tokens, 170M at GPT-2's vocabulary
+}
+
+
+def preset(name: str, num_tokens: int, *, dropout: float = 0.1, positions: int = 0) -> DiTConfig:
+    """The configuration of a named size for a vocabulary of `num_tokens` ids."""
+    check_choice("model", name, tuple(SIZES))
+    width, depth, heads, conditioning = SIZES[name]
+    return DiTConfig(
+        num_tokens=num_tokens,
+        width=width,
+        depth=depth,
+        heads=heads,
+        conditioning=conditioning,
+        dropout=dropout,
+        positions=positions,
+    )

@@ -1,0 +1,92 @@
+"""Trained models on disk: weights in safetensors, everything else in config.json.
+
+A folder holds all that sampling needs: the network, its source and schedule, its tokenizer, whether
+the first token is given, and a card that says how it was trained.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from cwdfm.config import from_config, to_config
+from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
+from cwdfm.errors import InputError
+from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
+from cwdfm.source import MaskSource, Source, UniformSource
+
+FORMAT = 1
+CLASSES = {
+    c.__name__: c for c in (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
+}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A trained model with everything that belongs to it."""
+
+    model: DiT
+    source: Source
+    schedule: Schedule
+    tokenizer: Tokenizer
+    length: int
+    fix_first: bool = False
+    card: dict[str, Any] = field(default_factory=dict)
+
+    def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write the folder; the weights are stored in `dtype`."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {k: v.to(dtype).contiguous().cpu() for k, v in self.model.state_dict().items()}
+        part = folder / "model.safetensors.part"
+        save_file(weights, part)
+        part.replace(folder / "model.safetensors")
+        config = {
+            "format": FORMAT,
+            "model": to_config(self.model.config),
+            "source": to_config(self.source),
+            "schedule": to_config(self.schedule),
+            "tokenizer": self.tokenizer.to_json(),
+            "length": self.length,
+            "fix_first": self.fix_first,
+            "card": self.card,
+        }
+        part = folder / "config.json.part"
+        part.write_text(json.dumps(config, indent=2) + "\n")
+        part.replace(folder / "config.json")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:
+        """Read a folder that `save_pretrained` wrote; weights become float32."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        try:
+            config = json.loads((folder / "config.json").read_text())
+            weights = load_file(folder / "model.safetensors")
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{folder} is no trained model: it lacks {Path(error.filename or '').name}; give a "
+                f"folder written by save_pretrained"
+            ) from error
+        if config.get("format", 0) > FORMAT:
+            raise InputError(
+                f"{folder} has format {config['format']}, newer than this version's {FORMAT}; "
+                f"update the library"
+            )
+        model = DiT(from_config(config["model"], CLASSES))
+        model.load_state_dict({k: v.float() for k, v in weights.items()})
+        return cls(
+            model=model.to(device).eval(),
+            source=from_config(config["source"], CLASSES),
+            schedule=from_config(config["schedule"], CLASSES),
+            tokenizer=tokenizer_from_json(config["tokenizer"]),
+            length=config["length"],
+            fix_first=config["fix_first"],
+            card=config["card"],
+        )

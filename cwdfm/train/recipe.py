@@ -1,0 +1,124 @@
+"""A recipe: all that decides a training run, in one flat record that a command line can fill.
+
+Recipes are functions that return one (`recipes.py`); `build` turns a recipe and a vocabulary into
+the objects it names. A field's help text is the comment behind it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cwdfm.errors import InputError, check_choice, check_positive
+from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
+from cwdfm.loss.base import Coordinates
+from cwdfm.loss.scaled import RevealedWeight
+from cwdfm.model.dit import DiTConfig
+from cwdfm.model.presets import preset
+from cwdfm.path import ContextPath, MixturePath, Path
+from cwdfm.schedule import Polynomial, Schedule
+from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.weight import Neighbor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. Steps are optimiser steps; batch_size is global, over all processes."""
+
+    data: str = "qm9"  # a data set's name, a file of SMILES, or a prepared file
+    length: int = 32  # tokens a sequence
+
+    source: Literal["mask", "uniform"] = "uniform"  # where the flow starts
+    power: float = 2.0  # kappa = t^power
+    path: Literal["mixture", "context"] = "mixture"  # which path the corruption follows
+    path_radius: int = 1  # the context path's Neighbor radius
+    path_scale: float = 1.0  # the context path's Neighbor scale
+    fix_first: bool = False  # keep the first token given, in training and sampling
+
+    loss: Literal["ce", "nelbo", "bregman", "sce"] = "ce"
+    masked_only: bool = False  # ce, nelbo: loss on masked coordinates alone
+    loss_radius: int = 3  # sce's Neighbor radius
+    loss_scale: float = 0.5  # sce's Neighbor scale
+    revealed: RevealedWeight = "one"  # sce's weight of revealed coordinates
+
+    model: Literal["debug", "4m", "17m", "40m", "base"] = "4m"
+    learned_positions: bool = False  # add a learned vector to each position
+    dropout: float = 0.1
+
+    steps: int = 25_000
+    batch_size: int = 2048
+    accumulation: int = 1  # micro-batches a step
+    learning_rate: float = 3e-4
+    min_learning_rate: float = 3e-6
+    warmup: int = 1000
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float = 1.0  # gradient norm
+    ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
+    precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
+    compile: bool = False  # torch.compile the model
+    seed: int = 0
+
+    log_every: int = 100
+    validate_every: int = 1000
+    checkpoint_every: int = 1000
+    keep: int = 2  # checkpoints kept beside the best
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
+            check_positive(name, getattr(self, name), "an integer >= 1")
+        for name in ("checkpoint_every", "keep", "length", "learning_rate", "clip"):
+            check_positive(name, getattr(self, name))
+        check_choice("source", self.source, ("mask", "uniform"))
+        check_choice("loss", self.loss, ("ce", "nelbo", "bregman", "sce"))
+        check_choice("path", self.path, ("mixture", "context"))
+        if not 0 <= self.ema < 1:
+            raise InputError(f"ema must lie in [0, 1), got {self.ema}")
+        if self.batch_size % self.accumulation:
+            raise InputError(
+                f"batch_size {self.batch_size} must be a multiple of accumulation "
+                f"{self.accumulation}"
+            )
+
+
+@dataclass(frozen=True)
+class Task:
+    """The objects that a recipe names, for one vocabulary."""
+
+    source: Source
+    schedule: Schedule
+    path: Path
+    loss: Loss
+    model: DiTConfig
+
+
+def build(recipe: Recipe, vocab_size: int) -> Task:
+    """Make a recipe's objects for data of `vocab_size` tokens."""
+    source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
+    schedule = Polynomial(recipe.power)
+    model = preset(
+        recipe.model,
+        source.num_tokens,
+        dropout=recipe.dropout,
+        positions=recipe.length if recipe.learned_positions else 0,
+    )
+    return Task(source, schedule, _path(recipe, source, schedule), _loss(recipe), model)
+
+
+def _path(recipe: Recipe, source: Source, schedule: Schedule) -> Path:
+    if recipe.path == "mixture":
+        return MixturePath(source, schedule)
+    return ContextPath(source, schedule, Neighbor(recipe.path_radius, recipe.path_scale))
+
+
+def _loss(recipe: Recipe) -> Loss:
+    masked: Coordinates = "masked" if recipe.masked_only else "all"
+    match recipe.loss:
+        case "ce":
+            return CrossEntropy(masked)
+        case "nelbo":
+            return NELBO(masked)
+        case "bregman":
+            return Bregman(masked)
+        case "sce":
+            weight = Neighbor(recipe.loss_radius, recipe.loss_scale)
+            return ScaledCrossEntropy(weight, recipe.revealed)

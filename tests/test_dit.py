@@ -1,0 +1,96 @@
+"""The transformer: exact parameter counts, initial loss, what it can and cannot tell apart."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.model.dit import DiT, DiTConfig, rotary, rotate
+from cwdfm.model.predict import is_split
+from cwdfm.model.presets import SIZES, preset
+
+
+def parameters(config: DiTConfig) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in DiT(config).parameters())
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "count"), [(50_258, 169_627_218), (50_257, 169_625_681), (40, 92_442_152)]
+)
+def test_the_paper_s_parameter_counts(num_tokens: int, count: int) -> None:
+    assert parameters(preset("base", num_tokens)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("4m", 3.4, 4.2), ("17m", 16, 18), ("40m", 39, 44)]
+)
+def test_smaller_presets(name: str, low: float, high: float) -> None:
+    assert low * 1e6 < parameters(preset(name, 34)) < high * 1e6
+    assert set(SIZES) == {"debug", "4m", "17m", "40m", "base"}
+
+
+def perturbed(config: DiTConfig) -> DiT:
+    """A model whose zero-initialised layers are moved, so that every part takes effect."""
+    torch.manual_seed(0)
+    model = DiT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+SMALL = DiTConfig(num_tokens=11, width=32, depth=2, heads=2, conditioning=16)
+
+
+def test_first_loss_is_log_v() -> None:
+    source, schedule = cwdfm.UniformSource(11), cwdfm.Polynomial(2.0)
+    x_1 = torch.randint(0, 11, (8, 12), generator=torch.manual_seed(0))
+    batch = cwdfm.MixturePath(source, schedule).sample(x_1, torch.rand(8))
+    loss = cwdfm.CrossEntropy()(DiT(SMALL)(batch.x_t, batch.t), batch, schedule)
+    assert loss.item() == pytest.approx(math.log(11), abs=1e-6)
+
+
+def test_trunk_and_head_are_the_whole() -> None:
+    model = perturbed(SMALL)
+    x, t = torch.randint(0, 11, (3, 12)), torch.rand(3)
+    assert is_split(model)
+    torch.testing.assert_close(model.head(model.trunk(x, t)), model(x, t))
+    assert not torch.allclose(model(x, t), model(x, t * 0))  # it sees the time
+
+
+def test_rotation_keeps_lengths_and_sees_differences_only() -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 8)
+    rotation = rotary(50, 8, torch.device("cpu"))
+    spread = rotate(q.expand(50, 8), rotation)
+    torch.testing.assert_close(spread.norm(dim=-1), q.norm().expand(50))
+    scores = spread @ rotate(k.expand(50, 8), rotation).T
+    for offset in (1, 7):
+        diagonal = scores.diagonal(offset)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=1e-4)
+
+
+def test_positions_alone_break_the_symmetry_of_a_masked_sequence() -> None:
+    """Rotary positions: all places of a constant sequence look alike. Learned ones: they do not."""
+    x, t = torch.full((1, 12), 10), torch.zeros(1)
+    alike = perturbed(SMALL)(x, t)[0]
+    torch.testing.assert_close(alike, alike[:1].expand_as(alike), atol=1e-4, rtol=1e-4)
+    told_apart = perturbed(replace(SMALL, positions=12))(x, t)[0]
+    assert (told_apart - told_apart[:1]).abs().amax().item() > 0.1
+
+
+def test_bad_configurations() -> None:
+    with pytest.raises(cwdfm.InputError, match="multiple of twice the heads"):
+        DiTConfig(num_tokens=5, width=30, heads=4)
+    with pytest.raises(
+        cwdfm.InputError, match="one of 'debug', '4m', '17m', '40m', 'base', got '5m'"
+    ):
+        preset("5m", 40)
+    with pytest.raises(cwdfm.InputError, match="dropout"):
+        DiTConfig(num_tokens=5, dropout=1.0)
+    short = DiT(replace(SMALL, positions=8))
+    with pytest.raises(cwdfm.InputError, match=r"learned 8 positions.*sequence of 12"):
+        short(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1))
