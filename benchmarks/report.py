@@ -102,7 +102,42 @@ def elbo_variance(result: Result) -> str:
     )
 
 
+def qm9_small(result: Result) -> str:
+    steps = sorted({row["steps"] for row in result["rows"]})
+    cell = {(r["source"], r["solver"], r["steps"]): r for r in result["rows"]}
+    names = {"euler": "Euler", "neighbor": "Neighbor-weighted", "entropy": "Entropy-weighted"}
+    rows = [
+        [
+            f"{source}: {label}",
+            *(
+                f"{cell[source, solver, k]['valid']['mean']:.0f} / "
+                f"{cell[source, solver, k]['novel']['mean']:.0f}"
+                for k in steps
+            ),
+        ]
+        for source in ("uniform", "mask")
+        for solver, label in names.items()
+    ]
+    trainings = "\n".join(
+        f"- `{name}`: `{card['training']['command']}`, revision `{card['training']['revision']}`, "
+        f"{card['training']['date'][:10]}, {card['training']['hardware']['gpu']}, seed "
+        f"{card['recipe']['seed']}, validation loss {card['best_validation']:.4f}."
+        for name, card in result["trainings"].items()
+    )
+    return (
+        "## The models in the box on QM9\n\n"
+        "Valid / novel of 1,024, means of two folds, against the number of steps. Neighbor weights "
+        "with radius 1 and scale 4, Entropy with beta 6, Euler hazard. One training run each.\n\n"
+        + table(["source: solver", *map(str, steps)], rows)
+        + "\n\nThe Neighbor-weighted solver gives the most valid molecules from 32 steps on with "
+        "the uniform source and from 128 on with the mask source, loses at few steps, and costs "
+        "novelty: with the uniform source fewer valid molecules are new. Entropy weights need many "
+        "steps.\n\nTrained by:\n\n" + trainings + "\n\nScored by " + origin(result)
+    )
+
+
 SECTIONS = {
+    "qm9_small": qm9_small,
     "exact_target": exact_target,
     "context_path": context_path,
     "sampling_step": sampling_step,

@@ -7,6 +7,7 @@ from cwdfm.errors import InputError
 from cwdfm.loss import NELBO, Bound, Bregman, CrossEntropy, Loss, ScaledCrossEntropy, elbo
 from cwdfm.model import ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
+from cwdfm.pretrained import Pretrained, box, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.solver import Corrector, Euler, Info, Samples, Solver, State, sample
 from cwdfm.source import MaskSource, Source, UniformSource
@@ -52,6 +53,7 @@ __all__ = [
     "PathSample",
     "Polynomial",
     "PredictionWeight",
+    "Pretrained",
     "Samples",
     "ScaledCrossEntropy",
     "Schedule",
@@ -62,7 +64,9 @@ __all__ = [
     "Sum",
     "UniformSource",
     "Weight",
+    "box",
     "elbo",
+    "load",
     "sample",
     "stratified_times",
     "time_grid",

@@ -5,6 +5,8 @@ any work is done, so that bad input never costs a half-finished run.
 """
 
 import math
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,17 @@ def describe(x: object) -> str:
     if isinstance(x, Tensor):
         return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
     return f"{type(x).__name__} {x!r}"
+
+
+def load_extra(module: str, extra: str) -> Any:
+    """Import a module of an optional dependency, or say which extra of this package brings it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"{module.split('.')[0]} is needed here and cannot be imported ({error}); "
+            f"install it with: pip install 'cwdfm[{extra}]'"
+        ) from error
 
 
 def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:

@@ -13,12 +13,13 @@ import torch
 
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, load_extra
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
 
 FORMAT = 1
+BOX = Path(__file__).parent / "box"
 CLASSES = {
     c.__name__: c for c in (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
 }
@@ -38,13 +39,11 @@ class Pretrained:
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the folder; the weights are stored in `dtype`."""
-        from safetensors.torch import save_file
-
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         weights = {k: v.to(dtype).contiguous().cpu() for k, v in self.model.state_dict().items()}
         part = folder / "model.safetensors.part"
-        save_file(weights, part)
+        load_extra("safetensors.torch", "cli").save_file(weights, part)
         part.replace(folder / "model.safetensors")
         config = {
             "format": FORMAT,
@@ -63,12 +62,10 @@ class Pretrained:
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:
         """Read a folder that `save_pretrained` wrote; weights become float32."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         try:
             config = json.loads((folder / "config.json").read_text())
-            weights = load_file(folder / "model.safetensors")
+            weights = load_extra("safetensors.torch", "cli").load_file(folder / "model.safetensors")
         except FileNotFoundError as error:
             raise InputError(
                 f"{folder} is no trained model: it lacks {Path(error.filename or '').name}; give a "
@@ -90,3 +87,20 @@ class Pretrained:
             fix_first=config["fix_first"],
             card=config["card"],
         )
+
+
+def box() -> list[str]:
+    """The names of the models that come with the library."""
+    return sorted(path.name for path in BOX.iterdir() if (path / "config.json").exists())
+
+
+def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pretrained:
+    """A trained model: one from the box by its name, or a folder of one's own."""
+    if str(name_or_folder) in box():
+        return Pretrained.from_pretrained(BOX / name_or_folder, device)
+    if not Path(name_or_folder).is_dir():
+        raise InputError(
+            f"{str(name_or_folder)!r} is neither a folder nor a model in the box; the box holds "
+            f"{', '.join(box())}"
+        )
+    return Pretrained.from_pretrained(name_or_folder, device)

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "cwdfm"
 # From the ground up; parts on one line may not import each other.
 LAYERS: list[set[str]] = [
     {"errors", "provenance"},
-    {"config"},
+    {"config", "chemistry"},
     {"random"},
     {"schedule", "source", "categorical", "data"},
     {"times", "weight"},

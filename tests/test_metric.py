@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cwdfm.chemistry import canonical
 from cwdfm.errors import InputError
 from cwdfm.metric import (
     CanonicalSet,
@@ -15,7 +16,6 @@ from cwdfm.metric import (
     FoldCounts,
     MoleculeScores,
     canonical_set,
-    canonical_smiles,
     curves,
     histogram_plot,
     histograms,
@@ -39,17 +39,17 @@ pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     ids=lambda s: s[0],
 )
 def test_spellings_of_one_molecule_agree(spellings: tuple[str, ...]) -> None:
-    found = {canonical_smiles(s) for s in spellings}
+    found = {canonical(s) for s in spellings}
     assert len(found) == 1
     assert None not in found
     (one,) = found
     assert one is not None
-    assert canonical_smiles(one) == one
+    assert canonical(one) == one
 
 
 def test_different_molecules_differ() -> None:
     different = ["CCO", "COC", "C1CC1", "CCC", "C[C@H](N)O", "C[C@@H](N)O", "CC(N)O", "C.O", "CO"]
-    assert len({canonical_smiles(s) for s in different}) == len(different)
+    assert len({canonical(s) for s in different}) == len(different)
 
 
 INVALID = {
@@ -71,7 +71,7 @@ INVALID = {
 
 @pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
 def test_invalid(text: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert canonical_smiles(text) is None
+    assert canonical(text) is None
     assert capfd.readouterr() == ("", "")  # RDKit's own complaints are kept off the terminal
 
 
@@ -304,7 +304,7 @@ def test_refused(row: str) -> None:
 @pytest.mark.parametrize(
     ("module", "extra", "act"),
     [
-        ("rdkit.Chem", "molecules", lambda: canonical_smiles("C")),
+        ("rdkit.Chem", "molecules", lambda: canonical("C")),
         ("rdkit.Chem", "molecules", lambda: score_molecules(["C"], None)),
         ("rdkit.Chem", "molecules", lambda: histograms(["C"], ["C"])),
         ("PIL.Image", "molecules", lambda: molecule_grid(["C"], PNG)),

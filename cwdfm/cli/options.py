@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cwdfm.errors import InputError
+from cwdfm.errors import load_extra
 
 T = TypeVar("T")
 
@@ -14,17 +14,13 @@ def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
     `defaults(missing)` returns the options with `missing` in place of what must be given. Fields
     of nested dataclasses become flags without a prefix.
     """
-    try:
-        import tyro
-    except ImportError as error:
-        raise InputError(
-            "the command line needs tyro; install it with pip install 'cwdfm[cli]'"
-        ) from error
+    tyro = load_extra("tyro", "cli")
     default = defaults(tyro.MISSING)
-    return tyro.cli(
+    filled: T = tyro.cli(
         type(default),
         args=arguments,
         prog=f"cwdfm {verb}",
         default=default,
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    return filled

@@ -9,7 +9,7 @@ import torch
 
 from cwdfm.cli.options import parse
 from cwdfm.errors import InputError, check_integer
-from cwdfm.pretrained import Pretrained
+from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.solver import Corrector, Euler, Samples, sample
 from cwdfm.weight import Entropy, Neighbor, Weight
@@ -21,7 +21,7 @@ FORMATS = (".jsonl", ".smi", ".txt")
 class Options:
     """Draw sequences. Sample number i of a seed is the same whatever the batch size."""
 
-    model: Path  # a folder with a trained model
+    model: str  # a model in the box by its name, or a folder with one
     out: Path  # .jsonl (tokens, text and provenance), or .smi / .txt (one text a line)
     n: int = 1024  # how many samples
     steps: int = 64
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    trained = Pretrained.from_pretrained(options.model, device)
+    trained = load(options.model, device)
     out = draw(trained, options)
     texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
     write(options, trained, out, texts)

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from cwdfm import data
 from cwdfm.cli.options import parse
+from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.provenance import provenance
 from cwdfm.train.finish import finish
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
     device = _join(options.device)
     try:
-        tokens = data.load(options.recipe.data, length=options.recipe.length)
+        tokens = load(options.recipe.data, length=options.recipe.length)
         train, valid = (torch.from_numpy(rows) for rows in (tokens.train, tokens.valid))
         size = tokens.tokenizer.vocab_size
         run = Run(options.recipe, size, train, valid, options.out, device)

@@ -8,13 +8,14 @@ data.save("qm9.npz"); load("qm9.npz")               # prepared: needs neither RD
 from collections.abc import Callable
 from pathlib import Path
 
+from cwdfm.chemistry import canonical
 from cwdfm.data.cache import cache_folder, cached
 from cwdfm.data.dataset import Split, TokenData
 from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.moses import MOSES
 from cwdfm.data.packaged import PackagedMolecules
 from cwdfm.data.qm9 import QM9
-from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
+from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.data.smiles_file import SmilesFile
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, describe

@@ -1,4 +1,4 @@
-"""SMILES: the regex tokenizer, and the canonical form by RDKit."""
+"""SMILES: the regex tokenizer."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, describe
+from cwdfm.errors import InputError
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 
@@ -121,24 +121,3 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
                 f"got {data!r}; take the one that the data or the model was saved with"
             )
         return cls(tuple(tokens))
-
-
-def canonical(smiles: str) -> str | None:
-    """RDKit's canonical SMILES, isomeric; None if RDKit cannot parse it or it holds no atom.
-
-    White space is no part of SMILES: RDKit would read what follows it as a name, this refuses it.
-    """
-    if not isinstance(smiles, str):
-        raise InputError(f"smiles must be a string, got {describe(smiles)}")
-    try:
-        from rdkit import Chem, rdBase
-    except ImportError:
-        raise InputError(
-            "reading molecules needs RDKit, which is not installed; "
-            "run: pip install 'cwdfm[molecules]'"
-        ) from None
-    if not smiles or any(map(str.isspace, smiles)):
-        return None
-    with rdBase.BlockLogs():  # RDKit's complaints about this string, and nobody else's
-        molecule = Chem.MolFromSmiles(smiles)
-        return Chem.MolToSmiles(molecule) or None if molecule is not None else None

@@ -6,7 +6,6 @@ from cwdfm.metric.molecule import (
     FoldCounts,
     MoleculeScores,
     canonical_set,
-    canonical_smiles,
     score_molecules,
 )
 from cwdfm.metric.picture import CurvePoint, curves, histogram_plot, molecule_grid
@@ -17,7 +16,6 @@ __all__ = [
     "FoldCounts",
     "MoleculeScores",
     "canonical_set",
-    "canonical_smiles",
     "curves",
     "histogram_plot",
     "histograms",

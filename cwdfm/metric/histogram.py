@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from cwdfm.chemistry import parse
 from cwdfm.errors import InputError
-from cwdfm.metric.molecule import check_texts, parse
+from cwdfm.metric.molecule import check_texts
 
 # What is counted, from RDKit's molecule: one value for each molecule, atom or ring.
 _FEATURES: dict[str, Callable[[Any], Iterable[Hashable]]] = {

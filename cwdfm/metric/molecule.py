@@ -13,44 +13,10 @@ Strings are expected as the tokenizer decodes them, cut at the first end token.
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import Any, Self
 
+from cwdfm.chemistry import canonical
 from cwdfm.errors import InputError, describe
-
-
-def load_extra(module: str, extra: str) -> Any:
-    """Import a module of an optional dependency, or say which extra of this package brings it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InputError(
-            f"{module.split('.')[0]} is needed here and cannot be imported ({error}); "
-            f"install it with: pip install 'cwdfm[{extra}]'"
-        ) from error
-
-
-def parse(text: str) -> Any:
-    """RDKit's molecule for a SMILES string; None where it is no molecule, or an empty one.
-
-    RDKit takes what follows a blank for the molecule's name and would let "CC nonsense" pass;
-    here the whole string counts, blanks around it aside.
-    """
-    chem, base = load_extra("rdkit.Chem", "molecules"), load_extra("rdkit.rdBase", "molecules")
-    words = text.split()
-    if len(words) != 1:
-        return None
-    with base.BlockLogs():  # RDKit reports every bad string on stderr
-        molecule = chem.MolFromSmiles(words[0])
-    return molecule if molecule is not None and molecule.GetNumAtoms() else None
-
-
-def canonical_smiles(text: str) -> str | None:
-    """The canonical SMILES, stereochemistry included; None if the text is no valid molecule."""
-    molecule = parse(text)
-    if molecule is None:
-        return None
-    return str(load_extra("rdkit.Chem", "molecules").MolToSmiles(molecule))
 
 
 class CanonicalSet(frozenset[str]):
@@ -63,7 +29,7 @@ def canonical_set(smiles: Iterable[str]) -> CanonicalSet:
     About ten seconds for the 130,000 molecules of QM9. `CanonicalSet(smiles)` is instant, where
     the strings are canonical already.
     """
-    return CanonicalSet(s for s in map(canonical_smiles, smiles) if s is not None)
+    return CanonicalSet(s for s in map(canonical, smiles) if s is not None)
 
 
 @dataclass(frozen=True)
@@ -154,9 +120,9 @@ def score_molecules(
     size = min(fold_size, len(samples))
     valid, unique, novel = [], [], []
     for start in range(0, len(samples) - size + 1, size):
-        canonical = [canonical_smiles(text) for text in samples[start : start + size]]
-        distinct = {s for s in canonical if s is not None}
-        valid.append(sum(s is not None for s in canonical))
+        molecules = [canonical(text) for text in samples[start : start + size]]
+        distinct = {s for s in molecules if s is not None}
+        valid.append(sum(s is not None for s in molecules))
         unique.append(len(distinct))
         novel.append(len(distinct - (known or frozenset())))
     return MoleculeScores(

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cwdfm.errors import InputError, describe
-from cwdfm.metric.molecule import FoldCounts, MoleculeScores, check_texts, load_extra, parse
+from cwdfm.chemistry import parse
+from cwdfm.errors import InputError, describe, load_extra
+from cwdfm.metric.molecule import FoldCounts, MoleculeScores, check_texts
 
 # A solver keeps its colour and marker in every picture, whatever follows its name.
 _STYLES = {"Euler": ("#333333", "o"), "Neighbor": ("#009988", "s"), "Entropy": ("#EE7733", "^")}

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, load_extra
 
 FORMAT = 1
 
@@ -24,14 +24,14 @@ def save_checkpoint(
     folder: Path, step: int, tensors: dict[str, Tensor], meta: dict[str, Any], keep: int
 ) -> Path:
     """Write checkpoint `step` into folder, then drop all but the newest `keep`."""
-    from safetensors.torch import save_file
-
     final = folder / f"step-{step:08d}"
     part = folder / f".part-{step:08d}"
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, part / "state.safetensors")
+        load_extra("safetensors.torch", "cli").save_file(
+            {k: v.contiguous().cpu() for k, v in tensors.items()}, part / "state.safetensors"
+        )
         digest = _digest(part / "state.safetensors")
         record = {"format": FORMAT, "step": step, "sha256": digest, **meta}
         (part / "meta.json").write_text(json.dumps(record, indent=2))
@@ -60,8 +60,6 @@ def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None
 
     A damaged one is passed over with a warning.
     """
-    from safetensors.torch import load_file
-
     for path in reversed(checkpoints(folder)):
         try:
             meta: dict[str, Any] = json.loads((path / "meta.json").read_text())
@@ -77,7 +75,7 @@ def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None
                 f"checkpoint {path} has format {meta['format']}, newer than this version's "
                 f"{FORMAT}; update the library"
             )
-        return load_file(path / "state.safetensors"), meta
+        return load_extra("safetensors.torch", "cli").load_file(path / "state.safetensors"), meta
     return None
 
 

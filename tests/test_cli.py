@@ -1,0 +1,85 @@
+"""The command line: what it writes, and exit code 2 with a message for wrong input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cwdfm.data import SmilesTokenizer, TokenData, load
+
+MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
+
+
+def cwdfm(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cwdfm.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny data set, prepared as it would travel to another machine."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "my.smi").write_text("\n".join(MOLECULES))
+    data: TokenData = load(folder / "my.smi", length=16, cache=False)
+    assert isinstance(data.tokenizer, SmilesTokenizer)
+    data.save(folder / "my.npz")
+    return folder / "my.npz"
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
+    flags += ["--checkpoint-every", 6, "--validate-every", 6, "--log-every", 6]
+    done = cwdfm("train", "qm9-debug", "--out", out, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "validation_loss" in done.stdout
+    again = cwdfm("train", "qm9-debug", "--out", out, *flags)
+    assert "going on from step 12" in again.stdout
+    return out / "model"
+
+
+@pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
+def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
+    out = tmp_path / "a.jsonl"
+    flags = ["--n", 8, "--steps", 6, "--solver", solver, "--batch-size", 3]
+    done = cwdfm("sample", trained, "--out", out, *flags)
+    assert done.returncode == 0, done.stderr
+    head, *rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert head["options"]["solver"] == solver
+    assert head["provenance"]["command"]
+    assert len(rows) == 8
+    smi = tmp_path / "a.smi"
+    assert cwdfm("sample", trained, "--out", smi, *flags).returncode == 0
+    assert smi.read_text().split("\n")[:8] == [row["text"] for row in rows]
+    refused = cwdfm("sample", trained, "--out", out, *flags)
+    assert refused.returncode == 2
+    assert "exists; give another name, or --force" in refused.stderr
+
+
+def test_wrong_input(tmp_path: Path) -> None:
+    cases: list[tuple[list[object], str]] = [
+        (["dance"], "unknown verb 'dance'"),
+        (["train", "qm9-huge"], "unknown recipe 'qm9-huge'"),
+        (["train", "qm9-debug"], "out"),
+        (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
+        (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
+        (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
+        (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
+        (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
+        (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "n must be"),
+    ]
+    for arguments, message in cases:
+        done = cwdfm(*arguments)
+        assert done.returncode == 2, (arguments, done)
+        assert message in done.stderr + done.stdout, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_help() -> None:
+    assert cwdfm().returncode == 2
+    assert "train" in cwdfm("--help").stdout
+    assert "qm9-paper" in cwdfm("train").stdout
+    assert "--learning-rate" in cwdfm("train", "qm9-debug", "--help").stdout
