@@ -8,7 +8,7 @@ import pytest
 from benchmarks.report import report
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/guide.md", "docs/extending.md"]
+PAGES = ["README.md", "docs/guide.md", "docs/extending.md", "docs/molecules.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
