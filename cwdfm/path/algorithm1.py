@@ -56,7 +56,7 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
     level_C = weight.scale * torch.arange(neighbors_NK.shape[1] + 1, dtype=torch.float64)
     # ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
     ratio_CC = (level_C[:, None] - level_C[None, :]).clamp(max=0).exp()
-    # Half the bytes where places fit into 16 bits: the loop's arrays then stay in the nearest cache.
+    # Half the bytes where places fit into 16 bits: the loop's arrays then stay in a near cache.
     place = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32
     revealed_BN = start_BN.cpu().numpy().copy()
     _reveal_loop(
