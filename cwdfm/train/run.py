@@ -185,9 +185,7 @@ class Run:
             self.average.weights[name].copy_(tensors[f"average.{name}"])
             if f"exp_avg.{name}" in tensors:
                 self.optimiser.state[parameter] = {
-                    "step": torch.tensor(float(self.step), device=self.device)
-                    if parameter.is_cuda
-                    else torch.tensor(float(self.step)),
+                    "step": torch.tensor(self.step, dtype=torch.float32, device=self.device),
                     "exp_avg": tensors[f"exp_avg.{name}"].to(self.device),
                     "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(self.device),
                 }
