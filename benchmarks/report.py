@@ -136,12 +136,22 @@ def qm9_small(result: Result) -> str:
     )
 
 
+def gpu_tests(result: Result) -> str:
+    return (
+        "## The same samples on a GPU\n\n"
+        f"{result['outcomes'].get('passed', 0)} of {sum(result['outcomes'].values())} tests passed: "
+        "samples and paths identical to the CPU's, losses and the bound equal within rounding.\n\n"
+        + origin(result)
+    )
+
+
 SECTIONS = {
     "qm9_small": qm9_small,
     "exact_target": exact_target,
     "context_path": context_path,
     "sampling_step": sampling_step,
     "elbo_variance": elbo_variance,
+    "gpu_tests": gpu_tests,
 }
 
 

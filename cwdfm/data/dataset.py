@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cwdfm.data.reading import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
 
@@ -172,7 +173,7 @@ def _checksum(metadata: dict[str, Any], arrays: dict[str, Tokens]) -> str:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tokens]]:
     """Metadata and arrays, or an InputError that says what is wrong with the file."""
     try:
-        with path.open("rb") as file:
+        with readable(path), path.open("rb") as file:
             if not (start := file.read(4)):
                 raise InputError(f"{path} is empty; prepare or copy it again")
             if start != b"PK\x03\x04":
@@ -184,12 +185,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tokens]]:
                 metadata = json.loads(str(members["metadata"]))
                 _check_format(path, metadata)
                 return metadata, {name: members[name] for name in _ARRAYS}
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path") from None
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror or error}; check the path and its permissions"
-        ) from error
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:

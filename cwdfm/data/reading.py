@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,9 +98,15 @@ def _open(path: Path) -> TextIO:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
+    with readable(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about a file into a message that helps."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        yield
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; check the path") from None
     except OSError as error:
