@@ -140,8 +140,8 @@ def gpu_tests(result: Result) -> str:
     return (
         "## The same samples on a GPU\n\n"
         f"{result['outcomes'].get('passed', 0)} of {sum(result['outcomes'].values())} tests "
-        "passed: samples and paths identical to the CPU's, losses and the bound equal within rounding.\n\n"
-        + origin(result)
+        "passed: samples and paths identical to the CPU's, losses and the bound equal within "
+        "rounding.\n\n" + origin(result)
     )
 
 
