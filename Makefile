@@ -14,7 +14,7 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	$(BIN)/python examples/exact_target.py --out demo
+	$(BIN)/cwdfm demo --out demo
 
 lint: install
 	$(BIN)/ruff check $(CHECKED)

@@ -4,6 +4,7 @@ Training goes data -> path -> model -> loss; generation goes source -> solver ->
 """
 
 from cwdfm.errors import InputError
+from cwdfm.generation import generate
 from cwdfm.loss import NELBO, Bound, Bregman, CrossEntropy, Loss, ScaledCrossEntropy, elbo
 from cwdfm.model import ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
@@ -66,6 +67,7 @@ __all__ = [
     "Weight",
     "box",
     "elbo",
+    "generate",
     "load",
     "sample",
     "stratified_times",

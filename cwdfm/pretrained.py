@@ -4,6 +4,7 @@ A folder holds all that sampling needs: the network, its source and schedule, it
 the first token is given, and a card that says how it was trained.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,24 @@ class Pretrained:
     fix_first: bool = False
     card: dict[str, Any] = field(default_factory=dict)
 
+    def fingerprint(self) -> str:
+        """A SHA-256 of the weights and of what they mean: equal for models that sample alike."""
+        digest = hashlib.sha256(json.dumps(self._config(), sort_keys=True).encode())
+        for name, weight in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.contiguous().cpu().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "model": to_config(self.model.config),
+            "source": to_config(self.source),
+            "schedule": to_config(self.schedule),
+            "tokenizer": self.tokenizer.to_json(),
+            "length": self.length,
+            "fix_first": self.fix_first,
+        }
+
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the folder; the weights are stored in `dtype`."""
         folder = Path(folder)
@@ -45,16 +64,7 @@ class Pretrained:
         part = folder / "model.safetensors.part"
         load_extra("safetensors.torch", "cli").save_file(weights, part)
         part.replace(folder / "model.safetensors")
-        config = {
-            "format": FORMAT,
-            "model": to_config(self.model.config),
-            "source": to_config(self.source),
-            "schedule": to_config(self.schedule),
-            "tokenizer": self.tokenizer.to_json(),
-            "length": self.length,
-            "fix_first": self.fix_first,
-            "card": self.card,
-        }
+        config = {"format": FORMAT, **self._config(), "card": self.card}
         part = folder / "config.json.part"
         part.write_text(json.dumps(config, indent=2) + "\n")
         part.replace(folder / "config.json")
@@ -95,12 +105,18 @@ def box() -> list[str]:
 
 
 def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pretrained:
-    """A trained model: one from the box by its name, or a folder of one's own."""
+    """A trained model: one from the box by its name, or a folder of one's own.
+
+    Of a training run's folder, the finished model, or else the newest checkpoint.
+    """
     if str(name_or_folder) in box():
         return Pretrained.from_pretrained(BOX / name_or_folder, device)
-    if not Path(name_or_folder).is_dir():
+    folder = Path(name_or_folder)
+    if not folder.is_dir():
         raise InputError(
             f"{str(name_or_folder)!r} is neither a folder nor a model in the box; the box holds "
             f"{', '.join(box())}"
         )
-    return Pretrained.from_pretrained(name_or_folder, device)
+    places = [folder, folder / "model", *sorted(folder.glob("checkpoints/step-*"), reverse=True)]
+    found = next((place for place in places if (place / "config.json").exists()), folder)
+    return Pretrained.from_pretrained(found, device)

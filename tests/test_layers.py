@@ -9,13 +9,15 @@ PACKAGE = Path(__file__).parent.parent / "cwdfm"
 # From the ground up; parts on one line may not import each other.
 LAYERS: list[set[str]] = [
     {"errors", "provenance"},
-    {"config", "chemistry"},
+    {"config", "chemistry", "distributed", "sample_file"},
     {"random"},
     {"schedule", "source", "categorical", "data"},
     {"times", "weight"},
     {"path", "model"},
-    {"loss", "metric", "solver"},
-    {"pretrained"},
+    {"loss", "solver"},
+    {"metric"},
+    {"pretrained", "analyze"},
+    {"generation", "report"},
     {"train"},
     {"cli"},
 ]

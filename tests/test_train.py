@@ -2,23 +2,38 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import cwdfm
+from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.model.dit import DiT
+from cwdfm.model.presets import preset
+from cwdfm.sample_file import read_samples
+from cwdfm.train import loop
+from cwdfm.train.batch import Rows
 from cwdfm.train.checkpoint import checkpoints, load_latest
+from cwdfm.train.listen import TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimise import Average, learning_rate
-from cwdfm.train.recipe import Recipe, build
+from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
-from tests.train_script import make_run, recipe
+from cwdfm.train.run import Run
+from cwdfm.train.speed import training_flops
+from tests.train_script import counting, make_run, recipe
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = [sys.executable, "-m", "tests.train_script"]
@@ -27,7 +42,7 @@ SCRIPT = [sys.executable, "-m", "tests.train_script"]
 def final_state(out: Path) -> dict[str, torch.Tensor]:
     found = load_latest(out / "checkpoints")
     assert found is not None
-    return found[0]
+    return found[0] | found[1]
 
 
 def assert_identical(a: Path, b: Path) -> None:
@@ -45,19 +60,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def started(out: Path, after: int) -> "subprocess.Popen[bytes]":
+    """A run under way that has logged step `after`."""
+    process = subprocess.Popen([*SCRIPT, str(out)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        written = out / "metrics.jsonl"
+        lines = written.read_text().splitlines() if written.exists() else []
+        if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] >= after:
+            break
+        time.sleep(0.005)
+    return process
+
+
 @pytest.mark.parametrize("after", [1, 9, 23])
 def test_killed_at_any_moment_it_ends_with_the_same_bits(
     whole: Path, tmp_path: Path, after: int
 ) -> None:
     """SIGKILL once step `after` has been logged or checkpointed, at a random point behind it."""
-    process = subprocess.Popen([*SCRIPT, str(tmp_path)], cwd=ROOT, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        written = tmp_path / "metrics.jsonl"
-        lines = written.read_text().splitlines() if written.exists() else []
-        if lines and json.loads(lines[-1])["step"] >= after:
-            break
-        time.sleep(0.005)
+    process = started(tmp_path, after)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     subprocess.run([*SCRIPT, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
@@ -67,43 +88,58 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(
 
 
 def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
-    command = [*SCRIPT, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # the first log line: step 5
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
-    _, meta = load_latest(tmp_path / "checkpoints") or ({}, {})
-    assert 5 <= meta["step"] < 40
+    process = started(tmp_path, after=5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    found = load_latest(tmp_path / "checkpoints")
+    assert found is not None
+    assert 5 <= found[2]["step"] < 40
     subprocess.run([*SCRIPT, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
     assert_identical(whole, tmp_path)
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    """Same losses and weights up to the rounding of the gradients' sum (no dropout)."""
-    for processes in (1, 2):
-        out = tmp_path / str(processes)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", "-m", "tests.train_script", str(out)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(
-            [*command, "dropout=0"], cwd=ROOT, check=True, capture_output=True, env=environment
-        )
-    one, two = final_state(tmp_path / "1"), final_state(tmp_path / "2")
+def torchrun(processes: int, out: Path, *changes: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", "-m", "tests.train_script", str(out), *changes]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, env=environment, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_train_as_one(tmp_path: Path, parallel: str) -> None:
+    """Same losses and weights up to the rounding of the gradients' sum (no dropout).
+
+    The run of two goes on from a checkpoint of its own, and one process goes on from theirs.
+    """
+    one, two = tmp_path / "1", tmp_path / "2"
+    torchrun(1, one, "dropout=0")
+    torchrun(2, two, "dropout=0", f"parallel={parallel}")
+    assert_close(one, two)
+    shutil.rmtree(two / "checkpoints" / "step-00000040")
+    torchrun(2, two, "dropout=0", f"parallel={parallel}")
+    assert_close(one, two)
+    shutil.rmtree(two / "checkpoints" / "step-00000040")
+    torchrun(1, two, "dropout=0", f"parallel={parallel}")
+    assert_close(one, two)
+
+
+def assert_close(a: Path, b: Path) -> None:
+    one, two = final_state(a), final_state(b)
+    assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-5)
-    validation = [
-        json.loads((tmp_path / k / "metrics.jsonl").read_text().splitlines()[-1])["validation_loss"]
-        for k in ("1", "2")
-    ]
-    assert validation[0] == pytest.approx(validation[1], rel=1e-5)
+    logs = [[json.loads(x) for x in (k / "metrics.jsonl").read_text().splitlines()] for k in (a, b)]
+    for mine, other in zip(*logs, strict=True):
+        for name in {"loss", "validation_loss", "elbo"} & mine.keys():
+            assert mine[name] == pytest.approx(other[name], rel=1e-4), name
 
 
 def test_accumulation_changes_nothing(tmp_path: Path) -> None:
     plain, accumulated = recipe(dropout=0.0, steps=8), recipe(dropout=0.0, steps=8, accumulation=4)
     runs = [make_run(tmp_path / str(i), r) for i, r in enumerate((plain, accumulated))]
     for run in runs:
-        fit(run, report=False)
+        fit(run)
     for a, b in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
@@ -116,15 +152,23 @@ def test_it_learns(whole: Path) -> None:
 
 def test_every_row_is_seen_once_an_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe())
-    seen = torch.cat([run.rows(step, torch.arange(16)) for step in range(25)])  # 400 = 8 epochs
+    places = torch.arange(400).split(16)  # 25 steps, 8 epochs
+    seen = torch.cat([run.train_rows.places(place) for place in places])
     for epoch in seen.split(50):
-        assert len(torch.unique(epoch, dim=0)) == len(torch.unique(run.train_rows, dim=0))
-        assert sorted(map(tuple, epoch.tolist())) == sorted(map(tuple, run.train_rows.tolist()))
+        assert sorted(map(tuple, epoch.tolist())) == sorted(map(tuple, run.data.train.tolist()))
+
+
+def test_large_data_stay_outside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, places = counting().train, torch.arange(30, 90)
+    small = Rows(rows, 3, torch.device("cpu"))
+    monkeypatch.setattr("cwdfm.train.batch.ON_DEVICE", 0)
+    large = Rows(rows, 3, torch.device("cpu"))
+    assert torch.equal(small.places(places), large.places(places))
 
 
 def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    fit(make_run(tmp_path, recipe(steps=14)), report=False)
-    newest = checkpoints(tmp_path / "checkpoints")[-1] / "state.safetensors"
+    fit(make_run(tmp_path, recipe(steps=14)))
+    newest = checkpoints(tmp_path / "checkpoints")[-1] / "training.safetensors"
     data = bytearray(newest.read_bytes())
     data[-5] ^= 1
     newest.write_bytes(data)
@@ -135,13 +179,116 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_another_recipe_is_refused(tmp_path: Path) -> None:
-    fit(make_run(tmp_path, recipe(steps=7)), report=False)
+    fit(make_run(tmp_path, recipe(steps=7)))
     with pytest.raises(cwdfm.InputError, match="different: learning_rate"):
         make_run(tmp_path, recipe(steps=7, learning_rate=5e-3)).resume()
 
 
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    other = Run(recipe(steps=7), counting(offset=1), tmp_path, torch.device("cpu"))
+    with pytest.raises(cwdfm.InputError, match="a run on other data than counting is now"):
+        other.resume()
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    meta = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"format": 99}))
+    with pytest.raises(cwdfm.InputError, match="format 99, this version reads 2"):
+        make_run(tmp_path, recipe(steps=7)).resume()
+
+
+def test_the_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation every 4 steps, best at step 8; then the newest two and the best remain."""
+    losses = iter([3.0, 1.0, 2.0, 2.5, 2.2])
+    monkeypatch.setattr(loop, "validate", lambda run: {"validation_loss": next(losses)})
+    settings = recipe(steps=20, validate_every=4, checkpoint_every=3, keep=2)
+    run = make_run(tmp_path, settings)
+    fit(run)
+    kept = [path.name for path in checkpoints(tmp_path / "checkpoints")]
+    assert kept == ["step-00000008", "step-00000018", "step-00000020"]
+    again = make_run(tmp_path, settings)
+    assert again.resume()
+    assert (again.best, again.best_step) == (1.0, 8)
+    cwdfm.load(tmp_path / "checkpoints" / "step-00000008")  # a trained model like any other
+    assert cwdfm.load(tmp_path).card["steps"] == 20  # the run's folder: its newest
+
+
+def test_previews_and_bound(whole: Path) -> None:
+    last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"elbo", "elbo_error", "valid_share", "tokens_per_second"} <= last.keys()
+    assert last["elbo"] > 0
+    assert len(read_samples(whole / "previews" / "step-00000040.jsonl").texts) == 2
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    """What came after the checkpoint is hidden when the run goes on."""
+    for first, last in ((0, 3), (2, 4)):
+        board = TensorBoard(tmp_path, first)
+        for step in range(first + 1, last + 1):
+            board.record({"step": step, "loss": step + first / 10})
+        board.close()
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [(e.step, round(e.value, 3)) for e in events] == [(1, 1), (2, 2), (3, 3.2), (4, 4.2)]
+
+
+def test_wandb_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a stand-in that keeps what it is told; the service itself needs an account."""
+    told: list[object] = []
+
+    class FakeRun:
+        id = "abc"
+
+        def log(self, record: dict[str, object], step: int) -> None:
+            told.append((step, record))
+
+        def finish(self) -> None:
+            told.append("end")
+
+    def init(**settings: object) -> FakeRun:
+        told.append((settings["id"], settings["project"], settings["config"]))
+        return FakeRun()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    for step in (1, 2):
+        listener = WeightsAndBiases("mine", tmp_path, {"seed": 0})
+        listener.record({"step": step, "loss": 1.0})
+        listener.close()
+    config = {"seed": 0}
+    assert told[:3] == [(None, "mine", config), (1, {"step": 1, "loss": 1.0}), "end"]
+    assert told[3] == ("abc", "mine", config)
+
+
+def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
+    """The first loss is the trained model's own, and what the model settles is taken from it."""
+    trained = cwdfm.load("qm9-mask-small")
+    settings = continued(replace(RECIPES["finetune"](), batch_size=32, steps=1), trained)
+    assert (settings.source, settings.fix_first, settings.length) == ("mask", True, 32)
+    assert isinstance(trained.tokenizer, SmilesTokenizer)
+    rows = np.array([trained.tokenizer.pack(trained.tokenizer.encode("CCO"), 32)] * 9, np.int16)
+    tokens = TokenData("mine", rows[:8], rows[8:], trained.tokenizer, {}, {}, {})
+    run = Run(settings, tokens, tmp_path, torch.device("cpu"), init=trained)
+    for name, weight in trained.model.state_dict().items():
+        assert torch.equal(run.model.state_dict()[name], weight), name
+    assert run.task.model.dropout == settings.dropout
+    with pytest.raises(cwdfm.InputError, match="the model to go on from has MaskSource"):
+        Run(replace(settings, source="uniform"), tokens, tmp_path, run.device, init=trained)
+
+
+def test_flops_against_torch_s_own_count() -> None:
+    """Three times the forward pass, as PyTorch counts it; what works once a sequence apart."""
+    config, length = preset("4m", 40, dropout=0.0), 128
+    model = DiT(config)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(torch.zeros(2, length, dtype=torch.int64), torch.rand(2))
+    count = sum(p.numel() for p in model.parameters())
+    ours = training_flops(config, length, count)
+    assert ours == pytest.approx(3 * counter.get_total_flops() / (2 * length), rel=0.02)
+
+
 def test_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit(make_run(tmp_path, recipe(steps=7)), report=False)
+    fit(make_run(tmp_path, recipe(steps=7)))
     before = final_state(tmp_path)
 
     def full(*_: object) -> None:
@@ -159,16 +306,15 @@ def test_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_divergence_stops_with_a_diagnosis(tmp_path: Path) -> None:
-    fit(make_run(tmp_path, recipe(steps=7)), report=False)
+    fit(make_run(tmp_path, recipe(steps=7)))
     run = make_run(tmp_path, replace(recipe(steps=7)))
     run.resume()
     good = final_state(tmp_path)
     run.recipe = recipe(steps=40)  # go on, with weights that are no numbers
     with torch.no_grad():
         next(run.model.parameters()).fill_(torch.nan)
-    run.resume = lambda: False  # type: ignore[method-assign]
     with pytest.raises(Diverged, match=r"no longer a number by step 10.*--learning-rate"):
-        fit(run, report=False)
+        fit(run)
     kept = final_state(tmp_path)
     assert all(torch.equal(good[name], kept[name]) for name in good)
 

@@ -3,18 +3,20 @@
 Under torchrun it takes part in a group of processes.
 """
 
-import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
-import torch.distributed as dist
 
+from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.distributed import joined
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe
 from cwdfm.train.run import Run
 
-VOCAB = 12
+TOKENS = ("C", "N", "O", "F", "(", ")", "=", "1", "2")
+VOCAB = len(TOKENS) + 3
 
 
 def recipe(**changes: object) -> Recipe:
@@ -29,21 +31,35 @@ def recipe(**changes: object) -> Recipe:
         "log_every": 5,
         "validate_every": 20,
         "checkpoint_every": 7,
+        "elbo_rows": 4,
+        "previews": 2,
+        "preview_steps": 3,
     }
     return Recipe(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def make_run(out: Path, settings: Recipe) -> Run:
+def counting(offset: int = 0) -> TokenData:
     """Sequences that count upwards: 50 rows, so that epochs end inside batches."""
-    rows = (torch.arange(16) + torch.arange(60)[:, None] * 5) % VOCAB
-    return Run(settings, VOCAB, rows[:50].short(), rows[50:].short(), out, torch.device("cpu"))
+    rows = (np.arange(16) + np.arange(60)[:, None] * 5 + offset) % VOCAB
+    rows = rows.astype(np.int16)
+    return TokenData("counting", rows[:50], rows[50:], SmilesTokenizer(TOKENS), {}, {}, {})
+
+
+def make_run(out: Path, settings: Recipe) -> Run:
+    return Run(settings, counting(), out, torch.device("cpu"))
+
+
+def value(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo")
     changes = dict(pair.split("=") for pair in sys.argv[2:])
-    fit(make_run(Path(sys.argv[1]), recipe(**{k: float(v) for k, v in changes.items()})))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    with joined("cpu"):
+        run = make_run(Path(sys.argv[1]), recipe(**{k: value(v) for k, v in changes.items()}))
+        run.resume()
+        fit(run)

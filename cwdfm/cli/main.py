@@ -3,13 +3,18 @@
 import sys
 from collections.abc import Callable
 
-from cwdfm.cli import sample, train
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, sample, train
 from cwdfm.errors import InputError
 from cwdfm.train.loop import Diverged
 
 VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
+    "prepare": (prepare.main, "tokenise and pack a corpus of text"),
     "train": (train.main, "train a model by a named recipe"),
     "sample": (sample.main, "draw sequences from a trained model"),
+    "eval": (evaluate.main, "score samples and write a report with pictures"),
+    "perplexity": (perplexity.main, "bound a model's perplexity on data it has not seen"),
+    "analyze": (analyze.main, "what models and solvers do: context, updates"),
+    "demo": (demo.main, "sample the models in the box and write a report: about 3 minutes"),
 }
 
 
@@ -19,7 +24,7 @@ def main() -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: cwdfm VERB ...\n\nverbs:")
         for name, (_, help_text) in VERBS.items():
-            print(f"  {name:8} {help_text}")
+            print(f"  {name:10} {help_text}")
         print("\n`cwdfm VERB --help` tells more about one.")
         sys.exit(0 if arguments else 2)
     if arguments[0] not in VERBS:

@@ -1,6 +1,7 @@
 """`cwdfm sample MODEL --out FILE`: draw sequences from a trained model."""
 
-import json
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,56 +9,91 @@ from typing import Any, Literal
 import torch
 
 from cwdfm.cli.options import parse
+from cwdfm.cli.parts import Parts
+from cwdfm.cli.progress import Progress
+from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
+from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
-from cwdfm.solver import Corrector, Euler, Samples, sample
+from cwdfm.sample_file import SampleFile, check_format, write_samples
+from cwdfm.solver import Corrector, Euler, Info, State
+from cwdfm.times import time_grid
 from cwdfm.weight import Entropy, Neighbor, Weight
-
-FORMATS = (".jsonl", ".smi", ".txt")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Draw sequences. Sample number i of a seed is the same whatever the batch size."""
+    """Draw sequences. Sample number i of a seed is the same whatever the batch size.
 
-    model: str  # a model in the box by its name, or a folder with one
-    out: Path  # .jsonl (tokens, text and provenance), or .smi / .txt (one text a line)
+    Interrupted and started again with the same options, it goes on with what is missing; under
+    torchrun the processes share the work.
+    """
+
+    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    out: Path  # .jsonl (tokens, text, provenance), .csv, or .smi / .txt (one text a line)
     n: int = 1024  # how many samples
-    steps: int = 64
+    steps: int = 64  # of the solver
     seed: int = 0
     solver: Literal["euler", "neighbor", "entropy"] = "euler"
-    radius: int = 1  # neighbor
-    scale: float = 4.0  # neighbor
-    beta: float = 6.0  # entropy
+    radius: int = 1  # neighbor: how far a neighbour may be
+    scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
+    beta: float = 6.0  # entropy: how much one nat slows a token down
     corrector: float = 0.0  # scale of the corrector; 0 for none
-    hazard: Literal["euler", "integrated"] = "euler"
-    grid: Literal["t", "kappa"] = "t"
+    hazard: Literal["euler", "integrated"] = "euler"  # integrated: exact without a weight
+    grid: Literal["t", "kappa"] = "t"  # what the steps are even in
     temperature: float = 1.0
-    top_p: float = 1.0
-    batch_size: int = 1024
-    device: str = "auto"  # auto, cpu, cuda, ...
+    top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
+    prompt: str | None = None  # how every sample begins
+    template: str | None = None  # a sample but for holes, each * one token: 'c1ccccc1***'
+    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
 
 
 def main(arguments: list[str]) -> None:
     """Parse, sample, write."""
     first = bool(arguments) and not arguments[0].startswith("-")
-    given = ["--model", arguments[0], *arguments[1:]] if first else arguments
-    options = parse("sample MODEL", given, lambda missing: Options(missing, missing))
+    asked = ["--model", arguments[0], *arguments[1:]] if first else arguments
+    options = parse("sample MODEL", asked, lambda missing: Options(missing, missing))
+    check(options)
+    with joined(options.device) as device:
+        trained = load(options.model, device)
+        given(trained, prompt=options.prompt, template=options.template)
+        time_grid(trained.schedule, options.steps, options.grid)
+        parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
+        if rank() == 0 and options.force:
+            parts.discard()
+        todo = from_first(_todo(parts, options.n) if rank() == 0 else None)
+        start = time.perf_counter()
+        draw(trained, options, parts, todo[rank() :: world()])
+        barrier()
+        if rank() == 0:
+            head: dict[str, Any] = {
+                "options": settings(options),
+                "model": trained.card,
+                "provenance": provenance(),
+            }
+            head |= {"tokenizer": trained.tokenizer.kind, "length": trained.length}
+            head |= {"seconds": time.perf_counter() - start, "drawn": len(todo)}
+            finish(options.out, parts, head)
+
+
+def check(options: Options) -> None:
+    """Refuse what is wrong before any model is loaded."""
     check_integer("n", options.n)
-    if options.out.suffix not in FORMATS:
-        raise InputError(f"--out must end in {', '.join(FORMATS)}, got {options.out}")
+    check_format(options.out)
+    if options.batch_size:
+        check_integer("batch_size", options.batch_size)
     if options.out.exists() and not options.force:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    trained = load(options.model, device)
-    out = draw(trained, options)
-    texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
-    write(options, trained, out, texts)
-    print(f"written: {len(texts)} samples to {options.out}")
+    solver_of(options)
+
+
+def settings(options: Options) -> dict[str, Any]:
+    """What the samples depend on, apart from the model's weights."""
+    other = ("out", "batch_size", "device", "force")
+    return {name: value for name, value in asdict(options).items() if name not in other}
 
 
 def solver_of(options: Options) -> Euler:
@@ -76,39 +112,63 @@ def solver_of(options: Options) -> Euler:
     )
 
 
-def draw(trained: Pretrained, options: Options) -> Samples:
-    """The samples, with the first token given where the model was trained so."""
-    prompt = fixed = None
-    if trained.fix_first:
-        prompt = torch.full((trained.length,), trained.tokenizer.pad_id)
-        prompt[0] = trained.tokenizer.bos_id
-        fixed = torch.arange(trained.length) == 0
-    return sample(
-        trained.model,
-        trained.source,
-        trained.schedule,
+def _todo(parts: Parts, n: int) -> list[int]:
+    done = parts.open()
+    if done:
+        print(f"going on: {len(done)} of {n} samples are there")
+    return [i for i in range(n) if i not in done]
+
+
+def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -> None:
+    """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
+    share = f" (this process's {len(todo)})" if world() > 1 else ""
+    size, first = options.batch_size or fitting_batch(trained), 0
+    total = max(1, len(todo) * options.steps)
+    with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
+
+        def tick(state: State, _: Info) -> None:
+            progress.advance(len(state.index))
+
+        while first < len(todo):
+            index = todo[first : first + size]
+            try:
+                parts.add(rows(trained, options, index, tick))
+                first += size
+            except torch.OutOfMemoryError as error:
+                if size == 1:
+                    raise InputError(f"memory does not hold a single sequence: {error}") from error
+                size = max(1, size // 2)
+                progress.say(f"memory is short: going on with {size} sequences at once")
+                progress.reach(first * options.steps)
+
+
+def rows(
+    trained: Pretrained, options: Options, index: list[int], tick: Callable[[State, Info], object]
+) -> dict[int, dict[str, Any]]:
+    """The samples numbered `index`, in one batch."""
+    out = generate(
+        trained,
         solver_of(options),
-        shape=(options.n, trained.length),
+        n=len(index),
         steps=options.steps,
         seed=options.seed,
         grid=options.grid,
-        prompt=prompt,
-        fixed=fixed,
-        batch_size=options.batch_size,
+        prompt=options.prompt,
+        template=options.template,
+        index=torch.tensor(index),
+        batch_size=len(index),
+        progress=tick,
     )
+    decode = trained.tokenizer.decode
+    found = zip(index, out.tokens.tolist(), out.evaluations.tolist(), strict=True)
+    return {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in found}
 
 
-def write(options: Options, trained: Pretrained, out: Samples, texts: list[str]) -> None:
-    """One line a sample; in .jsonl behind a first line with where they come from."""
-    lines = texts
-    if options.out.suffix == ".jsonl":
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(options).items()}
-        head: dict[str, Any] = {"provenance": provenance(), "options": settings}
-        head["model"] = trained.card
-        rows = zip(texts, out.tokens.tolist(), strict=True)
-        records = [head, *({"text": text, "tokens": tokens} for text, tokens in rows)]
-        lines = [json.dumps(record) for record in records]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    part = options.out.with_name(options.out.name + ".part")
-    part.write_text("".join(line + "\n" for line in lines))
-    part.replace(options.out)
+def finish(out: Path, parts: Parts, head: dict[str, Any]) -> None:
+    """Join the pieces into the output file."""
+    done = list(parts.rows().values())
+    head["evaluations"] = sum(row["evaluations"] for row in done)
+    texts, tokens = [row["text"] for row in done], [row["tokens"] for row in done]
+    write_samples(out, SampleFile(texts, tokens, head))
+    parts.discard()
+    print(f"written: {len(done)} samples to {out}")

@@ -1,19 +1,24 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
-import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from cwdfm.cli.options import parse
-from cwdfm.data import load
+from cwdfm.cli.progress import Progress
+from cwdfm.data import TokenData
+from cwdfm.data import load as load_tokens
+from cwdfm.distributed import barrier, joined, rank, world
 from cwdfm.errors import InputError
-from cwdfm.provenance import provenance
-from cwdfm.train.finish import finish
+from cwdfm.pretrained import Pretrained, load
+from cwdfm.provenance import provenance, write_json
+from cwdfm.train.listen import Listener, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import fit
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.recipe import Recipe, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 
@@ -22,9 +27,11 @@ from cwdfm.train.run import Run
 class Options:
     """Train a model. The same command again goes on where the last checkpoint stands."""
 
-    out: Path  # folder for checkpoints, metrics and the finished model
+    out: Path  # folder for checkpoints, metrics, previews and the finished model
     recipe: Recipe
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    tensorboard: bool = True  # event files beside metrics.jsonl, if TensorBoard is installed
+    wandb: str | None = None  # a project of Weights & Biases to send metrics to
 
 
 def main(arguments: list[str]) -> None:
@@ -38,29 +45,97 @@ def main(arguments: list[str]) -> None:
         return
     name, make = arguments[0], RECIPES[arguments[0]]
     options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
-    device = _join(options.device)
-    try:
-        tokens = load(options.recipe.data, length=options.recipe.length)
-        train, valid = (torch.from_numpy(rows) for rows in (tokens.train, tokens.valid))
-        size = tokens.tokenizer.vocab_size
-        run = Run(options.recipe, size, train, valid, options.out, device)
-        fit(run)
-        if run.rank == 0 and run.step == options.recipe.steps:
-            card = {"data": tokens.name, "training": provenance()}
-            finish(run, tokens.tokenizer, card).save_pretrained(options.out / "model")
-            print(f"written: {options.out / 'model'}")
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    with joined(options.device) as device:
+        run = prepare(options, device)
+        say(f"{name}: {describe(run)}")
+        if run.resume():
+            say(f"going on from step {run.step}")
+        if rank() == 0:
+            write_json(options.out / "recipe.json", {"recipe": asdict(run.recipe), **run.card})
+        fit(run, listeners(options, run) if rank() == 0 else ())
+        if run.step < run.recipe.steps:
+            say(f"interrupted at step {run.step}; the same command goes on from there")
+            return
+        model = run.averaged()
+        if rank() == 0:
+            model.save_pretrained(options.out / "model")
+            say(f"written: {options.out / 'model'}")
 
 
-def _join(device: str) -> torch.device:
-    """The device to train on; under torchrun, join the other processes first."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if "RANK" in os.environ:
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-        if device == "cuda":
-            device = f"cuda:{os.environ['LOCAL_RANK']}"
-            torch.cuda.set_device(device)
-    return torch.device(device)
+def prepare(options: Options, device: torch.device) -> Run:
+    """The run, its data read."""
+    recipe, init = options.recipe, None
+    if recipe.init is not None:
+        init = load(recipe.init)
+        recipe = continued(recipe, init)
+    tokens = read(recipe, init)
+    say(tokens.summary())
+    return Run(recipe, tokens, options.out, device, init=init, card={"training": provenance()})
+
+
+def read(recipe: Recipe, init: Pretrained | None) -> TokenData:
+    """The recipe's data; the first process prepares them, the others find them in the cache."""
+    if rank():
+        barrier()
+    tokens = load_tokens(
+        recipe.data,
+        length=recipe.length,
+        column=recipe.column,
+        tokenizer=recipe.tokenizer if init is None else init.tokenizer,
+    )
+    if not rank():
+        barrier()
+    return tokens
+
+
+def describe(run: Run) -> str:
+    """One line on the run to come."""
+    recipe, count = run.recipe, sum(p.numel() for p in run.model.parameters())
+    epochs = recipe.steps * recipe.batch_size / len(run.train_rows)
+    return (
+        f"{count:,} parameters, {recipe.source} source, {recipe.loss} loss, {recipe.steps:,} steps "
+        f"of {recipe.batch_size:,} sequences ({epochs:.3g} epochs), on {world()} x {run.device}"
+    )
+
+
+def listeners(options: Options, run: Run) -> list[Listener]:
+    """All that shall hear of the run beside metrics.jsonl."""
+    hear: list[Listener] = [Terminal(run)]
+    if options.tensorboard and find_spec("tensorboard") is not None:
+        hear.append(TensorBoard(options.out / "tensorboard", run.step))
+    if options.wandb is not None:
+        hear.append(WeightsAndBiases(options.wandb, options.out, asdict(run.recipe)))
+    return hear
+
+
+class Terminal:
+    """A bar that moves with the steps, and a line for each record."""
+
+    def __init__(self, run: Run) -> None:
+        self.progress = Progress("training", run.recipe.steps, done=run.step)
+        self.progress.__enter__()
+
+    def step(self, step: int) -> None:
+        self.progress.advance()
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self.progress.advance(0, notes=_brief(record))
+        self.progress.say("  ".join(f"{key} {value:.5g}" for key, value in record.items()))
+
+    def close(self) -> None:
+        self.progress.__exit__(None, None, None)
+
+
+def _brief(record: Mapping[str, Any]) -> str:
+    """Loss, speed and utilisation, for beside the bar."""
+    if "loss" not in record:
+        return ""
+    notes = f"loss {record['loss']:.4f}, {record['tokens_per_second']:,.0f} tokens/s"
+    share = record.get("flop_utilisation")
+    return notes if share is None else f"{notes}, {share:.0%} of peak"
+
+
+def say(text: str) -> None:
+    """Print, on the first process alone."""
+    if rank() == 0:
+        print(text, flush=True)

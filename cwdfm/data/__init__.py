@@ -3,8 +3,13 @@
 data = load("qm9")                                  # a dataset by name
 data = load("mine.smi", tokenizer=data.tokenizer)   # molecules of one's own, QM9's vocabulary
 data.save("qm9.npz"); load("qm9.npz")               # prepared: needs neither RDKit nor packages
+
+data = load("wikitext-103", length=1024)            # a corpus by name, with its default tokenizer
+data = load("novels.tar.xz", tokenizer="gpt2")      # text of one's own
+prepare(TextFiles.of("novels.tar.xz"), "gpt2", 1024, "novels"); load("novels")
 """
 
+import glob
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +20,26 @@ from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.moses import MOSES
 from cwdfm.data.packaged import PackagedMolecules
 from cwdfm.data.qm9 import QM9
+from cwdfm.data.reading import kind_of
 from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.data.smiles_file import SmilesFile
+from cwdfm.data.text import (
+    CORPORA,
+    END,
+    ByteTokenizer,
+    CharacterTokenizer,
+    Corpus,
+    Document,
+    FastTokenizer,
+    HubCorpus,
+    TextFiles,
+    TextTokenizer,
+    find_tokenizer,
+    is_prepared,
+    prepare,
+)
+from cwdfm.data.text.load import find_corpus, load_prepared, load_text
+from cwdfm.data.text.records import Unit, is_text
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, describe
 
@@ -24,18 +47,31 @@ DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOS
 SPLIT_SEED = 42
 
 __all__ = [
+    "CORPORA",
     "DATASETS",
+    "END",
+    "ByteTokenizer",
+    "CharacterTokenizer",
+    "Corpus",
+    "Document",
+    "FastTokenizer",
+    "HubCorpus",
     "Molecules",
     "PackagedMolecules",
     "Row",
     "SmilesFile",
     "SmilesTokenizer",
     "Split",
+    "TextFiles",
+    "TextTokenizer",
     "TokenData",
     "Tokenizer",
     "cache_folder",
     "canonical",
+    "find_corpus",
+    "find_tokenizer",
     "load",
+    "prepare",
     "split_smiles",
     "tokenizer_from_json",
 ]
@@ -48,31 +84,92 @@ def load(
     limit: int | None = None,
     column: str | None = None,
     seed: int | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | str | None = None,
+    part: str | None = None,
+    documents: Unit | None = None,
+    folder: str | Path | None = None,
+    streaming: bool = False,
+    workers: int = 1,
     cache: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> TokenData:
-    """A dataset by name, a file of molecules, or a prepared `.npz`.
+    """A dataset or corpus by name, files of one's own, or what was prepared from them.
 
-    length: tokens a sequence, `<bos>` and `<eos>` included; None for the dataset's own (QM9 and
-        files 32, MOSES 64). Longer molecules are left out and counted.
-    limit: read only so many rows, the first ones; of each part, for a dataset with its own split.
-        A dataset may be sorted (QM9 is, by size), so this is for trying things out.
-    column: of a table; None for `smiles`.
-    seed: of the split; None for 42. 5% are held out.
-    tokenizer: a vocabulary to keep to, for a model that exists; molecules with other tokens are
-        left out and counted.
+    Molecules are the datasets QM9 and MOSES, `.smi`, `.smiles`, `.csv` and `.tsv` files, and
+    prepared `.npz`; text is the corpora by name, every other kind of file, folders, globs, and
+    folders that `prepare` wrote. A `.txt` file is one SMILES a line, unless a tokenizer of text is
+    given, by name or as an object: then it is text.
+
+    length: tokens a sequence; None for the dataset's own (QM9 and files of molecules 32, MOSES 64,
+        text 1024, LM1B 128, text8 256). `<bos>` and `<eos>` of molecules count, and longer
+        molecules are left out and counted; text is cut.
+    limit: read only so many rows or documents, the first ones; of each part, for a dataset with its
+        own split. A dataset may be sorted (QM9 is, by size), so this is for trying things out.
+    column: of a table or parquet, the field of JSON lines; None for `smiles`, for text `text`.
+    seed: of the split; None for 42. 5% are held out where the dataset has no split of its own.
+    tokenizer: for molecules a vocabulary to keep to, for a model that exists; molecules with other
+        tokens are left out and counted. For text one of `find_tokenizer`'s, or its name; "chars"
+        for the characters of the corpus; None for the corpus's default, GPT-2's (text8: "chars").
     cache: keep the prepared data under `$CWDFM_CACHE`, or `~/.cache/cwdfm`, and find them there.
-    progress: is told how many rows have been read, every 1,000.
+    progress: is told how many rows or documents have been read, every so often.
 
-    A prepared file is what it is: options that would change it are refused.
+    Of text only:
+    part: "train", "valid" or "test" (files of one's own: "all"), all of it as `valid`, to evaluate.
+    documents: what is one document in plain text files: "file" (the default), "paragraphs" between
+        blank lines, or "lines".
+    folder: that holds the corpus's files; None for `$CWDFM_DATA/NAME`, if there is one, else the
+        hub.
+    streaming: from the hub, without storing it first.
+    workers: processes that tokenise; a script of your own then needs `if __name__ == "__main__":`.
+
+    What was prepared is what it is: options that would change it are refused.
     """
     if not isinstance(name_or_path, str | Path):
         raise InputError(
-            f"give a dataset by name ({', '.join(map(repr, DATASETS))}) or by path, "
+            f"give a dataset by name ({', '.join(map(repr, [*DATASETS, *CORPORA]))}) or by path, "
             f"got {describe(name_or_path)}"
         )
     path = Path(name_or_path)
+    if _is_text(name_or_path, tokenizer):
+        if tokenizer is not None and not isinstance(tokenizer, TextTokenizer | str):
+            raise InputError(
+                f"text needs a tokenizer of text, such as 'gpt2', 'bytes', 'chars' or a path, got "
+                f"{tokenizer!r}"
+            )
+        if is_prepared(path):
+            return load_prepared(
+                path, length=length, tokenizer=tokenizer, part=part, limit=limit, seed=seed
+            )
+        corpus = find_corpus(
+            name_or_path,
+            CORPORA,
+            column=column,
+            documents=documents,
+            folder=folder,
+            streaming=streaming,
+        )
+        return load_text(
+            corpus,
+            length=length,
+            tokenizer=tokenizer,
+            part=part,
+            limit=limit,
+            seed=seed,
+            workers=workers,
+            cache=cache,
+            progress=progress,
+        )
+    only_text = {
+        "part": part,
+        "documents": documents,
+        "folder": folder,
+        "streaming": streaming or None,
+    }
+    if given := [name for name, value in only_text.items() if value is not None]:
+        raise InputError(
+            f"{', '.join(given)} is for text, and {str(name_or_path)!r} is read as molecules; "
+            f"leave it out, or give tokenizer= for a .txt file of text"
+        )
     if path.suffix == ".npz":
         return _prepared(path, length, limit, column, seed, tokenizer)
     dataset = _find(name_or_path, column)
@@ -97,6 +194,18 @@ def load(
     return cached(dataset.name, [dataset.name, source, vocabulary], make)
 
 
+def _is_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:
+    """Whether to read text; molecules else."""
+    if str(name_or_path) in DATASETS:
+        return False
+    path = Path(name_or_path)
+    if str(name_or_path) in CORPORA or path.is_dir() or glob.has_magic(str(name_or_path)):
+        return True
+    if kind_of(path) == ".txt":
+        return isinstance(tokenizer, TextTokenizer | str)
+    return path.is_file() and is_text(path)
+
+
 def _find(name_or_path: str | Path, column: str | None) -> Molecules:
     if isinstance(name_or_path, str) and name_or_path in DATASETS:
         if column is not None:
@@ -107,10 +216,11 @@ def _find(name_or_path: str | Path, column: str | None) -> Molecules:
         return DATASETS[name_or_path]
     path = Path(name_or_path)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is neither a dataset nor a file"
         raise InputError(
-            f"{str(name_or_path)!r} {what}; give one of {', '.join(map(repr, DATASETS))}, "
-            f"or the path of a file (.smi, .txt, .csv, .tsv, also .gz; or a prepared .npz)"
+            f"{str(name_or_path)!r} is neither a dataset nor a file; give one of "
+            f"{', '.join(map(repr, [*DATASETS, *CORPORA]))}, or the path of a file (molecules: "
+            f".smi, .txt, .csv, .tsv, a prepared .npz; text: .txt with tokenizer=, .jsonl, "
+            f".parquet, .tar, a folder; also compressed)"
         )
     return SmilesFile.of(path, column)
 
@@ -121,7 +231,7 @@ def _prepared(
     limit: int | None,
     column: str | None,
     seed: int | None,
-    tokenizer: Tokenizer | None,
+    tokenizer: Tokenizer | str | None,
 ) -> TokenData:
     data = TokenData.load(path)
     asked = {"length": length, "limit": limit, "column": column, "seed": seed}

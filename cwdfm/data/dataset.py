@@ -20,23 +20,28 @@ from cwdfm.errors import InputError
 FORMAT = 1
 _MAGIC = "cwdfm.TokenData"
 _ARRAYS = ("train", "valid")
+_ROWS = 1 << 12  # at a time
 
 Split = Literal["train", "valid"]
-Tokens = NDArray[np.int16] | NDArray[np.int32]
+Tokens = NDArray[np.int16] | NDArray[np.uint16] | NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
-    """Training and held-out sequences, each `<bos> tokens <eos> <pad> ...`.
+    """Training and held-out sequences.
 
-    The rows of each split are in random order, so that a prefix of them is a fair sample.
+    Molecules: each `<bos> tokens <eos> <pad> ...`, the rows of each split in random order, so that
+    a prefix of them is a fair sample. `report` counts rows: `read` is the sum of all the others but
+    `kept`, and `kept` = `train` + `valid`. For each reason to leave rows out, `examples` shows a
+    few of them.
 
-    `report` counts rows: `read` is the sum of all the others but `kept`, and `kept` = `train` +
-    `valid`. For each reason to leave rows out, `examples` shows a few of them.
+    Text: windows over documents joined by end tokens, memory-mapped; those to train on in the
+    corpus's order, the held-out ones in random order. `report` says what each of its counts is
+    (see `cwdfm.data.text.pack`).
     """
 
     name: str
-    train: Tokens  # [n, N], int16, or int32 for a vocabulary beyond int16
+    train: Tokens  # [n, N], of `token_dtype`
     valid: Tokens  # [m, N]
     tokenizer: Tokenizer
     report: dict[str, int]
@@ -51,32 +56,34 @@ class TokenData:
                     f"{split} must be a {token_dtype(size)} array [rows, length], both splits of "
                     f"one length, got {x.dtype} of shape {x.shape}"
                 )
-            if x.size and not (x.min() >= 0 and x.max() < size):
+            # A mapped file was checked when it was written, and may be larger than the memory.
+            if x.size and not isinstance(x, np.memmap) and not (x.min() >= 0 and x.max() < size):
                 raise InputError(
                     f"{split} holds ids from {x.min()} to {x.max()}, the tokenizer has "
                     f"0..{size - 1}; encode the data with the tokenizer that goes with it"
                 )
-        if not len(self.train):
-            raise InputError("train is empty; give at least one sequence")
+        if not len(self.train) and not len(self.valid):
+            raise InputError("train and valid are empty; give at least one sequence")
 
     @property
     def length(self) -> int:
         """N, special tokens included."""
         return int(self.train.shape[1])
 
-    def texts(self, split: Split) -> list[str]:
-        """The decoded sequences of a split; for molecules, their canonical SMILES."""
+    def texts(self, split: Split, limit: int | None = None) -> list[str]:
+        """The decoded sequences of a split, the first `limit`; for molecules, canonical SMILES."""
         if split not in _ARRAYS:
             raise InputError(f"split must be one of 'train', 'valid', got {split!r}")
         rows: Tokens = self.train if split == "train" else self.valid
-        return [self.tokenizer.decode(row) for row in rows.tolist()]
+        return [self.tokenizer.decode(row) for row in rows[:limit].tolist()]
 
     def summary(self) -> str:
         """What was read, kept and left out, for people: one line a count, examples below it."""
         head = (
-            f"{self.name}: {self.report['kept']:,} of {self.report['read']:,} rows kept, "
-            f"{len(self.train):,} to train on, {len(self.valid):,} held out; "
-            f"length {self.length}, {self.tokenizer.vocab_size} tokens"
+            f"{self.name}: {self.report['kept']:,} of {self.report['read']:,} "
+            f"{self.source.get('unit', 'rows')} kept; {len(self.train):,} sequences to train on, "
+            f"{len(self.valid):,} held out; length {self.length}, "
+            f"{self.tokenizer.vocab_size:,} kinds of tokens"
         )
         lines = [head]
         for reason, count in self.report.items():
@@ -88,7 +95,7 @@ class TokenData:
     @property
     def fingerprint(self) -> str:
         """A SHA-256 of the sequences and the tokenizer: what a model sees, on every machine."""
-        return _checksum({"tokenizer": self.tokenizer.to_json()}, self._arrays())
+        return _checksum({"tokenizer": self.tokenizer.identity}, self._arrays())
 
     def _arrays(self) -> dict[str, Tokens]:
         return {"train": self.train, "valid": self.valid}
@@ -156,17 +163,20 @@ class TokenData:
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smaller of int16 and int32 that holds every id."""
-    return np.dtype(np.int16 if vocab_size <= 1 << 15 else np.int32)
+    """The smallest of int16, uint16 and int32 that holds every id."""
+    if vocab_size <= 1 << 15:
+        return np.dtype(np.int16)
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
 def _checksum(metadata: dict[str, Any], arrays: dict[str, Tokens]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in _ARRAYS:
         x = arrays[name]
-        little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
-        digest.update(f"{name} {little.dtype.str} {x.shape}".encode())
-        digest.update(little.tobytes())
+        little = x.dtype.newbyteorder("<")
+        digest.update(f"{name} {little.str} {x.shape}".encode())
+        for start in range(0, len(x), _ROWS):  # in parts, for files larger than the memory
+            digest.update(np.ascontiguousarray(x[start : start + _ROWS], dtype=little).data)
     return digest.hexdigest()
 
 

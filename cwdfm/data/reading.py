@@ -1,24 +1,30 @@
-"""Text files line by line and column by column, plain or gzipped; bad ones are refused by line."""
+"""Files line by line and column by column, plain or compressed; bad ones are refused by line."""
 
+import bz2
 import csv
 import gzip
 import hashlib
+import io
+import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO, cast
+from typing import IO, BinaryIO, cast
 
+from cwdfm.data.zst import ZstReader
 from cwdfm.errors import InputError
 
+COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstandard"}
+_BROKEN = (EOFError, zlib.error, lzma.LZMAError, OSError)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def kind_of(path: Path) -> str:
-    """The ending that says how to read a file: `.smi`, `.csv`, ...; a final `.gz` is set aside."""
-    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    """The ending that says how to read a file: `.smi`, `.csv`, ...; `.gz`, `.xz`, ... set aside."""
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
 
 
 def is_table(path: Path) -> bool:
@@ -28,31 +34,63 @@ def is_table(path: Path) -> bool:
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file, line ends as they are."""
-    line, number = "", 0
+    with opened(path) as file:
+        yield from decoded(file, str(path))
+
+
+@contextmanager
+def opened(path: Path, ending: str | None = None) -> Iterator[BinaryIO]:
+    """A file to read bytes from, decompressed as its ending says; a broken one is refused."""
+    ending = path.suffix.lower() if ending is None else ending
+    with readable(path):
+        try:
+            with path.open("rb") as raw, _decompressed(raw, ending) as file:
+                yield file
+        except _BROKEN as error:
+            # What the operating system says comes with a number, what a decompressor says without.
+            if getattr(error, "errno", None) is not None:
+                raise
+            after = "".join(f", {note}" for note in getattr(error, "__notes__", []))
+            raise InputError(
+                f"{path} is not a whole {COMPRESSED.get(ending, 'archive')} file{after}: {error}; "
+                f"copy it again, or drop the ending {ending} if it is plain text"
+            ) from error
+
+
+def _decompressed(raw: BinaryIO, ending: str) -> BinaryIO:
+    if ending == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+    if ending == ".xz":
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    if ending == ".bz2":
+        return cast(BinaryIO, bz2.BZ2File(raw))
+    if ending == ".zst":
+        return cast(BinaryIO, io.BufferedReader(ZstReader(raw)))
+    return raw
+
+
+def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[str]:
+    """The lines of a file of UTF-8 bytes, which is closed behind the last.
+
+    `place` names it in messages, `newline` is `open`'s.
+    """
+    number = 0
     try:
-        with _open(path) as file:
-            for line in file:
+        with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline) as text:
+            for line in text:
                 number += 1
                 # Undecodable bytes arrive as surrogates, so that the line can be named.
                 if not line.isascii():
                     line.encode()
                 yield line
     except UnicodeEncodeError as error:
-        byte = ord(line[error.start]) & 0xFF
+        byte = ord(error.object[error.start]) & 0xFF
         raise InputError(
-            f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8 text; save the file as UTF-8"
+            f"{place}, line {number}: byte 0x{byte:02x} is not UTF-8 text; save the file as UTF-8"
         ) from None
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"{path} is not a whole gzip file, after line {number}: {error}; copy it again, "
-            f"or drop the ending .gz if it is plain text"
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror or error}; check the path and its permissions"
-        ) from error
+    except _BROKEN as error:
+        error.add_note(f"after line {number}")  # `opened` tells it
+        raise
 
 
 def column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
@@ -87,13 +125,6 @@ def _find(wanted: str, names: list[str]) -> int | None:
         return names.index(wanted)
     same = [i for i, name in enumerate(names) if name.lower() == wanted.lower()]
     return same[0] if len(same) == 1 else None
-
-
-def _open(path: Path) -> TextIO:
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    return cast(
-        TextIO, opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
-    )
 
 
 def sha256(path: Path) -> str:

@@ -1,7 +1,7 @@
 """SMILES: the regex tokenizer."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -91,7 +91,17 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
                 f"that has them"
             ) from None
 
+    def pack(self, ids: list[int], length: int) -> list[int]:
+        """`<bos> ids <eos> <pad> ...`, `length` ids in all."""
+        if len(ids) + 2 > length:
+            raise InputError(
+                f"{len(ids)} tokens with <bos> and <eos> do not fit into length {length}; "
+                f"leave the sequence out or use length >= {len(ids) + 2}"
+            )
+        return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
+
     def decode(self, ids: Iterable[int]) -> str:
+        """The molecule up to the first end token; begin and padding tokens leave no trace."""
         out = []
         for i in map(int, ids):
             if i == self.eos_id:
@@ -104,6 +114,31 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
             if i >= len(SPECIAL):
                 out.append(self.tokens[i - len(SPECIAL)])
         return "".join(out)
+
+    def holes(self, template: str) -> list[int | None]:
+        """Every `*` is one free token: `c1ccccc1***` is benzene and three more.
+
+        So the wildcard atom cannot be a fixed token of a template.
+        """
+        tokens = split_smiles(template)
+        if "*" not in tokens:
+            raise InputError(
+                f"the template {template!r} has no holes; write * for each token to fill in, as in "
+                f"'c1ccccc1***'"
+            )
+        ids = iter(self.encode("".join(token for token in tokens if token != "*")))
+        return [None if token == "*" else next(ids) for token in tokens]
+
+    def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
+        """`<bos> ids`, behind them `<eos> <pad> ...` or free tokens."""
+        if len(ids) + 2 > length:
+            raise InputError(
+                f"{len(ids)} tokens are given, and the model's sequences of {length} have room for "
+                f"{length - 2} beside <bos> and <eos>; give fewer"
+            )
+        free = length - len(ids) - 1
+        end = [self.eos_id] + [self.pad_id] * (free - 1) if whole else [None] * free
+        return [self.bos_id, *ids, *end]
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "special": list(SPECIAL), "tokens": list(self.tokens)}

@@ -1,7 +1,7 @@
 """Tokenizers: text to ids and back, with a vocabulary that travels with the data and the model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from cwdfm.errors import InputError
@@ -13,15 +13,16 @@ class Tokenizer(ABC):
     """Text to ids 0..vocab_size-1 and back.
 
     A subclass names its kind, `class SmilesTokenizer(Tokenizer, kind="smiles")`, under which it is
-    stored and found again by `tokenizer_from_json`.
+    stored and found again by `tokenizer_from_json`; an abstract one has none.
     """
 
     kind: ClassVar[str]
 
-    def __init_subclass__(cls, kind: str, **options: Any) -> None:
+    def __init_subclass__(cls, kind: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.kind = kind
-        _KINDS[kind] = cls
+        if kind is not None:
+            cls.kind = kind
+            _KINDS[kind] = cls
 
     @property
     @abstractmethod
@@ -36,12 +37,12 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def bos_id(self) -> int:
-        """The first token of every sequence."""
+        """The token before the first one of a molecule or a document."""
 
     @property
     @abstractmethod
     def eos_id(self) -> int:
-        """The token that ends a sequence; whatever follows it is no part of the text."""
+        """The token that ends a molecule or a document."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -49,25 +50,33 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text up to the first end token; begin and padding tokens leave no trace."""
+        """The text of a sequence: of a molecule, or of the documents in a window of text."""
+
+    @abstractmethod
+    def holes(self, template: str) -> list[int | None]:
+        """The ids of a template for infilling; None stands for each free token."""
+
+    @abstractmethod
+    def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
+        """A sequence to sample, around given tokens and holes (None).
+
+        With `whole` they are all there is of it; else they are how it begins, and the rest up to
+        `length` is free. InputError if there is no room for them.
+        """
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Everything `tokenizer_from_json` needs, `kind` included."""
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells tokenizers apart, for checksums and caches: short, the same everywhere."""
+        return self.to_json()
+
     @classmethod
     @abstractmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
-
-    def pack(self, ids: list[int], length: int) -> list[int]:
-        """`<bos> ids <eos> <pad> ...`, `length` ids in all."""
-        if len(ids) + 2 > length:
-            raise InputError(
-                f"{len(ids)} tokens with <bos> and <eos> do not fit into length {length}; "
-                f"leave the sequence out or use length >= {len(ids) + 2}"
-            )
-        return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
 
 
 def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:

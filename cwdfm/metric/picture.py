@@ -12,12 +12,10 @@ from typing import Any
 
 from cwdfm.chemistry import parse
 from cwdfm.errors import InputError, describe, load_extra
+from cwdfm.metric.figure import check_png, figure_of, save_figure, solver_styles, write_png
 from cwdfm.metric.molecule import FoldCounts, MoleculeScores, check_texts
 
-# A solver keeps its colour and marker in every picture, whatever follows its name.
-_STYLES = {"Euler": ("#333333", "o"), "Neighbor": ("#009988", "s"), "Entropy": ("#EE7733", "^")}
-_MORE = [("#0077BB", "D"), ("#CC3377", "v"), ("#33BBEE", "P"), ("#AA9900", "X"), ("#997755", "*")]
-_DATA, _SAMPLES, _DPI = "#BBBBBB", "#009988", 110
+_DATA, _SAMPLES = "#BBBBBB", "#009988"
 _INVALID, _LABEL, _FRAME = "#BB3333", "#333333", "#E8E8E8"
 _CELL, _DRAWN = 200, 170  # pixels of a square cell, and of the drawing's height in it
 _PIL = ("Image", "ImageDraw", "ImageFont")
@@ -31,7 +29,7 @@ def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 8) -> None:
     keeps its cell, marked as invalid.
     """
     check_texts("smiles", smiles)
-    _check_png(path)
+    check_png(path)
     if not isinstance(columns, int) or not 1 <= columns <= _TALLEST // _CELL:
         raise InputError(f"columns must be an integer in 1..{_TALLEST // _CELL}, got {columns!r}")
     columns = min(columns, len(smiles))
@@ -57,7 +55,7 @@ def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 8) -> None:
         canvas.rectangle((left, top, left + _CELL - 1, top + _CELL - 1), outline=_FRAME)
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
-    _write(path, buffer.getvalue())
+    write_png(path, buffer.getvalue())
 
 
 def _depict(molecule: Any) -> bytes:
@@ -107,7 +105,7 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
             f"points were counted in folds of {' and '.join(f'{s:,}' for s in sizes)} samples and "
             f"cannot share an axis; score all of them with one fold_size"
         )
-    _check_png(path)
+    check_png(path)
     twice = [key for key, n in Counter((p.solver, p.steps) for p in points).items() if n > 1]
     if twice:
         raise InputError(
@@ -115,10 +113,10 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
             f"for a solver and number of steps, or name the solvers apart"
         )
     names = ["valid", "unique"] + ["novel"] * all(p.scores.novel is not None for p in points)
-    figure = _figure(4.2 * len(names), 3.9)
+    figure = figure_of(4.2 * len(names), 3.9)
     axes = figure.subplots(1, len(names), sharey=True)
     steps = sorted({p.steps for p in points})
-    styles = _styles(list(dict.fromkeys(p.solver for p in points)))
+    styles = solver_styles(list(dict.fromkeys(p.solver for p in points)))
     for axis, name in zip(axes, names, strict=True):
         for solver, (color, marker) in styles.items():
             line = sorted((p for p in points if p.solver == solver), key=lambda p: p.steps)
@@ -143,25 +141,16 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
     axes[0].legend(fontsize=8)
     if title is not None:
         figure.suptitle(title)
-    _save(figure, path)
-
-
-def _styles(solvers: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A colour and marker for each solver: by its first word if that is known and still free."""
-    left, more, styles = dict(_STYLES), iter(_MORE * len(solvers)), {}
-    for solver in solvers:
-        known = next((name for name in left if solver.lower().startswith(name.lower())), None)
-        styles[solver] = left.pop(known) if known else next(more)
-    return styles
+    save_figure(figure, path)
 
 
 def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str | None = None) -> None:
     """Draw what `histograms` returned: the data's and the samples' shares side by side."""
     if not isinstance(result, Mapping) or "features" not in result:
         raise InputError(f"result must be what histograms() returned, got {describe(result)}")
-    _check_png(path)
+    check_png(path)
     features = result["features"]
-    figure = _figure(13, 6.6)
+    figure = figure_of(13, 6.6)
     axes = list(figure.subplots(2, 3).flat)
     for axis, (name, feature) in zip(axes, features.items(), strict=False):
         bins = _bins(feature)
@@ -181,7 +170,7 @@ def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str | None =
     _legend(axes[len(features)], result)
     if title is not None:
         figure.suptitle(title)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _bins(feature: Mapping[str, Any]) -> list[str]:
@@ -201,29 +190,3 @@ def _legend(axis: Any, result: Mapping[str, Any]) -> None:
         label = f"{name}: {size['valid']:,} valid of {size['given']:,}"
         axis.bar([0], [0], color=color, label=label)
     axis.legend(loc="center", frameon=False, fontsize=11)
-
-
-def _figure(width: float, height: float) -> Any:
-    """A figure of its own, without pyplot: no window, no global state."""
-    return load_extra("matplotlib.figure", "plot").Figure((width, height), layout="constrained")
-
-
-def _save(figure: Any, path: Path) -> None:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    _write(path, buffer.getvalue())
-
-
-def _check_png(path: Path) -> None:
-    if path.suffix.lower() != ".png":
-        raise InputError(f"path must end in .png, got {str(path)!r}; pictures are PNG files")
-
-
-def _write(path: Path, png: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(png)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

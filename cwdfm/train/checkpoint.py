@@ -1,8 +1,10 @@
 """Checkpoints that survive: written whole or not at all, known by checksum, the last few kept.
 
-A checkpoint is a folder `step-00001000` with tensors in `state.safetensors` and everything else in
-`meta.json`, checksum included. It is written under another name and renamed when complete, so a
-process killed at any moment leaves whole checkpoints only.
+A checkpoint is a folder `step-00001000`: the model as it is used (`model.safetensors` and
+`config.json`: a folder like any other trained model's), what training needs beside it
+(`training.safetensors`) and the rest in `meta.json`, checksums included. It is written under
+another name and renamed when complete, so a process killed at any moment leaves whole checkpoints
+only.
 """
 
 import hashlib
@@ -16,24 +18,32 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError, load_extra
+from cwdfm.pretrained import Pretrained
 
-FORMAT = 1
+FORMAT = 2
+_WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: dict[str, Tensor], meta: dict[str, Any], keep: int
+    folder: Path,
+    step: int,
+    model: Pretrained,
+    tensors: dict[str, Tensor],
+    meta: dict[str, Any],
+    keep: int,
 ) -> Path:
-    """Write checkpoint `step` into folder, then drop all but the newest `keep`."""
+    """Write checkpoint `step`, then drop all but the newest `keep` and the best one."""
     final = folder / f"step-{step:08d}"
     part = folder / f".part-{step:08d}"
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
+        model.save_pretrained(part)
         load_extra("safetensors.torch", "cli").save_file(
-            {k: v.contiguous().cpu() for k, v in tensors.items()}, part / "state.safetensors"
+            {k: v.contiguous().cpu() for k, v in tensors.items()}, part / _TRAINING
         )
-        digest = _digest(part / "state.safetensors")
-        record = {"format": FORMAT, "step": step, "sha256": digest, **meta}
+        digests = {file.name: _digest(file) for file in sorted(part.iterdir())}
+        record = {"format": FORMAT, "step": step, "sha256": digests, **meta}
         (part / "meta.json").write_text(json.dumps(record, indent=2))
         for file in part.iterdir():
             _sync(file)
@@ -46,7 +56,8 @@ def save_checkpoint(
             f"Free some space and start again with the same command"
         ) from error
     for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+        if old.name != f"step-{meta['best_step']:08d}":
+            shutil.rmtree(old)
     return final
 
 
@@ -55,27 +66,33 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-????????"))
 
 
-def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and meta of the newest checkpoint that is undamaged; None if there is none.
+def load_latest(
+    folder: Path,
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
+    """Averaged weights, tensors and meta of the newest undamaged checkpoint; None without one.
 
     A damaged one is passed over with a warning.
     """
     for path in reversed(checkpoints(folder)):
         try:
             meta: dict[str, Any] = json.loads((path / "meta.json").read_text())
-            if meta["sha256"] != _digest(path / "state.safetensors"):
-                raise ValueError("its checksum does not match")
-        except (OSError, ValueError, KeyError) as error:
+            if meta["format"] != FORMAT:
+                raise InputError(
+                    f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT}; "
+                    f"go on with the version that wrote it, or give another --out"
+                )
+            for name, digest in meta["sha256"].items():
+                if digest != _digest(path / name):
+                    raise ValueError(f"the checksum of {name} does not match")
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             warnings.warn(
                 f"checkpoint {path} is damaged ({error}); using the one before", stacklevel=2
             )
             continue
-        if meta["format"] > FORMAT:
-            raise InputError(
-                f"checkpoint {path} has format {meta['format']}, newer than this version's "
-                f"{FORMAT}; update the library"
-            )
-        return load_extra("safetensors.torch", "cli").load_file(path / "state.safetensors"), meta
+        load = load_extra("safetensors.torch", "cli").load_file
+        return load(path / _WEIGHTS), load(path / _TRAINING), meta
     return None
 
 

@@ -1,68 +1,126 @@
-"""The training loop: steps, validation, checkpoints and log, until done or told to stop."""
+"""The training loop: steps, validation, checkpoints and records, until done or told to stop."""
 
-import json
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cwdfm.distributed import from_first, rank, world
+from cwdfm.train.listen import JsonLines, Listener
 from cwdfm.train.optimise import learning_rate
 from cwdfm.train.run import Run
+from cwdfm.train.speed import peak_flops, training_flops
+from cwdfm.train.validate import validate
+
+AGREE_EVERY = 10  # steps between questions whether all processes shall stop
 
 
 class Diverged(RuntimeError):
     """The loss is no longer a number, or has exploded."""
 
 
-def fit(run: Run, *, report: bool = True) -> None:
-    """Train to the recipe's last step, from wherever the run stands.
+def fit(run: Run, listeners: Sequence[Listener] = ()) -> None:
+    """Train to the recipe's last step, from wherever the run stands (see `Run.resume`).
 
     SIGTERM and SIGINT finish the step, save and return. A loss that is no number, or ten times its
     start, stops the run with the last good checkpoint kept.
     """
     recipe = run.recipe
-    if run.resume() and report and run.rank == 0:
-        print(f"going on from step {run.step}")
-    log = Log(run.out / "metrics.jsonl", run.step) if run.rank == 0 else None
-    ceiling = 10 * math.log(run.task.source.num_tokens) + 10
-    start, first = time.perf_counter(), run.step
+    hear: list[Listener] = list(listeners) if rank() == 0 else []
+    if rank() == 0:
+        hear.append(JsonLines(run.out / "metrics.jsonl", run.step))
+    clock = Clock(run)
     losses: list[Tensor] = []
-    with interruptible() as stop:
-        while run.step < recipe.steps and not stop:
-            losses.append(run.train_step())
-            last = run.step == recipe.steps
-            record: dict[str, Any] = {"step": run.step}
-            if run.step % recipe.log_every == 0 or last or stop:
-                loss = float(torch.stack(losses).mean())
-                losses.clear()
-                if not loss < ceiling:
-                    raise Diverged(diagnosis(run, loss))
-                rate = (run.step - first) / (time.perf_counter() - start)
-                record |= {"loss": loss, "learning_rate": learning_rate(recipe, run.step - 1)}
-                record |= {"tokens_per_second": rate * recipe.batch_size * recipe.length}
-            if run.step % recipe.validate_every == 0 or last:
-                record["validation_loss"] = run.validation_loss()
-                run.best = min(run.best, record["validation_loss"])
-            if run.step % recipe.checkpoint_every == 0 or last or stop:
-                run.save()
-            if log is not None and len(record) > 1:
-                log.write(record, show=report)
+    with interruptible() as caught:
+        try:
+            while run.step < recipe.steps:
+                losses.append(run.train_step())
+                last, stop = run.step == recipe.steps, agreed(run.step, caught)
+                for listener in hear:
+                    listener.step(run.step)
+                record: dict[str, Any] = {"step": run.step}
+                if run.step % recipe.log_every == 0 or last or stop:
+                    loss = float(torch.stack(losses).mean())
+                    losses.clear()
+                    check_sane(run, loss)
+                    rate = learning_rate(recipe, run.step - 1)
+                    record |= {"loss": loss, "learning_rate": rate} | clock.read()
+                better = False
+                if run.step % recipe.validate_every == 0 or last:
+                    with clock.stopped():
+                        record |= validate(run)
+                    better = note_best(run, record["validation_loss"])
+                if run.step % recipe.checkpoint_every == 0 or last or stop or better:
+                    with clock.stopped():
+                        run.save()
+                if len(record) > 1:
+                    for listener in hear:
+                        listener.record(record)
+                if stop:
+                    return
+        finally:
+            for listener in hear:
+                listener.close()
 
 
-def diagnosis(run: Run, loss: float) -> str:
-    """What to say when a run diverged."""
+def note_best(run: Run, loss: float) -> bool:
+    """Keep account of the lowest validation loss; whether this is it."""
+    if not loss < run.best:
+        return False
+    run.best, run.best_step = loss, run.step
+    return True
+
+
+def check_sane(run: Run, loss: float) -> None:
+    """Stop a run whose loss is no number, or ten times what knowing nothing costs."""
+    if loss < 10 * math.log(run.task.source.num_tokens) + 10:
+        return
     kind = "is no longer a number" if math.isnan(loss) else f"has exploded to {loss:.3g}"
-    return (
+    raise Diverged(
         f"the loss {kind} by step {run.step} (learning rate "
         f"{learning_rate(run.recipe, run.step - 1):.2g}); the last checkpoint before it is kept. "
         f"Try a smaller --learning-rate, a longer --warmup, or --precision float32"
     )
+
+
+def agreed(step: int, caught: list[int]) -> bool:
+    """Whether to stop: alone at once, in a group all at the same step, as the first one says."""
+    if world() == 1:
+        return bool(caught)
+    return step % AGREE_EVERY == 0 and bool(from_first(bool(caught)))
+
+
+class Clock:
+    """Training speed since the last reading, validation and saving not counted."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.first, self.start = run, run.step, time.perf_counter()
+        parameters = sum(p.numel() for p in run.model.parameters())
+        self.flops = training_flops(run.task.model, run.recipe.length, parameters)
+        self.peak = peak_flops(run.device)
+
+    def read(self) -> dict[str, float]:
+        """Tokens a second, and the share of the device's peak where that is known."""
+        now = time.perf_counter()
+        done = (self.run.step - self.first) * self.run.recipe.batch_size * self.run.recipe.length
+        speed = done / (now - self.start)
+        self.first, self.start = self.run.step, now
+        record = {"tokens_per_second": speed}
+        if self.peak is not None:
+            record["flop_utilisation"] = speed * self.flops / (self.peak * world())
+        return record
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Leave out the time of what happens meanwhile."""
+        before = time.perf_counter()
+        yield
+        self.start += time.perf_counter() - before
 
 
 @contextmanager
@@ -78,23 +136,3 @@ def interruptible() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class Log:
-    """Metrics, a JSON object a line; on resuming, lines beyond the checkpoint are taken back."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        part = path.with_suffix(".part")
-        part.write_text("".join(line + "\n" for line in kept))
-        part.replace(path)
-
-    def write(self, record: dict[str, Any], *, show: bool) -> None:
-        """Append a record, and print it."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        if show:
-            print("  ".join(f"{key} {value:.6g}" for key, value in record.items()), flush=True)

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from cwdfm.train.parallel import own
 from cwdfm.train.recipe import Recipe
 
 
@@ -42,5 +43,5 @@ class Average:
     def update(self, model: nn.Module, step: int) -> None:
         """Move the average towards the model after optimiser step number `step` (from 0)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        current = [p.detach() for p in model.parameters()]
-        torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
+        averaged = [own(w) for w in self.weights.values()]
+        torch._foreach_lerp_(averaged, [own(p.detach()) for p in model.parameters()], 1 - decay)

@@ -4,18 +4,20 @@ Recipes are functions that return one (`recipes.py`); `build` turns a recipe and
 the objects it names. A field's help text is the comment behind it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from cwdfm.errors import InputError, check_choice, check_positive
+from cwdfm.errors import InputError, check_choice, check_integer, check_positive
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.model.dit import DiTConfig
 from cwdfm.model.presets import preset
 from cwdfm.path import ContextPath, MixturePath, Path
+from cwdfm.pretrained import Pretrained
 from cwdfm.schedule import Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.train.parallel import Parallel
 from cwdfm.weight import Neighbor
 
 
@@ -23,8 +25,12 @@ from cwdfm.weight import Neighbor
 class Recipe:
     """One training run. Steps are optimiser steps; batch_size is global, over all processes."""
 
-    data: str = "qm9"  # a data set's name, a file of SMILES, or a prepared file
+    data: str = "qm9"  # a dataset's name, files of one's own, or what was prepared from them
+    column: str | None = None  # of a table of one's own; None for `smiles`, for text `text`
+    tokenizer: str | None = None  # of text: gpt2, bytes, chars, a folder, a hub name; None: its own
     length: int = 32  # tokens a sequence
+
+    init: str | None = None  # go on from this trained model: its network, source and vocabulary
 
     source: Literal["mask", "uniform"] = "uniform"  # where the flow starts
     power: float = 2.0  # kappa = t^power
@@ -56,18 +62,25 @@ class Recipe:
     ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
     compile: bool = False  # torch.compile the model
+    parallel: Parallel = "ddp"  # under torchrun: copies of the model, or shares of it (fsdp)
     seed: int = 0
 
     log_every: int = 100
     validate_every: int = 1000
     checkpoint_every: int = 1000
-    keep: int = 2  # checkpoints kept beside the best
+    keep: int = 2  # checkpoints kept, beside the best
+    validation_rows: int = 2048  # held-out sequences for the validation loss
+    elbo_rows: int = 256  # held-out sequences for the likelihood bound; 0 for none
+    previews: int = 64  # samples drawn at each validation; 0 for none
+    preview_steps: int = 64  # Euler steps of the previews
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
             check_positive(name, getattr(self, name), "an integer >= 1")
         for name in ("checkpoint_every", "keep", "length", "learning_rate", "clip"):
             check_positive(name, getattr(self, name))
+        for name in ("validation_rows", "elbo_rows", "previews"):
+            check_integer(name, getattr(self, name), 0)
         check_choice("source", self.source, ("mask", "uniform"))
         check_choice("loss", self.loss, ("ce", "nelbo", "bregman", "sce"))
         check_choice("path", self.path, ("mixture", "context"))
@@ -91,17 +104,35 @@ class Task:
     model: DiTConfig
 
 
-def build(recipe: Recipe, vocab_size: int) -> Task:
-    """Make a recipe's objects for data of `vocab_size` tokens."""
+def build(recipe: Recipe, vocab_size: int, init: Pretrained | None = None) -> Task:
+    """Make a recipe's objects for data of `vocab_size` tokens, around a trained network or not."""
     source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
     schedule = Polynomial(recipe.power)
-    model = preset(
-        recipe.model,
-        source.num_tokens,
-        dropout=recipe.dropout,
-        positions=recipe.length if recipe.learned_positions else 0,
-    )
+    if init is None:
+        positions = recipe.length if recipe.learned_positions else 0
+        model = preset(recipe.model, source.num_tokens, dropout=recipe.dropout, positions=positions)
+    elif (init.source, init.schedule) != (source, schedule):
+        raise InputError(
+            f"the model to go on from has {init.source} and {init.schedule}, the recipe has "
+            f"{source} and {schedule}; see `continued`"
+        )
+    else:
+        model = replace(init.model.config, dropout=recipe.dropout)
     return Task(source, schedule, _path(recipe, source, schedule), _loss(recipe), model)
+
+
+def continued(recipe: Recipe, init: Pretrained) -> Recipe:
+    """The recipe with all that a trained model settles taken from it."""
+    if not isinstance(init.schedule, Polynomial):
+        raise InputError(f"recipes know schedules kappa = t^power, the model has {init.schedule}")
+    return replace(
+        recipe,
+        source="mask" if isinstance(init.source, MaskSource) else "uniform",
+        power=init.schedule.power,
+        length=init.length,
+        fix_first=init.fix_first,
+        learned_positions=init.model.config.positions > 0,
+    )
 
 
 def _path(recipe: Recipe, source: Source, schedule: Schedule) -> Path:

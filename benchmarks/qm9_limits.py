@@ -1,0 +1,114 @@
+"""What limits a small model of QM9: one change at a time, at equal steps.
+
+    python -m benchmarks.qm9_limits run --work DIR     # on a GPU, all cells at once
+    python -m benchmarks.qm9_limits score --work DIR --out results/qm9_limits.json
+
+`run` trains every cell of CELLS in a process of its own, all side by side, and draws 1,024 samples
+of each with Euler and with Neighbor weights at 128 steps. `score` counts molecules, and needs RDKit
+where `run` does not.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cwdfm import data
+from cwdfm.metric import CanonicalSet, score_molecules
+from cwdfm.provenance import provenance, write_json
+from cwdfm.sample_file import read_samples
+
+BASE = ["--ema", "0.998", "--warmup", "300", "--no-compile", "--dropout", "0"]
+BASE += ["--previews", "0", "--validate-every", "500", "--log-every", "100"]
+MASK = ["--source", "mask", "--masked-only", "--learned-positions", "--fix-first"]
+CELLS: dict[str, list[str]] = {
+    "uniform": [],
+    "uniform, learning rate 3e-4": ["--learning-rate", "3e-4"],
+    "uniform, learning rate 3e-3": ["--learning-rate", "3e-3"],
+    "uniform, no averaging": ["--ema", "0"],
+    "uniform, dropout 0.1": ["--dropout", "0.1"],
+    "uniform, 17M": ["--model", "17m", "--learning-rate", "7e-4"],
+    "mask, positions known": MASK,
+    "mask, rotary alone": ["--source", "mask", "--masked-only"],
+    "mask, loss on all tokens": [flag for flag in MASK if flag != "--masked-only"],
+}
+SOLVERS = ("euler", "neighbor")
+
+
+def cwdfm(*arguments: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "cwdfm.cli.main", *arguments]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def finish(processes: "list[subprocess.Popen[bytes]]") -> None:
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise SystemExit("a process failed; see above")
+
+
+def run(source: str, work: Path, steps: int, samples: int) -> None:
+    start = time.perf_counter()
+    trainings = []
+    for number, flags in enumerate(CELLS.values()):
+        out = str(work / f"run-{number}")
+        fixed = ["--data", source, "--steps", str(steps), "--checkpoint-every", str(steps)]
+        trainings.append(cwdfm("train", "qm9-small", "--out", out, *fixed, *BASE, *flags))
+    finish(trainings)
+    middle = time.perf_counter()
+    drawing = []
+    for number in range(len(CELLS)):
+        for solver in SOLVERS:
+            out = str(work / f"{number}-{solver}.jsonl")
+            flags = ["--n", str(samples), "--steps", "128", "--solver", solver, "--out", out]
+            drawing.append(cwdfm("sample", str(work / f"run-{number}" / "model"), *flags))
+        if len(drawing) >= 6:
+            finish(drawing)
+            drawing = []
+    finish(drawing)
+    seconds = {"training": middle - start, "sampling": time.perf_counter() - middle}
+    write_json(work / "seconds.json", seconds)
+
+
+def score(work: Path, out: Path) -> None:
+    training = CanonicalSet(data.load("qm9").texts("train"))
+    rows: list[dict[str, Any]] = []
+    for number, name in enumerate(CELLS):
+        for solver in SOLVERS:
+            file = read_samples(work / f"{number}-{solver}.jsonl")
+            scores = score_molecules(file.texts, training, fold_size=len(file.texts))
+            row = {"cell": name, "solver": solver, "flags": CELLS[name], **scores.to_json()}
+            log = (work / f"run-{number}" / "metrics.jsonl").read_text().splitlines()
+            last = json.loads(log[-1])
+            row |= {"validation_loss": last["validation_loss"], "elbo": last["elbo"]}
+            rows.append(row)
+            print(f"{name:32} {solver:9} {scores}")
+    card = file.head["model"]
+    made = {"config": card["recipe"], "base": BASE, "training": file.head["provenance"]}
+    seconds = json.loads((work / "seconds.json").read_text())
+    write_json(out, provenance() | made | {"seconds": seconds, "rows": rows})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    first = verbs.add_parser("run")
+    first.add_argument("--data", default="qm9")
+    first.add_argument("--work", type=Path, required=True)
+    first.add_argument("--steps", type=int, default=2500)
+    first.add_argument("--samples", type=int, default=1024)
+    second = verbs.add_parser("score")
+    second.add_argument("--work", type=Path, required=True)
+    second.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    if options.verb == "run":
+        run(options.data, options.work, options.steps, options.samples)
+    else:
+        score(options.work, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""`cwdfm analyze context|updates MODEL --out DIR`: what models and solvers do, as in the paper."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cwdfm.analyze import (
+    ContextCurve,
+    context_analysis,
+    context_plot,
+    update_statistics,
+    updates_plot,
+    updates_table,
+)
+from cwdfm.cli.options import parse
+from cwdfm.cli.perplexity import held_out, model_first
+from cwdfm.cli.progress import Progress
+from cwdfm.cli.sample import Options as Sampling
+from cwdfm.cli.sample import solver_of
+from cwdfm.distributed import joined
+from cwdfm.errors import InputError, check_integer
+from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.pretrained import load
+from cwdfm.provenance import provenance, write_json
+from cwdfm.report import align, check_folder
+from cwdfm.weight.neighbor import Boundary
+
+Named = Literal["euler", "neighbor", "entropy"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """How hard masked tokens are to predict, by revealed neighbours and by distance to the nearest.
+
+    Writes context.json and context.png: the entropy of the prediction and the negative
+    log-likelihood of the true token, in nats.
+    """
+
+    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    data: str  # a dataset, a corpus, files, or what was prepared from them; what is held out counts
+    out: Path  # folder for the results
+    part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
+    rows: int = 256  # sequences, evenly spread over the held-out ones
+    draws: int = 4  # corruptions of each sequence
+    radius: int = 8  # how far a neighbour may be
+    farthest: int = 16  # distances of that and more are one bin
+    boundary: Boundary = "circular"  # whether windows go round the ends or are cut there
+    seed: int = 0
+    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    force: bool = False  # write into a folder that is not empty
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How often solvers change a token on the way, and how often they change it back.
+
+    Writes updates.json and updates.png.
+    """
+
+    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    out: Path  # folder for the results
+    solvers: tuple[Named, ...] = ("euler", "neighbor")
+    n: int = 256  # samples of each solver
+    steps: int = 256
+    seed: int = 0
+    radius: int = 1  # neighbor: how far a neighbour may be
+    scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
+    beta: float = 6.0  # entropy: how much one nat slows a token down
+    corrector: float = 0.0  # scale of the corrector; 0 for none
+    temperature: float = 1.0
+    top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
+    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    force: bool = False  # write into a folder that is not empty
+
+
+def main(arguments: list[str]) -> None:
+    """Find the analysis, parse, analyse, write."""
+    name, *rest = arguments or [""]
+    if name in ANALYSES:
+        ANALYSES[name](rest)
+        return
+    told = ", ".join(ANALYSES)
+    if name and name not in ("-h", "--help"):
+        raise InputError(f"unknown analysis {name!r}; choose from {told}")
+    print(f"usage: cwdfm analyze ANALYSIS MODEL --out DIR [options]\n\nanalyses: {told}")
+    print("\n`cwdfm analyze ANALYSIS --help` tells more about one.")
+    if not name:
+        raise InputError(f"name an analysis: {told}")
+
+
+def context(arguments: list[str]) -> None:
+    """`cwdfm analyze context`."""
+    options = parse(
+        "analyze context MODEL",
+        model_first(arguments),
+        lambda missing: Context(missing, missing, missing),
+    )
+    check_folder(options.out, force=options.force)
+    for name in ("rows", "draws", "radius", "farthest"):
+        check_integer(name, getattr(options, name))
+    check_integer("batch_size", options.batch_size, 0)
+    with joined(options.device) as device:
+        trained = load(options.model, device)
+        data = held_out(trained, options.data, options.part)
+        analysis = context_analysis(
+            trained.model,
+            trained.source,
+            trained.schedule,
+            spread_rows(data.valid, options.rows),
+            radius=options.radius,
+            farthest=options.farthest,
+            boundary=options.boundary,
+            fixed=given(trained)[1],
+            draws=options.draws,
+            seed=options.seed,
+            batch_size=options.batch_size or fitting_batch(trained),
+        )
+        record = {"data": data.source, "weights": trained.fingerprint(), **analysis.to_json()}
+    title = f"{options.model} on {data.name}"
+    write(options, record, lambda path: context_plot(analysis, path, title=title))
+    print("\n".join(curve_lines(f"neighbours within {options.radius}", analysis.neighbors)))
+    print("\n".join(curve_lines("distance to the nearest", analysis.distance)))
+    print(f"written: {options.out}")
+
+
+def spread_rows(rows: np.ndarray, count: int) -> Tensor:
+    """At most `count` rows, evenly spread, as int64."""
+    count = min(count, len(rows))
+    index = np.arange(count) * len(rows) // count
+    return torch.from_numpy(rows[index].astype(np.int64))
+
+
+def curve_lines(name: str, curve: ContextCurve) -> list[str]:
+    """A curve as a table for the terminal; behind ± is the standard error over sequences."""
+    rows = [(name, "tokens", "entropy", "neg. log-likelihood")]
+    for i, bin_ in enumerate(curve.bins):
+        entropy = _spread(curve.entropy[i], curve.entropy_error[i])
+        nll = _spread(curve.nll[i], curve.nll_error[i])
+        rows.append((str(bin_), f"{curve.tokens[i]:,}", entropy, nll))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [align(row, widths) for row in rows]
+
+
+def _spread(value: float | None, error: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+
+
+def updates(arguments: list[str]) -> None:
+    """`cwdfm analyze updates`."""
+    options = parse(
+        "analyze updates MODEL", model_first(arguments), lambda missing: Updates(missing, missing)
+    )
+    check_folder(options.out, force=options.force)
+    check_integer("n", options.n)
+    check_integer("steps", options.steps)
+    check_integer("batch_size", options.batch_size, 0)
+    plans = [sampling(options, solver) for solver in options.solvers]
+    if not plans:
+        raise InputError("no solvers; give at least one behind --solvers")
+    solvers = {label(plan): solver_of(plan) for plan in plans}
+    results = {}
+    with joined(options.device) as device:
+        trained = load(options.model, device)
+        _, fixed = given(trained)
+        with Progress("sampling", len(solvers) * options.n * options.steps) as progress:
+            for name, solver in solvers.items():
+                samples = generate(
+                    trained,
+                    solver,
+                    n=options.n,
+                    steps=options.steps,
+                    seed=options.seed,
+                    batch_size=options.batch_size or None,
+                    progress=lambda state, _: progress.advance(len(state.index)),
+                )
+                results[name] = update_statistics(samples, fixed)
+        record: dict[str, Any] = {"weights": trained.fingerprint()}
+    record["solvers"] = {name: result.to_json() for name, result in results.items()}
+    title = f"{options.model}, {options.steps} steps"
+    write(options, record, lambda path: updates_plot(results, path, title=title))
+    print(updates_table(results))
+    print(f"written: {options.out}")
+
+
+def sampling(options: Updates, solver: Named) -> Sampling:
+    """What `cwdfm sample` would be asked for."""
+    return Sampling(
+        options.model,
+        options.out,
+        n=options.n,
+        steps=options.steps,
+        seed=options.seed,
+        solver=solver,
+        radius=options.radius,
+        scale=options.scale,
+        beta=options.beta,
+        corrector=options.corrector,
+        temperature=options.temperature,
+        top_p=options.top_p,
+    )
+
+
+def label(plan: Sampling) -> str:
+    """A solver's name with its parameters."""
+    parameters = {
+        "neighbor": f" (radius {plan.radius}, scale {plan.scale:g})",
+        "entropy": f" (beta {plan.beta:g})",
+    }
+    return plan.solver.capitalize() + parameters.get(plan.solver, "")
+
+
+def write(options: Context | Updates, record: dict[str, Any], draw: Callable[[Path], None]) -> None:
+    """NAME.json and NAME.png, by the name of the analysis."""
+    name = type(options).__name__.lower()
+    origin = {"provenance": provenance(), "options": asdict(options) | {"out": str(options.out)}}
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        draw(options.out / f"{name}.png")
+        write_json(options.out / f"{name}.json", origin | record)
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {options.out}: {error.strerror or error}; choose another place"
+        ) from error
+
+
+ANALYSES: dict[str, Callable[[list[str]], None]] = {"context": context, "updates": updates}

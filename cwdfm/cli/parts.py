@@ -1,0 +1,64 @@
+"""Samples drawn piece by piece: an interrupted job goes on, and processes share one.
+
+Beside the output FILE a folder FILE.parts holds the job's settings and the pieces that are done,
+each written whole under the numbers of its samples. Sample i of a seed is the same sample whoever
+draws it and in whatever company, so pieces need no order, and a job may go on with other batches
+or another number of processes.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+
+
+class Parts:
+    """The pieces of one output file."""
+
+    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+        self.folder = out.with_name(out.name + ".parts")
+        self.settings = settings
+
+    def open(self) -> set[int]:
+        """Begin, or go on: the numbers of the samples that are done."""
+        note = self.folder / "settings.json"
+        if note.exists() and json.loads(note.read_text()) != self.settings:
+            raise InputError(
+                f"{self.folder} holds the beginning of a job with other settings; give the same "
+                f"ones to go on with it, another --out, or --force to throw it away"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make {self.folder}: {error.strerror or error}") from error
+        if not note.exists():
+            self._write(note, self.settings)
+        return set(self.rows())
+
+    def add(self, rows: dict[int, dict[str, Any]]) -> None:
+        """Keep finished samples, by number."""
+        self._write(self.folder / f"{min(rows)}-{max(rows)}.piece", rows)
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """All finished samples, in order."""
+        found: dict[int, dict[str, Any]] = {}
+        for piece in self.folder.glob("*.piece"):
+            found |= {int(i): row for i, row in json.loads(piece.read_text()).items()}
+        return dict(sorted(found.items()))
+
+    def discard(self) -> None:
+        """Throw the pieces away."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self, path: Path, data: object) -> None:
+        part = path.with_suffix(".part")
+        try:
+            part.write_text(json.dumps(data))
+            part.replace(path)
+        except OSError as error:
+            raise InputError(
+                f"cannot write {path}: {error.strerror or error}; what is done is kept. Free some "
+                f"space and start again with the same command"
+            ) from error

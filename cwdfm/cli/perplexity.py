@@ -1,0 +1,170 @@
+"""`cwdfm perplexity MODEL --data NAME ...`: how well a model predicts data it has not seen."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cwdfm.cli.options import parse
+from cwdfm.data import TokenData
+from cwdfm.data import load as load_tokens
+from cwdfm.distributed import joined
+from cwdfm.errors import InputError, check_integer
+from cwdfm.generation import fitting_batch
+from cwdfm.metric import SplitBound, bound_split
+from cwdfm.pretrained import Pretrained, load
+from cwdfm.provenance import provenance, write_json
+from cwdfm.report import Row, Table
+from cwdfm.weight import Neighbor, Weight
+
+COLUMNS = ("data", "perplexity at most", "bits a token", "nats a token", "sequences", "tokens")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Test perplexity: an upper bound, by the ELBO, with its standard error.
+
+    The result does not depend on the batch size. (The perplexity of samples under a judge is
+    another thing: see `cwdfm eval`.)
+    """
+
+    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    data: tuple[str, ...]  # datasets, corpora, files, or what was prepared from them
+    part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
+    rows: int = 1024  # sequences that stand for all, evenly spread over them; 0 for all
+    draws: int = 16  # times at which each sequence is looked at
+    seed: int = 0
+    weight: Literal["none", "neighbor"] = "none"  # neighbor: of the context-weighted chain
+    radius: int = 1  # neighbor: how far a neighbour may be
+    scale: float = 1.0  # neighbor: how much one revealed neighbour speeds a token up
+    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    out: Path | None = None  # a .json file for every number
+    force: bool = False  # overwrite that file
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, bound, print the table."""
+    options = parse(
+        "perplexity MODEL", model_first(arguments), lambda missing: Options(missing, missing)
+    )
+    check(options)
+    with joined(options.device) as device:
+        trained = load(options.model, device)
+        found = [(name, held_out(trained, name, options.part)) for name in options.data]
+        bounds = []
+        for name, data in found:
+            rows = min(len(data.valid), options.rows or len(data.valid))
+            print(f"{name}: {rows:,} of {len(data.valid):,} sequences", flush=True)
+            bounds.append(bound(trained, data, options))
+    print("\n".join(table(options, bounds).lines()))
+    if options.out is not None:
+        write(options, trained, list(zip(found, bounds, strict=True)))
+        print(f"written: {options.out}")
+
+
+def model_first(arguments: list[str]) -> list[str]:
+    """Take the first word for the model, unless it is a flag."""
+    first = bool(arguments) and not arguments[0].startswith("-")
+    return ["--model", *arguments] if first else arguments
+
+
+def check(options: Options) -> None:
+    """Refuse what is wrong before any model is loaded."""
+    check_integer("rows", options.rows, 0)
+    check_integer("draws", options.draws, 2)
+    check_integer("batch_size", options.batch_size, 0)
+    if not options.data:
+        raise InputError("no data; give at least one name or path behind --data")
+    weight_of(options)
+    if options.out is not None:
+        if options.out.suffix != ".json":
+            raise InputError(f"--out must end in .json, got {str(options.out)!r}")
+        if options.out.exists() and not options.force:
+            raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
+
+
+def weight_of(options: Options) -> Weight | None:
+    """The weight of the chain whose likelihood is bounded."""
+    return Neighbor(options.radius, options.scale) if options.weight == "neighbor" else None
+
+
+def held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenData:
+    """Data in the model's own tokens and length, with something held out."""
+    tokenizer = trained.tokenizer
+    try:
+        data = load_tokens(name, length=trained.length, tokenizer=tokenizer, part=part)
+    except InputError as error:
+        raise InputError(
+            f"{name!r} cannot be read as a model of {tokenizer.kind} tokens needs it: {error}"
+        ) from error
+    if not len(data.valid):
+        raise InputError(
+            f"{name!r} holds nothing out; give more data, or for text of one's own --part all"
+        )
+    return data
+
+
+def first_given(trained: Pretrained) -> Tensor | None:
+    """Where the model is always given a token [N]; None if nowhere."""
+    return torch.arange(trained.length) == 0 if trained.fix_first else None
+
+
+def bound(trained: Pretrained, data: TokenData, options: Options) -> SplitBound:
+    """The bound over the held-out rows of one dataset."""
+    return bound_split(
+        trained.model,
+        trained.source,
+        trained.schedule,
+        data.valid,
+        limit=options.rows or None,
+        fixed=first_given(trained),
+        weight=weight_of(options),
+        draws=options.draws,
+        seed=options.seed,
+        batch_size=options.batch_size or fitting_batch(trained),
+    )
+
+
+def table(options: Options, bounds: list[SplitBound]) -> Table:
+    """A row for each dataset; behind ± is the standard error."""
+    rows = []
+    for name, found in zip(options.data, bounds, strict=True):
+        numbers = (
+            _spread(found.perplexity, found.perplexity_error),
+            f"{found.bits_per_token:.4f}",
+            _spread(found.nats_per_token, found.standard_error),
+            f"{found.sequences:,} of {found.of:,}",
+            f"{found.tokens:,}",
+        )
+        rows.append(Row(options.model, (name, *numbers)))
+    return Table(COLUMNS, tuple(rows))
+
+
+def _spread(value: float, error: float | None) -> str:
+    return f"{value:,.5g}" if error is None else f"{value:,.5g} ± {error:.2g}"
+
+
+def write(
+    options: Options,
+    trained: Pretrained,
+    found: list[tuple[tuple[str, TokenData], SplitBound]],
+) -> None:
+    """Every number, with where it comes from."""
+    assert options.out is not None
+    results: list[dict[str, Any]] = [
+        {"data": name, "source": data.source, **bound.to_json()} for (name, data), bound in found
+    ]
+    record = {
+        "provenance": provenance(),
+        "options": asdict(options) | {"out": str(options.out)},
+        "weights": trained.fingerprint(),
+        "fix_first": trained.fix_first,
+        "results": results,
+    }
+    try:
+        write_json(options.out, record)
+    except OSError as error:
+        raise InputError(f"cannot write {options.out}: {error.strerror or error}") from error

@@ -1,0 +1,162 @@
+"""Corpora of the Hugging Face hub, or the same files in a folder."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+from cwdfm.data.dataset import Split
+from cwdfm.data.reading import sha256
+from cwdfm.data.text.corpus import Corpus, Document, Interrupted
+from cwdfm.data.text.files import find_files
+from cwdfm.data.text.find import data_folder
+from cwdfm.data.text.records import Unit, as_text, records
+from cwdfm.errors import InputError, load_extra
+
+# How the names of a part's files may begin in a folder, beside what the hub calls the part.
+_BEGINS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",), "all": ("text8",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubCorpus(Corpus):
+    """A dataset of the hub, memory-mapped or streamed; or a folder with its files.
+
+    A folder holds files or folders `train*`, `valid*` (or `dev*`), `test*`, as far as there are
+    such parts, of any kind that `records` reads. It is `folder`, or `$CWDFM_DATA/NAME` if that
+    exists.
+    """
+
+    path: str  # on the hub
+    config: str | None = None
+    revision: str | None = None  # None: the newest
+    column: str = "text"
+    parts: tuple[tuple[str, str], ...]  # train, valid, test: what the hub calls them
+    held_out: int | None = None  # so many documents at the end of `train` are for validation
+    unit: Unit = "file"  # one row of a plain text file
+    group: Callable[[Iterable[str]], Iterator[str]] | None = None  # rows to documents
+    folder: Path | None = None
+    streaming: bool = False
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return tuple(dict(self.parts))
+
+    def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
+        if part is not None:
+            yield from self._split(islice(self._documents(part), limit), part, "valid")
+            return
+        own: Split | None = "train" if "valid" in self.part_names else None
+        if self.held_out is not None:
+            yield from self._tail(self.held_out, limit)
+            return
+        yield from self._split(islice(self._documents("train"), limit), "train", own)
+        if own is not None:
+            yield from self._split(islice(self._documents("valid"), limit), "valid", "valid")
+
+    def origin(self) -> dict[str, Any]:
+        common = {"column": self.column, "detokenizer": self.detokenizer}
+        if (folder := self._folder()) is not None:
+            files = {str(file.relative_to(folder)): sha256(file) for file in find_files(folder)}
+            return {"folder": folder.name, "sha256": files, **common}
+        builder = self._call("load_dataset_builder")
+        hub = {"hub": self.path, "config": self.config, "revision": self.revision}
+        return {**hub, "hash": builder.hash, "version": str(builder.info.version), **common}
+
+    @staticmethod
+    def _split(texts: Iterable[str], part: str, split: Split | None) -> Iterator[Document]:
+        for number, text in enumerate(texts, start=1):
+            yield Document(f"{part}, document {number}", text, split)
+
+    def _tail(self, held_out: int, limit: int | None) -> Iterator[Document]:
+        """All but the last documents to train on, the last ones to hold out."""
+        total = self._count()
+        if total <= held_out:
+            raise InputError(
+                f"{self.name} has {total:,} documents here, and its last {held_out:,} are for "
+                f"validation; give the whole corpus, or load this part of it by its path"
+            )
+        cut = total - held_out
+        for start, stop, split in ((0, cut, "train"), (cut, total, "valid")):
+            stop = stop if limit is None else min(stop, start + limit)
+            texts = islice(self._documents("train", start), stop - start)
+            for number, text in enumerate(texts, start=start + 1):
+                yield Document(f"train, document {number}", text, cast(Split, split))
+
+    def _documents(self, part: str, start: int = 0) -> Iterator[str]:
+        if self.group is None:
+            return self._rows(part, start)
+        return islice(self.group(self._rows(part)), start, None)
+
+    def _rows(self, part: str, start: int = 0) -> Iterator[str]:
+        if (files := self._files(part)) is not None:
+            found = (item for file in files for item in records(file, self.column, self.unit))
+            yield from (text for _, text in islice(found, start, None))
+            return
+        rows = self._call("load_dataset", split=dict(self.parts)[part], streaming=self.streaming)
+        if rows.column_names is not None and self.column not in rows.column_names:
+            raise InputError(
+                f"{self.path} has no column {self.column!r}, its columns are "
+                f"{', '.join(map(repr, rows.column_names))}; name the one with the text"
+            )
+        number = start
+        try:
+            for row in rows.select_columns([self.column]).skip(start):
+                number += 1
+                place = f"{self.path}, {part}, row {number}"
+                yield as_text(row[self.column], self.column, place)
+        except InputError:
+            raise
+        except Exception as error:  # of many kinds, when streaming
+            raise Interrupted(
+                f"reading {self.path} from the hub broke off after row {number:,} "
+                f"({type(error).__name__}: {error}); the same call again goes on from there"
+            ) from error
+
+    def _count(self) -> int:
+        if self._folder() is None:
+            info = self._call("load_dataset_builder").info.splits
+            if info and (found := info[dict(self.parts)["train"]].num_examples):
+                return int(found)
+        return sum(1 for _ in self._documents("train"))
+
+    def _folder(self) -> Path | None:
+        if self.folder is not None:
+            if not self.folder.is_dir():
+                raise InputError(f"{self.folder} is no folder; give one that holds {self.name}")
+            return self.folder
+        data = data_folder()
+        return data / self.name if data is not None and (data / self.name).is_dir() else None
+
+    def _files(self, part: str) -> list[Path] | None:
+        if (folder := self._folder()) is None:
+            return None
+        files = find_files(folder)
+        begins = (*_BEGINS[part], dict(self.parts)[part])
+        found = [f for f in files if f.relative_to(folder).parts[0].lower().startswith(begins)]
+        if not found and len(self.parts) == 1:
+            return files
+        if not found:
+            raise InputError(
+                f"{folder} has no files of the part {part!r} of {self.name}: their names begin "
+                f"with {' or '.join(begins)}; put them there, or load another part with "
+                f"part='test' or part='valid'"
+            )
+        return found
+
+    def _call(self, function: str, **options: Any) -> Any:
+        """A function of the datasets library on this dataset, with a message that helps."""
+        datasets = load_extra("datasets", "text")
+        try:
+            return getattr(datasets, function)(
+                self.path, self.config, revision=self.revision, **options
+            )
+        except Exception as error:  # of many kinds: no network, no such name, no such part
+            says = str(error).splitlines()
+            files = ", ".join(f"{_BEGINS[part][0]}.*" for part, _ in self.parts)
+            raise InputError(
+                f"cannot get {self.name} ({self.path}) from the hub ({type(error).__name__}: "
+                f"{says[0] if says else ''}); on a machine without it put the files "
+                f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name} "
+                f"and set CWDFM_DATA to the folder that holds it, or give folder="
+            ) from error

@@ -1,0 +1,131 @@
+"""What `cwdfm.data.load` does for text: find the corpus, prepare it once, open it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cwdfm.data.cache import cache_folder
+from cwdfm.data.dataset import TokenData
+from cwdfm.data.text.corpus import Corpus
+from cwdfm.data.text.files import TextFiles
+from cwdfm.data.text.find import find_tokenizer
+from cwdfm.data.text.hub import HubCorpus
+from cwdfm.data.text.prepare import SEED, describe, prepare
+from cwdfm.data.text.prepared import open_prepared
+from cwdfm.data.text.records import Unit
+from cwdfm.data.text.text8 import Text8
+from cwdfm.data.text.tokenizer import TextTokenizer
+from cwdfm.errors import InputError
+
+
+def find_corpus(
+    name_or_path: str | Path,
+    corpora: dict[str, Corpus],
+    *,
+    column: str | None = None,
+    documents: Unit | None = None,
+    folder: str | Path | None = None,
+    streaming: bool = False,
+) -> Corpus:
+    """A corpus by name, or that of files; options are those of `cwdfm.data.load`."""
+    corpus = corpora.get(str(name_or_path))
+    if corpus is None:
+        if folder is not None or streaming:
+            raise InputError(
+                f"folder= and streaming= are for corpora by name ({', '.join(corpora)}), got "
+                f"{str(name_or_path)!r}; leave them out"
+            )
+        return TextFiles.of(name_or_path, column, documents)
+    if column is not None or documents is not None:
+        raise InputError(
+            f"column= and documents= are for files of one's own, {corpus.name!r} knows its own; "
+            f"leave them out"
+        )
+    where = None if folder is None else Path(folder)
+    if isinstance(corpus, Text8):
+        return replace(corpus, hub=replace(corpus.hub, folder=where, streaming=streaming))
+    if isinstance(corpus, HubCorpus):
+        return replace(corpus, folder=where, streaming=streaming)
+    if folder is not None or streaming:
+        raise InputError(
+            f"folder= and streaming= are for corpora of the hub, and {corpus.name!r} is none; "
+            f"leave them out"
+        )
+    return corpus
+
+
+def load_text(
+    corpus: Corpus,
+    *,
+    length: int | None,
+    tokenizer: TextTokenizer | str | None,
+    part: str | None,
+    limit: int | None,
+    seed: int | None,
+    workers: int,
+    cache: bool,
+    progress: Callable[[int], object] | None,
+) -> TokenData:
+    """A corpus prepared under the cache folder, or opened where it lies there."""
+    found = corpus.tokenizer if tokenizer is None else tokenizer
+    if isinstance(found, str) and found != "chars":
+        found = find_tokenizer(found)
+    length = corpus.length if length is None else length
+    seed = SEED if seed is None else seed
+
+    def make(out: Path) -> TokenData:
+        return prepare(
+            corpus,
+            found,
+            length,
+            out,
+            workers=workers,
+            part=part,
+            limit=limit,
+            seed=seed,
+            progress=progress,
+        )
+
+    if not cache:
+        with TemporaryDirectory(prefix="cwdfm-") as folder:
+            return make(Path(folder) / corpus.name)  # the mapping keeps what the folder loses
+    source = describe(corpus, found, length, part=part, limit=limit, seed=seed)
+    digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:60]
+    return make(cache_folder() / f"{name}-{digest[:24]}")
+
+
+def load_prepared(
+    folder: Path,
+    *,
+    length: int | None,
+    tokenizer: TextTokenizer | str | None,
+    part: str | None,
+    limit: int | None,
+    seed: int | None,
+) -> TokenData:
+    """A prepared folder is what it is: options that would change it are refused."""
+    data = open_prepared(folder)
+    asked = {"length": length, "part": part, "limit": limit, "seed": seed}
+    for name, value in asked.items():
+        if value is not None and value != (has := data.source[name]):
+            raise InputError(
+                f"{folder} was prepared with {name}={has!r}, asked for is {value!r}; "
+                f"leave {name} out, or prepare the text again"
+            )
+    if isinstance(tokenizer, str):
+        same = tokenizer == data.source["tokenizer"] or (
+            tokenizer != "chars" and find_tokenizer(tokenizer) == data.tokenizer
+        )
+    else:
+        same = tokenizer is None or tokenizer == data.tokenizer
+    if not same:
+        raise InputError(
+            f"{folder} was prepared with another tokenizer than the one asked for; leave tokenizer "
+            f"out, or prepare the text again with it"
+        )
+    return data

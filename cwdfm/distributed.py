@@ -1,0 +1,72 @@
+"""Processes that work together: started by torchrun, or one alone."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from cwdfm.errors import InputError
+
+
+@contextmanager
+def joined(device: str) -> Iterator[torch.device]:
+    """The device of this process; under torchrun, in a group with the others for a while.
+
+    "auto" is a GPU where there is one, and under torchrun the one of this process's number.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("no CUDA device is available")
+    except RuntimeError as error:
+        raise InputError(
+            f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r} ({error})"
+        ) from error
+    if "RANK" not in os.environ:
+        yield chosen
+        return
+    if device == "cuda":
+        chosen = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield chosen
+    finally:
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """This process's number in its group, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def barrier() -> None:
+    """Wait until all processes are here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def from_first(value: Any) -> Any:
+    """The first process's value, on all of them."""
+    if not dist.is_initialized():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box)
+    return box[0]
+
+
+def mean_over_all(value: torch.Tensor) -> torch.Tensor:
+    """The mean over processes of a tensor that each of them has."""
+    if dist.is_initialized():
+        dist.all_reduce(value)
+    return value / world()

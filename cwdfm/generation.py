@@ -1,0 +1,88 @@
+"""Samples of a trained model: what `sample` needs, taken from the model's folder."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError
+from cwdfm.pretrained import Pretrained
+from cwdfm.solver import Info, Samples, Solver, State, sample
+from cwdfm.times import Spacing
+
+Progress = Callable[[State, Info], object]
+
+# Bytes of a trunk's activations for one coordinate, in units of 4 * width: about what an MLP of
+# four times the width, q, k, v and the stream take at once.
+_ACTIVATIONS = 24
+_CPU_BUDGET = 2**30
+_LARGEST = {"cpu": 256, "cuda": 4096}  # more brings no speed, and fewer signs of life
+
+
+def generate(
+    trained: Pretrained,
+    solver: Solver,
+    *,
+    n: int,
+    steps: int,
+    seed: int = 0,
+    grid: Spacing | Tensor = "t",
+    prompt: str | None = None,
+    template: str | None = None,
+    index: Tensor | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Samples:
+    """Draw `n` sequences from a trained model, on the device it is on.
+
+    `prompt` is how every sample begins; `template` is all of it but for holes (see `given`).
+    `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
+    """
+    tokens, fixed = given(trained, prompt=prompt, template=template)
+    return sample(
+        trained.model,
+        trained.source,
+        trained.schedule,
+        solver,
+        shape=(n, trained.length if tokens is None else len(tokens)),
+        steps=steps,
+        seed=seed,
+        grid=grid,
+        prompt=tokens,
+        fixed=fixed,
+        index=index,
+        batch_size=batch_size or fitting_batch(trained),
+        callback=progress,
+    )
+
+
+def given(
+    trained: Pretrained, *, prompt: str | None = None, template: str | None = None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Tokens [N] that are given and where [N]; None and None if there are none.
+
+    A prompt leaves everything behind it free. A template is the whole sequence, its end included,
+    but for its holes (`Tokenizer.holes`); of text it may be shorter than the model's sequences.
+    """
+    if prompt is not None and template is not None:
+        raise InputError("a prompt and a template at once; a template can begin with the prompt")
+    tokenizer, length = trained.tokenizer, trained.length
+    if template is not None:
+        row = tokenizer.frame(tokenizer.holes(template), length, whole=True)
+    elif prompt is not None:
+        row = tokenizer.frame(tokenizer.encode(prompt), length, whole=False)
+    elif trained.fix_first:
+        row = [tokenizer.bos_id] + [None] * (length - 1)
+    else:
+        return None, None
+    free = torch.tensor([token is None for token in row])
+    return torch.tensor([token or 0 for token in row]), ~free
+
+
+def fitting_batch(trained: Pretrained) -> int:
+    """How many sequences at once: by the memory that is free, at most what is worth it."""
+    model = trained.model
+    device = next(model.parameters()).device
+    bytes_each = trained.length * model.config.width * 4 * _ACTIVATIONS
+    budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
+    return max(1, min(budget // bytes_each, _LARGEST.get(device.type, 256)))

@@ -1,0 +1,144 @@
+"""Test perplexity: the likelihood bound over the rows of a data split."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_integer, describe
+from cwdfm.loss.elbo import elbo
+from cwdfm.model.predict import model_device
+from cwdfm.model.protocol import Model
+from cwdfm.schedule import Schedule
+from cwdfm.source import Source
+from cwdfm.weight import Weight
+
+
+@dataclass(frozen=True)
+class SplitBound:
+    """An upper bound on a split's negative log-likelihood, in nats per free token.
+
+    `standard_error` is over sequences and noise together: for other sequences of the same law. It
+    is None for a single sequence. `noise_error` is over noise alone: for these very sequences.
+    """
+
+    nats_per_token: float
+    standard_error: float | None
+    noise_error: float
+    sequences: int
+    of: int  # sequences in the split
+    tokens: int
+    draws: int
+    seed: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats per token)."""
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
+
+    @property
+    def perplexity_error(self) -> float | None:
+        """The perplexity's standard error: perplexity times that of the exponent."""
+        return None if self.standard_error is None else self.perplexity * self.standard_error
+
+    @property
+    def bits_per_token(self) -> float:
+        """Nats over log 2."""
+        return self.nats_per_token / math.log(2)
+
+    def __str__(self) -> str:
+        error = "" if self.perplexity_error is None else f" ± {self.perplexity_error:.2g}"
+        return (
+            f"perplexity at most {self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits a "
+            f"token, {self.sequences:,} of {self.of:,} sequences, {self.tokens:,} tokens)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict of all of it."""
+        return {
+            "perplexity": self.perplexity,
+            "perplexity_error": self.perplexity_error,
+            "bits_per_token": self.bits_per_token,
+            "nats_per_token": self.nats_per_token,
+            "standard_error": self.standard_error,
+            "noise_error": self.noise_error,
+            "sequences": self.sequences,
+            "of": self.of,
+            "tokens": self.tokens,
+            "draws": self.draws,
+            "seed": self.seed,
+        }
+
+
+def bound_split(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    rows: Tensor | NDArray[Any],
+    *,
+    limit: int | None = None,
+    fixed: Tensor | None = None,
+    weight: Weight | None = None,
+    draws: int = 16,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> SplitBound:
+    """The bound of `elbo` over token rows [R, N], such as a memory-mapped array.
+
+    Rows are read a batch at a time, and the result does not depend on its size. With `limit` that
+    many rows, evenly spread over the split, stand for it; a row's estimate is the same with and
+    without. `fixed` [N] marks positions that are given in every row.
+    """
+    whole = isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"
+    whole = whole or (isinstance(rows, Tensor) and not rows.is_floating_point())
+    if not whole or rows.ndim != 2 or 0 in rows.shape:
+        raise InputError(
+            f"rows must be token ids [sequences, length] with at least one of each, got "
+            f"{describe(rows)}"
+        )
+    check_integer("batch_size", batch_size)
+    check_integer("limit", len(rows) if limit is None else limit)
+    count = min(len(rows), limit or len(rows))
+    index_R = torch.arange(count) * len(rows) // count
+    device = model_device(model) or torch.device("cpu")
+    nats, tokens, variance = [], [], 0.0
+    for index_B in index_R.split(batch_size):
+        x_1 = _read(rows, index_B).to(device)
+        given = None if fixed is None else fixed.to(device).expand(x_1.shape)
+        bound = elbo(
+            model,
+            source,
+            schedule,
+            x_1,
+            seed=seed,
+            draws=draws,
+            weight=weight,
+            fixed=given,
+            index=index_B.to(device),
+            batch_size=batch_size,
+        )
+        nats.append(bound.nats_B.cpu())
+        tokens.append(bound.tokens)
+        variance += (bound.standard_error * bound.tokens) ** 2
+    nats_R, total = torch.cat(nats), sum(tokens)
+    error = float(nats_R.std()) * math.sqrt(count) / total if count > 1 else None
+    return SplitBound(
+        nats_per_token=float(nats_R.sum()) / total,
+        standard_error=error,
+        noise_error=math.sqrt(variance) / total,
+        sequences=count,
+        of=len(rows),
+        tokens=total,
+        draws=draws,
+        seed=seed,
+    )
+
+
+def _read(rows: Tensor | NDArray[Any], index_B: Tensor) -> Tensor:
+    if isinstance(rows, Tensor):
+        return rows[index_B.to(rows.device)].long()
+    return torch.from_numpy(rows[index_B.numpy()].astype(np.int64))

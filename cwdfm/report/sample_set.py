@@ -1,0 +1,145 @@
+"""Files of samples, put in order: which model, which solver, how many steps.
+
+Files of the same settings and different seeds are one set; a solver is named with those of its
+parameters that differ between the files at hand.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+from cwdfm.sample_file import SampleFile, read_samples
+
+# Options that do not change what is drawn, or that make more of the same.
+_ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
+_PARAMETERS: dict[str, tuple[str, ...]] = {"neighbor": ("radius", "scale"), "entropy": ("beta",)}
+_OF_ONE_SOLVER = frozenset(name for names in _PARAMETERS.values() for name in names)
+_PLACE = frozenset({"model", "solver", "steps"})  # what a set is found under
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of samples as it was read."""
+
+    path: Path
+    sha256: str
+    samples: SampleFile
+
+    @property
+    def named(self) -> bool:
+        """Whether its head says where the samples belong among others."""
+        given = self.samples.options
+        return given.keys() >= _PLACE and isinstance(given["steps"], int)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that matter to what was drawn: without those of other solvers."""
+        given = self.samples.options
+        idle = _OF_ONE_SOLVER - set(_PARAMETERS.get(str(given.get("solver")), ()))
+        return {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
+
+    def to_json(self) -> dict[str, Any]:
+        """Name, checksum and origin."""
+        return {
+            "file": str(self.path),
+            "sha256": self.sha256,
+            "samples": len(self.samples.texts),
+            "options": self.samples.options,
+            "provenance": self.samples.head.get("provenance"),
+        }
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Samples of one model, solver and number of steps, from one file or several."""
+
+    model: str  # of a file without a head, its name
+    solver: str | None
+    steps: int | None
+    files: tuple[File, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """All samples, file after file."""
+        return [text for file in self.files for text in file.samples.texts]
+
+    def __str__(self) -> str:
+        return self.model if self.solver is None else f"{self.solver}, {self.steps} steps"
+
+
+def gather(paths: Sequence[Path]) -> list[SampleSet]:
+    """Read the files and sort them into sets: models as they come, solvers, then steps."""
+    files = [_read(path) for path in paths]
+    _check_once(files)
+    together: dict[str, list[File]] = {}
+    for file in files:
+        key = json.dumps(file.settings) if file.named else str(file.path)
+        together.setdefault(key, []).append(file)
+    named = [file for file in files if file.named]
+    names = [path.name for path in paths]
+    sets = []
+    for group in together.values():
+        first = group[0]
+        if first.named:
+            given = first.samples.options
+            label = _label(first, named)
+            sets.append(SampleSet(str(given["model"]), label, given["steps"], tuple(group)))
+        else:
+            alone = names.count(first.path.name) == 1
+            name = first.path.name if alone else str(first.path)
+            sets.append(SampleSet(name, None, None, tuple(group)))
+    models = list(dict.fromkeys(s.model for s in sets))
+    solvers = list(dict.fromkeys(s.solver for s in sets))
+    return sorted(
+        sets, key=lambda s: (models.index(s.model), solvers.index(s.solver), s.steps or 0)
+    )
+
+
+def kind_of(sets: Sequence[SampleSet]) -> str:
+    """What the samples are, by their tokenizer: molecules, unless their files say otherwise."""
+    files = [file for found in sets for file in found.files]
+    kinds = {str(file.samples.head.get("tokenizer", "smiles")): file.path for file in files}
+    if len(kinds) > 1:
+        told = ", ".join(f"{path} holds {kind}" for kind, path in kinds.items())
+        raise InputError(f"samples of different kinds need reports of their own: {told}")
+    (kind,) = kinds
+    return kind
+
+
+def _read(path: Path) -> File:
+    samples = read_samples(path)
+    return File(path, hashlib.sha256(path.read_bytes()).hexdigest(), samples)
+
+
+def _check_once(files: Sequence[File]) -> None:
+    """Refuse samples that would be counted twice."""
+    seen: dict[object, Path] = {}
+    for file in files:
+        keys: list[object] = [file.sha256]
+        if file.named:
+            keys.append((json.dumps(file.settings), file.samples.options.get("seed")))
+        for key in keys:
+            if key in seen:
+                seed = file.samples.options.get("seed")
+                what = "are the same" if key == file.sha256 else f"have one seed ({seed})"
+                raise InputError(
+                    f"{seen[key]} and {file.path} {what} and the same settings, so their samples "
+                    f"would count twice; give one of them, or sample again with another --seed"
+                )
+            seen[key] = file.path
+
+
+def _label(file: File, named: Sequence[File]) -> str:
+    """The solver, with the settings by which it differs from others in the company."""
+    solver = str(file.samples.options["solver"])
+    kin = [other for other in named if other.samples.options["solver"] == solver]
+    shown = []
+    for key, value in file.settings.items():
+        among = kin if key in _OF_ONE_SOLVER else named
+        if key not in _PLACE and len({repr(f.settings.get(key)) for f in among}) > 1:
+            shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
+    return solver.capitalize() + (f" ({', '.join(shown)})" if shown else "")

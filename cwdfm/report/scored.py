@@ -1,0 +1,63 @@
+"""A set of molecules with its scores: the numbers, their noise, and the line of the table."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from cwdfm.metric import FoldCounts, MoleculeScores
+from cwdfm.report.sample_set import SampleSet
+
+COLUMNS = ("solver", "steps", "valid", "unique", "novel", "folds")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A set with what was counted in it."""
+
+    samples: SampleSet
+    scores: MoleculeScores
+    histograms: dict[str, Any] | None  # None without a reference
+
+    def __str__(self) -> str:
+        model, place = self.samples.model, str(self.samples)
+        return model if self.samples.solver is None else f"{model}, {place}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number."""
+        found = self.samples
+        return {
+            "model": found.model if found.solver else None,
+            "solver": found.solver,
+            "steps": found.steps,
+            "files": [file.to_json() for file in found.files],
+            "scores": self.scores.to_json(),
+            "noise": {name: noise(self.scores, name) for name in ("valid", "unique", "novel")},
+            "histograms": self.histograms,
+        }
+
+
+def noise(scores: MoleculeScores, name: str) -> float | None:
+    """How far a fold's count would stray by chance alone, one standard deviation.
+
+    Of several folds it is theirs. Of one it is the binomial sqrt(p (1 - p) n), which takes the
+    samples for independent: right for valid, near enough for the others where repeats are rare.
+    """
+    counts: FoldCounts | None = getattr(scores, name)
+    if counts is None:
+        return None
+    if counts.std is not None:
+        return counts.std
+    share = counts.mean / scores.fold_size
+    return float((share * (1 - share) * scores.fold_size) ** 0.5)
+
+
+def cells(found: Scored) -> tuple[str, ...]:
+    """A row of the table, under COLUMNS."""
+    scores, samples = found.scores, found.samples
+    counted = []
+    for name in ("valid", "unique", "novel"):
+        counts: FoldCounts | None = getattr(scores, name)
+        digits = 1 if scores.folds > 1 else 0
+        spread = noise(scores, name)
+        counted.append(f"{counts.mean:.{digits}f} ± {spread:.1f}" if counts else "-")
+    steps = str(samples.steps) if samples.steps else "-"
+    return samples.solver or "-", steps, *counted, f"{scores.folds} of {scores.fold_size:,}"

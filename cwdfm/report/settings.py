@@ -1,0 +1,68 @@
+"""How samples are evaluated: what the command line offers, and what every result depends on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cwdfm.errors import check_choice, check_integer
+from cwdfm.metric import Judge
+from cwdfm.metric.hub import Dtype
+from cwdfm.metric.judge import FirstToken
+from cwdfm.metric.perplexity import AfterEnd, Average
+
+AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Of samples of text; the conventions of `cwdfm.metric.perplexity` and `cwdfm.metric.mauve`."""
+
+    judge: str = "gpt2-large"  # of perplexity: a causal LM by hub name, a folder or a .gguf file
+    judge_dtype: Dtype = "float32"
+    judge_context: int = 1024  # tokens that the judge sees at most; longer texts take windows
+    retokenise: bool = True  # or judge the sampler's own tokens, if the judge has the same ones
+    average: Average = "corpus"  # perplexity over all tokens, or the mean of the samples' own
+    first_token: FirstToken = "skip"  # leave it unscored, or put the judge's start token before it
+    after_end: AfterEnd = "keep"  # or cut each sample at its first end token
+    folds: int = 5  # of the samples of a set, for the spread
+    mauve: str = "judge"  # whose features: judge, none, or a folder with a sentence-embedding model
+    reference_size: int = 0  # held-out texts for MAUVE; 0 for as many as the largest set has
+    data_row: bool = True  # score as many other held-out texts, to have something to compare with
+    batch_tokens: int = 0  # that the judge reads at once; 0 for what memory holds
+    device: str = "auto"  # of the judge: auto, cpu, cuda, cuda:1, ...
+
+    def __post_init__(self) -> None:
+        check_integer("folds", self.folds)
+        check_integer("reference_size", self.reference_size, 0)
+        check_integer("batch_tokens", self.batch_tokens, 0)
+        check_choice("average", self.average, ("corpus", "sample"))
+        check_choice("first_token", self.first_token, ("skip", "start"))
+        check_choice("after_end", self.after_end, ("keep", "cut"))
+        self.judge_model()
+
+    def judge_model(self) -> Judge:
+        """The judge, not yet loaded."""
+        return Judge(
+            self.judge,
+            dtype=self.judge_dtype,
+            context=self.judge_context,
+            device=self.model_device(),
+            batch_tokens=self.batch_tokens or None,
+        )
+
+    def model_device(self) -> str | None:
+        """The device as the metrics take it: None is a GPU where there is one."""
+        return None if self.device == "auto" else self.device
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of any samples; a kind of samples reads what concerns it."""
+
+    data: str = AUTO  # to compare with, or "none"
+    fold_size: int = 1024  # molecules that are counted together
+    text: TextSettings = TextSettings()
+    say: Callable[[str], object] = _silent  # hears of work that takes a while

@@ -1,0 +1,210 @@
+"""All scores of a set of texts; those that need a model are computed once and kept."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cwdfm.errors import InputError, load_extra
+from cwdfm.metric import (
+    Embedder,
+    Estimate,
+    FeatureModel,
+    LoadedJudge,
+    Mauve,
+    Perplexity,
+    TextStatistics,
+    generative_perplexity,
+    mauve_score,
+    text_statistics,
+)
+from cwdfm.metric.fold import fold_slices
+from cwdfm.metric.mauve import LEAST
+from cwdfm.metric.perplexity import END
+from cwdfm.report.cells import Cells, model_identity
+from cwdfm.report.passages import Passages
+from cwdfm.report.settings import TextSettings
+
+# Settings that change how long it takes, not what comes out; and those of the other score.
+_ASIDE = ("judge", "device", "batch_tokens", "reference_size", "data_row", "mauve")
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """What a set of texts is worth."""
+
+    perplexity: Perplexity
+    statistics: TextStatistics
+    mauve: Mauve | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number, with its conventions."""
+        return {
+            "perplexity": self.perplexity.to_json(),
+            "statistics": self.statistics.to_json(),
+            "mauve": self.mauve and self.mauve.to_json(),
+        }
+
+
+class TextScorer:
+    """Scores texts by one judge and against one reference.
+
+    Models are loaded when the first score is missing, and all of them before the first is computed.
+    """
+
+    def __init__(
+        self,
+        settings: TextSettings,
+        reference: Passages | None,
+        report: Path,
+        say: Callable[[str], object],
+    ) -> None:
+        self.settings, self.reference, self.say = settings, reference, say
+        self.cells = Cells(report)
+        self.judge_identity = model_identity(settings.judge)
+        judged = settings.mauve == "judge"
+        self.feature_identity = self.judge_identity if judged else model_identity(settings.mauve)
+
+    def prepare(self, sets: Sequence[Passages]) -> None:
+        """Load what the sets need, and refuse what is wrong with it."""
+        for passages in sets:
+            fold_slices(len(passages.texts), self.settings.folds)
+        unjudged = [p for p in sets if self.cells.get(self._perplexity_key(p)) is None]
+        uncompared = [
+            p for p in sets if self.compares(p) and not self.cells.get(self._mauve_key(p))
+        ]
+        if uncompared:
+            load_extra("mauve", "text")
+            _ = self.features
+        if unjudged:
+            _ = self.judge
+            if not self.settings.retokenise:
+                for passages in unjudged:
+                    check_reads_alike(self.judge, passages)
+        self.cells.open()
+
+    def score(self, passages: Passages) -> TextScores:
+        """Compute, or find, the scores of a set."""
+        return TextScores(
+            perplexity=self._perplexity(passages),
+            statistics=text_statistics(passages.tokens, folds=self.settings.folds),
+            mauve=self._mauve(passages) if self.compares(passages) else None,
+        )
+
+    def compares(self, passages: Passages) -> bool:
+        """Whether there is a MAUVE score: it needs features, and some texts on both sides."""
+        if self.reference is None or self.settings.mauve == "none":
+            return False
+        return min(len(self.reference.texts), len(passages.texts)) >= LEAST
+
+    @cached_property
+    def judge(self) -> LoadedJudge:
+        """The judge in memory."""
+        self.say(f"loading the judge {self.settings.judge}")
+        return self.settings.judge_model().load()
+
+    @cached_property
+    def features(self) -> FeatureModel:
+        """The model whose features MAUVE compares."""
+        name = self.settings.mauve
+        if name == "judge":
+            return self.judge
+        self.say(f"loading the embedding model {name}")
+        return Embedder(name, device=self.settings.model_device()).load()
+
+    @cached_property
+    def _reference_features(self) -> NDArray[np.float32]:
+        assert self.reference is not None
+        return self.features.features(self.reference.texts)
+
+    def _perplexity(self, passages: Passages) -> Perplexity:
+        key = self._perplexity_key(passages)
+        if (found := self.cells.get(key)) is None:
+            found = self._judged(passages).to_json()
+            self.cells.put(key, found)
+        estimate = found["perplexity"]
+        value = Estimate(estimate["value"], tuple(estimate["folds"]))
+        return Perplexity(**found | {"perplexity": value})
+
+    def _judged(self, passages: Passages) -> Perplexity:
+        s = self.settings
+        own = None if s.retokenise else self.judge.vocabulary()
+        return generative_perplexity(
+            passages.texts if s.retokenise else torch.from_numpy(passages.tokens),
+            self.judge,
+            average=s.average,
+            first_token=s.first_token,
+            after_end=s.after_end,
+            end=END if s.retokenise else self.judge.loaded.tokenizer.eos_token or END,
+            folds=s.folds,
+            vocabulary=own,
+        )
+
+    def _mauve(self, passages: Passages) -> Mauve:
+        key = self._mauve_key(passages)
+        if (found := self.cells.get(key)) is None:
+            with warnings.catch_warnings(), _quiet():
+                # That few samples make a coarse score is said in the report.
+                warnings.filterwarnings("ignore", "MAUVE of")
+                score = mauve_score(
+                    self.features.features(passages.texts), self._reference_features
+                )
+            found = replace(score, features=self.features.conventions()).to_json()
+            self.cells.put(key, found)
+        del found["std"]
+        return Mauve(**found | {"resamples": tuple(found["resamples"])})
+
+    def _perplexity_key(self, passages: Passages) -> dict[str, Any]:
+        how = {k: v for k, v in asdict(self.settings).items() if k not in _ASIDE}
+        key = {"score": "perplexity", "sha256": list(passages.sha256), **how}
+        return key | {"judge": self.judge_identity}
+
+    def _mauve_key(self, passages: Passages) -> dict[str, Any]:
+        assert self.reference is not None
+        s = self.settings
+        how = {"dtype": s.judge_dtype, "context": s.judge_context} if s.mauve == "judge" else {}
+        return how | {
+            "score": "mauve",
+            "sha256": list(passages.sha256),
+            "reference": list(self.reference.sha256),
+            "features": self.feature_identity,
+        }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what native code writes to stderr.
+
+    faiss warns below 39 texts a cluster, and MAUVE's own rule makes clusters of 20.
+    """
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+def check_reads_alike(judge: LoadedJudge, passages: Passages) -> None:
+    """Refuse to judge tokens as they are by a judge that reads something else from them."""
+    tokenizer = judge.loaded.tokenizer
+    read = tokenizer.batch_decode(
+        passages.tokens.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    for number, (theirs, ours) in enumerate(zip(read, passages.texts, strict=True), start=1):
+        if theirs.replace(tokenizer.eos_token or END, END) != ours:
+            raise InputError(
+                f"the judge {judge.judge.model} has another vocabulary than the samples: from the "
+                f"tokens of {ours[:40]!r} (sample {number}) it reads {theirs[:40]!r}; leave out "
+                f"--no-retokenise, or give a judge with the sampler's tokenizer"
+            )

@@ -1,0 +1,118 @@
+"""A set of texts with its scores: the line of the table, and how to read it."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cwdfm.report.sample_set import SampleSet
+from cwdfm.report.settings import TextSettings
+from cwdfm.report.text_scores import TextScores
+
+COLUMNS = (
+    "solver",
+    "steps",
+    "perplexity",
+    "entropy",
+    "MAUVE",
+    "distinct-2",
+    "repeated",
+    "calls",
+    "samples",
+)
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A set with its scores."""
+
+    samples: SampleSet
+    scores: TextScores
+
+    def __str__(self) -> str:
+        model, place = self.samples.model, str(self.samples)
+        return model if self.samples.solver is None else f"{model}, {place}"
+
+    @property
+    def calls(self) -> float | None:
+        """Model calls a sample; None where the files do not say."""
+        counts = [file.samples.head.get("evaluations") for file in self.samples.files]
+        numbers = [n for n in counts if isinstance(n, int)]
+        whole = len(numbers) == len(counts)
+        return sum(numbers) / len(self.samples.texts) if whole else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number."""
+        found = self.samples
+        return {
+            "model": found.model if found.solver else None,
+            "solver": found.solver,
+            "steps": found.steps,
+            "files": [file.to_json() for file in found.files],
+            "evaluations": self.calls,
+            **self.scores.to_json(),
+        }
+
+
+def cells(found: ScoredText) -> tuple[str, ...]:
+    """A row of the table, under COLUMNS."""
+    calls, samples = found.calls, found.samples
+    shown = "-" if calls is None else f"{calls:.4g}"
+    steps = str(samples.steps) if samples.steps else "-"
+    return samples.solver or "-", steps, *score_cells(found.scores, shown)
+
+
+def score_cells(scores: TextScores, calls: str = "-") -> tuple[str, ...]:
+    """The cells of a row behind solver and steps."""
+    perplexity, statistics = scores.perplexity.perplexity, scores.statistics
+    mauve, distinct = scores.mauve, statistics.distinct
+    return (
+        spread(perplexity.value, perplexity.fold_std),
+        spread(statistics.entropy.value, statistics.entropy.fold_std),
+        f"{mauve.mauve:.3f} ± {mauve.std:.3f}" if mauve else "-",
+        f"{distinct[1].value:.3f}" if len(distinct) > 1 else "-",
+        f"{statistics.repetition.value:.3f}" if statistics.repetition else "-",
+        calls,
+        f"{statistics.samples:,}",
+    )
+
+
+def spread(value: float, std: float | None) -> str:
+    """A value with its standard deviation, to the second digit of the latter."""
+    if not std or not math.isfinite(std) or not math.isfinite(value):
+        return f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
+    digits = min(4, max(0, 1 - math.floor(math.log10(std))))
+    return f"{value:,.{digits}f} ± {std:,.{digits}f}"
+
+
+def meaning(settings: TextSettings, data: str | None) -> tuple[str, ...]:
+    """How to read the table."""
+    compared = (
+        f"MAUVE compares the samples with held-out text of {data}, by the features of "
+        f"{'the judge' if settings.mauve == 'judge' else 'an embedding model'}: 1 for texts that "
+        f"cannot be told apart, less for what samples lack or have too much of. It depends on the "
+        f"number of samples, so only sets of one size compare; the row of the data, as many other "
+        f"held-out texts, shows how much can be reached."
+        if data and settings.mauve != "none"
+        else "MAUVE, the closeness to held-out text, is left out here."
+    )
+    average = (
+        "the exponential of its mean surprise over all tokens"
+        if settings.average == "corpus"
+        else "the mean over samples of the exponential of their mean surprise"
+    )
+    judge = Path(settings.judge).name
+    return (
+        f"Perplexity is how surprising a language model that has nothing to do with the sampler, "
+        f"the judge {judge}, finds the samples: {average}. Lower is better, but "
+        f"repetitive text is not surprising either, so it says nothing alone. Entropy is how many "
+        f"bits the choice of a token takes within one sample: text that repeats few words has "
+        f"little. Good samples have the data's entropy and a low perplexity.",
+        compared,
+        "Distinct-2 is the share of different pairs of tokens in a sample, “repeated” the share "
+        "of its runs of four tokens that stood in it before; “calls” is how many "
+        "times a sample needed the model, which is what sampling costs.",
+        f"Behind ± is one standard deviation: of perplexity and entropy over {settings.folds} "
+        f"folds of the samples, of MAUVE over bootstrap resamples. A fold is smaller than the "
+        f"whole, so the whole is steadier than that.",
+    )

@@ -1,0 +1,120 @@
+"""Files of samples: what the sampler writes and evaluation reads.
+
+`.jsonl` begins with one object that says where the samples come from (options, model card,
+provenance) and has one object a sample behind it. `.csv` has the columns index and text; `.smi` and
+`.txt` hold one text a line and nothing else.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+
+FORMATS = (".jsonl", ".csv", ".smi", ".txt")
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """Samples in order, and where they come from."""
+
+    texts: list[str]
+    tokens: list[list[int]] | None = None  # of .jsonl alone
+    head: dict[str, Any] = field(default_factory=dict)  # options, model, provenance; of .jsonl
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the sampler: solver, steps, seed, ...; empty if the file names none."""
+        options: dict[str, Any] = self.head.get("options", {})
+        return options
+
+
+def check_format(path: Path) -> None:
+    """Refuse a file whose ending does not say how it is written."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"a file of samples must end in {', '.join(FORMATS)}, got {str(path)!r}")
+
+
+def write_samples(path: Path, samples: SampleFile) -> None:
+    """Write the file, as its ending says: the old file or the whole new one, never a part."""
+    check_format(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text("".join(_lines(path, samples)))
+        part.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}; free some space or choose another "
+            f"place"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
+    if path.suffix == ".jsonl":
+        yield json.dumps(samples.head) + "\n"
+        for text, tokens in zip(samples.texts, samples.tokens or [], strict=True):
+            yield json.dumps({"text": text, "tokens": tokens}) + "\n"
+    elif path.suffix == ".csv":
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerows([("index", "text"), *enumerate(samples.texts)])
+        yield buffer.getvalue()
+    else:
+        yield from (text + "\n" for text in samples.texts)
+
+
+def read_samples(path: Path) -> SampleFile:
+    """Read what `write_samples` wrote; a line of .smi may have a name behind its SMILES."""
+    check_format(path)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; give a file of samples") from error
+    if path.suffix == ".jsonl":
+        return _from_json(path, text.splitlines())
+    if path.suffix == ".csv":
+        rows = list(csv.DictReader(io.StringIO(text)))
+        if rows and "text" not in rows[0]:
+            raise InputError(f"{path} has no column 'text', only {', '.join(rows[0])}")
+        samples = SampleFile([row["text"] or "" for row in rows])
+    elif path.suffix == ".smi":
+        samples = SampleFile([(line.split(maxsplit=1) or [""])[0] for line in text.splitlines()])
+    else:
+        samples = SampleFile(text.splitlines())
+    return _filled(path, samples)
+
+
+def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{path}, line {number} is not JSON ({error}); the file may have been cut off: "
+                f"sample again"
+            ) from error
+    if not all(isinstance(record, dict) for record in records):
+        raise InputError(f"{path} holds lines that are no objects; give a file that `sample` wrote")
+    head = records.pop(0) if records and "text" not in records[0] else {}
+    if not isinstance(head.get("options", {}), dict):
+        raise InputError(f"{path} begins with options that are no object; sample again")
+    if not all(isinstance(record.get("text"), str) for record in records):
+        raise InputError(f"{path} holds lines without 'text'; give a file that `sample` wrote")
+    tokens = [record["tokens"] for record in records if "tokens" in record]
+    whole = len(tokens) == len(records)
+    texts = [record["text"] for record in records]
+    return _filled(path, SampleFile(texts, tokens if whole else None, head))
+
+
+def _filled(path: Path, samples: SampleFile) -> SampleFile:
+    if not samples.texts:
+        raise InputError(f"{path} holds no samples; sample again")
+    return samples

@@ -1,0 +1,49 @@
+"""One model on many processes: the model's own code knows nothing of it.
+
+DDP keeps a copy on each process. FSDP2 keeps a share of every parameter, its moments and its
+average on each, and gathers a block's weights when they are needed.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from cwdfm.distributed import world
+from cwdfm.model.dit import DiT
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+def spread(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
+    """The module to call in training. FSDP2 changes the model itself; make optimisers after it."""
+    if world() == 1:
+        return model
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    mesh = init_device_mesh(device.type, (world(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def own(x: Tensor) -> Tensor:
+    """This process's share of a tensor: all of it, unless it is sharded."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def whole(x: Tensor) -> Tensor:
+    """All of a tensor. Sharded ones are gathered: every process must ask."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def like(x: Tensor, pattern: Tensor) -> Tensor:
+    """A whole tensor laid out as `pattern` is."""
+    x = x.to(pattern.device)
+    if isinstance(pattern, DTensor):
+        return distribute_tensor(x, pattern.device_mesh, pattern.placements)
+    return x

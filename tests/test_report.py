@@ -1,0 +1,288 @@
+"""The report: its numbers against the metrics and a set counted by hand; one page, nothing else."""
+
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cwdfm.cli import demo, evaluate, main
+from cwdfm.data import load
+from cwdfm.errors import InputError
+from cwdfm.metric import score_molecules
+from cwdfm.report import Row, Table, gather
+from cwdfm.report.scored import noise
+from cwdfm.sample_file import SampleFile, write_samples
+
+pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+# Six parse; ethanol and benzene come twice; cyclopropane and acetamide are not in TRAINING.
+BY_HAND = ["CCO", "OCC", "C1CC1", "C1CC", "", "CC(=O)N", "c1ccccc1", "C1=CC=CC=C1"]
+TRAINING = ["CCO", "c1ccccc1"] + ["C" * n + end for n in range(4, 12) for end in ("", "N", "F")]
+OPTIONS = {"model": "small", "solver": "euler", "steps": 8, "seed": 0, "radius": 1, "scale": 4.0}
+
+
+def samples(path: Path, texts: list[str] | None = None, **options: object) -> Path:
+    """A file as `cwdfm sample` writes it."""
+    texts = BY_HAND if texts is None else texts
+    head: dict[str, Any] = {"options": OPTIONS | options, "provenance": {"date": "today"}}
+    write_samples(path, SampleFile(texts, [[1]] * len(texts), head))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Prepared data that train on ethanol and benzene."""
+    folder = tmp_path_factory.mktemp("data")
+    for seed in range(20):
+        (folder / "my.smi").write_text("\n".join(TRAINING))
+        found = load(folder / "my.smi", cache=False, seed=seed)
+        if set(TRAINING[:2]) <= set(found.texts("train")):
+            found.save(folder / "my.npz")
+            return str(folder / "my.npz")
+    raise AssertionError("no split keeps both")
+
+
+def run(*arguments: object) -> None:
+    evaluate.main([str(a) for a in arguments])
+
+
+def scores_of(out: Path) -> dict[str, Any]:
+    scores: dict[str, Any] = json.loads((out / "scores.json").read_text())
+    return scores
+
+
+def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = samples(tmp_path / "a.jsonl"), tmp_path / "out"
+    run(file, "--out", out, "--data", data, "--fold-size", 8)
+    (found,) = scores_of(out)["sets"]
+    assert [found["scores"][n]["counts"] for n in ("valid", "unique", "novel")] == [[6], [4], [2]]
+    assert found["noise"]["valid"] == pytest.approx((6 * 2 / 8) ** 0.5)
+    assert (found["model"], found["solver"], found["steps"]) == ("small", "Euler", 8)
+    (origin,) = found["files"]
+    assert origin["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert origin["options"] == OPTIONS
+    assert origin["samples"] == 8
+    assert found["histograms"]["samples"] == {"given": 8, "valid": 6}
+    printed = capsys.readouterr().out
+    assert re.search(r"Euler +8 +6 ± 1.2 +4 ± 1.4 +2 ± 1.2 +1 of 8", printed)
+    assert str(out / "report.html") in printed
+    assert "| small | Euler | 8 | 6 ± 1.2 | 4 ± 1.4 | 2 ± 1.2 | 1 of 8 |" in (
+        (out / "table.md").read_text()
+    )
+
+
+def test_numbers_are_those_of_the_metric(tmp_path: Path, data: str) -> None:
+    texts = ["C" * (i % 9 + 1) + "ON("[i % 3] for i in range(50)]
+    out = tmp_path / "out"
+    run(samples(tmp_path / "a.jsonl", texts), "--out", out, "--data", data, "--fold-size", 16)
+    expected = score_molecules(texts, load(data).texts("train"), fold_size=16)
+    (found,) = scores_of(out)["sets"]
+    assert found["scores"] == expected.to_json()
+    assert expected.novel is not None
+    assert found["noise"]["novel"] == expected.novel.std
+    page = (out / "report.html").read_text()
+    assert "fill no fold and are not counted: small, Euler, 8 steps (2)." in page
+    assert f"{expected.valid.mean:.1f} ± {expected.valid.std:.1f}" in page
+
+
+class Links(HTMLParser):
+    """Everything a browser would fetch, and the tags there are."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path, data: str) -> None:
+    files = [
+        samples(tmp_path / f"{solver}{steps}.jsonl", solver=solver, steps=steps)
+        for solver in ("euler", "neighbor")
+        for steps in (8, 16)
+    ]
+    files.append(samples(tmp_path / "other.jsonl", model="<b>other</b>"))
+    for i, file in enumerate(files):  # samples of their own, so that no two files are equal
+        file.write_text(file.read_text() + json.dumps({"text": "C" * i, "tokens": [1]}) + "\n")
+    out = tmp_path / "out"
+    run(*files, "--out", out, "--data", data)
+    page = (out / "report.html").read_text()
+    links = Links(page)
+    assert not links.open
+    assert links.tags.count("img") == 5  # two grids, two histograms, curves of one model
+    assert all(link.startswith("data:") for link in links.links)
+    assert not re.search(r"https?:|url\(|@import", page)
+    assert "script" not in links.tags
+    assert "<b>" not in page
+    assert {path.name for path in out.glob("*.png")} == {
+        "curves-small.png",
+        *(f"{kind}-{model}.png" for kind in ("molecules", "histograms") for model in MODELS),
+    }
+
+
+MODELS = ("small", "b-other-b")
+
+
+def test_curves_need_two_step_counts(tmp_path: Path) -> None:
+    one = samples(tmp_path / "a.jsonl", steps=8)
+    two = samples(tmp_path / "b.jsonl", steps=8, solver="neighbor")
+    three = samples(tmp_path / "c.jsonl", steps=16)
+    run(one, two, "--out", tmp_path / "one", "--data", "none")
+    assert not (tmp_path / "one" / "curves.png").exists()
+    run(one, two, three, "--out", tmp_path / "two", "--data", "none")
+    assert (tmp_path / "two" / "curves.png").exists()
+    longer = samples(tmp_path / "d.jsonl", [*BY_HAND, "C"], steps=32)
+    run(one, longer, "--out", tmp_path / "three", "--data", "none")
+    assert not (tmp_path / "three" / "curves.png").exists()
+    page = (tmp_path / "three" / "report.html").read_text()
+    assert "no curves, since the files hold different numbers" in page
+    run(one, longer, "--out", tmp_path / "four", "--data", "none", "--fold-size", 8)
+    assert (tmp_path / "four" / "curves.png").exists()
+
+
+def test_other_seeds_are_more_folds(tmp_path: Path) -> None:
+    one, two = samples(tmp_path / "a.jsonl"), samples(tmp_path / "b.jsonl", ["C"] * 8, seed=1)
+    run(one, two, "--out", tmp_path / "out", "--data", "none", "--fold-size", 8)
+    (found,) = scores_of(tmp_path / "out")["sets"]
+    assert found["scores"]["valid"]["counts"] == [6, 8]
+    assert found["scores"]["novel"] is found["noise"]["novel"] is None
+    assert len(found["files"]) == 2
+
+
+def test_labels_name_what_differs(tmp_path: Path) -> None:
+    def labels(**changes: list[object]) -> list[str | None]:
+        (name, values), *_ = changes.items()
+        files = [
+            samples(tmp_path / f"{name}{i}.jsonl", None, **{"solver": "neighbor", name: value})
+            for i, value in enumerate(values)
+        ]
+        files.append(samples(tmp_path / f"{name}.jsonl", radius=7, steps=99))
+        return [found.solver for found in gather(files)]
+
+    assert labels(steps=[8, 16]) == ["Neighbor", "Neighbor", "Euler"]
+    assert labels(scale=[4.0, 0.5]) == ["Neighbor (scale 4)", "Neighbor (scale 0.5)", "Euler"]
+    differ = ["Neighbor (grid t)", "Neighbor (grid kappa)", "Euler"]
+    assert labels(grid=["t", "kappa"]) == differ
+    # The radius is nothing to Euler, whatever the file says.
+    assert len(gather([samples(tmp_path / f"e{i}.jsonl", radius=i, seed=i) for i in (1, 2)])) == 1
+
+
+def test_files_without_a_head(tmp_path: Path, data: str) -> None:
+    (tmp_path / "other").mkdir()
+    one, two = tmp_path / "a.smi", tmp_path / "other" / "a.smi"
+    one.write_text("CCO\nC1CC\n")
+    two.write_text("hello\nworld\n")
+    run(one, two, "--out", tmp_path / "out", "--data", data)
+    first, second = scores_of(tmp_path / "out")["sets"]
+    assert (first["solver"], first["scores"]["valid"]["counts"]) == (None, [1])
+    assert (second["scores"]["valid"]["counts"], second["scores"]["short"]) == ([0], True)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "No valid molecule: " + str(two) in page
+    assert "Fewer samples than a fold of 1,024" in page
+    assert "not scaled up: all sets." in page
+    assert page.count("<img") == 3  # a grid of the one molecule; histograms of both
+
+
+def test_table_in_the_terminal() -> None:
+    table = Table(("solver", "n"), (Row("a", ("Euler", "7")), Row("a", ("Neighbor", "128"))))
+    assert table.lines() == ["  solver       n", "a", "  Euler        7", "  Neighbor   128"]
+    assert Table(("s", "n"), (Row("a|b", ("x", "1")),)).markdown().endswith("| a\\|b | x | 1 |\n")
+
+
+def test_noise_of_one_fold_is_binomial() -> None:
+    scores = score_molecules(["C"] * 3 + ["x"], None)
+    assert noise(scores, "valid") == pytest.approx((4 * 0.75 * 0.25) ** 0.5)
+    assert noise(scores, "novel") is None
+    scores = score_molecules(["C", "C", "x", "x"], None, fold_size=2)
+    assert noise(scores, "valid") == scores.valid.std == pytest.approx(2**0.5)
+
+
+def test_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, empty, cut = samples(tmp_path / "a.jsonl"), tmp_path / "e.smi", tmp_path / "cut.jsonl"
+    again = samples(tmp_path / "b.jsonl", ["C"])
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(good.read_bytes())
+    empty.write_text("")
+    cut.write_text(good.read_text()[:-9])
+    text = tmp_path / "text.jsonl"
+    text.write_text(json.dumps({"tokenizer": "music"}) + '\n{"text": "Once"}\n')
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    out = ["--out", tmp_path / "out", "--data", "none"]
+    cases: list[tuple[list[object], str]] = [
+        (["--out", tmp_path], "files"),
+        (["--files", *out], "no files of samples"),
+        ([good], "out"),
+        ([tmp_path / "no.jsonl", *out], "cannot read"),
+        ([tmp_path / "no.doc", *out], "must end in"),
+        ([empty, *out], "holds no samples"),
+        ([cut, *out], "cut off"),
+        ([good, again, *out], "have one seed (0) and the same settings"),
+        ([good, copy, *out], "would count twice"),
+        ([text, *out], "samples of kind 'music'; there is an evaluation for 'smiles'"),
+        ([text, good, *out], "need reports of their own"),
+        ([good, *out, "--fold-size", 0], "fold_size must be an integer >= 1, got 0"),
+        ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
+        ([good, "--out", full, "--data", "none"], "is not empty; give another folder, or --force"),
+        ([good, "--out", empty, "--data", "none"], "is a file; give a folder"),
+        ([good, "--out", empty / "x", "--data", "none"], "cannot write the report into"),
+    ]
+    for arguments, message in cases:
+        monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main.main()
+        assert exit_.value.code == 2, arguments
+        printed = capsys.readouterr()
+        assert message in printed.err + printed.out, (arguments, printed)
+    assert [path.name for path in full.iterdir()] == ["mine.txt"]
+    run(good, "--out", full, "--data", "none", "--force")
+    assert (full / "mine.txt").read_text() == "mine"
+    assert (full / "report.html").exists()
+
+
+def test_text_data_are_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Text:
+        class tokenizer:
+            kind = "bytes"
+
+    monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, **__: Text)
+    with pytest.raises(InputError, match="holds no molecules but bytes tokens"):
+        run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", "stories")
+
+
+def test_demo(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Into a folder that a demo before has filled, as `make demo` may be called again."""
+    samples_before = demo.place(tmp_path / "demo", demo.MODELS[0], "euler", 2)
+    samples_before.parent.mkdir(parents=True)
+    for old in (samples_before, tmp_path / "demo" / "report.html"):
+        old.write_text("old")
+    demo.main(["--quick", "--out", str(tmp_path / "demo"), "--data", data])
+    assert "<table>" in (tmp_path / "demo" / "report.html").read_text()
+    printed = capsys.readouterr().out
+    assert printed.count("Neighbor") == 4
+    assert str(tmp_path / "demo" / "report.html") in printed
+    found = scores_of(tmp_path / "demo")["sets"]
+    assert len(found) == 12
+    assert {s["solver"] for s in found} == {"Euler", "Neighbor", "Entropy"}
+    names = {"curves-qm9-mask-small.png", "curves-qm9-uniform-small.png", "report.html"}
+    assert names <= {path.name for path in (tmp_path / "demo").iterdir()}
+    options = found[0]["files"][0]["options"]
+    assert (options["model"], options["radius"], options["scale"]) == (demo.MODELS[0], 1, 4.0)

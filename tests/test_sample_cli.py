@@ -1,0 +1,208 @@
+"""`cwdfm sample`: resuming, sharing the work, prompts and templates, formats."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.cli.main import main
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.sample_file import SampleFile, read_samples, write_samples
+
+ROOT = Path(__file__).parent.parent
+MODEL = "qm9-mask-small"
+FLAGS = ["--n", "12", "--steps", "6", "--solver", "neighbor", "--seed", "5"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: object, processes: int = 0) -> list[str]:
+    several = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "--"]
+    start = [sys.executable, "-m", *(several if processes else []), "cwdfm.cli.main", "sample"]
+    return [*start, MODEL, *map(str, arguments)]
+
+
+def run(*arguments: object, processes: int = 0) -> "subprocess.CompletedProcess[str]":
+    line = command(*arguments, processes=processes)
+    return subprocess.run(line, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[int]]:
+    """The samples, from Python and in one batch."""
+    trained = cwdfm.load(MODEL)
+    solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0))
+    tokens: list[list[int]] = generate(trained, solver, n=12, steps=6, seed=5).tokens.tolist()
+    return tokens
+
+
+def test_processes_share_the_work(tmp_path: Path, expected: list[list[int]]) -> None:
+    out = tmp_path / "a.jsonl"
+    done = run("--out", out, *FLAGS, "--batch-size", 2, processes=2)
+    assert done.returncode == 0, done.stderr
+    assert read_samples(out).tokens == expected
+    assert done.stdout.count("written: 12 samples") == 1
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_killed_it_goes_on(tmp_path: Path, expected: list[list[int]]) -> None:
+    out = tmp_path / "a.jsonl"
+    line = command("--out", out, *FLAGS, "--batch-size", 1)
+    process = subprocess.Popen(line, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    parts = tmp_path / "a.jsonl.parts"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(parts.glob("*.piece")):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.piece")}
+    assert before
+    assert not out.exists()
+    other = run("--out", out, *FLAGS, "--temperature", 0.5)
+    assert other.returncode == 2
+    assert "the beginning of a job with other settings" in other.stderr
+    done = run("--out", out, *FLAGS, "--batch-size", 5)
+    assert done.returncode == 0, done.stderr
+    assert f"going on: {len(before)} of 12 samples are there" in done.stdout
+    found = read_samples(out)
+    assert found.tokens == expected
+    assert found.head["drawn"] == 12 - len(before)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_formats_agree(tmp_path: Path, expected: list[list[int]]) -> None:
+    trained = cwdfm.load(MODEL)
+    texts = [trained.tokenizer.decode(row) for row in expected]
+    samples = SampleFile(texts, expected, {"options": {"steps": 6}})
+    for name in ("a.jsonl", "a.csv", "a.smi", "a.txt"):
+        write_samples(tmp_path / name, samples)
+        assert read_samples(tmp_path / name).texts == texts
+    assert read_samples(tmp_path / "a.jsonl") == samples
+    with (tmp_path / "a.csv").open() as file:
+        assert [row["text"] for row in csv.DictReader(file)] == texts
+
+
+@pytest.mark.parametrize("model", cwdfm.box())
+def test_template(model: str) -> None:
+    """Given tokens stay, three tokens are free, and the end is where the template says."""
+    trained = cwdfm.load(model)
+    solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0))
+    out = generate(trained, solver, n=16, steps=16, template="c1ccccc1***")
+    ids = trained.tokenizer.encode("c1ccccc1")
+    tokens = out.tokens
+    assert (tokens[:, 1:9] == torch.tensor(ids)).all()
+    assert (tokens[:, 0] == trained.tokenizer.bos_id).all()
+    assert (tokens[:, 12] == trained.tokenizer.eos_id).all()
+    assert (tokens[:, 13:] == trained.tokenizer.pad_id).all()
+    assert len({tuple(row) for row in tokens[:, 9:12].tolist()}) > 1
+    again = generate(trained, solver, n=16, steps=16, template="c1ccccc1***", batch_size=5)
+    assert torch.equal(tokens, again.tokens)
+
+
+def test_prompt() -> None:
+    trained = cwdfm.load(MODEL)
+    out = generate(trained, cwdfm.Euler(), n=8, steps=8, prompt="N#C")
+    assert all(trained.tokenizer.decode(row).startswith("N#C") for row in out.tokens.tolist())
+    tokens, fixed = given(trained, prompt="N#C")
+    assert tokens is not None
+    assert fixed is not None
+    assert fixed.tolist() == [True] * 4 + [False] * 28
+
+
+def test_batches_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = cwdfm.load(MODEL)
+    assert fitting_batch(trained) == 256
+    monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 7)
+    assert fitting_batch(trained) == 7
+
+
+def test_short_memory_means_smaller_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[list[int]]
+) -> None:
+    sizes = []
+
+    def short(trained: cwdfm.Pretrained, solver: cwdfm.Solver, **options: Any) -> cwdfm.Samples:
+        sizes.append(options["n"])
+        if options["n"] > 3:
+            raise torch.OutOfMemoryError
+        return generate(trained, solver, **options)
+
+    monkeypatch.setattr("cwdfm.cli.sample.generate", short)
+    out = tmp_path / "a.jsonl"
+    sample_main([MODEL, "--out", str(out), *FLAGS])
+    assert read_samples(out).tokens == expected
+    assert sizes == [12] * 5 + [8, 4] + [2] * 6  # from 256 at once: 256, 128, 64, 32, 16, 8, 4, 2
+
+
+WRONG = [
+    (["--template", "c1ccccc1"], "hole"),
+    (["--template", "C" * 31 + "*"], "room for 30"),
+    (["--template", "[Si]**"], "[Si]"),
+    (["--prompt", "C", "--template", "C*"], "a prompt and a template at once"),
+    (["--prompt", "C" * 40], "room for 30"),
+    (["--prompt", "Hello"], "not SMILES"),
+    (["--device", "tpu9"], "device must be auto, cpu, cuda"),
+    (["--batch-size", "-1"], "batch_size must be"),
+    (["--steps", "0"], "steps must be"),
+    (["--top-p", "2"], "top_p must"),
+    (["--radius", "-1", "--solver", "neighbor"], "radius must"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), WRONG, ids=[" ".join(f)[:24] for f, _ in WRONG])
+def test_wrong_input(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    message: str,
+) -> None:
+    line = ["cwdfm", "sample", MODEL, "--out", str(tmp_path / "a.smi"), *flags]
+    monkeypatch.setattr(sys, "argv", line)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    cases = {
+        "a.jsonl": ('{"options": {}}\n{"text": "C", "tok', "line 2 is not JSON"),
+        "b.jsonl": ('{"options": {}}\n{"smiles": "C"}\n', "lines without 'text'"),
+        "f.jsonl": ("[1]\n", "lines that are no objects"),
+        "g.jsonl": ('{"options": 5}\n', "options that are no object"),
+        "c.csv": ("name\nC\n", "no column 'text'"),
+        "d.smi": ("", "holds no samples"),
+        "e.doc": ("C\n", "must end in"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / name).write_text(content)
+        with pytest.raises(cwdfm.InputError, match=message):
+            read_samples(tmp_path / name)
+    with pytest.raises(cwdfm.InputError, match="cannot read"):
+        read_samples(tmp_path / "none.smi")
+
+
+def test_names_behind_smiles(tmp_path: Path) -> None:
+    (tmp_path / "a.smi").write_text("CCO ethanol\n\nC\n")
+    assert read_samples(tmp_path / "a.smi").texts == ["CCO", "", "C"]
+
+
+def test_the_head_says_where_samples_come_from(tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    assert run("--out", out, "--n", 3, "--steps", 2).returncode == 0
+    head = json.loads(out.read_text().splitlines()[0])
+    assert head["options"]["model"] == MODEL
+    assert head["provenance"]["command"]
+    assert head["model"]["recipe"]["source"] == "mask"
+    assert 3 <= head["evaluations"] <= 6

@@ -1,0 +1,433 @@
+"""The report on text: its numbers against the metrics, what is kept, what is refused."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwdfm.cli import evaluate, main, sample
+from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
+from cwdfm.errors import InputError
+from cwdfm.metric import (
+    Embedder,
+    Judge,
+    LoadedEmbedder,
+    LoadedJudge,
+    generative_perplexity,
+    mauve_score,
+    text_statistics,
+)
+from cwdfm.report.cells import Cells, model_identity
+from cwdfm.report.text_table import spread
+from cwdfm.sample_file import SampleFile, write_samples
+from tests.test_analyze_cli import tiny
+from tests.test_report import Links
+from tests.test_text_metric import byte_tokenizer, gpt2
+
+pytest.importorskip("transformers", reason="needs the extra 'text'")
+pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+LENGTH = 12
+WORDS = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "precisely"]
+OPTIONS = {"model": "tiny", "solver": "euler", "steps": 8, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 with a byte-level tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("judge") / "tiny"
+    byte_tokenizer(transformers).save_pretrained(folder)
+    gpt2(transformers, vocab_size=258).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared text in bytes, in windows longer than the samples."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, size=9)) for _ in range(400)]
+    (folder / "words.txt").write_text("\n\n".join(lines))
+    corpus = TextFiles.of(folder / "words.txt")
+    prepare(corpus, "bytes", LENGTH + 4, folder / "words", part="all")
+    return folder / "words"
+
+
+def written(path: Path, seed: int = 0, count: int = 30, **options: Any) -> Path:
+    """A file as `cwdfm sample` writes it, of random words in bytes."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, size=9))[:LENGTH] for _ in range(count)]
+    tokens = [ByteTokenizer().encode(text) for text in texts]
+    head = {"options": OPTIONS | options, "tokenizer": "bytes", "evaluations": 7 * count}
+    write_samples(path, SampleFile(texts, tokens, head))
+    return path
+
+
+def run(*arguments: object) -> dict[str, Any]:
+    """Evaluate, and read what was found."""
+    evaluate.main([str(a) for a in arguments])
+    out = Path(str(arguments[arguments.index("--out") + 1]))
+    scores: dict[str, Any] = json.loads((out / "scores.json").read_text())
+    return scores
+
+
+def tokens_of(path: Path) -> tuple[list[str], "np.ndarray[Any, Any]"]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return [row["text"] for row in rows], np.array([row["tokens"] for row in rows])
+
+
+@pytest.mark.filterwarnings("ignore:MAUVE of")
+def test_numbers_are_those_of_the_metrics(
+    tmp_path: Path, judge: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mauve")
+    file, out = written(tmp_path / "a.jsonl"), tmp_path / "out"
+    found = run(file, "--out", out, "--judge", judge, "--data", data, "--folds", 3)
+    texts, tokens = tokens_of(file)
+    loaded = Judge(str(judge)).load()
+    held_out = load(data).valid[:60, :LENGTH].astype(np.int64)
+    decoded = [ByteTokenizer().decode(row) for row in held_out.tolist()]
+    reference, other = decoded[:30], decoded[30:]
+    (row,) = found["sets"]
+    assert row["perplexity"] == generative_perplexity(texts, loaded, folds=3).to_json()
+    assert row["statistics"] == text_statistics(tokens, folds=3).to_json()
+    assert row["mauve"] == mauve_score(texts, reference, loaded).to_json()
+    assert (row["model"], row["solver"], row["steps"]) == ("tiny", "Euler", 8)
+    assert row["evaluations"] == 7
+    assert found["data_row"]["perplexity"] == (
+        generative_perplexity(other, loaded, folds=3).to_json()
+    )
+    assert found["data_row"]["statistics"] == text_statistics(held_out[30:], folds=3).to_json()
+    assert found["data_row"]["mauve"] == mauve_score(other, reference, loaded).to_json()
+    assert found["data"]["windows"] == 30
+    assert found["settings"]["judge"] == str(judge)
+    # The table shows the same.
+    shown = row["perplexity"]["perplexity"]
+    cell = spread(shown["value"], shown["fold_std"])
+    printed = capsys.readouterr().out
+    for place in (printed, (out / "table.md").read_text(), (out / "report.html").read_text()):
+        assert cell in place
+        assert "held-out text" in place
+    assert re.search(r"Euler +8 .* 7 +30\n", printed)
+    assert "MAUVE of 30 texts is coarse" in printed
+    assert "Text: tiny" in (out / "report.html").read_text()
+
+
+def test_options_reach_the_judge(tmp_path: Path, judge: Path) -> None:
+    file = written(tmp_path / "a.jsonl")
+    flags = ["--average", "sample", "--first-token", "start", "--after-end", "cut", "--folds", 2]
+    flags += ["--judge-context", 8, "--batch-tokens", 64, "--device", "cpu"]
+    (row,) = run(file, "--out", tmp_path / "out", "--judge", judge, *flags)["sets"]
+    expected = generative_perplexity(
+        tokens_of(file)[0],
+        Judge(str(judge), context=8, device="cpu").load(),
+        average="sample",
+        first_token="start",
+        after_end="cut",
+        folds=2,
+    )
+    folds = row["perplexity"]["perplexity"].pop("folds")
+    assert folds == pytest.approx(expected.perplexity.folds)
+    for key in ("average", "first_token", "after_end", "judge", "tokens"):
+        assert row["perplexity"][key] == expected.to_json()[key]
+    assert row["mauve"] is None
+
+
+def test_sample_then_evaluate(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the sampler writes is what the report reads; text that is not prepared will do."""
+    pytest.importorskip("mauve")
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    tiny(ByteTokenizer()).save_pretrained(tmp_path / "model")
+    files = []
+    for solver, steps in (("euler", 2), ("euler", 4), ("neighbor", 4)):
+        files.append(tmp_path / f"{solver}-{steps}.jsonl")
+        flags = ["--solver", solver, "--steps", str(steps), "--n", "20"]
+        sample.main([str(tmp_path / "model"), "--out", str(files[-1]), *flags])
+    raw = data.parent / "words.txt"
+    found = run(*files, "--out", tmp_path / "out", "--judge", judge, "--data", raw)
+    rows = found["sets"]
+    assert [(r["solver"], r["steps"]) for r in rows] == [
+        ("Euler", 2),
+        ("Euler", 4),
+        ("Neighbor", 4),
+    ]
+    loaded = Judge(str(judge)).load()
+    for file, row in zip(files, rows, strict=True):
+        texts, tokens = tokens_of(file)
+        assert row["perplexity"] == generative_perplexity(texts, loaded).to_json()
+        assert row["statistics"] == text_statistics(tokens).to_json()
+        assert 0 < row["evaluations"] <= row["steps"]
+    assert found["data"]["source"]["length"] == tokens.shape[1]
+    assert found["data_row"]["statistics"]["length"] == tokens.shape[1]
+    assert (tmp_path / "out" / "curves.png").exists()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that a judge scores and makes features of, from now on."""
+    seen: list[str] = []
+    score, features = LoadedJudge.score, LoadedJudge.features
+
+    def scoring(self: LoadedJudge, sequences: Any, *rest: Any) -> Any:
+        seen.append(f"score {len(sequences)}")
+        return score(self, sequences, *rest)
+
+    def featuring(self: LoadedJudge, texts: Any) -> Any:
+        seen.append(f"features {len(texts)}")
+        return features(self, texts)
+
+    monkeypatch.setattr(LoadedJudge, "score", scoring)
+    monkeypatch.setattr(LoadedJudge, "features", featuring)
+    return seen
+
+
+def test_nothing_is_judged_twice(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mauve")
+    one, two = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl", 1, 25, steps=16)
+    out = tmp_path / "out"
+    given = ["--out", out, "--judge", judge, "--data", data, "--reference-size", 28]
+    seen = counted(monkeypatch)
+    first = run(one, *given)
+    assert sorted(seen) == ["features 28", "features 28", "features 30", "score 28", "score 30"]
+    seen.clear()
+    with monkeypatch.context() as nothing:
+        nothing.setattr(Judge, "load", None)  # not even loaded
+        again = run(one, *given, "--force")
+    assert again["sets"] == first["sets"]
+    assert again["data_row"] == first["data_row"]
+    assert not seen
+    more = run(one, two, *given, "--force")
+    assert more["sets"][0] == first["sets"][0]
+    assert sorted(seen) == ["features 25", "features 28", "score 25"]
+    seen.clear()
+    run(one, *given, "--force", "--average", "sample", "--batch-tokens", 99)
+    assert sorted(seen) == ["score 28", "score 30"]  # MAUVE has no average
+    seen.clear()
+    cells = sorted((out / "cells").iterdir())
+    cells[0].write_text(cells[0].read_text()[:20])  # a damaged cell is none
+    run(one, two, *given, "--force")
+    run(one, two, *given, "--force", "--average", "sample")
+    assert 1 <= len(seen) <= 3
+
+
+def test_an_interrupted_evaluation_goes_on(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [written(tmp_path / f"{i}.jsonl", i, 20 + i, steps=2**i) for i in range(3)]
+    given = [*files, "--out", tmp_path / "out", "--judge", judge]
+    score = LoadedJudge.score
+
+    def interrupted(self: LoadedJudge, sequences: Any, *rest: Any) -> Any:
+        if len(sequences) == 22:
+            raise KeyboardInterrupt
+        return score(self, sequences, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadedJudge, "score", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(*given)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["cells"]
+    seen = counted(monkeypatch)
+    assert len(run(*given)["sets"]) == 3  # without --force: nothing is overwritten
+    assert seen == ["score 22"]
+
+
+def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"a" * 200_000)
+    one = model_identity(str(tmp_path))
+    assert model_identity(str(tmp_path)) == one
+    (tmp_path / "weights").write_bytes(b"b" * 200_000)
+    assert model_identity(str(tmp_path)) != one
+    assert model_identity("gpt2-large") == {"model": "gpt2-large", "files": None}
+    cells = Cells(tmp_path)
+    cells.put({"judge": one}, {"perplexity": 2.0})
+    assert cells.get({"judge": one}) == {"perplexity": 2.0}
+    assert cells.get({"judge": model_identity(str(tmp_path))}) is None
+
+
+def test_own_tokens(tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Judged as they are, the end token too, if the judge reads the same from them."""
+    own = FastTokenizer.of((judge / "tokenizer.json").read_text(), "here", "<|endoftext|>")
+    rng = np.random.default_rng(0)
+    rows = [own.encode(" ".join(rng.choice(WORDS, 9)))[:LENGTH] for _ in range(20)]
+    rows[3][5] = own.eos_id
+    texts = [own.decode(row) for row in rows]
+    file = tmp_path / "a.jsonl"
+    write_samples(file, SampleFile(texts, rows, {"options": OPTIONS, "tokenizer": "fast"}))
+    flags = ["--judge", judge, "--no-retokenise", "--after-end", "cut"]
+    (row,) = run(file, "--out", tmp_path / "out", *flags)["sets"]
+    loaded = Judge(str(judge)).load()
+    direct = loaded.score([r[:5] if i == 3 else r for i, r in enumerate(rows)])
+    value = float(np.exp(direct[0].sum() / direct[1].sum()))
+    assert row["perplexity"]["perplexity"]["value"] == pytest.approx(value)
+    assert row["perplexity"]["retokenised"] is False
+    assert "own tokens" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_embedding_features(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mauve")
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / "bert"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes)
+    transformers.BertModel(config).save_pretrained(folder)
+    byte_tokenizer(transformers).save_pretrained(folder)
+    file = written(tmp_path / "a.jsonl")
+    flags = ["--judge", judge, "--data", data, "--no-data-row", "--reference-size", 40]
+    found = run(file, "--out", tmp_path / "out", *flags, "--mauve", folder)
+    assert found["data_row"] is None
+    (row,) = found["sets"]
+    loaded: LoadedEmbedder = Embedder(str(folder)).load()
+    reference = load(data).valid[:40, :LENGTH].tolist()
+    with pytest.warns(UserWarning, match="MAUVE of 30"):
+        expected = mauve_score(
+            tokens_of(file)[0], [ByteTokenizer().decode(r) for r in reference], loaded
+        )
+    assert row["mauve"] == expected.to_json()
+    assert "held-out text" not in (tmp_path / "out" / "table.md").read_text()
+    # Pictures come last, and what they need is asked for first.
+    more = written(tmp_path / "b.jsonl", 1, steps=16)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(InputError, match=r"matplotlib is needed here.*cwdfm\[plot\]"):
+            run(file, more, "--out", tmp_path / "two", *flags)
+    # Without the package all but MAUVE works, and that it is missing is said before any work.
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    seen = counted(monkeypatch)
+    with pytest.raises(InputError, match=r"mauve is needed here.*cwdfm\[text\]"):
+        run(file, "--out", tmp_path / "two", *flags)
+    assert not seen
+    assert not (tmp_path / "two").exists()
+    (row,) = run(file, "--out", tmp_path / "two", *flags, "--mauve", "none")["sets"]
+    assert row["mauve"] is None
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path, judge: Path, data: Path) -> None:
+    pytest.importorskip("mauve")
+    files = [
+        written(
+            tmp_path / f"{solver}{steps}.jsonl", steps + len(solver), solver=solver, steps=steps
+        )
+        for solver in ("euler", "neighbor")
+        for steps in (8, 16)
+    ]
+    lines = files[3].read_text().splitlines()
+    row = json.loads(lines[1])
+    lines[1] = json.dumps(row | {"text": "<b>&\x00 bold"})
+    files[3].write_text("\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    run(*files, "--out", out, "--judge", judge, "--data", data)
+    page = (out / "report.html").read_text()
+    links = Links(page)
+    assert not links.open
+    assert links.tags.count("img") == 1
+    assert all(link.startswith("data:") for link in links.links)
+    assert not re.search(r"https?:|url\(|@import", page)
+    assert "script" not in links.tags
+    assert "<blockquote>&lt;b&gt;&amp;\ufffd bold</blockquote>" in page
+    assert page.count("<blockquote>") == 3 * 3  # two solvers at their most steps, and the data
+    assert "Neighbor, 16 steps: 3 of 30 samples" in page
+    assert "Neighbor, 8 steps: 3" not in page
+    assert (out / "curves.png").stat().st_size > 20_000
+
+
+def test_few_samples_have_no_mauve(tmp_path: Path, judge: Path, data: Path) -> None:
+    file = written(tmp_path / "a.jsonl", count=6)
+    run(file, "--out", tmp_path / "out", "--judge", judge, "--data", data)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "MAUVE needs 20 texts a side, the data have 6: left out." in page
+    run(file, "--out", tmp_path / "big", "--judge", judge, "--data", data, "--reference-size", 9999)
+    page = (tmp_path / "big" / "report.html").read_text()
+    assert "Fewer than 20 samples, so no MAUVE: tiny, Euler, 8 steps." in page
+    assert "9,999 were wanted" in page
+
+
+def test_numbers_and_their_spread() -> None:
+    cases: list[tuple[float, float | None, str]] = [
+        (82.171, 0.43, "82.17 ± 0.43"),
+        (1034.5, 12.3, "1,034 ± 12"),
+        (7.6, 0.0104, "7.600 ± 0.010"),
+        (0.7731, None, "0.7731"),
+        (123456.7, None, "123,457"),
+        (4.0, 0.0, "4"),
+    ]
+    for value, std, text in cases:
+        assert spread(value, std) == text
+
+
+def test_wrong_input(
+    tmp_path: Path,
+    judge: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hub = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    good = written(tmp_path / "a.jsonl")
+    head = {"options": OPTIONS | {"steps": 3}, "tokenizer": "bytes"}
+
+    def other(name: str, texts: list[str], tokens: list[list[int]], **change: Any) -> Path:
+        write_samples(tmp_path / name, SampleFile(texts, tokens, head | change))
+        return tmp_path / name
+
+    long = other("long.jsonl", ["a" * 20] * 5, [[97] * 20] * 5)
+    ragged = other("ragged.jsonl", ["aa", "a"], [[97] * 2, [97]])
+    empty = other("empty.jsonl", ["aa", ""], [[97] * 2] * 2)
+    foreign = other("foreign.jsonl", ["aa"] * 5, [[98] * 2] * 5)
+    music = other("music.jsonl", ["aa"], [[1]], tokenizer="music")
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text(json.dumps(head) + '\n{"text": "Once"}\n')
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    smiles = tmp_path / "my.smi"
+    smiles.write_text("CCO\nCC\n")
+    (tmp_path / "little.txt").write_text("Call me Ishmael. Some")
+    little = tmp_path / "little"
+    prepare(TextFiles.of(tmp_path / "little.txt"), "bytes", LENGTH, little, part="all")
+    out = ["--out", tmp_path / "out", "--judge", judge]
+    no_judge = ["--out", tmp_path / "out", "--judge"]
+    cases: list[tuple[list[object], str]] = [
+        ([good, *no_judge, tmp_path / "nowhere"], "there is no folder"),
+        ([good, *no_judge, tmp_path / "no.gguf"], "there is no GGUF file"),
+        ([good, *no_judge, tmp_path / "full"], "has no config.json"),
+        ([good, *no_judge, "nobody/nothing"], "could not be had from the Hugging Face hub"),
+        ([good, *out, "--no-retokenise"], "has another vocabulary than the samples"),
+        ([good, *out, "--data", "qm9"], "molecules need a SmilesTokenizer"),
+        ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
+        ([foreign, *out, "--data", data], "has another vocabulary than the samples"),
+        ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few to compare"),
+        ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, the samples have 20"),
+        ([good, *out, "--data", data, "--mauve", tmp_path / "nowhere"], "there is no folder"),
+        ([good, long, *out], "samples of different lengths need reports of their own"),
+        ([ragged, *out], "holds sequences of 1 to 2 tokens"),
+        ([empty, *out], "sample 2 of"),
+        ([bare, *out], "holds texts without their tokens"),
+        ([music, *out], "kind 'music'; there is an evaluation for 'smiles', 'bytes'"),
+        ([good, music, *out], "need reports of their own"),
+        ([good, *out, "--folds", 31], "31 folds need at least 31 samples, got 30"),
+        ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
+        ([good, *out, "--device", "abacus"], "device must be such as"),
+        ([good, *out, "--judge-dtype", "int4"], "invalid choice"),
+        ([good, "--out", tmp_path / "full"], "is not empty; give another folder, or --force"),
+        ([good, "--out", smiles / "x", "--judge", judge], "cannot write the report into"),
+    ]
+    for arguments, message in cases:
+        monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main.main()
+        assert exit_.value.code == 2, arguments
+        printed = capsys.readouterr()
+        assert message in printed.err + printed.out, (arguments, printed)
+        assert not (tmp_path / "out").exists(), arguments
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
