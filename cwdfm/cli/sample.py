@@ -44,8 +44,9 @@ class Options:
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
     temperature: float = 1.0
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
-    template: str | None = None  # a sample but for holes, each * one token: 'c1ccccc1***'
+    template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
@@ -146,19 +147,22 @@ def rows(
     trained: Pretrained, options: Options, index: list[int], tick: Callable[[State, Info], object]
 ) -> dict[int, dict[str, Any]]:
     """The samples numbered `index`, in one batch."""
-    out = generate(
-        trained,
-        solver_of(options),
-        n=len(index),
-        steps=options.steps,
-        seed=options.seed,
-        grid=options.grid,
-        prompt=options.prompt,
-        template=options.template,
-        index=torch.tensor(index),
-        batch_size=len(index),
-        progress=tick,
-    )
+    half = options.precision == "bfloat16"
+    device = next(trained.model.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        out = generate(
+            trained,
+            solver_of(options),
+            n=len(index),
+            steps=options.steps,
+            seed=options.seed,
+            grid=options.grid,
+            prompt=options.prompt,
+            template=options.template,
+            index=torch.tensor(index),
+            batch_size=len(index),
+            progress=tick,
+        )
     decode = trained.tokenizer.decode
     found = zip(index, out.tokens.tolist(), out.evaluations.tolist(), strict=True)
     return {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in found}
