@@ -4,7 +4,8 @@
     python -m benchmarks.qm9_limits score --work DIR --out results/qm9_limits.json
 
 `run` trains every cell of CELLS in a process of its own, all side by side, and draws 1,024 samples
-of each with Euler and with Neighbor weights at 128 steps. `score` counts molecules, and needs RDKit
+of each with Euler and with Neighbor weights at 128 steps; when time is up, trainings save and stop
+where they are, and the row says at which step. `score` counts molecules, and needs RDKit
 where `run` does not.
 """
 
@@ -44,33 +45,42 @@ def cwdfm(*arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+def stop(processes: "list[subprocess.Popen[bytes]]", seconds: float) -> None:
+    """Let trainings end, or have them save and stop when their time is up."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(1)
+    for process in processes:
+        process.terminate()
+    finish(processes)
+
+
 def finish(processes: "list[subprocess.Popen[bytes]]") -> None:
     codes = [process.wait() for process in processes]
     if any(codes):
         raise SystemExit("a process failed; see above")
 
 
-def run(source: str, work: Path, steps: int, samples: int) -> None:
+def run(source: str, work: Path, steps: int, samples: int, seconds: float) -> None:
     start = time.perf_counter()
     trainings = []
     for number, flags in enumerate(CELLS.values()):
         out = str(work / f"run-{number}")
         fixed = ["--data", source, "--steps", str(steps), "--checkpoint-every", str(steps)]
         trainings.append(cwdfm("train", "qm9-small", "--out", out, *fixed, *BASE, *flags))
-    finish(trainings)
+    stop(trainings, seconds)
     middle = time.perf_counter()
     drawing = []
     for number in range(len(CELLS)):
         for solver in SOLVERS:
             out = str(work / f"{number}-{solver}.jsonl")
             flags = ["--n", str(samples), "--steps", "128", "--solver", solver, "--out", out]
-            drawing.append(cwdfm("sample", str(work / f"run-{number}" / "model"), *flags))
+            drawing.append(cwdfm("sample", str(work / f"run-{number}"), *flags))
         if len(drawing) >= 6:
             finish(drawing)
             drawing = []
     finish(drawing)
-    seconds = {"training": middle - start, "sampling": time.perf_counter() - middle}
-    write_json(work / "seconds.json", seconds)
+    print(f"training {middle - start:.0f} s, sampling {time.perf_counter() - middle:.0f} s")
 
 
 def score(work: Path, out: Path) -> None:
@@ -82,14 +92,13 @@ def score(work: Path, out: Path) -> None:
             scores = score_molecules(file.texts, training, fold_size=len(file.texts))
             row = {"cell": name, "solver": solver, "flags": CELLS[name], **scores.to_json()}
             log = (work / f"run-{number}" / "metrics.jsonl").read_text().splitlines()
-            last = json.loads(log[-1])
-            row |= {"validation_loss": last["validation_loss"], "elbo": last["elbo"]}
+            last = [record for record in map(json.loads, log) if "elbo" in record][-1]
+            row |= {"steps": file.head["model"]["steps"], "validation": last}
             rows.append(row)
             print(f"{name:32} {solver:9} {scores}")
     card = file.head["model"]
     made = {"config": card["recipe"], "base": BASE, "training": file.head["provenance"]}
-    seconds = json.loads((work / "seconds.json").read_text())
-    write_json(out, provenance() | made | {"seconds": seconds, "rows": rows})
+    write_json(out, provenance() | made | {"rows": rows})
 
 
 def main() -> None:
@@ -100,12 +109,13 @@ def main() -> None:
     first.add_argument("--work", type=Path, required=True)
     first.add_argument("--steps", type=int, default=2500)
     first.add_argument("--samples", type=int, default=1024)
+    first.add_argument("--seconds", type=float, default=400, help="for training; then it stops")
     second = verbs.add_parser("score")
     second.add_argument("--work", type=Path, required=True)
     second.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.verb == "run":
-        run(options.data, options.work, options.steps, options.samples)
+        run(options.data, options.work, options.steps, options.samples, options.seconds)
     else:
         score(options.work, options.out)
 
