@@ -155,8 +155,8 @@ def qm9_limits(result: Result) -> str:
         "steps. Then width (17M has seen fewer steps here and is ahead), and with a mask source "
         "known positions. Dropout hurts models this small, averaging helps a little, a learning "
         "rate of 3e-4 is too low. Counts of one run each scatter by about 15.\n\n"
-        f"Trained by `{training['command']}`'s like from `python -m benchmarks.qm9_limits run`, "
-        f"revision `{training['revision']}`, {training['hardware']['gpu']}; scored by "
+        "Trained by `python -m benchmarks.qm9_limits run`, each sampled from its last checkpoint "
+        f"(`{training['command']}` and the like), revision `{training['revision']}`, {training['hardware']['gpu']}; scored by "
         + origin(result | {"config": result["base"]})
     )
 

@@ -27,6 +27,7 @@ def generate(
     steps: int,
     seed: int = 0,
     grid: Spacing | Tensor = "t",
+    length: int | None = None,
     prompt: str | None = None,
     template: str | None = None,
     index: Tensor | None = None,
@@ -35,16 +36,18 @@ def generate(
 ) -> Samples:
     """Draw `n` sequences from a trained model, on the device it is on.
 
-    `prompt` is how every sample begins; `template` is all of it but for holes (see `given`).
-    `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
+    `length` None is the model's own; others work, though a model has seen no others, unless it has
+    learned positions and is asked for more than those. `prompt` is how every sample begins;
+    `template` is all of it but for holes (see `given`). `batch_size` None is as many at once as
+    memory holds. For the rest see `cwdfm.sample`.
     """
-    tokens, fixed = given(trained, prompt=prompt, template=template)
+    tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
     return sample(
         trained.model,
         trained.source,
         trained.schedule,
         solver,
-        shape=(n, trained.length if tokens is None else len(tokens)),
+        shape=(n, (length or trained.length) if tokens is None else len(tokens)),
         steps=steps,
         seed=seed,
         grid=grid,
@@ -57,7 +60,11 @@ def generate(
 
 
 def given(
-    trained: Pretrained, *, prompt: str | None = None, template: str | None = None
+    trained: Pretrained,
+    *,
+    length: int | None = None,
+    prompt: str | None = None,
+    template: str | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Tokens [N] that are given and where [N]; None and None if there are none.
 
@@ -66,7 +73,7 @@ def given(
     """
     if prompt is not None and template is not None:
         raise InputError("a prompt and a template at once; a template can begin with the prompt")
-    tokenizer, length = trained.tokenizer, trained.length
+    tokenizer, length = trained.tokenizer, length or trained.length
     if template is not None:
         row = tokenizer.frame(tokenizer.holes(template), length, whole=True)
     elif prompt is not None:

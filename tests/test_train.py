@@ -350,22 +350,36 @@ def test_every_recipe_builds(name: str, source: str, loss: str, path: str) -> No
     assert task.model.num_tokens == task.source.num_tokens
 
 
-def test_paper_recipe_is_the_paper_s_table() -> None:
-    """The QM9 column of the paper's hyperparameters, written out."""
-    r = RECIPES["qm9-paper"]()
-    table = {
+PAPER = {
+    "qm9-paper": {
+        "data": "qm9",
         "batch_size": 2048,
         "length": 32,
         "learning_rate": 3e-5,
         "min_learning_rate": 3e-7,
         "warmup": 1000,
         "weight_decay": 0.01,
-        "beta1": 0.9,
-        "beta2": 0.999,
         "steps": 25_000,
-        "power": 2.0,
-    }
-    assert {name: getattr(r, name) for name in table} == table
+    },
+    "owt-paper": {
+        "data": "openwebtext",
+        "batch_size": 512,
+        "length": 1024,
+        "learning_rate": 3e-4,
+        "min_learning_rate": 3e-6,
+        "warmup": 2500,
+        "weight_decay": 0.03,
+        "steps": 1_000_000,
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_paper_recipes_are_the_paper_s_table(name: str) -> None:
+    """The paper's table of hyperparameters, written out; kappa = t^2 and the betas are shared."""
+    r = RECIPES[name]()
+    table = PAPER[name] | {"beta1": 0.9, "beta2": 0.999, "power": 2.0, "model": "base"}
+    assert {field: getattr(r, field) for field in table} == table
 
 
 def test_bad_recipes() -> None:

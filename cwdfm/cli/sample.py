@@ -44,6 +44,7 @@ class Options:
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
     temperature: float = 1.0
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
+    length: int | None = None  # tokens a sample; None for the model's own
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
     template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> None:
     check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
-        given(trained, prompt=options.prompt, template=options.template)
+        check_given(trained, options)
         time_grid(trained.schedule, options.steps, options.grid)
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
         if rank() == 0 and options.force:
@@ -75,7 +76,10 @@ def main(arguments: list[str]) -> None:
                 "model": trained.card,
                 "provenance": provenance(),
             }
-            head |= {"tokenizer": trained.tokenizer.kind, "length": trained.length}
+            head |= {
+                "tokenizer": trained.tokenizer.kind,
+                "length": options.length or trained.length,
+            }
             head |= {"seconds": time.perf_counter() - start, "drawn": len(todo)}
             finish(options.out, parts, head)
 
@@ -84,11 +88,27 @@ def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
     check_integer("n", options.n)
     check_format(options.out)
+    if options.length is not None:
+        check_integer("length", options.length, 3)
     if options.batch_size:
         check_integer("batch_size", options.batch_size)
     if options.out.exists() and not options.force:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
     solver_of(options)
+
+
+def check_given(trained: Pretrained, options: Options) -> None:
+    """Refuse a length, prompt or template that the model cannot take."""
+    tokens, _ = given(
+        trained, length=options.length, prompt=options.prompt, template=options.template
+    )
+    length = len(tokens) if tokens is not None else options.length or trained.length
+    positions = trained.model.config.positions
+    if positions and length > positions:
+        raise InputError(
+            f"the model has learned {positions} positions, asked for are {length} tokens; give a "
+            f"--length of at most {positions}"
+        )
 
 
 def settings(options: Options) -> dict[str, Any]:
@@ -157,6 +177,7 @@ def rows(
             steps=options.steps,
             seed=options.seed,
             grid=options.grid,
+            length=options.length,
             prompt=options.prompt,
             template=options.template,
             index=torch.tensor(index),

@@ -1,0 +1,141 @@
+"""Text by the commands: prepare, train, sample with prompts and holes, other lengths."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm import data
+from cwdfm.cli import prepare, sample, train
+from cwdfm.cli.main import main
+from cwdfm.generation import generate, given
+from cwdfm.sample_file import read_samples
+
+TINY = ["--steps", "4", "--batch-size", "4", "--log-every", "2", "--validate-every", "4"]
+TINY += ["--validation-rows", "4", "--elbo-rows", "2", "--previews", "2", "--preview-steps", "3"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared by the command: a folder of text in windows of 32 bytes."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for i in range(30):
+        (folder / f"{i}.txt").write_text(
+            f"The {i}th story. Once upon a time there were {i} cats. " * 4
+        )
+    out = folder / "prepared"
+    flags = ["--tokenizer", "bytes", "--length", "32", "--out", str(out), "--workers", "1"]
+    prepare.main([str(folder / "*.txt"), *flags])
+    return out
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    flags = ["--data", str(corpus), "--length", "32", "--no-tensorboard", *TINY]
+    train.main(["text-debug", "--out", str(out), *flags])
+    return out
+
+
+def test_prepared_text_is_all_there(corpus: Path) -> None:
+    found = data.load(corpus)
+    assert found.length == 32
+    assert found.report["kept"] == 30
+    total = sum(len((corpus.parent / f"{i}.txt").read_bytes()) + 1 for i in range(30))
+    held = (len(found.train) + len(found.valid)) * 32
+    assert 0 <= held - total < 64  # the last window of each split is filled up
+
+
+def test_preparing_again_changes_nothing(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in corpus.iterdir()}
+    flags = ["--tokenizer", "bytes", "--length", "32", "--out", str(corpus), "--workers", "1"]
+    prepare.main([str(corpus.parent / "*.txt"), *flags])
+    assert before == {path.name: path.stat().st_mtime_ns for path in corpus.iterdir()}
+    assert "written" in capsys.readouterr().out
+
+
+def test_previews_are_text(trained: Path) -> None:
+    file = read_samples(trained / "previews" / "step-00000004.jsonl")
+    assert len(file.texts) == 2
+
+
+@pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
+def test_holes_are_filled_and_the_rest_stays(trained: Path, tmp_path: Path, solver: str) -> None:
+    """A template is the whole of a sample: shorter than the model's windows, if it is."""
+    out = tmp_path / "a.jsonl"
+    flags = ["--n", "6", "--steps", "5", "--solver", solver, "--out", str(out)]
+    sample.main([str(trained), *flags, "--template", "The [4] of [[x] [3]!"])
+    file = read_samples(out)
+    assert file.tokens is not None
+    assert file.head["tokenizer"] == "bytes"
+    pattern: list[int | None] = [*b"The ", *[None] * 4, *b" of [x] ", *[None] * 3, *b"!"]
+    for row in file.tokens:
+        assert len(row) == len(pattern)
+        assert all(want in (None, got) for want, got in zip(pattern, row, strict=True))
+
+
+def test_prompt_begins_every_sample(trained: Path) -> None:
+    model = cwdfm.load(trained)
+    out = generate(model, cwdfm.Euler(), n=4, steps=4, prompt="Once upon")
+    assert out.tokens.shape == (4, 32)
+    assert all(bytes(row[:9]) == b"Once upon" for row in out.tokens.tolist())
+
+
+@pytest.mark.parametrize("length", [5, 32, 70])
+def test_other_lengths(trained: Path, tmp_path: Path, length: int) -> None:
+    out = tmp_path / "a.jsonl"
+    sample.main(
+        [str(trained), "--n", "2", "--steps", "3", "--length", str(length), "--out", str(out)]
+    )
+    assert [len(row) for row in read_samples(out).tokens or []] == [length, length]
+
+
+def test_a_text_of_the_window_s_length_leaves_nothing(trained: Path) -> None:
+    model = cwdfm.load(trained)
+    tokens, fixed = given(model, prompt="x" * 31)
+    assert tokens is not None
+    assert fixed is not None
+    assert torch.equal(fixed, torch.arange(32) < 31)
+
+
+WRONG = {
+    "no-holes": (["--template", "The end"], "has no holes"),
+    "too-long": (["--template", "x" * 32 + "[1]"], "33 tokens are given, and the model's"),
+    "hole-of-nothing": (["--template", "a[0]b"], "a hole has 1 to"),
+    "prompt-too-long": (["--prompt", "x" * 32], "one at least to be sampled"),
+    "length-too-small": (["--length", "1"], "length must be"),
+}
+
+
+@pytest.mark.parametrize("row", WRONG)
+def test_wrong_input(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    row: str,
+) -> None:
+    flags, message = WRONG[row]
+    line = ["cwdfm", "sample", str(trained), "--out", str(tmp_path / "a.jsonl"), *flags]
+    monkeypatch.setattr(sys, "argv", line)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_than_the_learned_positions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(cwdfm.InputError, match="has learned 32 positions, asked for are 40"):
+        sample.main(["qm9-mask-small", "--length", "40", "--out", str(tmp_path / "a.smi")])
+
+
+def test_a_corpus_of_another_vocabulary_is_refused(corpus: Path, tmp_path: Path) -> None:
+    """Molecules' model, text's data."""
+    flags = ["--init", "qm9-mask-small", "--data", str(corpus), "--out", str(tmp_path / "o")]
+    with pytest.raises(cwdfm.InputError, match="text needs a tokenizer of text"):
+        train.main(["finetune", *flags])
