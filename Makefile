@@ -29,6 +29,8 @@ bench: install
 	$(BIN)/python -m benchmarks.sampling_step --out results/sampling_step.json
 	$(BIN)/python -m benchmarks.elbo_variance --out results/elbo_variance.json
 	$(BIN)/python examples/exact_target.py --out results --samples 100000
+	$(BIN)/python examples/finetune.py --out results/finetune.json
+	$(BIN)/python -m benchmarks.demo --out results/demo.json
 	$(BIN)/python -m benchmarks.report
 
 clean:

@@ -93,12 +93,13 @@ def score(work: Path, out: Path) -> None:
             row = {"cell": name, "solver": solver, "flags": CELLS[name], **scores.to_json()}
             log = (work / f"run-{number}" / "metrics.jsonl").read_text().splitlines()
             last = [record for record in map(json.loads, log) if "elbo" in record][-1]
+            made = json.loads((work / f"run-{number}" / "recipe.json").read_text())["training"]
+            row["training"] = made["command"]
             row |= {"steps": file.head["model"]["steps"], "validation": last}
             rows.append(row)
             print(f"{name:32} {solver:9} {scores}")
-    card = file.head["model"]
-    made = {"config": card["recipe"], "base": BASE, "training": file.head["provenance"]}
-    write_json(out, provenance() | made | {"rows": rows})
+    facts = {"config": file.head["model"]["recipe"], "base": BASE, "training": made}
+    write_json(out, provenance() | facts | {"rows": rows})
 
 
 def main() -> None:

@@ -46,13 +46,13 @@ def _invert(p_KV: Tensor, u_K: Tensor) -> Tensor:
     block = 1 << (vocab.bit_length() + 1) // 2  # a power of two near sqrt(vocab)
     p_KCW = F.pad(p_KV, (0, -vocab % block)).view(rows, -1, block)
     mass_KC = p_KCW.sum(-1, dtype=u_K.dtype)
-    block_K, rest_K = _first_above(mass_KC, u_K)
+    block_K, rest_K = first_above(mass_KC, u_K)
     chosen_KW = p_KCW[torch.arange(rows, device=p_KV.device), block_K].to(u_K.dtype)
-    token_K, _ = _first_above(chosen_KW, rest_K)
+    token_K, _ = first_above(chosen_KW, rest_K)
     return block_K * block + token_K
 
 
-def _first_above(mass_KC: Tensor, u_K: Tensor) -> tuple[Tensor, Tensor]:
+def first_above(mass_KC: Tensor, u_K: Tensor) -> tuple[Tensor, Tensor]:
     """The cell in which u * total falls, and how far into it, as a share of it below 1."""
     cdf_KC = mass_KC.cumsum(dim=-1)
     target_K1 = u_K[:, None] * cdf_KC[:, -1:]

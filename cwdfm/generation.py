@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cwdfm.errors import InputError
+from cwdfm.model.dit import DiT
 from cwdfm.pretrained import Pretrained
 from cwdfm.solver import Info, Samples, Solver, State, sample
 from cwdfm.times import Spacing
@@ -42,8 +43,9 @@ def generate(
     memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
+    model = trained.model if template is None else Whole(trained.model, special(trained))
     return sample(
-        trained.model,
+        model,
         trained.source,
         trained.schedule,
         solver,
@@ -59,6 +61,33 @@ def generate(
     )
 
 
+def special(trained: Pretrained) -> list[int]:
+    """The ids that stand for no part of a text: begin, end and padding."""
+    tokenizer = trained.tokenizer
+    return sorted({tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id})
+
+
+class Whole(nn.Module):
+    """A model that puts none of some tokens anywhere: a hole is filled, not closed."""
+
+    def __init__(self, model: DiT, without: list[int]) -> None:
+        super().__init__()
+        self.model, self.without = model, without
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.trunk(x_t, t))
+
+    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """The model's own."""
+        return self.model.trunk(x_t, t)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """The model's own, with probability zero for the tokens left out."""
+        logits = self.model.head(hidden).clone()
+        logits[..., self.without] = -torch.inf
+        return logits
+
+
 def given(
     trained: Pretrained,
     *,
@@ -69,7 +98,8 @@ def given(
     """Tokens [N] that are given and where [N]; None and None if there are none.
 
     A prompt leaves everything behind it free. A template is the whole sequence, its end included,
-    but for its holes (`Tokenizer.holes`); of text it may be shorter than the model's sequences.
+    but for its holes (`Tokenizer.holes`), each of which becomes a token of the text itself. Of text
+    it may be shorter than the model's sequences.
     """
     if prompt is not None and template is not None:
         raise InputError("a prompt and a template at once; a template can begin with the prompt")

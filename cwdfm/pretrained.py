@@ -6,6 +6,7 @@ the first token is given, and a card that says how it was trained.
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,10 +15,11 @@ import torch
 
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import InputError
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 1
 BOX = Path(__file__).parent / "box"
@@ -60,9 +62,8 @@ class Pretrained:
         """Write the folder; the weights are stored in `dtype`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        weights = {k: v.to(dtype).contiguous().cpu() for k, v in self.model.state_dict().items()}
         part = folder / "model.safetensors.part"
-        load_extra("safetensors.torch", "cli").save_file(weights, part)
+        write_tensors(part, self.model.state_dict(), dtype)
         part.replace(folder / "model.safetensors")
         config = {"format": FORMAT, **self._config(), "card": self.card}
         part = folder / "config.json.part"
@@ -74,29 +75,49 @@ class Pretrained:
         """Read a folder that `save_pretrained` wrote; weights become float32."""
         folder = Path(folder)
         try:
+            _verify(folder)
             config = json.loads((folder / "config.json").read_text())
-            weights = load_extra("safetensors.torch", "cli").load_file(folder / "model.safetensors")
+            weights = read_tensors(folder / "model.safetensors")
+            if config.get("format", 0) > FORMAT:
+                raise InputError(
+                    f"{folder} has format {config['format']}, newer than this version's {FORMAT}; "
+                    f"update the library"
+                )
+            model = DiT(from_config(config["model"], CLASSES))
+            model.load_state_dict({k: v.float() for k, v in weights.items()})
+            return cls(
+                model=model.to(device).eval(),
+                source=from_config(config["source"], CLASSES),
+                schedule=from_config(config["schedule"], CLASSES),
+                tokenizer=tokenizer_from_json(config["tokenizer"]),
+                length=config["length"],
+                fix_first=config["fix_first"],
+                card=config["card"],
+            )
         except FileNotFoundError as error:
             raise InputError(
                 f"{folder} is no trained model: it lacks {Path(error.filename or '').name}; give a "
                 f"folder written by save_pretrained"
             ) from error
-        if config.get("format", 0) > FORMAT:
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            what = (str(error).splitlines() or [""])[0]
             raise InputError(
-                f"{folder} has format {config['format']}, newer than this version's {FORMAT}; "
-                f"update the library"
-            )
-        model = DiT(from_config(config["model"], CLASSES))
-        model.load_state_dict({k: v.float() for k, v in weights.items()})
-        return cls(
-            model=model.to(device).eval(),
-            source=from_config(config["source"], CLASSES),
-            schedule=from_config(config["schedule"], CLASSES),
-            tokenizer=tokenizer_from_json(config["tokenizer"]),
-            length=config["length"],
-            fix_first=config["fix_first"],
-            card=config["card"],
-        )
+                f"{folder} is damaged, or its config.json and weights do not belong together "
+                f"({type(error).__name__}: {what}); copy or train it again"
+            ) from error
+
+
+def _verify(folder: Path) -> None:
+    """Compare a checkpoint's files with the checksums beside them, where there are some."""
+    note = folder / "meta.json"
+    if not note.exists():
+        return
+    for name, digest in json.loads(note.read_text())["sha256"].items():
+        with (folder / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise ValueError(f"the checksum of {name} does not match")
 
 
 def box() -> list[str]:
@@ -117,6 +138,13 @@ def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pret
             f"{str(name_or_folder)!r} is neither a folder nor a model in the box; the box holds "
             f"{', '.join(box())}"
         )
-    places = [folder, folder / "model", *sorted(folder.glob("checkpoints/step-*"), reverse=True)]
-    found = next((place for place in places if (place / "config.json").exists()), folder)
-    return Pretrained.from_pretrained(found, device)
+    if (folder / "config.json").exists():
+        return Pretrained.from_pretrained(folder, device)
+    if (folder / "model" / "config.json").exists():
+        return Pretrained.from_pretrained(folder / "model", device)
+    for checkpoint in sorted(folder.glob("checkpoints/step-*"), reverse=True):
+        try:
+            return Pretrained.from_pretrained(checkpoint, device)
+        except InputError as error:
+            warnings.warn(f"{error}; using the one before", stacklevel=2)
+    return Pretrained.from_pretrained(folder, device)

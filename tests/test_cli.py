@@ -1,20 +1,52 @@
 """The command line: what it writes, and exit code 2 with a message for wrong input."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from cwdfm.cli.main import VERBS, main
 from cwdfm.data import SmilesTokenizer, TokenData, load
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
 
 
-def cwdfm(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cwdfm.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def cwdfm(*arguments: object) -> Ended:
+    """The command in this process: starting one costs more than most commands do."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(sys, "argv", ["cwdfm", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code
+    return Ended(int(str(code or 0)), out.getvalue(), err.getvalue())
+
+
+def test_the_command_in_a_process_of_its_own() -> None:
+    line = [sys.executable, "-m", "cwdfm.cli.main", "dance"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"cwdfm: unknown verb 'dance'; choose from {', '.join(VERBS)}\n"
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +93,15 @@ def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
 
 def test_wrong_input(tmp_path: Path) -> None:
     cases: list[tuple[list[object], str]] = [
-        (["dance"], "unknown verb 'dance'"),
         (["train", "qm9-huge"], "unknown recipe 'qm9-huge'"),
         (["train", "qm9-debug"], "out"),
         (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
         (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
         (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
+        (["train", "qm9-debug", "--out", __file__], "is a file; give a folder"),
+        (["train", "qm9-debug", "--out", "/proc/nowhere"], "check the path, permissions"),
+        (["train", "finetune", "--out", tmp_path, "--init", "nowhere"], "neither a folder nor"),
+        (["demo", "--out", __file__], "is a file; give a folder"),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "n must be"),

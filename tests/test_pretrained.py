@@ -1,5 +1,6 @@
 """Models on disk and in the box."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -53,24 +54,40 @@ def test_bad_folders(tmp_path: Path) -> None:
             cwdfm.load(tmp_path / "m")
 
 
+def test_damaged_folders(tmp_path: Path) -> None:
+    small(tmp_path).save_pretrained(tmp_path / "m")
+    weights, config = tmp_path / "m" / "model.safetensors", tmp_path / "m" / "config.json"
+    whole, written = weights.read_bytes(), json.loads(config.read_text())
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(cwdfm.InputError, match=r"model\.safetensors is damaged"):
+        cwdfm.load(tmp_path / "m")
+    weights.write_bytes(whole)
+    larger = {**written["model"], "num_tokens": 9}
+    for text in ("{", json.dumps({**written, "model": larger}), '{"format": 1}'):
+        config.write_text(text)
+        with pytest.raises(cwdfm.InputError, match=r"is damaged, or its config\.json and weights"):
+            cwdfm.load(tmp_path / "m")
+
+
+def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    for step in (1, 2):
+        folder = tmp_path / "checkpoints" / f"step-0000000{step}"
+        small(tmp_path).save_pretrained(folder)
+        digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        meta = {"sha256": {"model.safetensors": digest if step == 1 else "0" * 64}}
+        (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.warns(UserWarning, match=r"step-00000002 is damaged.*checksum.*the one before"):
+        assert cwdfm.load(tmp_path).length == 8
+
+
 @pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])
 def test_the_box(name: str) -> None:
-    """Small, complete, and good: 48 samples of which, by the recorded scores, 80% or more hold."""
+    """Small, complete, and good: of 32 samples at 48 steps most are valid (recorded: 7 in 10)."""
     assert name in cwdfm.box()
     folder = Path(cwdfm.__file__).parent / "box" / name
     assert (folder / "model.safetensors").stat().st_size <= 8_000_000
     trained = cwdfm.load(name)
     assert {"data", "training", "recipe", "steps"} <= trained.card.keys()
-    prompt = torch.full((trained.length,), trained.tokenizer.bos_id)
-    out = cwdfm.sample(
-        trained.model,
-        trained.source,
-        trained.schedule,
-        cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0)),
-        shape=(48, trained.length),
-        steps=96,
-        prompt=prompt if trained.fix_first else None,
-        fixed=torch.arange(trained.length) == 0 if trained.fix_first else None,
-    )
+    out = cwdfm.generate(trained, cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0)), n=32, steps=48)
     texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
-    assert score_molecules(texts, None).valid.mean >= 30
+    assert score_molecules(texts, None).valid.mean >= 16

@@ -230,7 +230,6 @@ def test_wrong_input(
     cases: list[tuple[list[object], str]] = [
         (["--out", tmp_path], "files"),
         (["--files", *out], "no files of samples"),
-        ([good], "out"),
         ([tmp_path / "no.jsonl", *out], "cannot read"),
         ([tmp_path / "no.doc", *out], "must end in"),
         ([empty, *out], "holds no samples"),

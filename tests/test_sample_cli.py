@@ -1,12 +1,14 @@
 """`cwdfm sample`: resuming, sharing the work, prompts and templates, formats."""
 
 import csv
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,17 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.cli.main import main
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
+from cwdfm.cli import sample as sample_cli
+from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.options import parse
+from cwdfm.cli.parts import Parts
+from cwdfm.cli.sample import Options, settings
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.report.settings import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.train.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 MODEL = "qm9-mask-small"
@@ -79,6 +88,59 @@ def test_killed_it_goes_on(tmp_path: Path, expected: list[list[int]]) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_a_refused_job_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--solver", "neighbor"]
+    with pytest.raises(cwdfm.InputError, match="radius"):
+        sample_main([MODEL, *out, "--radius", "16"])
+    assert not list(tmp_path.iterdir())
+    sample_main([MODEL, *out, "--radius", "3"])
+
+
+def test_force_goes_on_with_the_same_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[list[int]]
+) -> None:
+    """It overwrites the file and throws away pieces of other settings, not one's own."""
+    out = tmp_path / "a.jsonl"
+    line = [MODEL, "--out", str(out), *FLAGS]
+    options = parse("sample", ["--model", *line], lambda missing: Options(missing, missing))
+    trained = cwdfm.load(MODEL)
+    parts = Parts(out, settings(options) | {"weights": trained.fingerprint()})
+    parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
+    sample_main([*line, "--force"])
+    assert "going on: 1 of 12" in capsys.readouterr().out
+    assert read_samples(out).texts[3] == "kept"
+    parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
+    (tmp_path / "a.jsonl.parts" / "settings.json").write_text("broken")
+    sample_main([*line, "--force"])
+    assert read_samples(out).tokens == expected
+    assert read_samples(out).texts[3] != "kept"
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(VERBS, "sample", (interrupted, ""))
+    monkeypatch.setattr(sys, "argv", ["cwdfm", "sample"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_every_option_is_explained() -> None:
+    """Each field of each verb's options has a comment, which becomes its help."""
+    shown = [sample_cli.Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
+    shown += [Recipe, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
+    nested = ("recipe", "text")
+    for kind in shown:
+        lines = inspect.getsource(kind).splitlines()
+        for field in fields(kind):
+            place = next(i for i, x in enumerate(lines) if x.strip().startswith(f"{field.name}:"))
+            told = "  # " in lines[place] or lines[place - 1].strip().startswith("# ")
+            assert told or field.name in nested, f"{kind.__module__}: {field.name}"
+
+
 def test_formats_agree(tmp_path: Path, expected: list[list[int]]) -> None:
     trained = cwdfm.load(MODEL)
     texts = [trained.tokenizer.decode(row) for row in expected]
@@ -104,6 +166,7 @@ def test_template(model: str) -> None:
     assert (tokens[:, 12] == trained.tokenizer.eos_id).all()
     assert (tokens[:, 13:] == trained.tokenizer.pad_id).all()
     assert len({tuple(row) for row in tokens[:, 9:12].tolist()}) > 1
+    assert (tokens[:, 1:12] >= 3).all(), "a hole holds a token of the molecule, not its end"
     again = generate(trained, solver, n=16, steps=16, template="c1ccccc1***", batch_size=5)
     assert torch.equal(tokens, again.tokens)
 

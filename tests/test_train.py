@@ -1,6 +1,7 @@
 """Training: resuming, killing, sharing a batch, and what happens when it goes wrong."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -52,6 +53,12 @@ def assert_identical(a: Path, b: Path) -> None:
         assert torch.equal(first[name], second[name]), name
 
 
+def records(out: Path) -> list[dict[str, float]]:
+    """What a run logged, speed apart."""
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbed."""
@@ -64,7 +71,8 @@ def started(out: Path, after: int) -> "subprocess.Popen[bytes]":
     """A run under way that has logged step `after`."""
     process = subprocess.Popen([*SCRIPT, str(out)], cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    while True:
+        assert time.monotonic() < deadline, "the run has logged nothing"
         written = out / "metrics.jsonl"
         lines = written.read_text().splitlines() if written.exists() else []
         if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] >= after:
@@ -85,6 +93,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(
     assert_identical(whole, tmp_path)
     steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps)), "a step was logged twice"
+    assert records(tmp_path) == records(whole)
 
 
 def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
@@ -104,6 +113,7 @@ def torchrun(processes: int, out: Path, *changes: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, env=environment, text=True)
     assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -287,19 +297,23 @@ def test_flops_against_torch_s_own_count() -> None:
     assert ours == pytest.approx(3 * counter.get_total_flops() / (2 * length), rel=0.02)
 
 
-def test_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """A file may grow to 200 kB only: the checkpoint's second one does not fit."""
     fit(make_run(tmp_path, recipe(steps=7)))
     before = final_state(tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    run = make_run(tmp_path, recipe(steps=7))
-    run.resume()
-    run.step = 8
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(cwdfm.InputError, match=r"No space left.*Free some space"):
-        run.save()
+    script = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from tests.train_script import make_run, recipe\n"
+        "import cwdfm\n"
+        "run = make_run(Path(sys.argv[1]), recipe(steps=7)); run.resume(); run.step = 8\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "try:\n    run.save()\nexcept cwdfm.InputError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "step-00000008 could not be written" in done.stdout
+    assert "Free some space" in done.stdout
     after = final_state(tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
@@ -313,10 +327,66 @@ def test_divergence_stops_with_a_diagnosis(tmp_path: Path) -> None:
     run.recipe = recipe(steps=40)  # go on, with weights that are no numbers
     with torch.no_grad():
         next(run.model.parameters()).fill_(torch.nan)
-    with pytest.raises(Diverged, match=r"no longer a number by step 10.*--learning-rate"):
+    with pytest.raises(
+        Diverged, match=r"no longer a number by step 10.*step-00000007 is kept.*--learning-rate"
+    ):
         fit(run)
     kept = final_state(tmp_path)
     assert all(torch.equal(good[name], kept[name]) for name in good)
+
+
+def test_bad_weights_never_take_a_good_checkpoint_s_place(tmp_path: Path) -> None:
+    """Between two records, with a loss still finite: the save is what notices."""
+    run = make_run(tmp_path, recipe(steps=40, log_every=20, checkpoint_every=3))
+    run.resume()
+    whole_step = run.train_step
+
+    def spoilt() -> torch.Tensor:
+        loss = whole_step()
+        if run.step == 5:
+            with torch.no_grad():
+                next(run.model.parameters())[0] = torch.nan
+            return torch.tensor(1.0)
+        return loss
+
+    run.train_step = spoilt  # type: ignore[method-assign]
+    with pytest.raises(Diverged, match=r"weights are no longer numbers by step 6.*step-00000003"):
+        fit(run)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000003"]
+    assert all(torch.isfinite(x).all() for x in final_state(tmp_path).values())
+
+
+def test_the_hazard_may_make_a_loss_large(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe(loss="nelbo", source="mask"))
+    loop.check_loss(run, 140.0)
+    for wrong in (math.nan, math.inf, 1e6):
+        with pytest.raises(Diverged):
+            loop.check_loss(run, wrong)
+    with pytest.raises(Diverged, match="has exploded to 140"):
+        loop.check_loss(make_run(tmp_path, recipe()), 140.0)
+
+
+def test_nothing_but_damaged_checkpoints_is_an_error(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=14, keep=1, validate_every=100)))
+    for path in checkpoints(tmp_path / "checkpoints"):
+        (path / "training.safetensors").write_bytes(b"nothing")
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(cwdfm.InputError, match="no other to go on from; delete"),
+    ):
+        make_run(tmp_path, recipe(steps=14, keep=1, validate_every=100)).resume()
+
+
+def test_a_damaged_newer_checkpoint_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe(keep=1))
+    run.step = 7
+    run.save()
+    shutil.copytree(
+        tmp_path / "checkpoints" / "step-00000007", tmp_path / "checkpoints" / "step-00000014"
+    )
+    (tmp_path / "checkpoints" / ".part-00000021").mkdir()
+    run.save()
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
 
 
 def test_learning_rate_by_hand() -> None:
@@ -343,11 +413,20 @@ def test_average_by_hand() -> None:
 @pytest.mark.parametrize("source", ["mask", "uniform"])
 @pytest.mark.parametrize("loss", ["ce", "nelbo", "bregman", "sce"])
 @pytest.mark.parametrize("path", ["mixture", "context"])
-def test_every_recipe_builds(name: str, source: str, loss: str, path: str) -> None:
-    changed = replace(RECIPES[name](), source=source, loss=loss, path=path)  # type: ignore[arg-type]
-    task = build(changed, 33)
-    assert task.source.vocab_size == 33
+def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: str) -> None:
+    """Objects that fit together: one evaluation of the loss on two sequences."""
+    base = RECIPES[name]()
+    settings = {"source": source, "loss": loss, "path": path, "masked_only": source == "mask"}
+    if (source, loss, path) == ("uniform", "bregman", "context"):
+        with pytest.raises(cwdfm.InputError, match="context path needs a mask source"):
+            replace(base, **settings)  # type: ignore[arg-type]
+        return
+    task = build(replace(base, **settings), 33)  # type: ignore[arg-type]
     assert task.model.num_tokens == task.source.num_tokens
+    x_1 = torch.zeros(2, base.length, dtype=torch.int64)
+    batch = task.path.sample(x_1, torch.tensor([0.3, 0.6]), seed=0)
+    logits = torch.zeros(*x_1.shape, task.source.num_tokens)
+    assert torch.isfinite(task.loss(logits, batch, task.schedule))
 
 
 PAPER = {
@@ -387,6 +466,14 @@ def test_bad_recipes() -> None:
         ({"batch_size": 0}, "batch_size must be an integer >= 1"),
         ({"accumulation": 3}, "multiple of accumulation"),
         ({"ema": 1.0}, r"ema must lie in \[0, 1\)"),
+        ({"beta1": 2.0}, r"beta1 must lie in \[0, 1\)"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number >= 0"),
+        ({"min_learning_rate": -1.0}, "min_learning_rate must be a number >= 0"),
+        ({"warmup": -5}, "warmup must be an integer >= 0"),
+        ({"preview_steps": 0}, "preview_steps must be an integer >= 1"),
+        ({"keep": 1.5}, "keep must be an integer >= 1"),
+        ({"seed": -1}, "seed"),
+        ({"loss": "bregman", "masked_only": True}, "needs a mask source"),
         ({"loss": "mse"}, "one of 'ce', 'nelbo', 'bregman', 'sce'"),
     ]
     for changes, message in cases:

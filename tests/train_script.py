@@ -50,8 +50,9 @@ def make_run(out: Path, settings: Recipe) -> Run:
 
 
 def value(text: str) -> object:
+    """A flag's value: a number where it is one."""
     try:
-        return float(text)
+        return int(text)
     except ValueError:
         return text
 

@@ -50,7 +50,7 @@ class Context:
     radius: int = 8  # how far a neighbour may be
     farthest: int = 16  # distances of that and more are one bin
     boundary: Boundary = "circular"  # whether windows go round the ends or are cut there
-    seed: int = 0
+    seed: int = 0  # of all randomness
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # write into a folder that is not empty
@@ -65,15 +65,15 @@ class Updates:
 
     model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
     out: Path  # folder for the results
-    solvers: tuple[Named, ...] = ("euler", "neighbor")
+    solvers: tuple[Named, ...] = ("euler", "neighbor")  # to compare
     n: int = 256  # samples of each solver
-    steps: int = 256
-    seed: int = 0
+    steps: int = 256  # of each solver
+    seed: int = 0  # of all randomness
     radius: int = 1  # neighbor: how far a neighbour may be
     scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
     beta: float = 6.0  # entropy: how much one nat slows a token down
     corrector: float = 0.0  # scale of the corrector; 0 for none
-    temperature: float = 1.0
+    temperature: float = 1.0  # of the predictions
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...

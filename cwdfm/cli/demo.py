@@ -13,11 +13,11 @@ import torch
 from cwdfm.cli.options import parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Options as Sampling
-from cwdfm.cli.sample import settings, solver_of
+from cwdfm.cli.sample import head, solver_of
+from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.metric import score_molecules
 from cwdfm.pretrained import load
-from cwdfm.provenance import provenance
 from cwdfm.report import MoleculeReference, align, evaluate, gather
 from cwdfm.report.scored import COLUMNS, Scored, cells
 from cwdfm.sample_file import SampleFile, write_samples
@@ -43,6 +43,8 @@ class Options:
 def main(arguments: list[str]) -> None:
     """Parse, sample, print the table as it grows, write the report."""
     options = parse("demo", arguments, lambda _: Options())
+    if options.out.exists() and not options.out.is_dir():
+        raise InputError(f"{options.out} is a file; give a folder for the report")
     steps, n = ((2, 4), 8) if options.quick else ((16, 32, 64), 128)
     plan = [
         Sampling(model, place(options.out, model, solver, k), n=n, steps=k, solver=solver)
@@ -97,15 +99,9 @@ def draw(cell: Sampling) -> Sampling:
     """Write the file that `cwdfm sample` with the same options would write."""
     trained = load(cell.model)
     out = generate(trained, solver_of(cell), n=cell.n, steps=cell.steps, batch_size=BATCH)
-    head = {
-        "options": settings(cell),
-        "tokenizer": trained.tokenizer.kind,
-        "model": trained.card,
-        "provenance": provenance(),
-    }
     tokens = out.tokens.tolist()
     texts = [trained.tokenizer.decode(row) for row in tokens]
-    write_samples(cell.out, SampleFile(texts, tokens, head))
+    write_samples(cell.out, SampleFile(texts, tokens, head(trained, cell)))
     return cell
 
 

@@ -5,6 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from cwdfm.cli.options import parse
+from cwdfm.errors import InputError
 from cwdfm.report import TextSettings, check_folder, evaluate
 
 
@@ -17,7 +18,8 @@ class Options:
     """
 
     files: tuple[Path, ...]  # that `cwdfm sample` wrote; of molecules, also one a line
-    out: Path  # folder for scores.json, table.md, pictures and report.html
+    # Folder for scores.json, table.md, pictures and report.html; None: the first file's -report.
+    out: Path | None = None
     # What to compare with: a dataset, a file, prepared data, or none; auto is qm9 for molecules and
     # none for text, whose held-out windows MAUVE needs.
     data: str = "auto"
@@ -30,11 +32,15 @@ def main(arguments: list[str]) -> None:
     """Parse, evaluate, print the table."""
     files = list(takewhile(lambda word: not word.startswith("-"), arguments))
     given = ["--files", *arguments] if files else arguments
-    options = parse("eval FILE [FILE ...]", given, lambda missing: Options(missing, missing))
-    check_folder(options.out, force=options.force)
+    options = parse("eval FILE [FILE ...]", given, lambda missing: Options(missing))
+    if not options.files:
+        raise InputError("no files of samples; give at least one")
+    first = options.files[0]
+    out = options.out or first.with_name(f"{first.stem}-report")
+    check_folder(out, force=options.force)
     found = evaluate(
         options.files,
-        options.out,
+        out,
         data=options.data,
         fold_size=options.fold_size,
         text=options.text,
@@ -43,4 +49,4 @@ def main(arguments: list[str]) -> None:
     print("\n".join(found.table.lines()))
     for note in found.notes:
         print(f"note: {note}")
-    print(f"written: {options.out / 'report.html'}")
+    print(f"written: {out / 'report.html'}")

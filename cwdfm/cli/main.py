@@ -35,6 +35,11 @@ def main() -> None:
         fail(str(error))
     except Diverged as error:
         fail(str(error), code=1)
+    except KeyboardInterrupt:
+        fail("interrupted; the same command goes on with what is left", code=130)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        fail(f"{where}{error.strerror or error}; check the path, permissions and free space")
 
 
 def fail(message: str, code: int = 2) -> None:

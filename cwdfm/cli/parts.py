@@ -7,11 +7,14 @@ or another number of processes.
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
+
+_SETTINGS = "settings.json"
 
 
 class Parts:
@@ -21,24 +24,32 @@ class Parts:
         self.folder = out.with_name(out.name + ".parts")
         self.settings = settings
 
-    def open(self) -> set[int]:
-        """Begin, or go on: the numbers of the samples that are done."""
-        note = self.folder / "settings.json"
-        if note.exists() and json.loads(note.read_text()) != self.settings:
+    def open(self, *, force: bool) -> set[int]:
+        """Begin, or go on: the numbers of the samples that are done.
+
+        Pieces of a job with other settings are refused, or with `force` thrown away.
+        """
+        if not self.folder.exists() or self._same():
+            return set(self.rows())
+        if not force:
             raise InputError(
                 f"{self.folder} holds the beginning of a job with other settings; give the same "
                 f"ones to go on with it, another --out, or --force to throw it away"
             )
+        self.discard()
+        return set()
+
+    def _same(self) -> bool:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make {self.folder}: {error.strerror or error}") from error
-        if not note.exists():
-            self._write(note, self.settings)
-        return set(self.rows())
+            settings = json.loads((self.folder / _SETTINGS).read_text())
+        except (OSError, ValueError):
+            return False
+        return bool(settings == self.settings)
 
     def add(self, rows: dict[int, dict[str, Any]]) -> None:
         """Keep finished samples, by number."""
+        if not (self.folder / _SETTINGS).exists():
+            self._write(self.folder / _SETTINGS, self.settings)
         self._write(self.folder / f"{min(rows)}-{max(rows)}.piece", rows)
 
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -53,8 +64,9 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, path: Path, data: object) -> None:
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}.part")  # others may be writing the same
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             part.write_text(json.dumps(data))
             part.replace(path)
         except OSError as error:

@@ -35,7 +35,7 @@ class Options:
     part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
     rows: int = 1024  # sequences that stand for all, evenly spread over them; 0 for all
     draws: int = 16  # times at which each sequence is looked at
-    seed: int = 0
+    seed: int = 0  # of all randomness
     weight: Literal["none", "neighbor"] = "none"  # neighbor: of the context-weighted chain
     radius: int = 1  # neighbor: how far a neighbour may be
     scale: float = 1.0  # neighbor: how much one revealed neighbour speeds a token up

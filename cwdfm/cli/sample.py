@@ -16,6 +16,7 @@ from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
+from cwdfm.random import check_seed
 from cwdfm.sample_file import SampleFile, check_format, write_samples
 from cwdfm.solver import Corrector, Euler, Info, State
 from cwdfm.times import time_grid
@@ -34,15 +35,15 @@ class Options:
     out: Path  # .jsonl (tokens, text, provenance), .csv, or .smi / .txt (one text a line)
     n: int = 1024  # how many samples
     steps: int = 64  # of the solver
-    seed: int = 0
-    solver: Literal["euler", "neighbor", "entropy"] = "euler"
+    seed: int = 0  # of all randomness
+    solver: Literal["euler", "neighbor", "entropy"] = "euler"  # how context weighs
     radius: int = 1  # neighbor: how far a neighbour may be
     scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
     beta: float = 6.0  # entropy: how much one nat slows a token down
     corrector: float = 0.0  # scale of the corrector; 0 for none
     hazard: Literal["euler", "integrated"] = "euler"  # integrated: exact without a weight
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
-    temperature: float = 1.0
+    temperature: float = 1.0  # of the predictions: below 1 bolder, above 1 more even
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
     length: int | None = None  # tokens a sample; None for the model's own
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
@@ -64,24 +65,25 @@ def main(arguments: list[str]) -> None:
         check_given(trained, options)
         time_grid(trained.schedule, options.steps, options.grid)
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
-        if rank() == 0 and options.force:
-            parts.discard()
-        todo = from_first(_todo(parts, options.n) if rank() == 0 else None)
+        todo = from_first(_todo(parts, options) if rank() == 0 else None)
         start = time.perf_counter()
         draw(trained, options, parts, todo[rank() :: world()])
         barrier()
         if rank() == 0:
-            head: dict[str, Any] = {
-                "options": settings(options),
-                "model": trained.card,
-                "provenance": provenance(),
-            }
-            head |= {
-                "tokenizer": trained.tokenizer.kind,
-                "length": options.length or trained.length,
-            }
-            head |= {"seconds": time.perf_counter() - start, "drawn": len(todo)}
-            finish(options.out, parts, head)
+            took = {"seconds": time.perf_counter() - start, "drawn": len(todo)}
+            finish(options.out, parts, head(trained, options) | took)
+
+
+def head(trained: Pretrained, options: Options) -> dict[str, Any]:
+    """What a file of samples says of where they come from."""
+    return {
+        "options": settings(options),
+        "model": trained.card,
+        "weights": trained.fingerprint(),
+        "tokenizer": trained.tokenizer.kind,
+        "length": options.length or trained.length,
+        "provenance": provenance(),
+    }
 
 
 def check(options: Options) -> None:
@@ -94,6 +96,7 @@ def check(options: Options) -> None:
         check_integer("batch_size", options.batch_size)
     if options.out.exists() and not options.force:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
+    check_seed(options.seed)
     solver_of(options)
 
 
@@ -109,6 +112,8 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"the model has learned {positions} positions, asked for are {length} tokens; give a "
             f"--length of at most {positions}"
         )
+    if options.solver == "neighbor":  # a window must fit, and the folder stay clean if not
+        Neighbor(options.radius, options.scale)(torch.zeros(1, length, dtype=torch.bool))
 
 
 def settings(options: Options) -> dict[str, Any]:
@@ -133,11 +138,11 @@ def solver_of(options: Options) -> Euler:
     )
 
 
-def _todo(parts: Parts, n: int) -> list[int]:
-    done = parts.open()
+def _todo(parts: Parts, options: Options) -> list[int]:
+    done = parts.open(force=options.force)
     if done:
-        print(f"going on: {len(done)} of {n} samples are there")
-    return [i for i in range(n) if i not in done]
+        print(f"going on: {len(done)} of {options.n} samples are there")
+    return [i for i in range(options.n) if i not in done]
 
 
 def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -> None:
@@ -189,11 +194,11 @@ def rows(
     return {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in found}
 
 
-def finish(out: Path, parts: Parts, head: dict[str, Any]) -> None:
+def finish(out: Path, parts: Parts, origin: dict[str, Any]) -> None:
     """Join the pieces into the output file."""
     done = list(parts.rows().values())
-    head["evaluations"] = sum(row["evaluations"] for row in done)
+    origin["evaluations"] = sum(row["evaluations"] for row in done)
     texts, tokens = [row["text"] for row in done], [row["tokens"] for row in done]
-    write_samples(out, SampleFile(texts, tokens, head))
+    write_samples(out, SampleFile(texts, tokens, origin))
     parts.discard()
     print(f"written: {len(done)} samples to {out}")

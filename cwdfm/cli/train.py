@@ -45,6 +45,9 @@ def main(arguments: list[str]) -> None:
         return
     name, make = arguments[0], RECIPES[arguments[0]]
     options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
+    if options.out.exists() and not options.out.is_dir():
+        raise InputError(f"{options.out} is a file; give a folder for the run")
+    options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     with joined(options.device) as device:
         run = prepare(options, device)
         say(f"{name}: {describe(run)}")
@@ -68,6 +71,11 @@ def prepare(options: Options, device: torch.device) -> Run:
     if recipe.init is not None:
         init = load(recipe.init)
         recipe = continued(recipe, init)
+        say(
+            f"from {recipe.init}: its network and vocabulary, {recipe.source} source, kappa = "
+            f"t^{recipe.power:g}, length {recipe.length}"
+            f"{', the first token given' if recipe.fix_first else ''}"
+        )
     tokens = read(recipe, init)
     say(tokens.summary())
     return Run(recipe, tokens, options.out, device, init=init, card={"training": provenance()})

@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from cwdfm.errors import InputError, describe
+from cwdfm.kernel import product_dtype
+from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight import Weight
@@ -25,8 +28,34 @@ Coordinates = Literal["all", "masked"]
 TIME_EPSILON = 1e-3
 
 
-class Prediction:
-    """Log-probabilities of tokens under logits, at the coordinates where logits are known."""
+class Prediction(ABC):
+    """Log-probabilities of tokens, and logits, at the coordinates where they are known."""
+
+    rows_BN: Tensor | None  # these coordinates; None for all
+
+    @property
+    @abstractmethod
+    def logits(self) -> Tensor:
+        """The logits [B, N, V] or [K, V] of the data tokens, in at least float32."""
+
+    @abstractmethod
+    def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
+        """log p^i(tokens^i) [B, N] of each; 0 where nothing is known; -inf for a mask id."""
+
+    def log_prob(self, tokens_BN: Tensor) -> Tensor:
+        """`log_probs` of one tensor of tokens."""
+        return self.log_probs(tokens_BN)[0]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of the known coordinates put back to their places [B, N], 0 elsewhere."""
+        if self.rows_BN is None:
+            return values
+        blank_BN = values.new_zeros(self.rows_BN.shape)
+        return blank_BN.masked_scatter(self.rows_BN, values)
+
+
+class LogitsPrediction(Prediction):
+    """A prediction whose logits are at hand."""
 
     def __init__(self, logits: Tensor, needed_BN: Tensor, batch: PathSample) -> None:
         shape = tuple(batch.x_1.shape)
@@ -41,21 +70,46 @@ class Prediction:
             )
         # Half precision is too coarse for a log-softmax over many tokens.
         full = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        self.logits = batch.source.data_logits(full)
+        self._logits = batch.source.data_logits(full)
         self.rows_BN = None if logits.dim() == 3 else needed_BN
-        self._log_z = self.logits.logsumexp(dim=-1)
+        self._log_z = self._logits.logsumexp(dim=-1)
 
-    def log_prob(self, tokens_BN: Tensor) -> Tensor:
-        """log p^i(tokens^i) [B, N]; 0 where no logits are known; -inf for a mask id."""
-        tokens = tokens_BN if self.rows_BN is None else tokens_BN[self.rows_BN]
-        return self.spread(token_log_prob(self.logits, self._log_z, tokens))
+    @property
+    def logits(self) -> Tensor:
+        return self._logits
 
-    def spread(self, values: Tensor) -> Tensor:
-        """Values of the known coordinates put back to their places [B, N], 0 elsewhere."""
-        if self.rows_BN is None:
-            return values
-        blank_BN = values.new_zeros(self.rows_BN.shape)
-        return blank_BN.masked_scatter(self.rows_BN, values)
+    def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
+        at = [x if self.rows_BN is None else x[self.rows_BN] for x in tokens_BN]
+        return [self.spread(token_log_prob(self._logits, self._log_z, x)) for x in at]
+
+
+class HeadPrediction(Prediction):
+    """A prediction given by hidden vectors [B, N, D] and a linear head: see `head_log_prob`."""
+
+    def __init__(
+        self, hidden_BND: Tensor, readout: nn.Linear, needed_BN: Tensor, batch: PathSample
+    ) -> None:
+        self.rows_BN: Tensor = needed_BN
+        # index_select, since the gradient of a boolean index sorts its places first.
+        place_K = needed_BN.flatten().nonzero()[:, 0]
+        hidden_KD = hidden_BND.flatten(0, 1).index_select(0, place_K)
+        self._hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
+        self._readout, self._source = readout, batch.source
+
+    @property
+    def logits(self) -> Tensor:
+        # Stored after all: for weights that read them.
+        head = (self._readout.weight, self._readout.bias)
+        kind = self._hidden_KD.dtype
+        logits_KV = F.linear(self._hidden_KD, *(None if x is None else x.to(kind) for x in head))
+        full = logits_KV.to(torch.promote_types(kind, torch.float32))
+        return self._source.data_logits(full)
+
+    def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
+        tokens_KJ = torch.stack([x[self.rows_BN] for x in tokens_BN], dim=-1)
+        vocab = self._source.vocab_size
+        log_p_KJ = head_log_prob(self._hidden_KD, self._readout, tokens_KJ, vocab)
+        return [self.spread(log_p_K) for log_p_K in log_p_KJ.unbind(-1)]
 
 
 def token_log_prob(logits: Tensor, log_z: Tensor, tokens: Tensor) -> Tensor:
@@ -84,9 +138,30 @@ class Loss(ABC):
         `logits` are [B, N, num_tokens], or [K, num_tokens] at the coordinates `needed(batch)`.
         """
         needed_BN = self.needed(batch)
-        terms_BN = self.terms(Prediction(logits, needed_BN, batch), batch, schedule)
-        terms_BN = torch.where(needed_BN, terms_BN, 0.0)
-        return terms_BN if per_token else terms_BN.sum() / (~batch.fixed).sum().clamp(min=1)
+        prediction = LogitsPrediction(logits, needed_BN, batch)
+        terms_BN = self._needed_terms(prediction, needed_BN, batch, schedule)
+        return terms_BN if per_token else _mean(terms_BN, batch)
+
+    def from_head(
+        self, hidden_BND: Tensor, readout: nn.Linear, batch: PathSample, schedule: Schedule
+    ) -> Tensor:
+        """The scalar loss from hidden vectors and a linear head, at the needed coordinates alone.
+
+        The same up to rounding, and the logits of all coordinates are never stored.
+        """
+        needed_BN = self.needed(batch)
+        prediction = HeadPrediction(hidden_BND, readout, needed_BN, batch)
+        with torch.autocast(hidden_BND.device.type, enabled=False):
+            return _mean(self._needed_terms(prediction, needed_BN, batch, schedule), batch)
+
+    def _needed_terms(
+        self, prediction: Prediction, needed_BN: Tensor, batch: PathSample, schedule: Schedule
+    ) -> Tensor:
+        return torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
+
+
+def _mean(terms_BN: Tensor, batch: PathSample) -> Tensor:
+    return terms_BN.sum() / (~batch.fixed).sum().clamp(min=1)
 
 
 def coordinates_needed(coordinates: Coordinates, batch: PathSample) -> Tensor:

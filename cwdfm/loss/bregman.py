@@ -45,9 +45,8 @@ class Bregman(Loss):
         return coordinates_needed(self.coordinates, batch)
 
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        divergence_BN = rate_divergence(
-            prediction.log_prob(batch.x_1), prediction.log_prob(batch.x_t), batch.x_t == batch.x_1
-        )
+        log_p1_BN, log_pt_BN = prediction.log_probs(batch.x_1, batch.x_t)
+        divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, batch.x_t == batch.x_1)
         return bound_weight(self.weight, batch, schedule).to(divergence_BN.dtype) * divergence_BN
 
 

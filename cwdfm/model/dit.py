@@ -8,6 +8,7 @@ Shapes: B batch, N length, D width, H heads, C conditioning width.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,9 @@ from cwdfm.errors import InputError, check_positive
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
 ROTARY_BASE = 10_000.0
+
+# What may be made of hidden vectors [B, N, D] and the head in place of logits.
+Read = Callable[[Tensor, nn.Linear], Tensor]
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,26 @@ class DiT(nn.Module):
         self.modulation = zeroed(nn.Linear(config.conditioning, 2 * config.width))
         self.readout = zeroed(nn.Linear(config.width, config.num_tokens))
 
-    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self.head(self.trunk(x_t, t))
+    def forward(self, x_t: Tensor, t: Tensor, read: Read | None = None) -> Tensor:
+        """Logits; or read(hidden, readout), say a loss that never stores them.
+
+        That happens in here, because DDP and FSDP2 ready the weights, and watch for gradients, by
+        hooks around this call.
+        """
+        hidden_BND = self.trunk(x_t, t)
+        return self.head(hidden_BND) if read is None else read(hidden_BND, self.readout)
+
+    def compile_trunk(self, *, by_block: bool) -> None:
+        """torch.compile what comes before the head, in place: all in one, or a block at a time.
+
+        By block, the hooks that DDP and FSDP2 put around blocks stay outside the graphs, and
+        gradients are exchanged while earlier blocks still compute theirs.
+        """
+        if not by_block:
+            self.trunk = torch.compile(self.trunk)  # type: ignore[method-assign]
+            return
+        for block in self.blocks:
+            block.forward = torch.compile(block.forward)
 
     def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Hidden vectors [B, N, D], the final norm and its modulation included."""

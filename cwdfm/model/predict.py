@@ -7,11 +7,13 @@ here: a split model never makes one, a plain callable makes its own.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeGuard
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_finite, describe
+from cwdfm.kernel import fused_head, product_dtype
 from cwdfm.model.protocol import Model, SplitModel
 from cwdfm.source import Source
 
@@ -42,15 +44,7 @@ def _row_chunks(
     model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor, k: int
 ) -> Iterator[Tensor]:
     if is_split(model):
-        active_B = rows_BN.any(1)
-        hidden_AND = model.trunk(x_BN[active_B], t_B[active_B])
-        expected = (int(active_B.sum()), x_BN.shape[1])
-        if hidden_AND.shape[:2] != expected:
-            raise InputError(
-                f"model.trunk must return hidden vectors [{expected[0]}, {expected[1]}, width], "
-                f"got {describe(hidden_AND)}"
-            )
-        for hidden_kD in hidden_AND[rows_BN[active_B]].split(k):
+        for hidden_kD in _hidden_rows(model, x_BN, t_B, rows_BN).split(k):
             logits_kV = model.head(hidden_kD)
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
             yield logits_kV
@@ -59,6 +53,61 @@ def _row_chunks(
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         for place_k2 in rows_BN.nonzero().split(k):
             yield logits_BNV[place_k2[:, 0], place_k2[:, 1]]
+
+
+def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor) -> Tensor:
+    """The trunk's vectors [K, D] at rows_BN; sequences without a row are left out."""
+    active_B = rows_BN.any(1)
+    hidden_AND = model.trunk(x_BN[active_B], t_B[active_B])
+    expected = (int(active_B.sum()), x_BN.shape[1])
+    if hidden_AND.shape[:2] != expected:
+        raise InputError(
+            f"model.trunk must return hidden vectors [{expected[0]}, {expected[1]}, width], "
+            f"got {describe(hidden_AND)}"
+        )
+    return hidden_AND[rows_BN[active_B]]
+
+
+def fusible_rows(
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
+) -> tuple[Tensor, nn.Linear] | None:
+    """Hidden vectors [K, D] at rows_BN and the linear map that is the head.
+
+    None where there are no rows, or no such map, or no kernel to fuse it with a draw: then ask
+    `predict_rows`.
+    """
+    readout = getattr(model, "readout", None)
+    if not (is_split(model) and isinstance(model, nn.Module) and type(readout) is nn.Linear):
+        return None
+    weight = readout.weight
+    whole = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens  # and no shard
+    fusible = weight.device == x_BN.device and fused_head(x_BN.device, product_dtype(weight))
+    if not (whole and fusible) or not bool(rows_BN.any()):
+        return None
+    hidden_KD = _hidden_rows(model, x_BN, t_B.float(), rows_BN)
+    fits = product_dtype(hidden_KD) == product_dtype(weight)
+    return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
+
+
+# Models whose readout was compared with their head: at which version of its weight, and the verdict
+_COMPARED: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+
+
+def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
+    """Whether head(hidden) is readout(hidden), tried on a few rows whenever the weights change."""
+    assert isinstance(model, nn.Module)
+    now = 0 if readout.weight.is_inference() else readout.weight._version
+    version, verdict = _COMPARED.get(model, (-1, False))
+    if version != now:
+        few_kD = hidden_KD[:4]
+        logits = model.head(few_kD)
+        _check_not_probabilities(logits)
+        same = readout(few_kD)
+        verdict = logits.shape == same.shape and torch.allclose(
+            logits.float(), same.float(), rtol=0.02, atol=0.02, equal_nan=True
+        )
+        _COMPARED[model] = (now, verdict)
+    return verdict
 
 
 def is_split(model: object) -> TypeGuard[SplitModel]:

@@ -17,7 +17,7 @@ class TextSettings:
     """Of samples of text; the conventions of `cwdfm.metric.perplexity` and `cwdfm.metric.mauve`."""
 
     judge: str = "gpt2-large"  # of perplexity: a causal LM by hub name, a folder or a .gguf file
-    judge_dtype: Dtype = "float32"
+    judge_dtype: Dtype = "float32"  # of the judge's weights and arithmetic
     judge_context: int = 1024  # tokens that the judge sees at most; longer texts take windows
     retokenise: bool = True  # or judge the sampler's own tokens, if the judge has the same ones
     average: Average = "corpus"  # perplexity over all tokens, or the mean of the samples' own

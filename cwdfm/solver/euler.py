@@ -17,7 +17,8 @@ from torch import Tensor
 
 from cwdfm.categorical import check_draw, sample_categorical
 from cwdfm.errors import InputError, check_choice
-from cwdfm.model.predict import predict_rows
+from cwdfm.kernel.head_draw import head_draw
+from cwdfm.model.predict import fusible_rows, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.random import Purpose, uniform, uniform_BN
 from cwdfm.schedule import Schedule
@@ -110,6 +111,12 @@ class Euler(Solver):
         forward *= 1 + self.corrector.strength(t)
         return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
 
+    @property
+    def _fusible(self) -> bool:
+        """Whether draws and weight can do without logits: see `head_draw`."""
+        summed = self.weight is None or self.weight.needs_summary_alone
+        return summed and self.top_p == 1 and self.dtype == torch.float64
+
     def _propose(
         self,
         model: Model,
@@ -127,8 +134,19 @@ class Euler(Solver):
         proposal_BN = state.tokens.clone()
         score_BN = torch.zeros(rows_BN.shape, dtype=torch.float64, device=rows_BN.device)
         t_B = torch.full((len(rows_BN),), t, dtype=torch.float32, device=rows_BN.device)
+        asked = (model, source, state.tokens, t_B, rows_BN)
+        scored = self.weight is not None and self.weight.needs_logits
+        if self._fusible and (found := fusible_rows(*asked)) is not None:
+            drawn = head_draw(
+                *found, u_K, source.vocab_size, temperature=self.temperature, scores=scored
+            )
+            proposal_BN[b_K, i_K] = drawn.tokens
+            if self.weight is not None and drawn.entropy is not None:
+                assert drawn.confidence is not None
+                score_BN[b_K, i_K] = self.weight.summary_score(drawn.entropy, drawn.confidence)
+            return proposal_BN, score_BN
         first = 0
-        for logits_kV in predict_rows(model, source, state.tokens, t_B, rows_BN):
+        for logits_kV in predict_rows(*asked):
             k = slice(first, first + len(logits_kV))
             proposal_BN[b_K[k], i_K[k]] = sample_categorical(
                 logits_kV,
@@ -137,7 +155,7 @@ class Euler(Solver):
                 top_p=self.top_p,
                 dtype=self.dtype,
             )
-            if self.weight is not None and self.weight.needs_logits:
+            if self.weight is not None and scored:
                 score_BN[b_K[k], i_K[k]] = self.weight.prediction_score(logits_kV).double()
             first = k.stop
         return proposal_BN, score_BN

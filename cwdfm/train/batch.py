@@ -1,11 +1,19 @@
 """Which rows a step sees: a function of (seed, step, place in the global batch) alone."""
 
+import hashlib
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 ON_DEVICE = 2**29  # bytes; larger data stay where they are, on the disk perhaps
+
+
+def mix(seed: int, number: int) -> int:
+    """A seed for PyTorch's generators from a seed and a counter, whatever their sizes: 63 bits."""
+    digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 class Rows:
@@ -37,6 +45,6 @@ class Rows:
 
     def _shuffled(self, epoch: int) -> Tensor:
         if self._permutation[0] != epoch:
-            generator = torch.Generator().manual_seed((self.seed << 20) + epoch)
+            generator = torch.Generator().manual_seed(mix(self.seed, epoch))
             self._permutation = (epoch, torch.randperm(len(self), generator=generator))
         return self._permutation[1]

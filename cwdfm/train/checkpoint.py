@@ -17,8 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import InputError
 from cwdfm.pretrained import Pretrained
+from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 2
 _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
@@ -39,9 +40,7 @@ def save_checkpoint(
     try:
         part.mkdir(parents=True)
         model.save_pretrained(part)
-        load_extra("safetensors.torch", "cli").save_file(
-            {k: v.contiguous().cpu() for k, v in tensors.items()}, part / _TRAINING
-        )
+        write_tensors(part / _TRAINING, tensors)
         digests = {file.name: _digest(file) for file in sorted(part.iterdir())}
         record = {"format": FORMAT, "step": step, "sha256": digests, **meta}
         (part / "meta.json").write_text(json.dumps(record, indent=2))
@@ -55,10 +54,17 @@ def save_checkpoint(
             f"checkpoint {final} could not be written ({error}); the ones before it are whole. "
             f"Free some space and start again with the same command"
         ) from error
-    for old in checkpoints(folder)[:-keep]:
-        if old.name != f"step-{meta['best_step']:08d}":
-            shutil.rmtree(old)
+    _prune(folder, final, keep, f"step-{meta['best_step']:08d}")
     return final
+
+
+def _prune(folder: Path, newest: Path, keep: int, best: str) -> None:
+    """Drop what is too old, what an interrupted save left, and the damaged beyond the newest."""
+    found = checkpoints(folder)
+    place = found.index(newest) + 1
+    old = [path for path in found[: max(0, place - keep)] if path.name != best]
+    for path in (*old, *found[place:], *folder.glob(".part-*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -69,10 +75,11 @@ def checkpoints(folder: Path) -> list[Path]:
 def load_latest(
     folder: Path,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
-    """Averaged weights, tensors and meta of the newest undamaged checkpoint; None without one.
+    """Averaged weights, tensors and meta of the newest undamaged checkpoint; None without any.
 
-    A damaged one is passed over with a warning.
+    A damaged one is passed over with a warning; if all are, that is an error.
     """
+    damaged = ""
     for path in reversed(checkpoints(folder)):
         try:
             meta: dict[str, Any] = json.loads((path / "meta.json").read_text())
@@ -87,12 +94,14 @@ def load_latest(
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            warnings.warn(
-                f"checkpoint {path} is damaged ({error}); using the one before", stacklevel=2
-            )
+            damaged = f"checkpoint {path} is damaged ({error})"
+            warnings.warn(f"{damaged}; using the one before", stacklevel=2)
             continue
-        load = load_extra("safetensors.torch", "cli").load_file
-        return load(path / _WEIGHTS), load(path / _TRAINING), meta
+        return read_tensors(path / _WEIGHTS), read_tensors(path / _TRAINING), meta
+    if damaged:
+        raise InputError(
+            f"{damaged}, and there is no other to go on from; delete {folder} to start afresh"
+        )
     return None
 
 

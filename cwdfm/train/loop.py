@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cwdfm.distributed import from_first, rank, world
+from cwdfm.loss import NELBO, Bregman
+from cwdfm.loss.base import TIME_EPSILON
+from cwdfm.train.checkpoint import checkpoints
 from cwdfm.train.listen import JsonLines, Listener
 from cwdfm.train.optimise import learning_rate
 from cwdfm.train.run import Run
@@ -27,27 +29,26 @@ class Diverged(RuntimeError):
 def fit(run: Run, listeners: Sequence[Listener] = ()) -> None:
     """Train to the recipe's last step, from wherever the run stands (see `Run.resume`).
 
-    SIGTERM and SIGINT finish the step, save and return. A loss that is no number, or ten times its
-    start, stops the run with the last good checkpoint kept.
+    SIGTERM and SIGINT finish the step, save and return. A loss that is no number, or ten times
+    what knowing nothing costs, or weights that are no numbers, stop the run before they are saved.
     """
     recipe = run.recipe
     hear: list[Listener] = list(listeners) if rank() == 0 else []
     if rank() == 0:
         hear.append(JsonLines(run.out / "metrics.jsonl", run.step))
     clock = Clock(run)
-    losses: list[Tensor] = []
     with interruptible() as caught:
         try:
             while run.step < recipe.steps:
-                losses.append(run.train_step())
+                run.losses.append(run.train_step())
                 last, stop = run.step == recipe.steps, agreed(run.step, caught)
                 for listener in hear:
                     listener.step(run.step)
                 record: dict[str, Any] = {"step": run.step}
                 if run.step % recipe.log_every == 0 or last or stop:
-                    loss = float(torch.stack(losses).mean())
-                    losses.clear()
-                    check_sane(run, loss)
+                    loss = float(torch.stack(run.losses).mean())
+                    run.losses.clear()
+                    check_loss(run, loss)
                     rate = learning_rate(recipe, run.step - 1)
                     record |= {"loss": loss, "learning_rate": rate} | clock.read()
                 better = False
@@ -55,12 +56,15 @@ def fit(run: Run, listeners: Sequence[Listener] = ()) -> None:
                     with clock.stopped():
                         record |= validate(run)
                     better = note_best(run, record["validation_loss"])
-                if run.step % recipe.checkpoint_every == 0 or last or stop or better:
-                    with clock.stopped():
-                        run.save()
+                # Before the checkpoint: lines beyond it are taken back when the run goes on from an
+                # older one, while a line that was never written would be missing for good.
                 if len(record) > 1:
                     for listener in hear:
                         listener.record(record)
+                if run.step % recipe.checkpoint_every == 0 or last or stop or better:
+                    with clock.stopped():
+                        check_weights(run)
+                        run.save()
                 if stop:
                     return
         finally:
@@ -76,15 +80,29 @@ def note_best(run: Run, loss: float) -> bool:
     return True
 
 
-def check_sane(run: Run, loss: float) -> None:
+def check_loss(run: Run, loss: float) -> None:
     """Stop a run whose loss is no number, or ten times what knowing nothing costs."""
-    if loss < 10 * math.log(run.task.source.num_tokens) + 10:
-        return
-    kind = "is no longer a number" if math.isnan(loss) else f"has exploded to {loss:.3g}"
-    raise Diverged(
-        f"the loss {kind} by step {run.step} (learning rate "
-        f"{learning_rate(run.recipe, run.step - 1):.2g}); the last checkpoint before it is kept. "
-        f"Try a smaller --learning-rate, a longer --warmup, or --precision float32"
+    ceiling = 10 * math.log(run.task.source.num_tokens) + 10
+    if isinstance(run.task.loss, NELBO | Bregman):  # weighted by the hazard, wherever t falls
+        ceiling *= float(run.task.schedule.hazard(torch.tensor(1 - TIME_EPSILON)))
+    if not loss < ceiling:
+        kind = f"has exploded to {loss:.3g}" if loss > 0 else "is no longer a number"
+        raise Diverged(diagnosis(run, f"the loss {kind}"))
+
+
+def check_weights(run: Run) -> None:
+    """Stop a run before weights that are no numbers take a good checkpoint's place."""
+    if not run.finite():
+        raise Diverged(diagnosis(run, "weights are no longer numbers"))
+
+
+def diagnosis(run: Run, what: str) -> str:
+    """What to say when a run diverged."""
+    kept = checkpoints(run.out / "checkpoints")
+    last = f"{kept[-1]} is kept" if kept else "there is no checkpoint yet"
+    return (
+        f"{what} by step {run.step} (learning rate {learning_rate(run.recipe, run.step - 1):.2g}); "
+        f"{last}. Try a smaller --learning-rate, a longer --warmup, or --precision float32"
     )
 
 

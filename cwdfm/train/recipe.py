@@ -4,6 +4,7 @@ Recipes are functions that return one (`recipes.py`); `build` turns a recipe and
 the objects it names. A field's help text is the comment behind it.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +16,7 @@ from cwdfm.model.dit import DiTConfig
 from cwdfm.model.presets import preset
 from cwdfm.path import ContextPath, MixturePath, Path
 from cwdfm.pretrained import Pretrained
+from cwdfm.random import check_seed
 from cwdfm.schedule import Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.train.parallel import Parallel
@@ -39,35 +41,35 @@ class Recipe:
     path_scale: float = 1.0  # the context path's Neighbor scale
     fix_first: bool = False  # keep the first token given, in training and sampling
 
-    loss: Literal["ce", "nelbo", "bregman", "sce"] = "ce"
-    masked_only: bool = False  # ce, nelbo: loss on masked coordinates alone
+    loss: Literal["ce", "nelbo", "bregman", "sce"] = "ce"  # what is minimised
+    masked_only: bool = False  # ce, nelbo, bregman: loss on masked coordinates alone
     loss_radius: int = 3  # sce's Neighbor radius
     loss_scale: float = 0.5  # sce's Neighbor scale
     revealed: RevealedWeight = "one"  # sce's weight of revealed coordinates
 
-    model: Literal["debug", "4m", "17m", "40m", "base"] = "4m"
+    model: Literal["debug", "4m", "17m", "40m", "base"] = "4m"  # the transformer's size
     learned_positions: bool = False  # add a learned vector to each position
-    dropout: float = 0.1
+    dropout: float = 0.1  # share of a block's outputs left out in training
 
-    steps: int = 25_000
-    batch_size: int = 2048
+    steps: int = 25_000  # optimiser steps
+    batch_size: int = 2048  # sequences a step, over all processes
     accumulation: int = 1  # micro-batches a step
-    learning_rate: float = 3e-4
-    min_learning_rate: float = 3e-6
-    warmup: int = 1000
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
+    learning_rate: float = 3e-4  # the peak, after the warm-up
+    min_learning_rate: float = 3e-6  # at the last step
+    warmup: int = 1000  # steps up to the peak
+    weight_decay: float = 0.01  # AdamW's
+    beta1: float = 0.9  # AdamW's, of the mean
+    beta2: float = 0.999  # AdamW's, of the square
     clip: float = 1.0  # gradient norm
     ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
     compile: bool = False  # torch.compile the model
     parallel: Parallel = "ddp"  # under torchrun: copies of the model, or shares of it (fsdp)
-    seed: int = 0
+    seed: int = 0  # of weights, order, times, noise and dropout
 
-    log_every: int = 100
-    validate_every: int = 1000
-    checkpoint_every: int = 1000
+    log_every: int = 100  # steps between records
+    validate_every: int = 1000  # steps between validations
+    checkpoint_every: int = 1000  # steps between checkpoints; a better validation makes one too
     keep: int = 2  # checkpoints kept, beside the best
     validation_rows: int = 2048  # held-out sequences for the validation loss
     elbo_rows: int = 256  # held-out sequences for the likelihood bound; 0 for none
@@ -76,21 +78,40 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
-            check_positive(name, getattr(self, name), "an integer >= 1")
-        for name in ("checkpoint_every", "keep", "length", "learning_rate", "clip"):
-            check_positive(name, getattr(self, name))
-        for name in ("validation_rows", "elbo_rows", "previews"):
+            check_integer(name, getattr(self, name))
+        for name in ("checkpoint_every", "keep", "validation_rows", "preview_steps"):
+            check_integer(name, getattr(self, name))
+        for name in ("elbo_rows", "previews", "warmup"):
             check_integer(name, getattr(self, name), 0)
+        check_integer("length", self.length, 3)
+        check_seed(self.seed)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("clip", self.clip)
         check_choice("source", self.source, ("mask", "uniform"))
         check_choice("loss", self.loss, ("ce", "nelbo", "bregman", "sce"))
         check_choice("path", self.path, ("mixture", "context"))
-        if not 0 <= self.ema < 1:
-            raise InputError(f"ema must lie in [0, 1), got {self.ema}")
+        for name in ("ema", "beta1", "beta2", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name in ("weight_decay", "min_learning_rate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} must be a number >= 0, got {getattr(self, name)}")
         if self.batch_size % self.accumulation:
             raise InputError(
                 f"batch_size {self.batch_size} must be a multiple of accumulation "
                 f"{self.accumulation}"
             )
+        if self.loss == "bregman" and self.source == "uniform":
+            if self.path == "context":
+                raise InputError(
+                    "the bregman loss on a context path needs a mask source: with a uniform one "
+                    "alpha is no function of x_t; use --loss ce or sce, or --source mask"
+                )
+            if self.masked_only:
+                raise InputError(
+                    "the bregman loss on masked tokens alone needs a mask source: with a uniform "
+                    "one the other terms do not vanish; leave --masked-only out"
+                )
 
 
 @dataclass(frozen=True)
@@ -132,13 +153,21 @@ def continued(recipe: Recipe, init: Pretrained) -> Recipe:
         length=init.length,
         fix_first=init.fix_first,
         learned_positions=init.model.config.positions > 0,
+        masked_only=init.card.get("recipe", {}).get("masked_only", recipe.masked_only),
     )
 
 
 def _path(recipe: Recipe, source: Source, schedule: Schedule) -> Path:
-    if recipe.path == "mixture":
+    weight = _path_weight(recipe)
+    if weight is None:
         return MixturePath(source, schedule)
-    return ContextPath(source, schedule, Neighbor(recipe.path_radius, recipe.path_scale))
+    return ContextPath(source, schedule, weight)
+
+
+def _path_weight(recipe: Recipe) -> Neighbor | None:
+    if recipe.path == "mixture":
+        return None
+    return Neighbor(recipe.path_radius, recipe.path_scale)
 
 
 def _loss(recipe: Recipe) -> Loss:
@@ -147,9 +176,9 @@ def _loss(recipe: Recipe) -> Loss:
         case "ce":
             return CrossEntropy(masked)
         case "nelbo":
-            return NELBO(masked)
+            return NELBO(masked, _path_weight(recipe))
         case "bregman":
-            return Bregman(masked)
+            return Bregman(masked, _path_weight(recipe))
         case "sce":
             weight = Neighbor(recipe.loss_radius, recipe.loss_scale)
             return ScaledCrossEntropy(weight, recipe.revealed)

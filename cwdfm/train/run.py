@@ -9,6 +9,7 @@ have done it alone (dropout apart, which each process draws for itself).
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from torch import Tensor, nn
 from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
-from cwdfm.model.dit import DiT
+from cwdfm.model.dit import DiT, Read
 from cwdfm.pretrained import Pretrained
 from cwdfm.times import stratified_times
-from cwdfm.train.batch import Rows
+from cwdfm.train.batch import Rows, mix
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.optimise import Average, learning_rate, make_optimiser
-from cwdfm.train.parallel import like, spread, whole
+from cwdfm.train.parallel import like, own, spread, whole
 from cwdfm.train.recipe import Recipe, Task, build
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -59,10 +60,11 @@ class Run:
             self.model.load_state_dict(init.model.state_dict())
         self._forward = spread(self.model, recipe.parallel, device)
         if recipe.compile:
-            self._forward = torch.compile(self._forward)  # type: ignore[assignment]
+            self.model.compile_trunk(by_block=world() > 1)
         self.optimiser = make_optimiser(recipe, self.model)
         self.average = Average(self.model, recipe.ema)
         self.step = 0
+        self.losses: list[Tensor] = []  # of the steps since the last record
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
 
     def fixed(self, x_1: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ class Run:
     def train_step(self) -> Tensor:
         """One optimiser step; returns the mean loss of the global batch."""
         recipe = self.recipe
-        torch.manual_seed((recipe.seed << 32) + self.step * world() + rank())  # dropout
+        torch.manual_seed(mix(recipe.seed, self.step * world() + rank()))  # dropout
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(recipe, self.step)
         self._forward.train()
@@ -103,7 +105,7 @@ class Run:
 
     def loss(
         self,
-        forward: Callable[[Tensor, Tensor], Tensor],
+        forward: Callable[[Tensor, Tensor, Read], Tensor],
         x_1: Tensor,
         t: Tensor,
         *,
@@ -114,9 +116,10 @@ class Run:
         batch = self.task.path.sample(
             x_1, t, seed=self.recipe.seed, step=step, index=index, fixed=self.fixed(x_1)
         )
+        # Logits that the loss does not need are not computed, and none are stored.
+        read = partial(self.task.loss.from_head, batch=batch, schedule=self.task.schedule)
         with self.precision():
-            logits = forward(batch.x_t, batch.t)
-        return self.task.loss(logits, batch, self.task.schedule)
+            return forward(batch.x_t, batch.t, read)
 
     def precision(self) -> torch.autocast:
         """Matrix products in the recipe's precision, for a while."""
@@ -143,6 +146,15 @@ class Run:
             card={**facts, **self.card},
         )
 
+    def finite(self) -> bool:
+        """Whether all weights, averages and moments are numbers; every process must ask."""
+        tensors = [own(p.detach()) for p in self.model.parameters()]
+        tensors += [own(w) for w in self.average.weights.values()]
+        for state in self.optimiser.state.values():
+            tensors += [own(state[key]) for key in MOMENTS if key in state]
+        norms = torch.stack(torch._foreach_norm(tensors)).double().sum()
+        return bool(torch.isfinite(mean_over_all(norms)))
+
     def save(self) -> None:
         """Write a checkpoint of everything the next step needs; every process must ask."""
         model = self.averaged()
@@ -157,6 +169,7 @@ class Run:
             "data": self.data.fingerprint,
             "best": self.best if self.best_step >= 0 else None,
             "best_step": self.best_step,
+            "losses": [float(loss) for loss in self.losses],
         }
         if rank() == 0:
             folder = self.out / "checkpoints"
@@ -171,6 +184,7 @@ class Run:
         self._check_same(meta)
         self.step, self.best_step = meta["step"], meta["best_step"]
         self.best = math.inf if meta["best"] is None else meta["best"]
+        self.losses = [torch.tensor(loss, device=self.device) for loss in meta["losses"]]
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(like(tensors[f"model.{name}"], parameter))

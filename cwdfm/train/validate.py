@@ -40,7 +40,7 @@ def validate(run: Run) -> dict[str, float]:
 @torch.no_grad()
 def validation_loss(run: Run, trained: Pretrained) -> float:
     """The recipe's loss on held-out rows at fixed times and noise."""
-    n = min(len(run.valid_rows), max(1, run.recipe.validation_rows))
+    n = min(len(run.valid_rows), run.recipe.validation_rows)
     total = 0.0
     for index in torch.arange(n).split(CHUNK):
         t = stratified_times(run.recipe.seed, 0, index, n).float().to(run.device)

@@ -45,6 +45,18 @@ class Weight(ABC):
     def prediction_score(self, logits: Tensor) -> Tensor:
         """The part of the log-weight [...] that logits [..., V] of data tokens determine."""
 
+    @property
+    def needs_summary_alone(self) -> bool:
+        """Whether `summary_score` can stand in for `prediction_score`: no logits need be kept."""
+        return not self.needs_logits
+
+    def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
+        """`prediction_score` [...] from the prediction's entropy in nats and largest probability.
+
+        Only asked of weights with `needs_logits` and `needs_summary_alone`.
+        """
+        raise TypeError(f"{self} needs the logits themselves")
+
     def __call__(
         self, revealed_BN: Tensor, logits: Tensor | None = None, *, source: Source | None = None
     ) -> Tensor:
@@ -147,3 +159,11 @@ class Sum(Weight):
     def prediction_score(self, logits: Tensor) -> Tensor:
         scores = [term.prediction_score(logits) for term in self.terms if term.needs_logits]
         return torch.stack(scores).sum(0)
+
+    @property
+    def needs_summary_alone(self) -> bool:
+        return all(term.needs_summary_alone for term in self.terms)
+
+    def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
+        asked = [term for term in self.terms if term.needs_logits]
+        return torch.stack([term.summary_score(entropy, confidence) for term in asked]).sum(0)

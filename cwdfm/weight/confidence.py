@@ -20,3 +20,10 @@ class Confidence(PredictionWeight):
     def prediction_score(self, logits: Tensor) -> Tensor:
         logits = logits.double()
         return self.scale * (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
+
+    @property
+    def needs_summary_alone(self) -> bool:
+        return True
+
+    def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
+        return self.scale * confidence

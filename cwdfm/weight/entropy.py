@@ -21,6 +21,13 @@ class Entropy(PredictionWeight):
     def prediction_score(self, logits: Tensor) -> Tensor:
         return -self.beta * prediction_entropy(logits).double()
 
+    @property
+    def needs_summary_alone(self) -> bool:
+        return True
+
+    def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
+        return -self.beta * entropy
+
 
 def prediction_entropy(logits: Tensor) -> Tensor:
     """Entropy in nats [...] of softmax(logits [..., V]); tokens at -inf count nothing."""

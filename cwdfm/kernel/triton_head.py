@@ -1,0 +1,189 @@
+# mypy: ignore-errors
+"""Triton kernels of the head: logits live in registers, tile by tile.
+
+Shapes: K rows, D width, V data tokens, in C blocks of BLOCK_VOCAB.
+
+The order in which a logit's products are added up depends on BLOCK_WIDTH alone, so the tiles'
+other measures may follow the number of rows without changing a row's result.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _logits_tile(
+    hidden,
+    weight,
+    bias,
+    row,  # [BLOCK_ROWS] int64, all valid
+    column,  # [BLOCK_VOCAB], may go beyond the vocabulary: logits there are -inf
+    vocab,
+    WIDTH: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """The logits hidden[row] @ weight[column]^T + bias[column], float32."""
+    rows: tl.constexpr = row.shape[0]
+    columns: tl.constexpr = column.shape[0]
+    # Clamped rather than masked: loads without conditions are the ones that pipeline best.
+    token = tl.minimum(column, vocab - 1).to(tl.int64)
+    inner = tl.arange(0, BLOCK_WIDTH)
+    hidden_at = hidden + row[:, None] * WIDTH + inner[None, :]
+    weight_at = weight + token[None, :] * WIDTH + inner[:, None]
+    logits = tl.zeros((rows, columns), dtype=tl.float32)
+    for start in range(0, WIDTH, BLOCK_WIDTH):
+        if WIDTH % BLOCK_WIDTH == 0:
+            h = tl.load(hidden_at + start)
+            w = tl.load(weight_at + start)
+        else:
+            inside = start + inner < WIDTH
+            h = tl.load(hidden_at + start, mask=inside[None, :], other=0.0)
+            w = tl.load(weight_at + start, mask=inside[:, None], other=0.0)
+        logits = tl.dot(h, w, logits, input_precision="ieee")
+    if HAS_BIAS:
+        logits += tl.load(bias + token).to(tl.float32)[None, :]
+    return tl.where((column < vocab)[None, :], logits, float("-inf"))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def head_statistics(
+    hidden,  # [K, D]
+    weight,  # [>= V, D]
+    bias,  # [>= V]
+    top,  # [C, K] out: the block's largest logit
+    mass,  # [C, K] out: sum of exp((l - top) / temperature)
+    total,  # [C, K] out, if SCORES: sum of exp(l - top)
+    slope,  # [C, K] out, if SCORES: sum of (l - top) exp(l - top)
+    rows,
+    vocab,
+    rate,  # 1 / temperature
+    WIDTH: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_VOCAB: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TEMPERED: tl.constexpr,
+    SCORES: tl.constexpr,
+):
+    """What each block of the vocabulary adds to each row's softmax."""
+    # Tiles in groups of GROUP row tiles, row tiles first: what runs at once shares rows and
+    # weights in the L2 cache.
+    program = tl.program_id(0)
+    row_tiles = tl.cdiv(rows, BLOCK_ROWS)
+    blocks = tl.cdiv(vocab, BLOCK_VOCAB)
+    first_tile = program // (GROUP * blocks) * GROUP
+    tiles = tl.minimum(row_tiles - first_tile, GROUP)
+    inside = program % (GROUP * blocks)
+    tile, block = first_tile + inside % tiles, inside // tiles
+
+    row = (tile * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    column = block * BLOCK_VOCAB + tl.arange(0, BLOCK_VOCAB)
+    valid = row < rows
+    logits = _logits_tile(
+        hidden,
+        weight,
+        bias,
+        tl.minimum(row, rows - 1),
+        column,
+        vocab,
+        WIDTH,
+        BLOCK_WIDTH,
+        HAS_BIAS,
+    )
+    largest = tl.max(logits, axis=1)
+    # A block of nothing but -inf has mass 0, not NaN. A NaN or +inf among the logits stays a NaN
+    # in the sums, whatever the maximum makes of it.
+    shift = tl.where(largest == float("-inf"), 0.0, largest)
+    gap = logits - shift[:, None]
+    out = block.to(tl.int64) * rows + row
+    tl.store(top + out, largest, mask=valid)
+    if TEMPERED:
+        tl.store(mass + out, tl.sum(tl.exp(gap * rate), axis=1), mask=valid)
+    else:
+        tl.store(mass + out, tl.sum(tl.exp(gap), axis=1), mask=valid)
+    if SCORES:
+        e = tl.exp(gap)
+        tl.store(total + out, tl.sum(e, axis=1), mask=valid)
+        finite = tl.where(e > 0, gap, 0.0)  # no 0 * inf
+        tl.store(slope + out, tl.sum(e * finite, axis=1), mask=valid)
+
+
+@triton.jit
+def block_masses(
+    hidden,  # [K, D]
+    weight,  # [>= V, D]
+    bias,  # [>= V]
+    order,  # [K]: rows sorted by their block
+    block_of,  # [tiles]: the tile's block; C where there is no tile
+    first_of,  # [tiles]: its first place in the order
+    end_of,  # [tiles]: where its block's rows end in the order
+    out,  # [K, BLOCK_VOCAB]: exp((l - top) / temperature) of the row's block
+    vocab,
+    rate,
+    WIDTH: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_VOCAB: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """The masses inside one block a row, for tiles of rows that share their block."""
+    tile = tl.program_id(0)
+    block = tl.load(block_of + tile)
+    if block < tl.cdiv(vocab, BLOCK_VOCAB):
+        place = tl.load(first_of + tile) + tl.arange(0, BLOCK_ROWS)
+        valid = place < tl.load(end_of + tile)
+        row = tl.load(order + place, mask=valid, other=0)
+        inside = tl.arange(0, BLOCK_VOCAB)
+        column = (block * BLOCK_VOCAB + inside).to(tl.int32)
+        logits = _logits_tile(
+            hidden, weight, bias, row, column, vocab, WIDTH, BLOCK_WIDTH, HAS_BIAS
+        )
+        mass = tl.exp((logits - tl.max(logits, axis=1)[:, None]) * rate)
+        tl.store(out + row[:, None] * BLOCK_VOCAB + inside[None, :], mass, mask=valid[:, None])
+
+
+@triton.jit
+def row_log_z(logits, log_z, stride, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+    """log sum exp of the first VOCAB of a row's `stride` logits; a program a row, one pass."""
+    row = tl.program_id(0).to(tl.int64)
+    inside = tl.arange(0, BLOCK)
+    # A float32 value of each, as tensors, since the loop carries them.
+    largest = tl.full((), float("-inf"), dtype=tl.float32)
+    total = tl.full((), 0.0, dtype=tl.float32)
+    for start in range(0, VOCAB, BLOCK):
+        column = start + inside
+        # Bounded by the stride, which may be a multiple of 16: then the loads are wide.
+        z = tl.load(logits + row * stride + column, mask=column < stride, other=0.0)
+        z = tl.where(column < VOCAB, z.to(tl.float32), float("-inf"))
+        higher = tl.maximum(largest, tl.max(z, axis=0))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(largest - shift) + tl.sum(tl.exp(z - shift), axis=0)
+        largest = higher
+    tl.store(log_z + row, largest + tl.log(total))
+
+
+@triton.jit
+def softmax_gradient(
+    logits,  # [K, stride], overwritten by the gradient; 0 from V on
+    log_z,  # [K]
+    grad_sum,  # [K]: sum over j of grad
+    tokens,  # [K, J]; -1 for none
+    grad,  # [K, J]
+    stride,
+    vocab,
+    J: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """d/dl of sum_j g_j log p(token_j): g_j at its token, less sum_j g_j times p."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = logits + row * stride + column
+    z = tl.load(at, mask=column < stride, other=0.0).to(tl.float32)
+    z = tl.where(column < vocab, z, float("-inf"))
+    change = -tl.exp(z - tl.load(log_z + row)) * tl.load(grad_sum + row)
+    for j in tl.static_range(J):
+        hit = column == tl.load(tokens + row * J + j)
+        change += tl.where(hit, tl.load(grad + row * J + j), 0.0)
+    tl.store(at, change.to(logits.dtype.element_ty), mask=column < stride)

@@ -1,0 +1,26 @@
+"""Tensors on disk, in safetensors: the one place that reads and writes them."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, load_extra
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
+    """Write tensors, in `dtype` if given; OSError if that fails, a full disk included."""
+    whole = {name: x.detach().to(dtype=dtype).contiguous().cpu() for name, x in tensors.items()}
+    try:
+        load_extra("safetensors.torch", "cli").save_file(whole, path)
+    except load_extra("safetensors", "cli").SafetensorError as error:
+        raise OSError(f"{error}") from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read tensors; a damaged file is refused."""
+    try:
+        found: dict[str, Tensor] = load_extra("safetensors.torch", "cli").load_file(path)
+    except load_extra("safetensors", "cli").SafetensorError as error:
+        raise InputError(f"{path} is damaged ({error}); copy or train it again") from error
+    return found

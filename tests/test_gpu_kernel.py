@@ -1,0 +1,275 @@
+"""On a CUDA device: the fused head against the plain one, in draws, whole samples and training.
+
+Run there with `pytest -m gpu tests/test_gpu_kernel.py`.
+"""
+
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cwdfm
+from cwdfm import kernel
+from cwdfm.categorical import sample_categorical
+from cwdfm.kernel.head_draw import BLOCK, Draw, head_draw
+from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.weight.entropy import prediction_entropy
+from tests.stats import assert_differs, assert_follows
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or find_spec("triton") is None,
+        reason="no CUDA device, or no Triton",
+    ),
+]
+SCHEDULE = cwdfm.Polynomial(2.0)
+
+
+def head(width: int, num_tokens: int, dtype: torch.dtype, scale: float = 2.0) -> nn.Linear:
+    """A head whose logits have standard deviation `scale` on unit normal vectors."""
+    torch.manual_seed(0)
+    readout = nn.Linear(width, num_tokens)
+    nn.init.normal_(readout.weight, std=scale / width**0.5)
+    return readout.to("cuda", dtype).requires_grad_(False)
+
+
+def rows_of(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    g = torch.manual_seed(1)
+    hidden = torch.randn(rows, width, generator=g).to("cuda", dtype)
+    return hidden, torch.rand(rows, generator=g, dtype=torch.float64).cuda()
+
+
+def exact_logits(hidden: Tensor, readout: nn.Linear, vocab: int) -> Tensor:
+    """The same rounded inputs, multiplied in float32 without tensor cores."""
+    assert not torch.backends.cuda.matmul.allow_tf32
+    logits = hidden.float() @ readout.weight.float().T + readout.bias.float()
+    return logits[:, :vocab]
+
+
+# One row, rows that fill no tile, both tiles of the first kernel; vocabularies that fill no block.
+SHAPES = [(1, 256, 33), (100, 512, 257), (1000, 768, 50257), (5001, 768, 50257), (3000, 256, 700)]
+
+
+@pytest.mark.parametrize(("rows", "width", "vocab"), SHAPES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_draws_are_the_plain_ones(
+    rows: int, width: int, vocab: int, dtype: torch.dtype, temperature: float
+) -> None:
+    readout = head(width, vocab + 1, dtype)
+    hidden, u = rows_of(rows, width, dtype)
+    drawn = head_draw(hidden, readout, u, vocab, temperature=temperature, scores=True)
+    logits = exact_logits(hidden, readout, vocab)
+    plain = sample_categorical(logits, u, temperature=temperature)
+    # Cumulative masses that are off by d move a share 2 V d of the draws to the token next to it.
+    # Tensor cores cut off what float32 would round: d is about 1e-8.
+    assert int((drawn.tokens != plain).sum()) <= -(-rows * 5 // 1000)
+    # Every draw, those too, is where the cumulative masses say, up to 1e-6.
+    cdf = (logits.double() / temperature).softmax(-1).cumsum(-1)
+    cdf = torch.nn.functional.pad(cdf, (1, 0))
+    below, above = (cdf.gather(1, drawn.tokens[:, None] + k)[:, 0] for k in (0, 1))
+    assert bool(((below - 1e-6 <= u) & (u <= above + 1e-6)).all())
+    assert drawn.entropy is not None
+    assert drawn.confidence is not None
+    torch.testing.assert_close(
+        drawn.entropy.float(), prediction_entropy(logits), atol=1e-4, rtol=1e-4
+    )
+    torch.testing.assert_close(
+        drawn.confidence.float(), logits.softmax(-1).amax(-1), atol=1e-6, rtol=1e-4
+    )
+
+
+def test_a_row_s_token_does_not_depend_on_the_rows_around_it() -> None:
+    """Few rows and many take different tiles, and add up in the same order."""
+    readout = head(768, 50258, torch.bfloat16)
+    hidden, u = rows_of(6000, 768, torch.bfloat16)
+    together = head_draw(hidden, readout, u, 50257).tokens
+    for part in (slice(0, 1), slice(37, 90), slice(1000, 2500)):
+        assert torch.equal(head_draw(hidden[part], readout, u[part], 50257).tokens, together[part])
+
+
+@pytest.mark.parametrize("vocab", [33, 2 * BLOCK + 20])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_law_is_exact(vocab: int, dtype: torch.dtype) -> None:
+    """A million draws of one distribution; false-alarm rate 1e-6, with a control that must fail."""
+    n = 1_000_000
+    readout = head(64, vocab, dtype)
+    hidden = rows_of(1, 64, dtype)[0]
+    u = torch.rand(n, generator=torch.manual_seed(4), dtype=torch.float64).cuda()
+    tokens = head_draw(hidden.expand(n, 64), readout, u, vocab).tokens
+    counts = np.bincount(tokens.cpu().numpy(), minlength=vocab)
+    law = exact_logits(hidden, readout, vocab)[0].double().softmax(-1).cpu().numpy()
+    assert_follows(counts, law / law.sum())
+    flat = law**0.98
+    assert_differs(counts, flat / flat.sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.dtype) -> None:
+    readout = head(64, 600, dtype)
+    readout.bias[: BLOCK + 3] = -torch.inf  # a whole block and more
+    hidden, u = rows_of(3000, 64, dtype)
+    drawn = head_draw(hidden, readout, u, 600, scores=True)
+    assert int(drawn.tokens.min()) >= BLOCK + 3
+    assert drawn.entropy is not None
+    assert bool(drawn.entropy.isfinite().all())
+    broken = hidden.clone()
+    broken[7, 5] = torch.nan
+    with pytest.raises(cwdfm.InputError, match="in 1 of 3000 rows"):
+        head_draw(broken, readout, u, 600)
+    for bad in (torch.nan, torch.inf):
+        readout.bias[400] = bad
+        with pytest.raises(cwdfm.InputError, match="in 3000 of 3000 rows"):
+            head_draw(hidden, readout, u, 600)
+
+
+@pytest.fixture
+def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every fused draw that solvers make."""
+    calls: list[int] = []
+
+    def counted(hidden: Tensor, *rest: Any, **options: Any) -> Draw:
+        calls.append(len(hidden))
+        return head_draw(hidden, *rest, **options)
+
+    monkeypatch.setattr("cwdfm.solver.euler.head_draw", counted)
+    return calls
+
+
+def small_dit(num_tokens: int) -> DiT:
+    torch.manual_seed(0)
+    config = DiTConfig(num_tokens, width=64, depth=2, heads=2, conditioning=16, dropout=0.0)
+    model = DiT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.cuda()
+
+
+@pytest.mark.parametrize("source", [cwdfm.MaskSource(300), cwdfm.UniformSource(300)], ids=str)
+@pytest.mark.parametrize(
+    "solver",
+    [
+        cwdfm.Euler(),
+        cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0), temperature=0.8),
+        cwdfm.Euler(weight=cwdfm.Entropy(1.0) + cwdfm.Confidence(0.5), corrector=cwdfm.Corrector()),
+    ],
+    ids=str,
+)
+def test_whole_samples_are_the_plain_ones(
+    source: cwdfm.Source,
+    solver: cwdfm.Solver,
+    monkeypatch: pytest.MonkeyPatch,
+    fused_calls: list[int],
+) -> None:
+    """A float32 model, 128 tokens in all: a draw at a boundary within rounding would be rare."""
+    model = small_dit(source.num_tokens)
+
+    def draw() -> Tensor:
+        return cwdfm.sample(model, source, SCHEDULE, solver, shape=(8, 16), steps=12, seed=5).tokens
+
+    monkeypatch.setattr(kernel, "MODE", "on")
+    fused = draw()
+    steps = len(fused_calls)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    assert torch.equal(fused, draw())
+    assert len(fused_calls) == steps > 0
+
+
+def test_auto_fuses_under_autocast_alone(
+    monkeypatch: pytest.MonkeyPatch, fused_calls: list[int]
+) -> None:
+    source = cwdfm.MaskSource(300)
+    model = small_dit(source.num_tokens)
+    monkeypatch.setattr(kernel, "MODE", "auto")
+    cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(2, 8), steps=3)
+    assert not fused_calls
+    with torch.autocast("cuda", torch.bfloat16):
+        out = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(2, 8), steps=3)
+    assert fused_calls
+    assert int(out.tokens.max()) < 300
+
+
+LOSSES = [
+    cwdfm.CrossEntropy(),
+    cwdfm.NELBO(),
+    cwdfm.Bregman(),
+    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7)),
+    cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.0)),
+]
+
+
+@pytest.mark.parametrize("source", [cwdfm.MaskSource(5000), cwdfm.UniformSource(5000)], ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("half", [False, True])
+def test_training_is_the_plain_one(
+    source: cwdfm.Source, loss: cwdfm.Loss, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss and gradients, in chunks of 64 rows; both from the same trunk, in the same precision."""
+    limits = {"cuda": 100 * 5000, "cpu": 1}
+    monkeypatch.setattr("cwdfm.kernel.head_log_prob.MAX_ELEMENTS", limits)
+    model = small_dit(source.num_tokens)
+    x_1 = torch.randint(0, 5000, (6, 50), generator=torch.manual_seed(0)).cuda()
+    t = torch.linspace(0.05, 0.9, 6).cuda()
+    batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t, seed=2)
+    parameters = list(model.parameters())
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
+        fused = model(batch.x_t, batch.t, read)
+        logits = model(batch.x_t, batch.t)
+    mine = torch.autograd.grad(fused, parameters)
+    plain = loss(logits, batch, SCHEDULE)
+    other = torch.autograd.grad(plain, parameters)
+    tolerance = 0.02 if half else 1e-3
+    torch.testing.assert_close(fused, plain, rtol=tolerance / 10, atol=1e-5)
+    total = torch.cat([g.flatten() for g in other]).norm()
+    difference = torch.cat([(a - b).flatten() for a, b in zip(mine, other, strict=True)]).norm()
+    assert float(difference) < tolerance * float(total)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler has advice to give
+@pytest.mark.parametrize("by_block", [False, True])
+def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
+    """The number of masked rows changes from step to step; the compiled part does not see it."""
+    source, loss = cwdfm.MaskSource(300), cwdfm.CrossEntropy("masked")
+    plain, compiled = small_dit(source.num_tokens), small_dit(source.num_tokens)
+    compiled.compile_trunk(by_block=by_block)
+    x_1 = torch.randint(0, 300, (4, 32), generator=torch.manual_seed(0)).cuda()
+    for step in range(3):
+        t = torch.full((4,), 0.2 + 0.2 * step, device="cuda")
+        batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t, seed=2, step=step)
+        read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
+        values = [model(batch.x_t, batch.t, read) for model in (plain, compiled)]
+        torch.testing.assert_close(values[1], values[0], rtol=1e-4, atol=1e-5)
+        for value in values:
+            value.backward()
+    for a, b in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_memory_stays_far_below_the_logits() -> None:
+    """Draws and training at K = 16,384, V = 50,257: all logits would be 3.3 GB in float32."""
+    readout = head(256, 50258, torch.bfloat16)
+    hidden, u = rows_of(16_384, 256, torch.bfloat16)
+    logits_bytes = 4 * 16_384 * 50_257
+
+    def peak() -> int:
+        return torch.cuda.max_memory_allocated() - before
+
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    head_draw(hidden, readout, u, 50257, scores=True)
+    assert peak() < logits_bytes / 4
+    readout.requires_grad_()
+    torch.cuda.reset_peak_memory_stats()
+    tokens = torch.zeros(16_384, 1, dtype=torch.int64, device="cuda")
+    log_p = head_log_prob(hidden.clone().requires_grad_(), readout, tokens, 50257)
+    log_p.sum().backward()
+    assert peak() < logits_bytes / 3

@@ -1,0 +1,413 @@
+"""The head's fast paths on a CPU: against plain arithmetic, the kernels in Triton's interpreter.
+
+The interpreter's tests run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
+"""
+
+import os
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cwdfm
+from cwdfm import kernel
+from cwdfm.categorical import sample_categorical
+from cwdfm.kernel import head_log_prob as chunked
+from cwdfm.kernel.head_draw import BLOCK, _summary, _tiles, head_draw
+from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.model.predict import fusible_rows
+from cwdfm.weight.entropy import prediction_entropy
+from tests.stats import assert_differs, assert_follows
+
+SCHEDULE = cwdfm.Polynomial(2.0)
+SOURCES = [cwdfm.MaskSource(11), cwdfm.UniformSource(11)]
+LOSSES = [
+    cwdfm.CrossEntropy(),
+    cwdfm.CrossEntropy("masked"),
+    cwdfm.NELBO(),
+    cwdfm.NELBO("all"),
+    cwdfm.Bregman(),
+    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7)),
+    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), "zero"),
+    cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5), "joint"),
+]
+interpreted = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs Triton and TRITON_INTERPRET=1",
+)
+
+
+class CastTime(nn.Module):
+    """The time embedding works in float32; this hands it on in another precision."""
+
+    def __init__(self, time: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.time, self.dtype = time.float(), dtype
+
+    def forward(self, t_B: Tensor) -> Tensor:
+        conditioning: Tensor = self.time(t_B).to(self.dtype)
+        return conditioning
+
+
+def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
+    """A transformer in which every part takes effect."""
+    torch.manual_seed(0)
+    config = DiTConfig(num_tokens, width=32, depth=2, heads=2, conditioning=16, dropout=0.0)
+    model = DiT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model = model.to(dtype)
+    if dtype != torch.float32:
+        model.time = CastTime(model.time, dtype)  # type: ignore[assignment]
+    return model
+
+
+def small_batch(source: cwdfm.Source, *, prompted: bool = False) -> cwdfm.PathSample:
+    g = torch.manual_seed(1)
+    x_1 = torch.randint(0, 11, (6, 12), generator=g)
+    fixed = torch.zeros_like(x_1, dtype=torch.bool)
+    fixed[:, 0] = prompted
+    t = torch.rand(6, generator=g) * 0.9
+    return cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t, seed=2, fixed=fixed)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def test_log_prob_and_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against log_softmax and autograd, in chunks of 4 rows, ids behind the vocabulary included."""
+    monkeypatch.setattr(chunked, "MAX_ELEMENTS", {"cpu": 4 * 9})
+    g = torch.manual_seed(0)
+    hidden = torch.randn(23, 5, generator=g, dtype=torch.float64, requires_grad=True)
+    readout = nn.Linear(5, 10, dtype=torch.float64)
+    tokens = torch.randint(0, 10, (23, 3), generator=g)  # id 9 is the mask
+    weight = torch.randn(23, 3, generator=g, dtype=torch.float64)
+    ours = head_log_prob(hidden, readout, tokens, 9)
+    plain = readout(hidden)[:, :9].log_softmax(-1)
+    plain = torch.cat([plain, torch.full((23, 1), -torch.inf)], dim=1).gather(1, tokens)
+    torch.testing.assert_close(ours, plain)
+    inside = tokens < 9
+    assert 0 < int(inside.sum()) < inside.numel()
+    inputs = (hidden, readout.weight, readout.bias)
+    for mine, other in zip(
+        torch.autograd.grad((weight * ours)[inside].sum(), inputs),
+        torch.autograd.grad((weight * plain)[inside].sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other)
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: head_log_prob(h, stand_in(w, b), tokens.clamp(max=8), 9), inputs
+    )
+
+
+def stand_in(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    layer = nn.Linear(1, 1)
+    del layer.weight, layer.bias
+    layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
+    return layer
+
+
+def test_log_prob_without_bias_and_without_rows() -> None:
+    readout = nn.Linear(4, 6, bias=False)
+    hidden = torch.randn(5, 4, requires_grad=True)
+    tokens = torch.arange(5)[:, None]
+    expected = readout(hidden).log_softmax(-1).gather(1, tokens)
+    torch.testing.assert_close(head_log_prob(hidden, readout, tokens, 6), expected)
+    nothing = head_log_prob(hidden[:0], readout, tokens[:0], 6)
+    assert nothing.shape == (0, 1)
+    (gradient,) = torch.autograd.grad(nothing.sum(), readout.weight)
+    assert bool((gradient == 0).all())
+
+
+def test_half_precision_sums_gradients_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast: near the float32 gradient, as the plain path under autocast is."""
+    monkeypatch.setattr(chunked, "MAX_ELEMENTS", {"cpu": 64 * 50})
+    torch.manual_seed(0)
+    readout, hidden = nn.Linear(16, 51), torch.randn(1000, 16)
+    tokens = torch.randint(0, 50, (1000, 1))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = head_log_prob(hidden, readout, tokens, 50)
+    assert ours.dtype == torch.float32
+    exact = readout(hidden)[:, :50].log_softmax(-1).gather(1, tokens)
+    torch.testing.assert_close(ours, exact, atol=0.03, rtol=0.03)
+    (mine,) = torch.autograd.grad(ours.mean(), readout.weight)
+    (true,) = torch.autograd.grad(exact.mean(), readout.weight)
+    assert mine.dtype == torch.float32
+    assert float((mine - true).norm() / true.norm()) < 0.02
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("prompted", [False, True])
+def test_losses_from_the_head_are_the_plain_ones(
+    source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Value and all gradients, float64, in chunks of 5 rows."""
+    monkeypatch.setattr(chunked, "MAX_ELEMENTS", {"cpu": 5 * 11})
+    model, batch = small_dit(source.num_tokens), small_batch(source, prompted=prompted)
+    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE)
+    read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
+    ours = model(batch.x_t, batch.t, read)
+    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
+    for mine, other in zip(gradients(model, ours), gradients(model, plain), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-9)
+
+
+def test_only_needed_rows_go_through_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCES[0]
+    model, batch = small_dit(source.num_tokens), small_batch(source)
+    rows: list[int] = []
+
+    def counted(hidden: Tensor, *rest: object) -> Tensor:
+        rows.append(len(hidden))
+        return head_log_prob(hidden, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("cwdfm.loss.base.head_log_prob", counted)
+    for loss in (cwdfm.CrossEntropy("masked"), cwdfm.Bregman("masked")):
+        model(batch.x_t, batch.t, partial(loss.from_head, batch=batch, schedule=SCHEDULE))
+    masked = int((~batch.revealed).sum())
+    assert rows == [masked, masked]  # Bregman's two probabilities come from one pass
+    assert masked < batch.x_t.numel()
+
+
+def test_nothing_masked_gives_zero_and_finite_gradients() -> None:
+    source = SOURCES[0]
+    model, batch = small_dit(source.num_tokens), small_batch(source)
+    batch = replace(batch, x_t=batch.x_1, revealed=torch.ones_like(batch.revealed))
+    loss = cwdfm.NELBO()
+    value = model(batch.x_t, batch.t, partial(loss.from_head, batch=batch, schedule=SCHEDULE))
+    assert value.item() == 0
+    assert all(bool(torch.isfinite(g).all()) for g in gradients(model, value))
+
+
+def test_logits_that_are_no_numbers_give_a_loss_that_is_none() -> None:
+    source = SOURCES[1]
+    model, batch = small_dit(source.num_tokens), small_batch(source)
+    with torch.no_grad():
+        model.readout.weight[3, 3] = torch.nan
+    loss = cwdfm.CrossEntropy()
+    value = model(batch.x_t, batch.t, partial(loss.from_head, batch=batch, schedule=SCHEDULE))
+    assert bool(value.isnan())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at its inputs'
+@pytest.mark.parametrize("by_block", [False, True])
+def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
+    """The compiler's front end alone ("aot_eager"): its code generator is not ours to test."""
+    source = SOURCES[1]
+    model, batch = small_dit(source.num_tokens), small_batch(source)
+    read = partial(cwdfm.CrossEntropy().from_head, batch=batch, schedule=SCHEDULE)
+    plain = model(batch.x_t, batch.t, read)
+    before = gradients(model, plain)
+    real = torch.compile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", partial(real, backend="aot_eager"))
+        model.compile_trunk(by_block=by_block)
+    for _ in range(2):
+        loss = model(batch.x_t, batch.t, read)
+        torch.testing.assert_close(loss, plain)
+        for mine, other in zip(gradients(model, loss), before, strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "size"), [(1, 1, 4), (37, 5, 4), (9, 40, 4), (64, 3, 8)]
+)
+def test_tiles_cover_every_row_once(rows: int, blocks: int, size: int) -> None:
+    block_K = torch.randint(0, blocks, (rows,), generator=torch.manual_seed(0))
+    order, (block, first, end) = _tiles(block_K, blocks, size)
+    seen = []
+    for b, f, e in zip(block.tolist(), first.tolist(), end.tolist(), strict=True):
+        if b == blocks:
+            continue  # superfluous
+        places = order[f : min(f + size, e)]
+        assert len(places) > 0
+        assert bool((block_K[places] == b).all())
+        seen += places.tolist()
+    assert sorted(seen) == list(range(rows))
+
+
+def test_summary_of_blocks_is_that_of_the_whole() -> None:
+    logits_KCW = torch.randn(20, 4, 8, generator=torch.manual_seed(0), dtype=torch.float64) * 3
+    logits_KCW[:, 2] = -torch.inf  # a block of probability zero
+    logits_KCW[3, 1, 5] = -torch.inf
+    top_KC = logits_KCW.amax(-1)
+    gap_KCW = logits_KCW - top_KC.masked_fill(top_KC == -torch.inf, 0.0)[..., None]
+    total_KC = gap_KCW.exp().sum(-1)
+    slope_KC = (gap_KCW.exp() * gap_KCW.masked_fill(gap_KCW == -torch.inf, 0)).sum(-1)
+    gap_KC = top_KC - top_KC.amax(-1, keepdim=True)
+    entropy, confidence = _summary(gap_KC.T, total_KC.T, slope_KC.T)
+    logits_KV = logits_KCW.flatten(1)
+    torch.testing.assert_close(entropy, prediction_entropy(logits_KV))
+    torch.testing.assert_close(confidence, logits_KV.softmax(-1).amax(-1))
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        cwdfm.Entropy(2.0),
+        cwdfm.Confidence(3.0),
+        cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(1.0) + cwdfm.Confidence(0.5),
+    ],
+    ids=str,
+)
+def test_weights_by_summary_are_those_by_logits(weight: cwdfm.Weight) -> None:
+    logits = torch.randn(4, 6, 9, generator=torch.manual_seed(0), dtype=torch.float64)
+    assert weight.needs_summary_alone
+    score = weight.summary_score(prediction_entropy(logits), logits.softmax(-1).amax(-1))
+    torch.testing.assert_close(score, weight.prediction_score(logits))
+
+
+def test_other_weights_need_their_logits() -> None:
+    for weight in (cwdfm.Margin(1.0), cwdfm.Margin(1.0) + cwdfm.Entropy(1.0)):
+        assert not weight.needs_summary_alone
+    assert (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0)).needs_summary_alone
+    with pytest.raises(TypeError, match="needs the logits themselves"):
+        cwdfm.Margin(1.0).summary_score(torch.zeros(1), torch.ones(1))
+
+
+# From here on, Triton's kernels in its interpreter. It knows no bfloat16 products: float16 stands
+# in for half precision.
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "MODE", "on")
+
+
+def head(
+    width: int, num_tokens: int, dtype: torch.dtype = torch.float32, *, bias: bool = True
+) -> nn.Linear:
+    torch.manual_seed(0)
+    readout = nn.Linear(width, num_tokens, bias=bias)
+    nn.init.normal_(readout.weight, std=2 / width**0.5)
+    return readout.to(dtype).requires_grad_(False)
+
+
+CASES = [(1, 16, 33), (7, 20, 257), (70, 32, 700), (150, 64, 256)]
+
+
+@interpreted
+@pytest.mark.parametrize(("rows", "width", "vocab"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("bias", [True, False])
+def test_fused_draws_are_the_plain_ones(
+    rows: int, width: int, vocab: int, dtype: torch.dtype, temperature: float, bias: bool
+) -> None:
+    readout = head(width, vocab + 1, dtype, bias=bias)
+    g = torch.manual_seed(1)
+    hidden = torch.randn(rows, width, generator=g).to(dtype)
+    u = torch.rand(rows, generator=g, dtype=torch.float64)
+    drawn = head_draw(hidden, readout, u, vocab, temperature=temperature, scores=True)
+    logits = readout.float()(hidden.float())[:, :vocab]
+    assert torch.equal(drawn.tokens, sample_categorical(logits, u, temperature=temperature))
+    assert drawn.entropy is not None
+    assert drawn.confidence is not None
+    torch.testing.assert_close(
+        drawn.entropy.float(), prediction_entropy(logits), atol=1e-5, rtol=1e-5
+    )
+    torch.testing.assert_close(
+        drawn.confidence.float(), logits.softmax(-1).amax(-1), atol=1e-5, rtol=1e-5
+    )
+
+
+@interpreted
+def test_fused_law_is_exact() -> None:
+    """A hidden vector, 5,000 draws over three blocks; false-alarm rate 1e-6, with a control."""
+    vocab, n = 2 * BLOCK + 20, 5_000
+    readout = head(16, vocab)
+    hidden = torch.randn(1, 16, generator=torch.manual_seed(3)).expand(n, 16)
+    u = torch.rand(n, generator=torch.manual_seed(4), dtype=torch.float64)
+    tokens = head_draw(hidden, readout, u, vocab).tokens
+    counts = np.bincount(tokens.numpy(), minlength=vocab)
+    law = readout(hidden[0]).double().softmax(-1).numpy()
+    assert_follows(counts, law / law.sum())
+    flat = law**0.8
+    assert_differs(counts, flat / flat.sum())
+
+
+@interpreted
+def test_fused_draws_refuse_no_numbers_and_accept_impossible_tokens() -> None:
+    readout = head(16, 600)
+    readout.bias[: BLOCK + 3] = -torch.inf  # a whole block and more
+    u = torch.rand(40, generator=torch.manual_seed(0), dtype=torch.float64)
+    hidden = torch.randn(40, 16)
+    drawn = head_draw(hidden, readout, u, 600, scores=True)
+    assert int(drawn.tokens.min()) >= BLOCK + 3
+    assert drawn.entropy is not None
+    assert bool(drawn.entropy.isfinite().all())
+    for bad in (torch.nan, torch.inf):
+        readout.bias[400] = bad
+        with np.errstate(all="ignore"), pytest.raises(cwdfm.InputError, match="in 40 of 40 rows"):
+            head_draw(hidden, readout, u, 600)
+    readout.bias.fill_(-torch.inf)
+    with pytest.raises(cwdfm.InputError, match="nothing but -inf"):
+        head_draw(hidden, readout, u, 600)
+
+
+@interpreted
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+@pytest.mark.parametrize(
+    "weight", [None, cwdfm.Neighbor(1, 1.0), cwdfm.Entropy(1.0), cwdfm.Margin(1.0)], ids=str
+)
+def test_whole_samples_are_the_plain_ones(
+    source: cwdfm.Source, weight: cwdfm.Weight | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, solver = small_dit(source.num_tokens, torch.float32), cwdfm.Euler(weight=weight)
+
+    def draw() -> Tensor:
+        return cwdfm.sample(model, source, SCHEDULE, solver, shape=(3, 8), steps=4, seed=5).tokens
+
+    fused = draw()
+    monkeypatch.setattr(kernel, "MODE", "off")
+    assert torch.equal(fused, draw())
+
+
+@interpreted
+@pytest.mark.usefixtures("forced")
+def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
+    class Capped(DiT):
+        def head(self, hidden: Tensor) -> Tensor:
+            return 3 * torch.tanh(super().head(hidden) / 3)
+
+    source = SOURCES[1]
+    plain = small_dit(source.num_tokens, torch.float32)
+    capped = Capped(plain.config)
+    capped.load_state_dict(plain.state_dict())
+    x = torch.randint(0, 11, (2, 8))
+    asked = (source, x, torch.rand(2), torch.ones_like(x, dtype=torch.bool))
+    assert fusible_rows(plain, *asked) is not None
+    assert fusible_rows(capped, *asked) is None
+
+
+@interpreted
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_training_kernels_in_the_interpreter(dtype: torch.dtype) -> None:
+    readout = nn.Linear(8, 5001).to(dtype)
+    hidden = torch.randn(9, 8).to(dtype).requires_grad_()
+    tokens = torch.randint(0, 5001, (9, 2))  # id 5000 lies behind the vocabulary
+    tokens[0] = 5000
+    inside = tokens < 5000
+    exact_readout = nn.Linear(8, 5001)
+    exact_readout.load_state_dict(readout.state_dict())
+    exact = exact_readout(hidden.float())[:, :5000].log_softmax(-1)
+    exact = exact.gather(1, tokens.clamp(max=4999))
+    ours = head_log_prob(hidden, readout, tokens, 5000)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.01
+    close = partial(torch.testing.assert_close, atol=tolerance, rtol=tolerance)
+    close(ours[inside], exact[inside])
+    assert bool((ours[~inside] == -torch.inf).all())
+    weight = torch.rand(9, 2)
+    (mine,) = torch.autograd.grad((weight * ours)[inside].sum(), hidden)
+    (other,) = torch.autograd.grad((weight * exact)[inside].sum(), hidden)
+    close(mine.float(), other.float())
