@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -18,10 +18,14 @@ def locked(folder: Path) -> Iterator[None]:
 
     path = folder / "lock"
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever had it may have moved or deleted the folder meanwhile.
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                same = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            except FileNotFoundError:  # whoever had it moved or deleted the folder meanwhile
+                continue
+            if same:
                 yield
                 return
