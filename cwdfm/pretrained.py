@@ -75,7 +75,7 @@ class Pretrained:
         """Read a folder that `save_pretrained` wrote; weights become float32."""
         folder = Path(folder)
         try:
-            _verify(folder)
+            verify(folder)
             config = json.loads((folder / "config.json").read_text())
             weights = read_tensors(folder / "model.safetensors")
             if config.get("format", 0) > FORMAT:
@@ -109,15 +109,23 @@ class Pretrained:
             ) from error
 
 
-def _verify(folder: Path) -> None:
-    """Compare a checkpoint's files with the checksums beside them, where there are some."""
+def verify(folder: Path) -> None:
+    """Compare a checkpoint's files with the checksums in its meta.json, where there is one.
+
+    ValueError, KeyError or OSError tell what is wrong.
+    """
     note = folder / "meta.json"
     if not note.exists():
         return
     for name, digest in json.loads(note.read_text())["sha256"].items():
-        with (folder / name).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise ValueError(f"the checksum of {name} does not match")
+        if checksum(folder / name) != digest:
+            raise ValueError(f"the checksum of {name} does not match")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def box() -> list[str]:

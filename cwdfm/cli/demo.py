@@ -14,11 +14,10 @@ from cwdfm.cli.options import parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Options as Sampling
 from cwdfm.cli.sample import head, solver_of
-from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.metric import score_molecules
 from cwdfm.pretrained import load
-from cwdfm.report import MoleculeReference, align, evaluate, gather
+from cwdfm.report import MoleculeReference, align, check_folder, evaluate, gather
 from cwdfm.report.scored import COLUMNS, Scored, cells
 from cwdfm.sample_file import SampleFile, write_samples
 
@@ -43,8 +42,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     """Parse, sample, print the table as it grows, write the report."""
     options = parse("demo", arguments, lambda _: Options())
-    if options.out.exists() and not options.out.is_dir():
-        raise InputError(f"{options.out} is a file; give a folder for the report")
+    check_folder(options.out, force=True)
     steps, n = ((2, 4), 8) if options.quick else ((16, 32, 64), 128)
     plan = [
         Sampling(model, place(options.out, model, solver, k), n=n, steps=k, solver=solver)

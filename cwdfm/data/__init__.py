@@ -172,7 +172,28 @@ def load(
         )
     if path.suffix == ".npz":
         return _prepared(path, length, limit, column, seed, tokenizer)
-    dataset = _find(name_or_path, column)
+    return _load_molecules(
+        _find(name_or_path, column),
+        length=length,
+        limit=limit,
+        seed=seed,
+        tokenizer=tokenizer,
+        cache=cache,
+        progress=progress,
+    )
+
+
+def _load_molecules(
+    dataset: Molecules,
+    *,
+    length: int | None,
+    limit: int | None,
+    seed: int | None,
+    tokenizer: Tokenizer | str | None,
+    cache: bool,
+    progress: Callable[[int], object] | None,
+) -> TokenData:
+    """What `load` does for molecules, as `load_text` does for text."""
     length = _whole("length", dataset.length if length is None else length, 3)
     seed = _whole("seed", SPLIT_SEED if seed is None else seed, 0)
     limit = None if limit is None else _whole("limit", limit, 1)

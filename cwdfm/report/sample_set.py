@@ -67,6 +67,15 @@ class SampleSet:
         """All samples, file after file."""
         return [text for file in self.files for text in file.samples.texts]
 
+    def to_json(self) -> dict[str, Any]:
+        """Where the samples belong, and their files."""
+        return {
+            "model": self.model if self.solver else None,
+            "solver": self.solver,
+            "steps": self.steps,
+            "files": [file.to_json() for file in self.files],
+        }
+
     def __str__(self) -> str:
         return self.model if self.solver is None else f"{self.solver}, {self.steps} steps"
 

@@ -23,12 +23,8 @@ class Scored:
 
     def to_json(self) -> dict[str, Any]:
         """Every number."""
-        found = self.samples
         return {
-            "model": found.model if found.solver else None,
-            "solver": found.solver,
-            "steps": found.steps,
-            "files": [file.to_json() for file in found.files],
+            **self.samples.to_json(),
             "scores": self.scores.to_json(),
             "noise": {name: noise(self.scores, name) for name in ("valid", "unique", "novel")},
             "histograms": self.histograms,

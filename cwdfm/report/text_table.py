@@ -43,15 +43,8 @@ class ScoredText:
 
     def to_json(self) -> dict[str, Any]:
         """Every number."""
-        found = self.samples
-        return {
-            "model": found.model if found.solver else None,
-            "solver": found.solver,
-            "steps": found.steps,
-            "files": [file.to_json() for file in found.files],
-            "evaluations": self.calls,
-            **self.scores.to_json(),
-        }
+        scores = self.scores.to_json()
+        return {**self.samples.to_json(), "evaluations": self.calls, **scores}
 
 
 def cells(found: ScoredText) -> tuple[str, ...]:

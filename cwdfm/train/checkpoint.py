@@ -7,7 +7,6 @@ another name and renamed when complete, so a process killed at any moment leaves
 only.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.pretrained import Pretrained
+from cwdfm.pretrained import Pretrained, checksum, verify
 from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 2
@@ -41,7 +40,7 @@ def save_checkpoint(
         part.mkdir(parents=True)
         model.save_pretrained(part)
         write_tensors(part / _TRAINING, tensors)
-        digests = {file.name: _digest(file) for file in sorted(part.iterdir())}
+        digests = {file.name: checksum(file) for file in sorted(part.iterdir())}
         record = {"format": FORMAT, "step": step, "sha256": digests, **meta}
         (part / "meta.json").write_text(json.dumps(record, indent=2))
         for file in part.iterdir():
@@ -88,9 +87,7 @@ def load_latest(
                     f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT}; "
                     f"go on with the version that wrote it, or give another --out"
                 )
-            for name, digest in meta["sha256"].items():
-                if digest != _digest(path / name):
-                    raise ValueError(f"the checksum of {name} does not match")
+            verify(path)
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -103,11 +100,6 @@ def load_latest(
             f"{damaged}, and there is no other to go on from; delete {folder} to start afresh"
         )
     return None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:
