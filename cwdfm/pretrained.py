@@ -75,8 +75,13 @@ class Pretrained:
         """Read a folder that `save_pretrained` wrote; weights become float32."""
         folder = Path(folder)
         try:
-            verify(folder)
             config = json.loads((folder / "config.json").read_text())
+            if not isinstance(config, dict) or "format" not in config:
+                raise InputError(
+                    f"{folder} holds a model of another library: its config.json has no format; "
+                    f"give a folder written by save_pretrained or `cwdfm train`"
+                )
+            verify(folder)
             weights = read_tensors(folder / "model.safetensors")
             if config.get("format", 0) > FORMAT:
                 raise InputError(

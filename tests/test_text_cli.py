@@ -1,6 +1,5 @@
 """Text by the commands: prepare, train, sample with prompts and holes, other lengths."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.cli import prepare, sample, train
-from cwdfm.cli.main import main
 from cwdfm.generation import generate, given
 from cwdfm.sample_file import read_samples
 
@@ -98,33 +96,6 @@ def test_a_text_of_the_window_s_length_leaves_nothing(trained: Path) -> None:
     assert tokens is not None
     assert fixed is not None
     assert torch.equal(fixed, torch.arange(32) < 31)
-
-
-WRONG = {
-    "no-holes": (["--template", "The end"], "has no holes"),
-    "too-long": (["--template", "x" * 32 + "[1]"], "33 tokens are given, and the model's"),
-    "hole-of-nothing": (["--template", "a[0]b"], "a hole has 1 to"),
-    "prompt-too-long": (["--prompt", "x" * 32], "one at least to be sampled"),
-    "length-too-small": (["--length", "1"], "length must be"),
-}
-
-
-@pytest.mark.parametrize("row", WRONG)
-def test_wrong_input(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    row: str,
-) -> None:
-    flags, message = WRONG[row]
-    line = ["cwdfm", "sample", str(trained), "--out", str(tmp_path / "a.jsonl"), *flags]
-    monkeypatch.setattr(sys, "argv", line)
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_more_than_the_learned_positions(

@@ -47,6 +47,7 @@ from cwdfm.data import (
 )
 from cwdfm.data.text import encode, pack
 from cwdfm.data.text.detokenize import lambada, lm1b, wikitext
+from cwdfm.data.text.gpt2 import SHA256
 from cwdfm.data.text.pack import split_of
 from cwdfm.data.text.prepared import open_prepared
 from cwdfm.data.text.text8 import Text8
@@ -138,6 +139,18 @@ def test_gpt2_ids(gpt2: TextTokenizer) -> None:
         [464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290]
     )
     assert gpt2.encode("") == []
+    assert gpt2.identity["sha256"] == SHA256
+
+
+@needs_gpt2
+def test_text_prepared_with_gpt2_needs_none_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("Some words. " * 40)
+    made = prepare(TextFiles.of(tmp_path / "a.txt", None, None), "gpt2", 16, tmp_path / "out")
+    monkeypatch.setattr("cwdfm.data.text.load.find_tokenizer", lambda name: 1 / 0)
+    again = load(tmp_path / "out", tokenizer="gpt2")
+    assert np.array_equal(again.train, made.train)
 
 
 @needs_gpt2

@@ -1,6 +1,7 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,9 +48,16 @@ def main(arguments: list[str]) -> None:
     options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"{options.out} is a file; give a folder for the run")
+    fresh = not options.out.exists()
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     with joined(options.device) as device:
-        run = prepare(options, device)
+        try:
+            run = prepare(options, device)
+        except InputError:
+            if fresh and rank() == 0:
+                with suppress(OSError):  # it holds something after all
+                    options.out.rmdir()
+            raise
         say(f"{name}: {describe(run)}")
         if run.resume():
             say(f"going on from step {run.step}")

@@ -39,14 +39,13 @@ def load_text_model(
     place = _device(device)
     where = _where(str(name), revision)
     transformers = load_extra("transformers", "text")
-    corrupt = load_extra("safetensors", "text").SafetensorError
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
         model, report = getattr(transformers, kind).from_pretrained(
             **where, dtype=getattr(torch, dtype), output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, corrupt) as error:
-        raise InputError(_advice(str(name), error)) from error
+    except Exception as error:  # of many kinds: cut files, other models, no network, no such name
+        raise InputError(_advice(kind, str(name), error)) from error
     missing = sorted(report["missing_keys"])
     # A folder of another kind of model loads too, with random weights where it has none.
     if missing and kind == "AutoModelForCausalLM":
@@ -88,13 +87,19 @@ def _where(name: str, revision: str | None) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": name, "revision": revision or "main"}
 
 
-def _advice(name: str, error: BaseException) -> str:
+def _advice(kind: Kind, name: str, error: BaseException) -> str:
     reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-    if Path(name).expanduser().exists():
+    path = Path(name).expanduser()
+    if path.is_file():
+        return (
+            f"{name} cannot be loaded ({reason}); it is no whole GGUF file, or of an architecture "
+            f"that transformers does not know: copy it again, or give a folder or hub name"
+        )
+    if path.exists():
+        what = "a causal language model" if kind == "AutoModelForCausalLM" else "one model"
         return (
             f"{name} cannot be loaded ({reason}); a folder needs config.json, model.safetensors, "
-            f"tokenizer.json and tokenizer_config.json as save_pretrained writes them, a GGUF file "
-            f"an architecture that transformers knows"
+            f"tokenizer.json and tokenizer_config.json of {what}, as save_pretrained writes them"
         )
     return (
         f"{name!r} is no folder here and could not be had from the Hugging Face hub ({reason}); "

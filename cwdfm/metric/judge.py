@@ -208,12 +208,19 @@ def _check_causal(loaded: TextModel) -> None:
     """Refuse a model that looks ahead: it would read the tokens that it is asked to predict."""
     ids_2T = torch.ones(2, 4, dtype=torch.int64, device=loaded.device)
     ids_2T[1, -1] = 2
-    one_TV, two_TV = loaded.model(input_ids=ids_2T, use_cache=False).logits[:, :-1].float()
+    name = loaded.model.config.name_or_path or "the judge"
+    try:
+        logits_2TV = loaded.model(input_ids=ids_2T, use_cache=False).logits
+    except RuntimeError as error:
+        raise InputError(
+            f"{name} cannot be run ({(str(error).splitlines() or [''])[0]}); its configuration and "
+            f"weights do not belong together: copy it again, or give another judge"
+        ) from error
+    one_TV, two_TV = logits_2TV[:, :-1].float()
     scale = max(1.0, float(one_TV.abs().nan_to_num().max()))
     tolerance = scale * 32 * torch.finfo(loaded.model.dtype).eps
     if not torch.allclose(one_TV, two_TV, rtol=0, atol=tolerance, equal_nan=True):
         raise InputError(
-            f"{loaded.model.config.name_or_path or 'the judge'} looks ahead: its predictions "
-            f"change with later tokens, and a perplexity would mean nothing; give a causal model "
-            f"such as gpt2-large"
+            f"{name} looks ahead: its predictions change with later tokens, and a perplexity would "
+            f"mean nothing; give a causal model such as gpt2-large"
         )

@@ -18,6 +18,8 @@ from cwdfm.errors import InputError
 # (vocabulary, merges): as the hub has them, and as OpenAI published them.
 NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 END = "<|endoftext|>"
+# Of GPT-2's own, so that text prepared with it is known without its files.
+SHA256 = "d3fc02f6c8c9a18e555f387fc95ac398dedebbe4205a6f5d1d1d0f3a2ff5635b"
 
 
 def from_folder(folder: Path) -> FastTokenizer | None:

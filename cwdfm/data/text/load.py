@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from cwdfm.data.cache import cache_folder
 from cwdfm.data.dataset import TokenData
+from cwdfm.data.text import gpt2
 from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.files import TextFiles
 from cwdfm.data.text.find import find_tokenizer
@@ -19,6 +20,7 @@ from cwdfm.data.text.prepared import open_prepared
 from cwdfm.data.text.records import Unit
 from cwdfm.data.text.text8 import Text8
 from cwdfm.data.text.tokenizer import TextTokenizer
+from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError
 
 
@@ -117,15 +119,27 @@ def load_prepared(
                 f"{folder} was prepared with {name}={has!r}, asked for is {value!r}; "
                 f"leave {name} out, or prepare the text again"
             )
-    if isinstance(tokenizer, str):
-        same = tokenizer == data.source["tokenizer"] or (
-            tokenizer != "chars" and find_tokenizer(tokenizer) == data.tokenizer
-        )
-    else:
-        same = tokenizer is None or tokenizer == data.tokenizer
-    if not same:
+    if not _is_tokenizer(tokenizer, data):
         raise InputError(
-            f"{folder} was prepared with another tokenizer than the one asked for; leave tokenizer "
-            f"out, or prepare the text again with it"
+            f"{folder} was prepared with another tokenizer ({_brief(data.tokenizer)}) than the one "
+            f"asked for ({_brief(tokenizer)}); leave tokenizer out, or prepare the text again "
+            f"with it"
         )
     return data
+
+
+def _is_tokenizer(asked: TextTokenizer | str | None, data: TokenData) -> bool:
+    """Whether the tokenizer asked for is the data's; GPT-2's is known without being at hand."""
+    if not isinstance(asked, str):
+        return asked is None or asked == data.tokenizer
+    made_with = data.source["tokenizer"]
+    if asked == "gpt2" and isinstance(made_with, dict) and made_with.get("sha256") == gpt2.SHA256:
+        return True
+    return made_with == asked or (asked != "chars" and find_tokenizer(asked) == data.tokenizer)
+
+
+def _brief(tokenizer: Tokenizer | str | None) -> str:
+    """A tokenizer for messages: its vocabulary may be long."""
+    if isinstance(tokenizer, Tokenizer):
+        return f"{tokenizer.kind!r}, {tokenizer.vocab_size:,} kinds of tokens"
+    return repr(tokenizer)
