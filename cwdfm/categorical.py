@@ -15,6 +15,11 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 
+_SHIFT = 18  # leaves a float32 its exponent and five bits of its mantissa
+_BUCKETS = 1 << (31 - _SHIFT)
+_SMALL = 1024  # a vocabulary of that many tokens is sorted as fast as it is looked through
+_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # masses: what a CPU's cache, a GPU's memory holds well
+
 
 def sample_categorical(
     logits_KV: Tensor,
@@ -66,13 +71,76 @@ def first_above(mass_KC: Tensor, u_K: Tensor) -> tuple[Tensor, Tensor]:
 def nucleus(p_KV: Tensor, top_p: float) -> Tensor:
     """Which tokens belong to the nucleus, bool [K, V].
 
-    Ties are broken by token id, so that the nucleus does not depend on the sort's whims.
+    In the order of falling mass, those before which less than `top_p` of the total lies. Ties are
+    broken by token id, so that the nucleus does not depend on the sort's whims.
     """
+    rows, vocab = p_KV.shape
+    if vocab <= _SMALL:
+        return _nucleus_by_sort(p_KV, top_p)
+    size = max(1, _AT_ONCE.get(p_KV.device.type, _AT_ONCE["cpu"]) // vocab)
+    keep_KV = torch.empty(rows, vocab, dtype=torch.bool, device=p_KV.device)
+    for start in range(0, rows, size):
+        part = slice(start, start + size)
+        keep_kV, sure_k = _nucleus_by_buckets(p_KV[part], top_p)
+        if not bool(sure_k.all()):
+            keep_kV[~sure_k] = _nucleus_by_sort(p_KV[part][~sure_k], top_p)
+        keep_KV[part] = keep_kV
+    return keep_KV
+
+
+def _nucleus_by_sort(p_KV: Tensor, top_p: float) -> Tensor:
+    """The definition: sums in float64, rounded to the masses' own precision and compared there."""
     sorted_KV, order_KV = p_KV.sort(dim=-1, descending=True, stable=True)
-    cumulative_KV = sorted_KV.cumsum(dim=-1)
+    cumulative_KV = sorted_KV.cumsum(dim=-1, dtype=torch.float64).to(p_KV.dtype)
     before_KV = cumulative_KV - sorted_KV
     keep_KV = before_KV < top_p * cumulative_KV[:, -1:]
     return torch.zeros_like(keep_KV).scatter(-1, order_KV, keep_KV)
+
+
+def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The same without sorting the vocabulary; and in which rows it is the same for sure [K].
+
+    A token's bucket is the beginning of its mass's binary form, so larger masses lie in higher
+    buckets. One sum a bucket tells in which one the nucleus ends, and only that one is sorted.
+    The sums here and there are of the same numbers in another order. What this may change lies
+    within `slack`; a row where it could change a comparison is not sure.
+    """
+    (rows, vocab), device = p_KV.shape, p_KV.device
+    bucket_KV = (p_KV.float().view(torch.int32) >> _SHIFT).clamp(min=0)  # -0.0 and NaN may be < 0
+    mass_KC = torch.zeros(rows, _BUCKETS, dtype=torch.float64, device=device)
+    mass_KC = mass_KC.scatter_add_(1, bucket_KV.long(), p_KV.double()).flip(-1)
+    down_KC = mass_KC.cumsum(dim=-1)  # from the highest bucket on
+    total_K1 = down_KC[:, -1:]
+    last_K1 = torch.searchsorted(down_KC, top_p * total_K1).clamp(max=_BUCKETS - 1)
+    above_K1 = down_KC.gather(1, last_K1) - mass_KC.gather(1, last_K1)
+    last_K1 = _BUCKETS - 1 - last_K1
+
+    inside_KV = bucket_KV == last_K1
+    row_n, token_n = inside_KV.nonzero(as_tuple=True)
+    count_K = torch.bincount(row_n, minlength=rows)
+    slot_n = torch.arange(len(row_n), device=device) - (count_K.cumsum(0) - count_K)[row_n]
+    p_KM = p_KV.new_zeros(rows, max(1, int(count_K.max())))
+    p_KM[row_n, slot_n] = p_KV[row_n, token_n]
+    p_KM, order_KM = p_KM.sort(dim=-1, descending=True, stable=True)
+    sum_KM = above_K1 + p_KM.cumsum(dim=-1, dtype=torch.float64)
+
+    slack = vocab * 2.0**-50  # two sums of V terms differ by less than V * 2^-52 of them
+    low_KM, high_KM = ((sum_KM * (1 + s)).to(p_KV.dtype) for s in (-slack, slack))
+    low_K1, high_K1 = (top_p * (total_K1 * (1 + s)).to(p_KV.dtype) for s in (-slack, slack))
+    keep_KM, perhaps_KM = high_KM - p_KM < low_K1, low_KM - p_KM < high_K1
+    filled_KM = torch.arange(p_KM.shape[1], device=device) < count_K[:, None]
+    same_K = (keep_KM == perhaps_KM).logical_or(~filled_KM).all(-1)
+    # With the first token of the bucket all above it are kept. With its last token dropped, or with
+    # all that comes behind it beyond the end by more than rounding, all below are dropped.
+    behind_K1 = sum_KM[:, -1:] * (1 - slack - 4 * torch.finfo(p_KV.dtype).eps)
+    dropped_K1 = (~perhaps_KM & filled_KM).any(-1, keepdim=True) | (behind_K1 >= high_K1)
+    sure_K = (count_K > 0) & keep_KM[:, 0] & same_K & dropped_K1[:, 0]
+
+    keep_KV = bucket_KV > last_K1
+    keep_KV[row_n, token_n] = torch.zeros_like(keep_KM).scatter(-1, order_KM, keep_KM)[
+        row_n, slot_n
+    ]
+    return keep_KV, sure_K
 
 
 def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:

@@ -1,9 +1,11 @@
 """The categorical sampler: its law, its nucleus, its precision."""
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
+from cwdfm import categorical
 from cwdfm.categorical import nucleus, sample_categorical
 from cwdfm.random import Purpose, uniform
 from tests.stats import assert_follows
@@ -31,6 +33,75 @@ def test_nucleus_keeps_the_crossing_token() -> None:
     assert torch.equal(nucleus(p * 17, 0.69), nucleus(p, 0.69))
     law = np.array([0, 0.4, 0, 0.3]) / 0.7
     assert_follows(draw(p[0].log(), 100_000, top_p=0.69), law)
+
+
+def by_definition(p: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Sort everything; a token stays where less than top_p of the total lies before it."""
+    masses, order = p.sort(dim=-1, descending=True, stable=True)
+    reached = masses.cumsum(dim=-1)
+    return torch.zeros(p.shape, dtype=torch.bool).scatter(
+        -1, order, reached - masses < top_p * reached[:, -1:]
+    )
+
+
+def masses(kind: str, vocab: int) -> torch.Tensor:
+    g = torch.manual_seed(vocab)
+    z = torch.randn(12, vocab, generator=g) * torch.logspace(-2, 1.3, 12)[:, None]
+    if kind == "ties":
+        z = (z * 4).round() / 4
+    elif kind == "half precision":
+        z = z.bfloat16().float()
+    elif kind == "excluded":
+        z[torch.rand(z.shape, generator=g) < 0.7] = -torch.inf
+        z[:, 0] = 0.0
+    elif kind == "equal":
+        z = torch.zeros_like(z)
+    elif kind == "alone":
+        z = torch.full_like(z, -torch.inf)
+        z[torch.arange(12), torch.arange(12) % vocab] = 0.0
+    elif kind == "powers of two":  # all sums are exact, so that some fall on the limit itself
+        return 2.0 ** -torch.randint(0, 12, z.shape, generator=g)
+    return (z - z.amax(-1, keepdim=True)).exp()
+
+
+KINDS = ["normal", "ties", "half precision", "excluded", "equal", "powers of two", "alone"]
+TOP_P = [1e-9, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.999, 1 - 1e-6, 1 - 1e-7, 1 - 1e-12]
+
+
+@pytest.mark.parametrize("vocab", [2, 3, 700, 1025, 5_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nucleus_is_the_sorted_one(kind: str, vocab: int) -> None:
+    p = masses(kind, vocab)
+    for top_p in TOP_P:
+        for scaled in (p, p * 17, p * 1e30, p * 1e-30, p.double()):
+            assert torch.equal(nucleus(scaled, top_p), by_definition(scaled, top_p)), top_p
+
+
+def test_nucleus_of_what_is_no_distribution_is_the_sorted_one() -> None:
+    p = masses("normal", 5_000)
+    p[0, 7], p[1, 7], p[2], p[3, 7] = torch.nan, torch.inf, 0.0, -torch.nan
+    p[4, 1::2] = -0.0
+    for top_p in TOP_P:
+        assert torch.equal(nucleus(p, top_p), by_definition(p, top_p))
+        assert torch.equal(nucleus(p[:0], top_p), by_definition(p[:0], top_p))
+
+
+def test_nucleus_sorts_few_rows_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2's vocabulary, in several parts; peaked and flat rows."""
+    whole: list[int] = []
+    plain = categorical._nucleus_by_sort
+
+    def counted(p: torch.Tensor, top_p: float) -> torch.Tensor:
+        whole.append(len(p))
+        return plain(p, top_p)
+
+    monkeypatch.setattr(categorical, "_nucleus_by_sort", counted)
+    g = torch.manual_seed(0)
+    z = torch.randn(64, 50_257, generator=g) * torch.logspace(-1, 1, 64)[:, None]
+    p = (z - z.amax(-1, keepdim=True)).exp()
+    for top_p in (0.5, 0.9, 0.99):
+        assert torch.equal(nucleus(p, top_p), by_definition(p, top_p))
+    assert sum(whole) < 10
 
 
 def test_float64_reaches_tails_that_float32_cuts_off() -> None:
