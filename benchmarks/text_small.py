@@ -2,17 +2,20 @@
 
     cwdfm prepare novels.tar.xz --tokenizer gpt2 --length 512 --out NOVELS
     python -m benchmarks.text_small train --source mask --data NOVELS --work DIR --steps STEPS
+    python -m benchmarks.text_small context --source mask --data NOVELS --work DIR
     python -m benchmarks.text_small sample --source mask --work DIR
     python -m benchmarks.text_small judge --judge FILE.gguf --data NOVELS --work DIR
+    python -m benchmarks.text_small collect --work DIR
     python -m benchmarks.text_small score --work DIR --out results/text_small.json
 
-The first three verbs after `prepare` want a GPU; `score` wants mauve-text and does without one. A
-judge reads every sample for perplexity and for MAUVE's features; the data's own row are held-out
-windows in the samples' place.
+All verbs but `score` want a GPU; `score` wants mauve-text. What is sampled already is kept. A judge
+reads every sample for perplexity and for MAUVE's features; the data's own row are held-out windows
+in the samples' place.
 """
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +28,22 @@ from cwdfm.metric import Judge, generative_perplexity, mauve_score, text_statist
 from cwdfm.provenance import provenance, write_json
 from cwdfm.sample_file import read_samples
 
-STEPS = (64, 128, 256, 512, 1024)
-FEW = (64, 256, 1024)  # where every step reads the vocabulary at every masked token
+STEPS = (64, 1024, 256, 128, 512)  # in the order of their worth, should time run out
 SOLVERS: dict[str, list[str]] = {
     "euler": [],
     "neighbor": ["--radius", "1", "--scale", "5"],
     "entropy": ["--beta", "6"],
 }
-REFERENCE = 256
+NUCLEUS = 0.9  # the paper's; beside the plain draws, where few tokens are drawn a step
 
 
-def plan(source: str) -> dict[str, tuple[int, ...]]:
-    """The step counts of each solver."""
-    dear = {"mask": ("entropy",), "uniform": ("neighbor", "entropy")}[source]
-    return {solver: FEW if solver in dear else STEPS for solver in SOLVERS}
+def cells(source: str) -> list[tuple[str, int, float]]:
+    """Solver, steps and nucleus of every set of samples."""
+    plain = [(solver, steps, 1.0) for steps in STEPS for solver in SOLVERS]
+    if source == "uniform":  # a weight reads every coordinate's proposal, the nucleus every logit
+        return plain
+    cut = [(s, steps, NUCLEUS) for steps in STEPS[:3] for s in ("euler", "neighbor")]
+    return plain[:9] + cut + plain[9:]
 
 
 def run_training(options: argparse.Namespace) -> None:
@@ -51,12 +56,21 @@ def run_training(options: argparse.Namespace) -> None:
 
 def run_sampling(options: argparse.Namespace) -> None:
     model = str(options.work / options.source / "model")
-    for solver, counts in plan(options.source).items():
-        for steps in counts[: options.cells]:
-            out = options.work / "samples" / f"{options.source}-{solver}-{steps}.jsonl"
-            flags = ["--n", str(options.n), "--steps", str(steps), "--solver", solver]
-            flags += [*SOLVERS[solver], "--precision", "bfloat16", "--out", str(out), "--force"]
-            sample.main([model, *flags])
+    for solver, steps, top_p in cells(options.source)[:: options.every_cell]:
+        cut = "" if top_p == 1 else f"-p{top_p}"
+        out = options.work / "samples" / f"{options.source}-{solver}-{steps}{cut}.jsonl"
+        if out.exists():
+            continue
+        flags = ["--n", str(options.n), "--steps", str(steps), "--solver", solver]
+        flags += [*SOLVERS[solver], "--top-p", str(top_p), "--precision", "bfloat16"]
+        flags += ["--no-compile" if options.eager else "--compile"]
+        start = time.perf_counter()
+        sample.main([model, *flags, "--batch-size", str(options.n), "--out", str(out), "--force"])
+        print(f"{out.stem}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def run_context(options: argparse.Namespace) -> None:
+    model = str(options.work / options.source / "model")
     shown = options.work / f"context-{options.source}"
     rows = ["--rows", str(options.rows), "--data", options.data]
     analyze.main(["context", model, *rows, "--out", str(shown), "--force"])
@@ -67,7 +81,7 @@ def run_sampling(options: argparse.Namespace) -> None:
 def run_judging(options: argparse.Namespace) -> None:
     judge = Judge(str(options.judge), dtype=options.dtype).load()
     held_out = data.load(options.data)
-    size = min(REFERENCE, len(held_out.valid) // 2)
+    size = min(options.n, len(held_out.valid) // 2)
     windows = {"data-a": held_out.valid[:size], "data-b": held_out.valid[size : 2 * size]}
     texts = {
         name: [held_out.tokenizer.decode(row) for row in rows.tolist()]
@@ -85,14 +99,17 @@ def run_judging(options: argparse.Namespace) -> None:
         rows[name] = {"perplexity": value.to_json(), "statistics": statistics.to_json()}
         features[name] = judge.features(found)
         print(f"{name:24} perplexity {value}  {statistics}", flush=True)
-    np.savez_compressed(options.work / "features.npz", **features)
+    for group in ("data", "mask", "uniform"):
+        part = {name: f for name, f in features.items() if name.startswith(group)}
+        np.savez_compressed(options.work / f"features-{group}.npz", **part)
     write_json(options.work / "judged.json", provenance() | {"rows": rows})
 
 
 def score(options: argparse.Namespace) -> None:
     judged = json.loads((options.work / "judged.json").read_text())
     heads = json.loads((options.work / "heads.json").read_text())
-    features = np.load(options.work / "features.npz")
+    files = [np.load(path) for path in sorted(options.work.glob("features-*.npz"))]
+    features = {name: file[name] for file in files for name in file.files}
     rows = []
     for name, row in judged["rows"].items():
         if name == "data-b":
@@ -105,24 +122,29 @@ def score(options: argparse.Namespace) -> None:
 
 
 def collect(options: argparse.Namespace) -> None:
-    """Everything but the samples' tokens in one file, to travel."""
+    """The samples' tokens in one file and all that is known of them in another, to travel."""
     heads: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     for path in sorted((options.work / "samples").glob("*.jsonl")):
         file = read_samples(path)
         heads[path.stem] = file.head | {"examples": file.texts[:2]}
+        tokens[path.stem] = np.array(file.tokens, dtype=np.uint16)
+    np.savez_compressed(options.work / "tokens.npz", **tokens)
     for source in ("mask", "uniform"):
         folder = options.work / source
         if (folder / "metrics.jsonl").exists():
             lines = (folder / "metrics.jsonl").read_text().splitlines()
             heads[f"training-{source}"] = [json.loads(line) for line in lines]
             heads[f"recipe-{source}"] = json.loads((folder / "recipe.json").read_text())
-            bound = options.work / f"bound-{source}.json"
-            heads[f"bound-{source}"] = json.loads(bound.read_text())
+            for name in (f"bound-{source}", f"context-{source}/context"):
+                path = options.work / f"{name}.json"
+                heads[name.split("/")[0]] = json.loads(path.read_text()) if path.exists() else None
     write_json(options.work / "heads.json", heads)
 
 
 VERBS = {
     "train": run_training,
+    "context": run_context,
     "sample": run_sampling,
     "judge": run_judging,
     "collect": collect,
@@ -141,7 +163,8 @@ def main() -> None:
     parser.add_argument("--more", default="")
     parser.add_argument("--n", type=int, default=256)
     parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--cells", type=int, default=len(STEPS))
+    parser.add_argument("--every-cell", type=int, default=1)
+    parser.add_argument("--eager", action="store_true")
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--out", type=Path)

@@ -86,8 +86,9 @@ class DiT(nn.Module):
     def compile_trunk(self, *, by_block: bool) -> None:
         """torch.compile what comes before the head, in place: all in one, or a block at a time.
 
-        By block, the hooks that DDP and FSDP2 put around blocks stay outside the graphs, and
-        gradients are exchanged while earlier blocks still compute theirs.
+        By block, one graph serves all blocks and is there in seconds; the hooks that DDP and FSDP2
+        put around blocks stay outside, and gradients are exchanged while earlier blocks still
+        compute theirs.
         """
         if not by_block:
             self.trunk = torch.compile(self.trunk)  # type: ignore[method-assign]
