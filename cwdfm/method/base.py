@@ -1,0 +1,124 @@
+"""What a trained network means, and how it comes to mean it.
+
+A `Method` is kept with the model: it says how sequences are drawn from the network, and how likely
+the network finds given ones. An `Objective` is needed in training alone: from sequences of data it
+makes the network's input, and from the network's answer a loss. Everything else, the transformer,
+the trainer, data, commands and metrics, is the same for all methods, so that a comparison of two
+differs in the method alone.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+from torch import Tensor, nn
+
+from cwdfm.errors import InputError
+from cwdfm.loss import Bound
+from cwdfm.model.dit import DiTConfig, Read
+from cwdfm.solver import Samples
+from cwdfm.times import Spacing
+
+# The network as the trainer calls it: input [B, M], times [B], and what to make of its last hidden
+# vectors and its head. DDP and FSDP2 wrap exactly this.
+Forward = Callable[[Tensor, Tensor, Read], Tensor]
+Tick = Callable[[int], object]  # is told how many sequences took one step
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which sequences to draw, whatever the method. See `cwdfm.sample` for each."""
+
+    shape: tuple[int, int]  # sequences, length
+    steps: int
+    seed: int = 0
+    grid: Spacing | Tensor = "t"
+    prompt: Tensor | None = None  # [N] or [B, N]: tokens to keep ...
+    fixed: Tensor | None = None  # ... and where
+    index: Tensor | None = None  # [B]: the samples' global numbers
+    batch_size: int | None = None
+    without: tuple[int, ...] = ()  # tokens never to draw
+    tick: Tick | None = None
+
+
+class Method(ABC):
+    """How a network is sampled and how it scores, for one vocabulary. A frozen dataclass."""
+
+    @property
+    @abstractmethod
+    def num_tokens(self) -> int:
+        """How many ids the network knows: the data's, and perhaps one more."""
+
+    def network(self, config: DiTConfig) -> DiTConfig:
+        """The shape that the method needs of a transformer of a given size."""
+        return replace(config, num_tokens=self.num_tokens)
+
+    @abstractmethod
+    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+        """Sequences; `solver` None is the method's own. Others are refused with the reason."""
+
+    @abstractmethod
+    def likelihood(
+        self,
+        model: nn.Module,
+        x_1: Tensor,
+        *,
+        seed: int = 0,
+        draws: int = 16,
+        fixed: Tensor | None = None,
+        index: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> Bound:
+        """-log p(x_1) of sequences [B, N], or an upper bound on it: see `cwdfm.elbo`."""
+
+
+class Objective(ABC):
+    """What a network is trained for. It holds no weights."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        forward: Forward,
+        x_1: Tensor,
+        t: Tensor,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor,
+        fixed: Tensor,
+    ) -> Tensor:
+        """The mean loss, nats a token, of sequences x_1 [B, N] at times t [B].
+
+        `t` is uniform, stratified over the global batch. All other randomness is counted: by
+        `seed`, `step` and `index` [B], the sequences' places in the global batch. `fixed` [B, N]
+        marks given tokens, which are not corrupted and do not count.
+        """
+
+    @property
+    def worst_weight(self) -> float:
+        """The largest weight of a token's cross-entropy: beyond ten times that, a run diverged."""
+        return 1.0
+
+
+class Adaptive(Protocol):
+    """An objective that changes at validations, by what it measures; checkpoints keep its state."""
+
+    def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> Self:
+        """The objective to go on with, after a look at held-out sequences."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs, as JSON."""
+        ...
+
+    def restored(self, state: dict[str, Any]) -> Self:
+        """The objective as it was."""
+        ...
+
+
+def refuse_solver(method: Method, solver: Any, allowed: str, reason: str) -> None:
+    """The message for a solver that the method cannot follow."""
+    raise InputError(
+        f"{solver!r} cannot sample from {type(method).__name__}: {reason}; use {allowed}"
+    )

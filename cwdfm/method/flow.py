@@ -1,0 +1,116 @@
+"""Discrete flow matching; and MDLM, which is a flow too.
+
+MDLM (Sahoo et al. 2024) in the language of flows: a mask source, the linear schedule, the NELBO on
+masked tokens (hazard 1 / (1 - t)), and a network that is not told the time. Its ancestral sampler
+unmasks with probability (m_t - m_s) / m_t = 1 - exp(-integrated hazard): `Euler("integrated")`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
+from cwdfm.loss.base import TIME_EPSILON
+from cwdfm.method.base import Draw, Forward, Method, Objective, refuse_solver
+from cwdfm.method.without import Without
+from cwdfm.path import Path
+from cwdfm.schedule import Schedule
+from cwdfm.solver import Euler, Info, Samples, Solver, State, sample
+from cwdfm.source import Source
+from cwdfm.weight import Weight
+
+
+@dataclass(frozen=True)
+class Flow(Method):
+    """A network of p_{1|t}, with the source and the schedule it was trained for."""
+
+    source: Source
+    schedule: Schedule
+
+    @property
+    def num_tokens(self) -> int:
+        return self.source.num_tokens
+
+    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+        solver = Euler() if solver is None else solver
+        if not isinstance(solver, Solver):
+            refuse_solver(self, solver, "Euler(), or another Solver", "it steps no flow")
+        tick = asked.tick
+
+        def callback(state: State, _: Info) -> None:
+            if tick is not None:
+                tick(len(state.index))
+
+        return sample(
+            Without(model, asked.without) if asked.without else model,
+            self.source,
+            self.schedule,
+            solver,
+            shape=asked.shape,
+            steps=asked.steps,
+            seed=asked.seed,
+            grid=asked.grid,
+            prompt=asked.prompt,
+            fixed=asked.fixed,
+            index=asked.index,
+            batch_size=asked.batch_size,
+            callback=callback,
+        )
+
+    def likelihood(
+        self,
+        model: nn.Module,
+        x_1: Tensor,
+        *,
+        seed: int = 0,
+        draws: int = 16,
+        fixed: Tensor | None = None,
+        index: Tensor | None = None,
+        batch_size: int = 256,
+        weight: Weight | None = None,
+    ) -> Bound:
+        return elbo(
+            model,
+            self.source,
+            self.schedule,
+            x_1,
+            seed=seed,
+            draws=draws,
+            weight=weight,
+            fixed=fixed,
+            index=index,
+            batch_size=batch_size,
+        )
+
+
+@dataclass(frozen=True)
+class FlowObjective(Objective):
+    """A path that corrupts, and a loss of what the network makes of it."""
+
+    path: Path
+    loss: Loss
+
+    def __call__(
+        self,
+        forward: Forward,
+        x_1: Tensor,
+        t: Tensor,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor,
+        fixed: Tensor,
+    ) -> Tensor:
+        batch = self.path.sample(x_1, t, seed=seed, step=step, index=index, fixed=fixed)
+        # Logits that the loss does not need are not computed, and none are stored.
+        read = partial(self.loss.from_head, batch=batch, schedule=self.path.schedule)
+        return forward(batch.x_t, batch.t, read)
+
+    @property
+    def worst_weight(self) -> float:
+        if not isinstance(self.loss, NELBO | Bregman):
+            return 1.0
+        return float(self.path.schedule.hazard(torch.tensor(1 - TIME_EPSILON)))
