@@ -24,6 +24,13 @@ def test_the_paper_s_parameter_counts(num_tokens: int, count: int) -> None:
     assert parameters(preset("base", num_tokens)) == count
 
 
+def test_the_autoregressive_twin_has_162_million_weights() -> None:
+    ends = 50_258 * (2 * 768 + 1) + 768  # embedding, head with its bias, last norm
+    block = 12 * 768 * 768 + 3072 + 3 * 768  # four and eight squares, the MLP's biases, two norms
+    assert ends + 12 * block == 162_246_482
+    assert parameters(DiTConfig(50_258, time="none", attention="causal")) == 162_246_482
+
+
 @pytest.mark.parametrize(
     ("name", "low", "high"), [("4m", 3.4, 4.2), ("17m", 16, 18), ("40m", 39, 44)]
 )
@@ -64,7 +71,7 @@ def test_trunk_and_head_are_the_whole() -> None:
 def test_rotation_keeps_lengths_and_sees_differences_only() -> None:
     torch.manual_seed(0)
     q, k = torch.randn(2, 8)
-    rotation = rotary(50, 8, torch.device("cpu"))
+    rotation = rotary(torch.arange(50), 8)
     spread = rotate(q.expand(50, 8), rotation)
     torch.testing.assert_close(spread.norm(dim=-1), q.norm().expand(50))
     scores = spread @ rotate(k.expand(50, 8), rotation).T

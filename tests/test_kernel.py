@@ -64,6 +64,7 @@ def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
             parameter.add_(torch.randn_like(parameter) * 0.2)
     model = model.to(dtype)
     if dtype != torch.float32:
+        assert model.time is not None
         model.time = CastTime(model.time, dtype)  # type: ignore[assignment]
     return model
 

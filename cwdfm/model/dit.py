@@ -1,8 +1,8 @@
-"""The diffusion transformer of MDLM (Sahoo et al. 2024), which the paper trains.
+"""The diffusion transformer of MDLM (Sahoo et al. 2024), which the paper trains, and its twins.
 
-Bidirectional attention with rotary positions; time enters through adaptive layer norms whose gates
-start at zero, so that every block starts as the identity and the first loss is exactly ln V. All
-that depends on time or other coordinates is in `trunk`; `head` is one linear map.
+Attention with rotary positions; time enters through adaptive layer norms whose gates start at zero,
+so that every block starts as the identity. The head starts at zero, so that the first loss is
+exactly ln V. All that depends on time or other coordinates is in `trunk`; `head` is one linear map.
 
 Shapes: B batch, N length, D width, H heads, C conditioning width.
 """
@@ -10,12 +10,14 @@ Shapes: B batch, N length, D width, H heads, C conditioning width.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_positive
+from cwdfm.errors import InputError, check_choice, check_integer, check_positive
+from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
@@ -32,6 +34,10 @@ class DiTConfig:
     With `positions` > 0 a learned vector for each of that many absolute positions is added to the
     tokens. Without, positions are known by rotation alone, as in the paper: then a fully masked
     sequence looks the same everywhere, and the model cannot tell its first place from its last.
+
+    `time`: "given"; "zero" for a network that is told 0 whatever the time, as MDLM's; "none" for
+    one without the layers that would hear it, as an autoregressive one. `attention`: "full",
+    "causal", or "block" for blocks of `block` tokens (see `cwdfm.model.attention`).
     """
 
     num_tokens: int
@@ -42,6 +48,9 @@ class DiTConfig:
     mlp_ratio: int = 4
     dropout: float = 0.1
     positions: int = 0
+    time: Literal["given", "zero", "none"] = "given"
+    attention: Literal["full", "causal", "block"] = "full"
+    block: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio"):
@@ -55,6 +64,16 @@ class DiTConfig:
             raise InputError(f"dropout must lie in [0, 1), got {self.dropout}")
         if self.positions < 0:
             raise InputError(f"positions must be >= 0 (0: rotary alone), got {self.positions}")
+        check_choice("time", self.time, ("given", "zero", "none"))
+        check_choice("attention", self.attention, ("full", "causal", "block"))
+        if self.attention == "block":
+            check_integer("block", self.block)
+
+    def sight(self) -> Attention:
+        """The attention that the network is trained with."""
+        if self.attention == "block":
+            return Halves(self.block)
+        return Causal() if self.attention == "causal" else Full()
 
 
 class DiT(nn.Module):
@@ -62,16 +81,19 @@ class DiT(nn.Module):
 
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.sight = config, config.sight()
         self.embedding = nn.Parameter(torch.empty(config.num_tokens, config.width))
         nn.init.kaiming_uniform_(self.embedding, a=math.sqrt(5))
         self.position: nn.Parameter | None = None
         if config.positions:
             self.position = nn.Parameter(torch.randn(config.positions, config.width) * 0.02)
-        self.time = TimeEmbedding(config.conditioning)
+        timed = config.time != "none"
+        self.time = TimeEmbedding(config.conditioning) if timed else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width, bias=False)
-        self.modulation = zeroed(nn.Linear(config.conditioning, 2 * config.width))
+        self.modulation = (
+            zeroed(nn.Linear(config.conditioning, 2 * config.width)) if timed else None
+        )
         self.readout = zeroed(nn.Linear(config.width, config.num_tokens))
 
     def forward(self, x_t: Tensor, t: Tensor, read: Read | None = None) -> Tensor:
@@ -96,34 +118,47 @@ class DiT(nn.Module):
         for block in self.blocks:
             block.forward = torch.compile(block.forward)
 
-    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """Hidden vectors [B, N, D], the final norm and its modulation included."""
+    def trunk(self, x_t: Tensor, t: Tensor, attention: Attention | None = None) -> Tensor:
+        """Hidden vectors [B, N, D], the final norm and its modulation included.
+
+        `attention` None is the one that the network is trained with.
+        """
+        sight, length, device = attention or self.sight, x_t.shape[1], x_t.device
         h_BND = F.embedding(x_t, self.embedding)
+        place_N = sight.positions(length, device)
         if self.position is not None:
-            h_BND = h_BND + self.position[: self._check_length(x_t.shape[1])]
-        c_BC = self.time(t)
-        rotation = rotary(x_t.shape[1], self.config.width // self.config.heads, x_t.device)
-        for block in self.blocks:
-            h_BND = block(h_BND, c_BC, rotation)
+            self._check_length(sight.reach(length))
+            h_BND = h_BND + self.position[place_N]
+        c_BC = None
+        if self.time is not None:
+            c_BC = self.time(t if self.config.time == "given" else torch.zeros_like(t))
+        rotation = rotary(place_N, self.config.width // self.config.heads)
+        for layer, block in enumerate(self.blocks):
+            h_BND = block(h_BND, c_BC, rotation, sight.mix(layer, length, device))
+        normed_BND: Tensor = self.norm(h_BND)
+        if c_BC is None or self.modulation is None:
+            return normed_BND
         shift, scale = self.modulation(c_BC)[:, None].chunk(2, dim=-1)
-        return modulate(self.norm(h_BND), shift, scale)
+        return modulate(normed_BND, shift, scale)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., num_tokens] of hidden vectors [..., D]."""
         logits: Tensor = self.readout(hidden)
         return logits
 
-    def _check_length(self, length: int) -> int:
+    def _check_length(self, length: int) -> None:
         if length > self.config.positions:
             raise InputError(
                 f"this model has learned {self.config.positions} positions and was given a "
                 f"sequence of {length}; cut the sequence, or train with positions >= {length} or 0"
             )
-        return length
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a modulated norm and a gate, each added to the stream."""
+    """Attention and MLP, each behind a norm, each added to the stream.
+
+    With a time, norms are modulated and what is added is gated.
+    """
 
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
@@ -135,23 +170,36 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, bias=False)
         self.up = nn.Linear(width, inner)
         self.down = nn.Linear(inner, width)
-        self.modulation = zeroed(nn.Linear(config.conditioning, 6 * width))
+        self.modulation: nn.Linear | None = None
+        if config.time != "none":
+            self.modulation = zeroed(nn.Linear(config.conditioning, 6 * width))
 
-    def forward(self, h_BND: Tensor, c_BC: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(
+        self, h_BND: Tensor, c_BC: Tensor | None, rotation: tuple[Tensor, Tensor], mix: Mix
+    ) -> Tensor:
+        if c_BC is None or self.modulation is None:
+            h_BND = h_BND + self._dropped(self._attention(self.norm1(h_BND), rotation, mix))
+            return h_BND + self._dropped(self._mlp(self.norm2(h_BND)))
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c_BC)[:, None].chunk(6, -1)
-        attended = self._attention(modulate(self.norm1(h_BND), shift1, scale1), rotation)
-        h_BND = h_BND + gate1 * F.dropout(attended, self.dropout, self.training)
-        inner = self.up(modulate(self.norm2(h_BND), shift2, scale2))
-        moved = self.down(F.gelu(inner, approximate="tanh"))
-        changed: Tensor = h_BND + gate2 * F.dropout(moved, self.dropout, self.training)
+        attended = self._attention(modulate(self.norm1(h_BND), shift1, scale1), rotation, mix)
+        h_BND = h_BND + gate1 * self._dropped(attended)
+        moved = self._mlp(modulate(self.norm2(h_BND), shift2, scale2))
+        changed: Tensor = h_BND + gate2 * self._dropped(moved)
         return changed
 
-    def _attention(self, x_BND: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def _attention(self, x_BND: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
         qkv_3BHNd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k, v = qkv_3BHNd.unbind(0)
-        mixed = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v)
+        mixed = mix(rotate(q, rotation), rotate(k, rotation), v)
         attended: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return attended
+
+    def _mlp(self, x_BND: Tensor) -> Tensor:
+        moved: Tensor = self.down(F.gelu(self.up(x_BND), approximate="tanh"))
+        return moved
+
+    def _dropped(self, x_BND: Tensor) -> Tensor:
+        return F.dropout(x_BND, self.dropout, self.training)
 
 
 class TimeEmbedding(nn.Module):
@@ -183,12 +231,10 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return x * (1 + scale) + shift
 
 
-def rotary(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotary(place_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [N, head width] of the rotations by position."""
-    exponent = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    angle = torch.outer(
-        torch.arange(length, device=device, dtype=torch.float32), ROTARY_BASE**-exponent
-    ).repeat(1, 2)
+    exponent = torch.arange(0, width, 2, device=place_N.device, dtype=torch.float32) / width
+    angle = torch.outer(place_N.float(), ROTARY_BASE**-exponent).repeat(1, 2)
     return angle.cos(), angle.sin()
 
 

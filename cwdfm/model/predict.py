@@ -58,7 +58,9 @@ def _row_chunks(
 def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor) -> Tensor:
     """The trunk's vectors [K, D] at rows_BN; sequences without a row are left out."""
     active_B = rows_BN.any(1)
-    hidden_AND = model.trunk(x_BN[active_B], t_B[active_B])
+    select = getattr(model, "select", None)
+    part = model if select is None else select(active_B)
+    hidden_AND = part.trunk(x_BN[active_B], t_B[active_B])
     expected = (int(active_B.sum()), x_BN.shape[1])
     if hidden_AND.shape[:2] != expected:
         raise InputError(

@@ -5,6 +5,9 @@
 `SplitModel`: one that also offers trunk and head apart, with model(x, t) == head(trunk(x, t)). Then
 logits are computed only at the coordinates that need them, and sequences without one are skipped.
 
+A split model that carries something for each sequence, such as a cache, has `select(active [B])`:
+the model for the sequences that are asked about.
+
 A split module may also have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). Then,
 on a GPU, draws and losses are fused with that map, and its logits are never stored.
 """

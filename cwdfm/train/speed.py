@@ -25,6 +25,8 @@ def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
     """
     modulations = (6 * config.depth + 2) * config.width
     per_sequence = config.conditioning * (modulations + FREQUENCIES + config.conditioning)
+    if config.time == "none":
+        per_sequence = 0
     multiplied = parameters - config.num_tokens * config.width - per_sequence
     return 6.0 * multiplied + 12.0 * length * config.width * config.depth
 

@@ -1,0 +1,149 @@
+"""Who attends to whom, and where tokens stand.
+
+Bidirectional for flows, causal for autoregressive models, by halves for block diffusion, and behind
+a cache of keys and values when a sequence is made from left to right.
+
+Shapes: B batch, H heads, M tokens given to the network, d head width.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Rotated queries and keys, and values, each [B, H, M, d] -> mixed values [B, H, M, d].
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Attention(ABC):
+    """What one call of the network's trunk lets its tokens see."""
+
+    def reach(self, length: int) -> int:
+        """How long a sequence is of which `length` tokens are given."""
+        return length
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """The place [M] in the sequence of each token given."""
+        return torch.arange(length, device=device)
+
+    @abstractmethod
+    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+        """How a layer mixes values. One function for all layers, where compiled code shall be."""
+
+
+class Full(Attention):
+    """Everyone sees everyone."""
+
+    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+        return F.scaled_dot_product_attention
+
+
+class Causal(Attention):
+    """Everyone sees what comes before, and itself."""
+
+    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+        return _causal
+
+
+@dataclass(frozen=True)
+class Halves(Attention):
+    """Noised tokens, then clean ones, [x_t, x_1], both at positions 0..N-1 (BD3LM's training).
+
+    A noised token sees its own block, noised, and all earlier blocks, clean. A clean token sees its
+    own and all earlier blocks, clean.
+    """
+
+    block: int
+
+    def reach(self, length: int) -> int:
+        return length // 2
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        return torch.arange(length // 2, device=device).repeat(2)
+
+    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+        return halves_mix(length // 2, self.block, device)
+
+
+class Cache:
+    """Keys and values of the tokens so far, [B, H, capacity, d] for each layer."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.length = capacity, 0
+        self.layers: list[tuple[Tensor, Tensor]] = []
+
+    def select(self, rows_B: Tensor) -> "Cache":
+        """The same for some of the sequences."""
+        part = Cache(self.capacity)
+        part.length = self.length
+        part.layers = [(k[rows_B], v[rows_B]) for k, v in self.layers]
+        return part
+
+    def joined(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, those of new tokens behind those of old ones."""
+        end = self.length + k.shape[2]
+        if layer == len(self.layers):
+            shape = (*k.shape[:2], self.capacity, k.shape[3])
+            self.layers.append((k.new_empty(shape), v.new_empty(shape)))
+        keys, values = self.layers[layer]
+        keys[:, :, self.length : end], values[:, :, self.length : end] = k, v
+        return keys[:, :, :end], values[:, :, :end]
+
+
+@dataclass(frozen=True)
+class Behind(Attention):
+    """Tokens behind a cache: they see all of it, and each other, causally or not.
+
+    They stay in the cache if its owner moves `cache.length` on; or else the next ones take their
+    place.
+    """
+
+    cache: Cache
+    causal: bool = False
+
+    def reach(self, length: int) -> int:
+        return self.cache.length + length
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        return torch.arange(self.cache.length, self.cache.length + length, device=device)
+
+    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+        mask = None
+        if self.causal and length > 1:
+            seen = torch.ones(length, self.cache.length + length, dtype=torch.bool, device=device)
+            mask = seen.tril(self.cache.length)
+        return partial(self._mix, layer, mask)
+
+    def _mix(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self.cache.joined(layer, k, v)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+
+    def select(self, rows_B: Tensor) -> Self:
+        """The same for some of the sequences."""
+        return type(self)(self.cache.select(rows_B), self.causal)
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def halves_mask(length: int, block: int, device: torch.device) -> Tensor:
+    """Who sees whom, bool [2N, 2N], for `Halves`."""
+    place = torch.arange(length, device=device).repeat(2) // block
+    clean = torch.arange(2 * length, device=device) >= length
+    query, key = place[:, None], place[None, :]
+    from_clean, to_clean = clean[:, None], clean[None, :]
+    own = (query == key) & ~from_clean & ~to_clean
+    earlier = (query > key) & ~from_clean & to_clean
+    return own | earlier | ((query >= key) & from_clean & to_clean)
+
+
+@lru_cache(maxsize=4)
+def halves_mix(length: int, block: int, device: torch.device) -> Mix:
+    """The mixing of `Halves`, its mask made once."""
+    return partial(F.scaled_dot_product_attention, attn_mask=halves_mask(length, block, device))
