@@ -1,17 +1,15 @@
-"""Samples of a trained model: what `sample` needs, taken from the model's folder."""
+"""Samples of a trained model, by whatever method it was trained."""
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.model.dit import DiT
+from cwdfm.method.base import Draw, Tick
 from cwdfm.pretrained import Pretrained
-from cwdfm.solver import Info, Samples, Solver, State, sample
+from cwdfm.solver import Samples
 from cwdfm.times import Spacing
-
-Progress = Callable[[State, Info], object]
 
 # Bytes of a trunk's activations for one coordinate, in units of 4 * width: about what an MLP of
 # four times the width, q, k, v and the stream take at once.
@@ -22,7 +20,7 @@ _LARGEST = {"cpu": 256, "cuda": 4096}  # more brings no speed, and fewer signs o
 
 def generate(
     trained: Pretrained,
-    solver: Solver,
+    solver: Any = None,
     *,
     n: int,
     steps: int,
@@ -33,22 +31,19 @@ def generate(
     template: str | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
 ) -> Samples:
     """Draw `n` sequences from a trained model, on the device it is on.
 
+    `solver` None is the method's own: of a flow, Euler(). `progress(k)` hears that k sequences have
+    taken a step.
     `length` None is the model's own; others work, though a model has seen no others, unless it has
     learned positions and is asked for more than those. `prompt` is how every sample begins;
     `template` is all of it but for holes (see `given`). `batch_size` None is as many at once as
     memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
-    model = trained.model if template is None else Whole(trained.model, special(trained))
-    return sample(
-        model,
-        trained.source,
-        trained.schedule,
-        solver,
+    asked = Draw(
         shape=(n, (length or trained.length) if tokens is None else len(tokens)),
         steps=steps,
         seed=seed,
@@ -57,35 +52,16 @@ def generate(
         fixed=fixed,
         index=index,
         batch_size=batch_size or fitting_batch(trained),
-        callback=progress,
+        without=() if template is None else special(trained),
+        tick=progress,
     )
+    return trained.method.draw(trained.model, solver, asked)
 
 
-def special(trained: Pretrained) -> list[int]:
-    """The ids that stand for no part of a text: begin, end and padding."""
+def special(trained: Pretrained) -> tuple[int, ...]:
+    """The ids that stand for no part of a text, begin, end and padding: a hole is filled."""
     tokenizer = trained.tokenizer
-    return sorted({tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id})
-
-
-class Whole(nn.Module):
-    """A model that puts none of some tokens anywhere: a hole is filled, not closed."""
-
-    def __init__(self, model: DiT, without: list[int]) -> None:
-        super().__init__()
-        self.model, self.without = model, without
-
-    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self.head(self.trunk(x_t, t))
-
-    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """The model's own."""
-        return self.model.trunk(x_t, t)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """The model's own, with probability zero for the tokens left out."""
-        logits = self.model.head(hidden).clone()
-        logits[..., self.without] = -torch.inf
-        return logits
+    return tuple(sorted({tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id}))
 
 
 def given(

@@ -1,7 +1,7 @@
 """Trained models on disk: weights in safetensors, everything else in config.json.
 
-A folder holds all that sampling needs: the network, its source and schedule, its tokenizer, whether
-the first token is given, and a card that says how it was trained.
+A folder holds all that sampling needs: the network, the method it was trained by, its tokenizer,
+whether the first token is given, and a card that says how it was trained.
 """
 
 import hashlib
@@ -16,15 +16,16 @@ import torch
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
+from cwdfm.method import Flow, Method
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.tensors import read_tensors, write_tensors
 
-FORMAT = 1
+FORMAT = 2  # 1 knew flows alone, and had `source` and `schedule` in the place of `method`
 BOX = Path(__file__).parent / "box"
 CLASSES = {
-    c.__name__: c for c in (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
+    c.__name__: c for c in (DiTConfig, Flow, MaskSource, UniformSource, Polynomial, Linear, Cosine)
 }
 
 
@@ -33,12 +34,31 @@ class Pretrained:
     """A trained model with everything that belongs to it."""
 
     model: DiT
-    source: Source
-    schedule: Schedule
+    method: Method
     tokenizer: Tokenizer
     length: int
     fix_first: bool = False
     card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Source:
+        """The source of a flow; other methods have none."""
+        return self.flow.source
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of a flow; other methods have none."""
+        return self.flow.schedule
+
+    @property
+    def flow(self) -> Flow:
+        """The method, for what makes sense of flows alone."""
+        if not isinstance(self.method, Flow):
+            raise InputError(
+                f"this needs a discrete flow, with a source and a schedule, and the model was "
+                f"trained as {type(self.method).__name__}; give a model of another method"
+            )
+        return self.method
 
     def fingerprint(self) -> str:
         """A SHA-256 of the weights and of what they mean: equal for models that sample alike."""
@@ -51,8 +71,7 @@ class Pretrained:
     def _config(self) -> dict[str, Any]:
         return {
             "model": to_config(self.model.config),
-            "source": to_config(self.source),
-            "schedule": to_config(self.schedule),
+            "method": to_config(self.method),
             "tokenizer": self.tokenizer.to_json(),
             "length": self.length,
             "fix_first": self.fix_first,
@@ -92,8 +111,7 @@ class Pretrained:
             model.load_state_dict({k: v.float() for k, v in weights.items()})
             return cls(
                 model=model.to(device).eval(),
-                source=from_config(config["source"], CLASSES),
-                schedule=from_config(config["schedule"], CLASSES),
+                method=_method(config),
                 tokenizer=tokenizer_from_json(config["tokenizer"]),
                 length=config["length"],
                 fix_first=config["fix_first"],
@@ -112,6 +130,14 @@ class Pretrained:
                 f"{folder} is damaged, or its config.json and weights do not belong together "
                 f"({type(error).__name__}: {what}); copy or train it again"
             ) from error
+
+
+def _method(config: dict[str, Any]) -> Method:
+    if config["format"] == 1:
+        parts = (from_config(config[name], CLASSES) for name in ("source", "schedule"))
+        return Flow(*parts)
+    method: Method = from_config(config["method"], CLASSES)
+    return method
 
 
 def verify(folder: Path) -> None:

@@ -15,6 +15,7 @@ from cwdfm.analyze import context_analysis, update_statistics
 from cwdfm.cli import analyze, main, perplexity
 from cwdfm.data import ByteTokenizer, SmilesTokenizer, TextFiles, load, prepare
 from cwdfm.generation import generate
+from cwdfm.method import Flow
 from cwdfm.metric import bound_split
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
@@ -40,7 +41,7 @@ def tiny(tokenizer: Any, **options: Any) -> cwdfm.Pretrained:
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.1)
     return cwdfm.Pretrained(
-        model.eval(), source, cwdfm.Polynomial(2.0), tokenizer, LENGTH, **options
+        model.eval(), Flow(source, cwdfm.Polynomial(2.0)), tokenizer, LENGTH, **options
     )
 
 
@@ -75,9 +76,7 @@ def test_perplexity_is_that_of_the_function(
     record = read(out)
     (result,) = record["results"]
     trained, rows = cwdfm.load(folder / "text"), load(data).valid
-    direct = bound_split(
-        trained.model, trained.source, trained.schedule, rows, limit=20, draws=3, seed=5
-    )
+    direct = bound_split(trained.method, trained.model, rows, limit=20, draws=3, seed=5)
     for key, value in direct.to_json().items():
         assert result[key] == pytest.approx(value, rel=1e-6), key
     assert result["perplexity"] == pytest.approx(math.exp(result["nats_per_token"]))

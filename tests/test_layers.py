@@ -15,6 +15,7 @@ LAYERS: list[set[str]] = [
     {"times", "weight", "kernel"},
     {"path", "model"},
     {"loss", "solver"},
+    {"method"},
     {"metric"},
     {"pretrained", "analyze"},
     {"generation", "report"},

@@ -9,6 +9,7 @@ import torch
 
 import cwdfm
 from cwdfm.data import SmilesTokenizer
+from cwdfm.method import Flow
 from cwdfm.metric import score_molecules
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
@@ -21,7 +22,7 @@ def small(tmp_path: Path) -> cwdfm.Pretrained:
     torch.nn.init.normal_(model.readout.weight)
     tokenizer = SmilesTokenizer(("C", "N", "O"))
     return cwdfm.Pretrained(
-        model.eval(), source, cwdfm.Cosine(), tokenizer, 8, True, {"data": "none"}
+        model.eval(), Flow(source, cwdfm.Cosine()), tokenizer, 8, True, {"data": "none"}
     )
 
 
@@ -31,7 +32,7 @@ def test_round_trip(tmp_path: Path) -> None:
     after = cwdfm.load(tmp_path / "m")
     x, t = torch.randint(0, 7, (3, 8)), torch.rand(3)
     assert torch.equal(before.model(x, t), after.model(x, t))
-    for name in ("source", "schedule", "tokenizer", "length", "fix_first", "card"):
+    for name in ("method", "source", "schedule", "tokenizer", "length", "fix_first", "card"):
         assert getattr(after, name) == getattr(before, name)
 
 
@@ -45,8 +46,8 @@ def test_bad_folders(tmp_path: Path) -> None:
     written = json.loads(config.read_text())
     cases: list[tuple[dict[str, object], str]] = [
         ({"format": 99}, "newer than this version"),
-        ({"source": {"class": "os.system"}}, "'os.system', which this version does not know"),
-        ({"schedule": {"class": "Polynomial", "speed": 3}}, "sets speed of Polynomial"),
+        ({"method": {"class": "os.system"}}, "'os.system', which this version does not know"),
+        ({"method": {"class": "Flow", "speed": 3}}, "sets speed of Flow"),
     ]
     for change, message in cases:
         config.write_text(json.dumps({**written, **change}))

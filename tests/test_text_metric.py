@@ -16,6 +16,7 @@ import torch
 
 import cwdfm
 from cwdfm.errors import InputError
+from cwdfm.method import Flow
 from cwdfm.metric import (
     Embedder,
     Estimate,
@@ -422,7 +423,7 @@ def test_the_bound_does_not_depend_on_batches() -> None:
     model = SmallModel(6)
     whole = cwdfm.elbo(model, SOURCE, SCHEDULE, torch.from_numpy(ROWS).long(), draws=4)
     for size in (1, 5, 23, 100):
-        split = bound_split(model, SOURCE, SCHEDULE, ROWS, draws=4, batch_size=size)
+        split = bound_split(Flow(SOURCE, SCHEDULE), model, ROWS, draws=4, batch_size=size)
         assert split.nats_per_token == pytest.approx(whole.nats_per_token, rel=1e-12)
         assert split.noise_error == pytest.approx(whole.standard_error, rel=1e-12)
         spread = whole.nats_B.numpy().std(ddof=1) / math.sqrt(23) / 7
@@ -435,12 +436,12 @@ def test_the_bound_does_not_depend_on_batches() -> None:
 def test_a_limit_takes_rows_evenly_and_leaves_their_estimates() -> None:
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     whole = cwdfm.elbo(model, SOURCE, SCHEDULE, x, draws=4)
-    some = bound_split(model, SOURCE, SCHEDULE, x, draws=4, limit=4, batch_size=3)
+    some = bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=4, batch_size=3)
     chosen = whole.nats_B[[0, 5, 11, 17]]
     assert some.nats_per_token == pytest.approx(float(chosen.sum()) / 28)
     assert (some.sequences, some.of) == (4, 23)
-    assert bound_split(model, SOURCE, SCHEDULE, x, draws=4, limit=99).of == 23
-    one = bound_split(model, SOURCE, SCHEDULE, x, draws=4, limit=1)
+    assert bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=99).of == 23
+    one = bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=1)
     assert (one.standard_error, one.perplexity_error) == (None, None)
     assert "1 of 23 sequences" in str(one)
     assert json.loads(json.dumps(one.to_json()))["perplexity_error"] is None
@@ -449,7 +450,7 @@ def test_a_limit_takes_rows_evenly_and_leaves_their_estimates() -> None:
 def test_the_bound_of_given_positions() -> None:
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     fixed = torch.tensor([True] + [False] * 6)
-    ours = bound_split(model, SOURCE, SCHEDULE, x, fixed=fixed, draws=4, batch_size=6)
+    ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, fixed=fixed, draws=4, batch_size=6)
     truth = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed.expand(23, 7), draws=4)
     assert ours.nats_per_token == pytest.approx(truth.nats_per_token)
     assert ours.tokens == 23 * 6
@@ -596,11 +597,11 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
     "statistics-float": (lambda _: text_statistics(torch.zeros(3, 4)), "float32 tensor"),
     "statistics-one": (lambda _: text_statistics(IDS), "5 folds need at least 5 samples, got 1"),
     "split-shape": (
-        lambda _: bound_split(SmallModel(6), SOURCE, SCHEDULE, ROWS[0]),
+        lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS[0]),
         "rows must be token ids",
     ),
     "split-limit": (
-        lambda _: bound_split(SmallModel(6), SOURCE, SCHEDULE, ROWS, limit=0),
+        lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS, limit=0),
         "limit must be an integer >= 1",
     ),
 }

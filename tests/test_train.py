@@ -282,7 +282,7 @@ def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
     for name, weight in trained.model.state_dict().items():
         assert torch.equal(run.model.state_dict()[name], weight), name
     assert run.task.model.dropout == settings.dropout
-    with pytest.raises(cwdfm.InputError, match="the model to go on from has MaskSource"):
+    with pytest.raises(cwdfm.InputError, match=r"the model to go on from has Flow\(source=MaskSource"):
         Run(replace(settings, source="uniform"), tokens, tmp_path, run.device, init=trained)
 
 
@@ -422,11 +422,19 @@ def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: st
             replace(base, **settings)  # type: ignore[arg-type]
         return
     task = build(replace(base, **settings), 33)  # type: ignore[arg-type]
-    assert task.model.num_tokens == task.source.num_tokens
+    assert task.model.num_tokens == task.method.num_tokens
     x_1 = torch.zeros(2, base.length, dtype=torch.int64)
-    batch = task.path.sample(x_1, torch.tensor([0.3, 0.6]), seed=0)
-    logits = torch.zeros(*x_1.shape, task.source.num_tokens)
-    assert torch.isfinite(task.loss(logits, batch, task.schedule))
+    readout = torch.nn.Linear(4, task.method.num_tokens)
+    value = task.objective(
+        lambda x, t, read: read(torch.ones(*x.shape, 4), readout),
+        x_1,
+        torch.tensor([0.3, 0.6]),
+        seed=0,
+        step=0,
+        index=torch.arange(2),
+        fixed=torch.zeros_like(x_1, dtype=torch.bool),
+    )
+    assert torch.isfinite(value)
 
 
 PAPER = {

@@ -180,7 +180,7 @@ def updates(arguments: list[str]) -> None:
                     steps=options.steps,
                     seed=options.seed,
                     batch_size=options.batch_size or None,
-                    progress=lambda state, _: progress.advance(len(state.index)),
+                    progress=progress.advance,
                 )
                 results[name] = update_statistics(samples, fixed)
         record: dict[str, Any] = {"weights": trained.fingerprint()}

@@ -115,9 +115,8 @@ def first_given(trained: Pretrained) -> Tensor | None:
 def bound(trained: Pretrained, data: TokenData, options: Options) -> SplitBound:
     """The bound over the held-out rows of one dataset."""
     return bound_split(
+        trained.method if options.weight == "none" else trained.flow,
         trained.model,
-        trained.source,
-        trained.schedule,
         data.valid,
         limit=options.rows or None,
         fixed=first_given(trained),

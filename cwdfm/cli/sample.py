@@ -1,7 +1,6 @@
 """`cwdfm sample MODEL --out FILE`: draw sequences from a trained model."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +13,12 @@ from cwdfm.cli.progress import Progress
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.method.base import Tick
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import SampleFile, check_format, write_samples
-from cwdfm.solver import Corrector, Euler, Info, State
-from cwdfm.times import time_grid
+from cwdfm.solver import Corrector, Euler
 from cwdfm.weight import Entropy, Neighbor, Weight
 
 
@@ -66,7 +65,6 @@ def main(arguments: list[str]) -> None:
         check_given(trained, options)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
-        time_grid(trained.schedule, options.steps, options.grid)
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
         todo = from_first(_todo(parts, options) if rank() == 0 else None)
         start = time.perf_counter()
@@ -92,6 +90,7 @@ def head(trained: Pretrained, options: Options) -> dict[str, Any]:
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
     check_integer("n", options.n)
+    check_integer("steps", options.steps)
     check_format(options.out)
     if options.length is not None:
         check_integer("length", options.length, 3)
@@ -154,14 +153,10 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
     size, first = options.batch_size or fitting_batch(trained), 0
     total = max(1, len(todo) * options.steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
-
-        def tick(state: State, _: Info) -> None:
-            progress.advance(len(state.index))
-
         while first < len(todo):
             index = todo[first : first + size]
             try:
-                parts.add(rows(trained, options, index, tick))
+                parts.add(rows(trained, options, index, progress.advance))
                 first += size
             except torch.OutOfMemoryError as error:
                 if size == 1:
@@ -172,7 +167,7 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
 
 
 def rows(
-    trained: Pretrained, options: Options, index: list[int], tick: Callable[[State, Info], object]
+    trained: Pretrained, options: Options, index: list[int], tick: Tick
 ) -> dict[int, dict[str, Any]]:
     """The samples numbered `index`, in one batch."""
     half = options.precision == "bfloat16"

@@ -105,12 +105,13 @@ def read(recipe: Recipe, init: Pretrained | None) -> TokenData:
 
 
 def describe(run: Run) -> str:
-    """One line on the run to come."""
+    """What is to come: how much of it, and the objective."""
     recipe, count = run.recipe, sum(p.numel() for p in run.model.parameters())
     epochs = recipe.steps * recipe.batch_size / len(run.train_rows)
     return (
-        f"{count:,} parameters, {recipe.source} source, {recipe.loss} loss, {recipe.steps:,} steps "
-        f"of {recipe.batch_size:,} sequences ({epochs:.3g} epochs), on {world()} x {run.device}"
+        f"{count:,} parameters, {recipe.method}, {recipe.steps:,} steps of "
+        f"{recipe.batch_size:,} sequences ({epochs:.3g} epochs), on {world()} x {run.device}\n"
+        f"  {run.objective}"
     )
 
 

@@ -10,7 +10,7 @@ differs in the method alone.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -100,21 +100,17 @@ class Objective(ABC):
         """The largest weight of a token's cross-entropy: beyond ten times that, a run diverged."""
         return 1.0
 
-
-class Adaptive(Protocol):
-    """An objective that changes at validations, by what it measures; checkpoints keep its state."""
-
-    def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> Self:
-        """The objective to go on with, after a look at held-out sequences."""
-        ...
+    def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> "Objective":
+        """The objective to go on with after a validation, and a look at held-out sequences."""
+        return self
 
     def state(self) -> dict[str, Any]:
-        """What `restored` needs, as JSON."""
-        ...
+        """What `adapted` has changed, as JSON: checkpoints keep it."""
+        return {}
 
-    def restored(self, state: dict[str, Any]) -> Self:
-        """The objective as it was."""
-        ...
+    def restored(self, state: dict[str, Any]) -> "Objective":
+        """The objective as it was when `state` was written."""
+        return self
 
 
 def refuse_solver(method: Method, solver: Any, allowed: str, reason: str) -> None:

@@ -1,7 +1,9 @@
 """Test perplexity: the likelihood bound over the rows of a data split."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, describe
-from cwdfm.loss.elbo import elbo
+from cwdfm.loss import Bound
+from cwdfm.method import Method
 from cwdfm.model.predict import model_device
-from cwdfm.model.protocol import Model
-from cwdfm.schedule import Schedule
-from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
@@ -75,9 +75,8 @@ class SplitBound:
 
 
 def bound_split(
-    model: Model,
-    source: Source,
-    schedule: Schedule,
+    method: Method,
+    model: Any,
     rows: Tensor | NDArray[Any],
     *,
     limit: int | None = None,
@@ -87,11 +86,12 @@ def bound_split(
     seed: int = 0,
     batch_size: int = 64,
 ) -> SplitBound:
-    """The bound of `elbo` over token rows [R, N], such as a memory-mapped array.
+    """The method's bound over token rows [R, N], such as a memory-mapped array.
 
     Rows are read a batch at a time, and the result does not depend on its size. With `limit` that
     many rows, evenly spread over the split, stand for it; a row's estimate is the same with and
-    without. `fixed` [N] marks positions that are given in every row.
+    without. `fixed` [N] marks positions that are given in every row. `weight` is a flow's, see
+    `elbo`.
     """
     whole = isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"
     whole = whole or (isinstance(rows, Tensor) and not rows.is_floating_point())
@@ -105,18 +105,18 @@ def bound_split(
     count = min(len(rows), limit or len(rows))
     index_R = torch.arange(count) * len(rows) // count
     device = model_device(model) or torch.device("cpu")
+    likelihood: Callable[..., Bound] = method.likelihood
+    if weight is not None:
+        likelihood = partial(likelihood, weight=weight)
     nats, tokens, variance = [], [], 0.0
     for index_B in index_R.split(batch_size):
         x_1 = _read(rows, index_B).to(device)
         given = None if fixed is None else fixed.to(device).expand(x_1.shape)
-        bound = elbo(
+        bound = likelihood(
             model,
-            source,
-            schedule,
             x_1,
             seed=seed,
             draws=draws,
-            weight=weight,
             fixed=given,
             index=index_B.to(device),
             batch_size=batch_size,

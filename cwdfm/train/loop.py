@@ -10,8 +10,6 @@ from typing import Any
 import torch
 
 from cwdfm.distributed import from_first, rank, world
-from cwdfm.loss import NELBO, Bregman
-from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.train.checkpoint import checkpoints
 from cwdfm.train.listen import JsonLines, Listener
 from cwdfm.train.optimise import learning_rate
@@ -82,9 +80,7 @@ def note_best(run: Run, loss: float) -> bool:
 
 def check_loss(run: Run, loss: float) -> None:
     """Stop a run whose loss is no number, or ten times what knowing nothing costs."""
-    ceiling = 10 * math.log(run.task.source.num_tokens) + 10
-    if isinstance(run.task.loss, NELBO | Bregman):  # weighted by the hazard, wherever t falls
-        ceiling *= float(run.task.schedule.hazard(torch.tensor(1 - TIME_EPSILON)))
+    ceiling = (10 * math.log(run.task.method.num_tokens) + 10) * run.objective.worst_weight
     if not loss < ceiling:
         kind = f"has exploded to {loss:.3g}" if loss > 0 else "is no longer a number"
         raise Diverged(diagnosis(run, f"the loss {kind}"))

@@ -9,18 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cwdfm.errors import InputError, check_choice, check_integer, check_positive
-from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
-from cwdfm.loss.base import Coordinates
 from cwdfm.loss.scaled import RevealedWeight
-from cwdfm.model.dit import DiTConfig
 from cwdfm.model.presets import preset
-from cwdfm.path import ContextPath, MixturePath, Path
 from cwdfm.pretrained import Pretrained
 from cwdfm.random import check_seed
-from cwdfm.schedule import Polynomial, Schedule
-from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.train.methods import METHODS, Task, settled
 from cwdfm.train.parallel import Parallel
-from cwdfm.weight import Neighbor
 
 
 @dataclass(frozen=True)
@@ -34,11 +28,13 @@ class Recipe:
 
     init: str | None = None  # go on from this trained model: its network, source and vocabulary
 
+    method: Literal["flow", "mdlm"] = "flow"  # mdlm: mask, linear, nelbo, no time
     source: Literal["mask", "uniform"] = "uniform"  # where the flow starts
     power: float = 2.0  # kappa = t^power
     path: Literal["mixture", "context"] = "mixture"  # which path the corruption follows
     path_radius: int = 1  # the context path's Neighbor radius
     path_scale: float = 1.0  # the context path's Neighbor scale
+    time: Literal["given", "zero"] = "given"  # zero: the network is not told the time
     fix_first: bool = False  # keep the first token given, in training and sampling
 
     loss: Literal["ce", "nelbo", "bregman", "sce"] = "ce"  # what is minimised
@@ -74,7 +70,7 @@ class Recipe:
     validation_rows: int = 2048  # held-out sequences for the validation loss
     elbo_rows: int = 256  # held-out sequences for the likelihood bound; 0 for none
     previews: int = 64  # samples drawn at each validation; 0 for none
-    preview_steps: int = 64  # Euler steps of the previews
+    preview_steps: int = 64  # steps of the previews, by the method's own solver
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
@@ -87,6 +83,7 @@ class Recipe:
         check_seed(self.seed)
         check_positive("learning_rate", self.learning_rate)
         check_positive("clip", self.clip)
+        check_choice("method", self.method, tuple(METHODS))
         check_choice("source", self.source, ("mask", "uniform"))
         check_choice("loss", self.loss, ("ce", "nelbo", "bregman", "sce"))
         check_choice("path", self.path, ("mixture", "context"))
@@ -114,71 +111,28 @@ class Recipe:
                 )
 
 
-@dataclass(frozen=True)
-class Task:
-    """The objects that a recipe names, for one vocabulary."""
-
-    source: Source
-    schedule: Schedule
-    path: Path
-    loss: Loss
-    model: DiTConfig
-
-
 def build(recipe: Recipe, vocab_size: int, init: Pretrained | None = None) -> Task:
     """Make a recipe's objects for data of `vocab_size` tokens, around a trained network or not."""
-    source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
-    schedule = Polynomial(recipe.power)
+    positions = recipe.length if recipe.learned_positions else 0
+    size = preset(recipe.model, vocab_size, dropout=recipe.dropout, positions=positions)
+    task = METHODS[recipe.method](recipe, vocab_size, size)
     if init is None:
-        positions = recipe.length if recipe.learned_positions else 0
-        model = preset(recipe.model, source.num_tokens, dropout=recipe.dropout, positions=positions)
-    elif (init.source, init.schedule) != (source, schedule):
+        return task
+    if init.method != task.method:
         raise InputError(
-            f"the model to go on from has {init.source} and {init.schedule}, the recipe has "
-            f"{source} and {schedule}; see `continued`"
+            f"the model to go on from has {init.method}, the recipe has {task.method}; see "
+            f"`continued`"
         )
-    else:
-        model = replace(init.model.config, dropout=recipe.dropout)
-    return Task(source, schedule, _path(recipe, source, schedule), _loss(recipe), model)
+    return replace(task, model=replace(init.model.config, dropout=recipe.dropout))
 
 
 def continued(recipe: Recipe, init: Pretrained) -> Recipe:
     """The recipe with all that a trained model settles taken from it."""
-    if not isinstance(init.schedule, Polynomial):
-        raise InputError(f"recipes know schedules kappa = t^power, the model has {init.schedule}")
     return replace(
         recipe,
-        source="mask" if isinstance(init.source, MaskSource) else "uniform",
-        power=init.schedule.power,
+        **settled(init.method, init.model.config),
         length=init.length,
         fix_first=init.fix_first,
         learned_positions=init.model.config.positions > 0,
         masked_only=init.card.get("recipe", {}).get("masked_only", recipe.masked_only),
     )
-
-
-def _path(recipe: Recipe, source: Source, schedule: Schedule) -> Path:
-    weight = _path_weight(recipe)
-    if weight is None:
-        return MixturePath(source, schedule)
-    return ContextPath(source, schedule, weight)
-
-
-def _path_weight(recipe: Recipe) -> Neighbor | None:
-    if recipe.path == "mixture":
-        return None
-    return Neighbor(recipe.path_radius, recipe.path_scale)
-
-
-def _loss(recipe: Recipe) -> Loss:
-    masked: Coordinates = "masked" if recipe.masked_only else "all"
-    match recipe.loss:
-        case "ce":
-            return CrossEntropy(masked)
-        case "nelbo":
-            return NELBO(masked, _path_weight(recipe))
-        case "bregman":
-            return Bregman(masked, _path_weight(recipe))
-        case "sce":
-            weight = Neighbor(recipe.loss_radius, recipe.loss_scale)
-            return ScaledCrossEntropy(weight, recipe.revealed)

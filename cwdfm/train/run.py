@@ -7,9 +7,8 @@ have done it alone (dropout apart, which each process draws for itself).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,16 @@ from torch import Tensor, nn
 from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
-from cwdfm.model.dit import DiT, Read
+from cwdfm.method.base import Forward
+from cwdfm.model.dit import DiT
 from cwdfm.pretrained import Pretrained
 from cwdfm.times import stratified_times
 from cwdfm.train.batch import Rows, mix
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
+from cwdfm.train.methods import Task
 from cwdfm.train.optimise import Average, learning_rate, make_optimiser
 from cwdfm.train.parallel import like, own, spread, whole
-from cwdfm.train.recipe import Recipe, Task, build
+from cwdfm.train.recipe import Recipe, build
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -52,6 +53,7 @@ class Run:
                 f"{world()} x {recipe.accumulation}"
             )
         self.task: Task = build(recipe, data.tokenizer.vocab_size, init)
+        self.objective = self.task.objective
         self.train_rows = Rows(data.train, recipe.seed, device)
         self.valid_rows = Rows(data.valid, recipe.seed, device)
         torch.manual_seed(recipe.seed)  # the initial weights, the same on every process
@@ -103,23 +105,18 @@ class Run:
         self.step += 1
         return mean_over_all(torch.stack(losses).mean())
 
-    def loss(
-        self,
-        forward: Callable[[Tensor, Tensor, Read], Tensor],
-        x_1: Tensor,
-        t: Tensor,
-        *,
-        step: int,
-        index: Tensor,
-    ) -> Tensor:
-        """The recipe's loss of sequences x_1 [B, N] at times t [B]."""
-        batch = self.task.path.sample(
-            x_1, t, seed=self.recipe.seed, step=step, index=index, fixed=self.fixed(x_1)
-        )
-        # Logits that the loss does not need are not computed, and none are stored.
-        read = partial(self.task.loss.from_head, batch=batch, schedule=self.task.schedule)
+    def loss(self, forward: Forward, x_1: Tensor, t: Tensor, *, step: int, index: Tensor) -> Tensor:
+        """The objective's loss of sequences x_1 [B, N] at times t [B]."""
         with self.precision():
-            return forward(batch.x_t, batch.t, read)
+            return self.objective(
+                forward,
+                x_1,
+                t,
+                seed=self.recipe.seed,
+                step=step,
+                index=index,
+                fixed=self.fixed(x_1),
+            )
 
     def precision(self) -> torch.autocast:
         """Matrix products in the recipe's precision, for a while."""
@@ -138,8 +135,7 @@ class Run:
         facts = {"recipe": asdict(self.recipe), "steps": self.step, "data": self.data.name}
         return Pretrained(
             model=model.eval(),
-            source=self.task.source,
-            schedule=self.task.schedule,
+            method=self.task.method,
             tokenizer=self.data.tokenizer,
             length=self.data.length,
             fix_first=self.recipe.fix_first,
@@ -170,6 +166,7 @@ class Run:
             "best": self.best if self.best_step >= 0 else None,
             "best_step": self.best_step,
             "losses": [float(loss) for loss in self.losses],
+            "objective": self.objective.state(),
         }
         if rank() == 0:
             folder = self.out / "checkpoints"
@@ -185,6 +182,7 @@ class Run:
         self.step, self.best_step = meta["step"], meta["best_step"]
         self.best = math.inf if meta["best"] is None else meta["best"]
         self.losses = [torch.tensor(loss, device=self.device) for loss in meta["losses"]]
+        self.objective = self.objective.restored(meta.get("objective", {}))
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(like(tensors[f"model.{name}"], parameter))

@@ -8,10 +8,9 @@ from cwdfm.chemistry import canonical
 from cwdfm.distributed import rank
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
-from cwdfm.loss import elbo
+from cwdfm.method import Objective
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import SampleFile, write_samples
-from cwdfm.solver import Euler
 from cwdfm.times import stratified_times
 from cwdfm.train.run import Run
 
@@ -34,7 +33,16 @@ def validate(run: Run) -> dict[str, float]:
         record |= likelihood(run, trained)
     if run.recipe.previews and rank() == 0:
         record |= preview(run, trained)
+    run.objective = adapted(run, trained)
     return record
+
+
+@torch.no_grad()
+def adapted(run: Run, trained: Pretrained) -> Objective:
+    """The objective to go on with, after a look at as many held-out rows as a batch has."""
+    x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.validation_rows)))
+    with run.precision():
+        return run.objective.adapted(trained.model, x_1, run.fixed(x_1))
 
 
 @torch.no_grad()
@@ -54,10 +62,8 @@ def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
     """The bound on the held-out negative log-likelihood, in nats a token, and its error."""
     x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.elbo_rows)))
     with run.precision():
-        bound = elbo(
+        bound = trained.method.likelihood(
             trained.model,
-            trained.source,
-            trained.schedule,
             x_1,
             seed=run.recipe.seed,
             draws=4,
@@ -71,7 +77,6 @@ def preview(run: Run, trained: Pretrained) -> dict[str, float]:
     with run.precision():
         out = generate(
             trained,
-            Euler(),
             n=run.recipe.previews,
             steps=run.recipe.preview_steps,
             seed=run.recipe.seed,

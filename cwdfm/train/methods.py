@@ -1,0 +1,100 @@
+"""What a recipe's method means in training: its objective, and what it asks of the network.
+
+A method is added by a function from (recipe, vocabulary, size) to a Task, and by what a trained
+model of it settles for the recipe that goes on from it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cwdfm.errors import InputError
+from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
+from cwdfm.loss.base import Coordinates
+from cwdfm.method import Flow, FlowObjective, Method, Objective
+from cwdfm.model.dit import DiTConfig
+from cwdfm.path import ContextPath, MixturePath, Path
+from cwdfm.schedule import Linear, Polynomial
+from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.weight import Neighbor
+
+if TYPE_CHECKING:
+    from cwdfm.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Task:
+    """The objects that a recipe names, for one vocabulary."""
+
+    method: Method
+    objective: Objective
+    model: DiTConfig
+
+
+Build = Callable[["Recipe", int, DiTConfig], Task]
+
+
+def flow(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
+    """A discrete flow, with all that the recipe says of source, schedule, path and loss."""
+    source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
+    method = Flow(source, Polynomial(recipe.power))
+    objective = FlowObjective(_path(recipe, method), _loss(recipe))
+    return Task(method, objective, replace(method.network(size), time=recipe.time))
+
+
+def mdlm(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
+    """MDLM as a flow: mask source, linear schedule, NELBO on masked tokens, no time."""
+    method = Flow(MaskSource(vocab_size), Linear())
+    objective = FlowObjective(MixturePath(method.source, method.schedule), NELBO("masked"))
+    return Task(method, objective, replace(method.network(size), time="zero"))
+
+
+METHODS: dict[str, Build] = {"flow": flow, "mdlm": mdlm}
+
+
+def settled(method: Method, model: DiTConfig) -> dict[str, Any]:
+    """The recipe's fields that a trained model settles for a run that goes on from it."""
+    known = _SETTLED.get(type(method))
+    if known is None:
+        raise InputError(f"recipes cannot go on from a model trained as {type(method).__name__}")
+    return known(method, model)
+
+
+def _flow_settles(method: Flow, model: DiTConfig) -> dict[str, Any]:
+    source = "mask" if isinstance(method.source, MaskSource) else "uniform"
+    if isinstance(method.schedule, Polynomial):
+        power = method.schedule.power
+        return {"method": "flow", "source": source, "power": power, "time": model.time}
+    if isinstance(method.schedule, Linear) and source == "mask" and model.time == "zero":
+        return {"method": "mdlm", "source": source}
+    raise InputError(f"recipes know schedules kappa = t^power, the model has {method.schedule}")
+
+
+_SETTLED: dict[type[Method], Callable[[Any, DiTConfig], dict[str, Any]]] = {Flow: _flow_settles}
+
+
+def _path(recipe: "Recipe", method: Flow) -> Path:
+    weight = _path_weight(recipe)
+    if weight is None:
+        return MixturePath(method.source, method.schedule)
+    return ContextPath(method.source, method.schedule, weight)
+
+
+def _path_weight(recipe: "Recipe") -> Neighbor | None:
+    if recipe.path == "mixture":
+        return None
+    return Neighbor(recipe.path_radius, recipe.path_scale)
+
+
+def _loss(recipe: "Recipe") -> Loss:
+    masked: Coordinates = "masked" if recipe.masked_only else "all"
+    match recipe.loss:
+        case "ce":
+            return CrossEntropy(masked)
+        case "nelbo":
+            return NELBO(masked, _path_weight(recipe))
+        case "bregman":
+            return Bregman(masked, _path_weight(recipe))
+        case "sce":
+            weight = Neighbor(recipe.loss_radius, recipe.loss_scale)
+            return ScaledCrossEntropy(weight, recipe.revealed)
