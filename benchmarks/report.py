@@ -248,10 +248,58 @@ def gpu_tests(result: Result) -> str:
     )
 
 
+def text_small(result: Result) -> str:
+    """Solvers against steps; the data's own row last."""
+    config = result["config"]
+    source = next(name.split("-")[1] for name in config if name.startswith("training-"))
+    found = {row["name"]: row for row in result["rows"]}
+    heads = {name: head for name, head in config.items() if name in found}
+    rows = []
+    for name in sorted(heads, key=lambda n: text_key(heads[n]["options"])):
+        options = heads[name]["options"]
+        nucleus = "" if options["top_p"] == 1 else f", nucleus {options['top_p']}"
+        rows.append([options["solver"] + nucleus, str(options["steps"]), *text_cells(found[name])])
+    rows.append(["the data", "", *text_cells(found["data-a"])])
+    training = config[f"recipe-{source}"]
+    recipe, last = training["recipe"], config[f"training-{source}"][-1]
+    bound = config[f"bound-{source}"]["results"][0]
+    return (
+        f"## Text at small scale: {source} source\n\n"
+        f"{recipe['model']}, {recipe['steps']:,} steps of {recipe['batch_size']} x "
+        f"{recipe['length']} GPT-2 tokens of the novels, validation loss "
+        f"{last['validation_loss']:.3f}; held-out perplexity at most {bound['perplexity']:.1f} ± "
+        f"{bound['perplexity_error']:.1f}. {found['data-a']['perplexity']['samples']} samples a "
+        f"row, one seed; judged by SmolLM2-135M (quantised to 4 bits), retokenised, corpus "
+        f"average; ± is the spread of five folds, for MAUVE of five resamples (features of the "
+        f"same judge, {found['data-a']['mauve']['buckets']} buckets: coarse).\n\n"
+        + table(["solver", "steps", "perplexity", "entropy, bits", "MAUVE"], rows)
+        + f"\n\n![entropy and NLL against context](../results/text_small_{source}_context.png)"
+        + f"\n\nTrained by `{training['training']['command']}`, judged by "
+        f"`{result['judging']['command']}`, revision `{result['judging']['revision']}`, "
+        f"{result['judging']['hardware']['gpu']}; scored by `{result['command']}`, revision "
+        f"`{result['revision']}`, {result['date'][:10]}."
+    )
+
+
+def text_key(options: Result) -> tuple[float, int, int]:
+    order = ("euler", "neighbor", "entropy")
+    return -options["top_p"], order.index(options["solver"]), options["steps"]
+
+
+def text_cells(row: Result) -> list[str]:
+    perplexity, entropy = row["perplexity"]["perplexity"], row["statistics"]["entropy"]
+    return [
+        f"{perplexity['value']:.1f} ± {perplexity['fold_std']:.1f}",
+        f"{entropy['value']:.2f} ± {entropy['fold_std']:.2f}",
+        f"{row['mauve']['mauve']:.2f} ± {row['mauve']['std']:.2f}",
+    ]
+
+
 SECTIONS = {
     "qm9_small": qm9_small,
     "qm9_limits": qm9_limits,
     "finetune": finetune,
+    "text_small_mask": text_small,
     "demo": demo,
     "exact_target": exact_target,
     "context_path": context_path,

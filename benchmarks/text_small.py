@@ -128,6 +128,7 @@ def collect(options: argparse.Namespace) -> None:
     for path in sorted((options.work / "samples").glob("*.jsonl")):
         file = read_samples(path)
         heads[path.stem] = file.head | {"examples": file.texts[:2]}
+        del heads[path.stem]["model"]  # its recipe comes once, below
         tokens[path.stem] = np.array(file.tokens, dtype=np.uint16)
     np.savez_compressed(options.work / "tokens.npz", **tokens)
     for source in ("mask", "uniform"):
