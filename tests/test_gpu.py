@@ -49,6 +49,14 @@ def test_paths_are_the_cpu_s(path: cwdfm.Path) -> None:
     assert torch.equal(here.revealed, there.revealed.cpu())
 
 
+@pytest.mark.parametrize("radius", [1, 3, 8])
+def test_long_context_paths_are_the_cpu_s(radius: int) -> None:
+    path = cwdfm.ContextPath(cwdfm.MaskSource(7), SCHEDULE, cwdfm.Neighbor(radius, 0.5))
+    x_1, t = torch.zeros(64, 1024, dtype=torch.int64), torch.linspace(0, 1, 64)
+    here, there = path.sample(x_1, t, seed=3), path.sample(x_1.cuda(), t.cuda(), seed=3)
+    assert torch.equal(here.revealed, there.revealed.cpu())
+
+
 @pytest.mark.parametrize("loss", examples(cwdfm.Loss), ids=str)
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
 def test_losses_are_the_cpu_s(loss: cwdfm.Loss, source: cwdfm.Source) -> None:

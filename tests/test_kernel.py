@@ -19,8 +19,10 @@ from cwdfm.categorical import sample_categorical
 from cwdfm.kernel import head_log_prob as chunked
 from cwdfm.kernel.head_draw import BLOCK, _summary, _tiles, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.kernel.reveal import reveal
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.predict import fusible_rows
+from cwdfm.path import algorithm1
 from cwdfm.weight.entropy import prediction_entropy
 from tests.stats import assert_differs, assert_follows
 
@@ -412,3 +414,21 @@ def test_training_kernels_in_the_interpreter(dtype: torch.dtype) -> None:
     (mine,) = torch.autograd.grad((weight * ours)[inside].sum(), hidden)
     (other,) = torch.autograd.grad((weight * exact)[inside].sum(), hidden)
     close(mine.float(), other.float())
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "weight",
+    [cwdfm.Neighbor(1, 1.0), cwdfm.Neighbor(2, -0.7), cwdfm.Neighbor(3, 0.5, "cut")],
+    ids=str,
+)
+def test_algorithm_1_s_kernel_reveals_what_the_cpu_s_loop_does(weight: cwdfm.Neighbor) -> None:
+    g = torch.manual_seed(0)
+    start = torch.rand(5, 19, generator=g) < 0.2
+    count = (torch.rand(5, generator=g) * ((~start).sum(1) + 1)).long()
+    count[0], count[1] = 0, (~start[1]).sum()
+    u = torch.rand(5, 19, generator=g, dtype=torch.float64)
+    tables = algorithm1._tables(weight, 19, torch.device("cpu"))
+    found = reveal(start, count, u, *tables, ascending=weight.scale >= 0)
+    assert torch.equal(found, algorithm1.reveal_in_order(weight, start, count, u))
+    assert torch.equal((found & ~start).sum(1), count)

@@ -1,9 +1,9 @@
-"""Fast paths around the linear head, which never hold the logits of all coordinates.
+"""Fast paths around the linear head, which never hold the logits of all coordinates; Algorithm 1.
 
-`head_draw` samples, `head_log_prob` trains; `triton_head` holds their Triton kernels and is only
-imported where they run. Whether they run is decided here. CWDFM_FUSED=off leaves Triton alone,
-CWDFM_FUSED=on uses it wherever it can run at all, its interpreter on a CPU included; the default,
-"auto", uses it where it is faster.
+`head_draw` samples, `head_log_prob` trains, `reveal` is Algorithm 1's loop; `triton_head` and
+`triton_reveal` hold their Triton kernels and are only imported where they run. Whether they run is
+decided here. CWDFM_FUSED=off leaves Triton alone, CWDFM_FUSED=on uses it wherever it can run at
+all, its interpreter on a CPU included; the default, "auto", uses it where it is faster.
 """
 
 import os
@@ -29,6 +29,12 @@ def fused_head(device: torch.device, dtype: torch.dtype) -> bool:
 def fused_elementwise(x: Tensor) -> bool:
     """Whether Triton takes elementwise work on x, which then reads and writes x once."""
     return _runs(x.device, x.dtype) and (MODE == "on" or (MODE == "auto" and x.is_cuda))
+
+
+def fused_reveal(device: torch.device) -> bool:
+    """Whether Triton runs Algorithm 1's loop."""
+    wanted = MODE == "on" or (MODE == "auto" and device.type == "cuda")
+    return wanted and _triton_runs(device)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

@@ -6,15 +6,19 @@ buckets by score: pick a bucket by size times weight, a member uniformly, then m
 one bucket up. That is O(window) a draw, O(N) in all, and exact.
 
 The bucket loop is plain Python over arrays, compiled by numba. On a platform without numba it is
-slow and gives the very same samples. Tensors on other devices make the trip through memory.
+slow and gives the very same samples. On a GPU a kernel takes the same steps; tensors on devices
+that it does not know make the trip through memory.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cwdfm.kernel import fused_reveal
+from cwdfm.kernel.reveal import reveal
 from cwdfm.weight import Neighbor, Weight
 
 
@@ -51,11 +55,24 @@ def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor
     return revealed_BN
 
 
-def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
-    neighbors_NK = weight.neighbors(start_BN.shape[1])
+@lru_cache(maxsize=8)
+def _tables(weight: Neighbor, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """neighbors [N, K] int32, -1 for none; and ratio [C, C].
+
+    ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
+    """
+    neighbors_NK = weight.neighbors(length)
     level_C = weight.scale * torch.arange(neighbors_NK.shape[1] + 1, dtype=torch.float64)
-    # ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
     ratio_CC = (level_C[:, None] - level_C[None, :]).clamp(max=0).exp()
+    return neighbors_NK.to(torch.int32).contiguous().to(device), ratio_CC.to(device)
+
+
+def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
+    ascending = weight.scale >= 0
+    if fused_reveal(start_BN.device):
+        tables = _tables(weight, start_BN.shape[1], start_BN.device)
+        return reveal(start_BN, count_B, u_BN, *tables, ascending=ascending)
+    neighbors_NK, ratio_CC = _tables(weight, start_BN.shape[1], torch.device("cpu"))
     # Half the bytes where places fit into 16 bits: the loop's arrays then stay in a near cache.
     place = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32
     revealed_BN = start_BN.cpu().numpy().copy()
@@ -65,7 +82,7 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
         u_BN.cpu().numpy(),
         neighbors_NK.to(place).numpy(),
         ratio_CC.numpy(),
-        weight.scale >= 0,
+        ascending,
     )
     return torch.from_numpy(revealed_BN).to(start_BN.device)
 
