@@ -282,7 +282,7 @@ def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
     for name, weight in trained.model.state_dict().items():
         assert torch.equal(run.model.state_dict()[name], weight), name
     assert run.task.model.dropout == settings.dropout
-    with pytest.raises(cwdfm.InputError, match=r"the model to go on from has Flow\(source=MaskSource"):
+    with pytest.raises(cwdfm.InputError, match=r"to go on from has Flow\(source=MaskSource"):
         Run(replace(settings, source="uniform"), tokens, tmp_path, run.device, init=trained)
 
 

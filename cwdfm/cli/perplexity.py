@@ -19,12 +19,12 @@ from cwdfm.provenance import provenance, write_json
 from cwdfm.report import Row, Table
 from cwdfm.weight import Neighbor, Weight
 
-COLUMNS = ("data", "perplexity at most", "bits a token", "nats a token", "sequences", "tokens")
+COLUMNS = ("data", "perplexity", "bits a token", "nats a token", "sequences", "tokens")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Test perplexity: an upper bound, by the ELBO, with its standard error.
+    """Test perplexity, with its standard error: an upper bound, by the ELBO, or exact.
 
     The result does not depend on the batch size. (The perplexity of samples under a judge is
     another thing: see `cwdfm eval`.)
@@ -132,7 +132,7 @@ def table(options: Options, bounds: list[SplitBound]) -> Table:
     rows = []
     for name, found in zip(options.data, bounds, strict=True):
         numbers = (
-            _spread(found.perplexity, found.perplexity_error),
+            ("" if found.exact else "<= ") + _spread(found.perplexity, found.perplexity_error),
             f"{found.bits_per_token:.4f}",
             _spread(found.nats_per_token, found.standard_error),
             f"{found.sequences:,} of {found.of:,}",

@@ -47,6 +47,7 @@ class Bound:
     standard_error: float  # of nats_per_token over times and noise, for these very sequences
     nats_B: Tensor  # the estimate for each sequence, summed over its free tokens, float64
     tokens: int  # how many free tokens the bound covers
+    exact: bool = False  # whether these are -log p itself, as of an autoregressive model
 
     @property
     def perplexity(self) -> float:

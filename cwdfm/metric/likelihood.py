@@ -20,7 +20,7 @@ from cwdfm.weight import Weight
 
 @dataclass(frozen=True)
 class SplitBound:
-    """An upper bound on a split's negative log-likelihood, in nats per free token.
+    """A split's negative log-likelihood in nats per free token: exact, or an upper bound on it.
 
     `standard_error` is over sequences and noise together: for other sequences of the same law. It
     is None for a single sequence. `noise_error` is over noise alone: for these very sequences.
@@ -34,6 +34,7 @@ class SplitBound:
     tokens: int
     draws: int
     seed: int
+    exact: bool = False
 
     @property
     def perplexity(self) -> float:
@@ -52,8 +53,9 @@ class SplitBound:
 
     def __str__(self) -> str:
         error = "" if self.perplexity_error is None else f" ± {self.perplexity_error:.2g}"
+        kind = "" if self.exact else "at most "
         return (
-            f"perplexity at most {self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits a "
+            f"perplexity {kind}{self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits a "
             f"token, {self.sequences:,} of {self.of:,} sequences, {self.tokens:,} tokens)"
         )
 
@@ -71,6 +73,7 @@ class SplitBound:
             "tokens": self.tokens,
             "draws": self.draws,
             "seed": self.seed,
+            "exact": self.exact,
         }
 
 
@@ -135,6 +138,7 @@ def bound_split(
         tokens=total,
         draws=draws,
         seed=seed,
+        exact=bound.exact,
     )
 
 

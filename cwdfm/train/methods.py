@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cwdfm.errors import InputError
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
-from cwdfm.method import Flow, FlowObjective, Method, Objective
+from cwdfm.method import Autoregressive, Flow, FlowObjective, Method, NextToken, Objective
 from cwdfm.model.dit import DiTConfig
 from cwdfm.path import ContextPath, MixturePath, Path
 from cwdfm.schedule import Linear, Polynomial
@@ -49,7 +49,13 @@ def mdlm(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     return Task(method, objective, replace(method.network(size), time="zero"))
 
 
-METHODS: dict[str, Build] = {"flow": flow, "mdlm": mdlm}
+def ar(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
+    """An autoregressive model: causal attention, no time, one token after the other."""
+    method = Autoregressive(vocab_size)
+    return Task(method, NextToken(vocab_size), method.network(size))
+
+
+METHODS: dict[str, Build] = {"flow": flow, "mdlm": mdlm, "ar": ar}
 
 
 def settled(method: Method, model: DiTConfig) -> dict[str, Any]:
@@ -70,7 +76,10 @@ def _flow_settles(method: Flow, model: DiTConfig) -> dict[str, Any]:
     raise InputError(f"recipes know schedules kappa = t^power, the model has {method.schedule}")
 
 
-_SETTLED: dict[type[Method], Callable[[Any, DiTConfig], dict[str, Any]]] = {Flow: _flow_settles}
+_SETTLED: dict[type[Method], Callable[[Any, DiTConfig], dict[str, Any]]] = {
+    Flow: _flow_settles,
+    Autoregressive: lambda method, model: {"method": "ar"},
+}
 
 
 def _path(recipe: "Recipe", method: Flow) -> Path:

@@ -28,7 +28,7 @@ class Recipe:
 
     init: str | None = None  # go on from this trained model: its network, source and vocabulary
 
-    method: Literal["flow", "mdlm"] = "flow"  # mdlm: mask, linear, nelbo, no time
+    method: Literal["flow", "mdlm", "ar"] = "flow"  # what kind of model; mdlm: mask, nelbo, no time
     source: Literal["mask", "uniform"] = "uniform"  # where the flow starts
     power: float = 2.0  # kappa = t^power
     path: Literal["mixture", "context"] = "mixture"  # which path the corruption follows

@@ -1,0 +1,137 @@
+"""Autoregressive models: p(x) = prod_k p(x_k | start, x_1 .. x_{k-1}).
+
+The network reads [start, x_1 .. x_{N-1}] and its output k predicts x_k, so that all N tokens are
+predicted, and likelihoods compare with the bounds of the other methods.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
+from cwdfm.kernel import product_dtype
+from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.loss import Bound
+from cwdfm.loss.base import token_log_prob
+from cwdfm.method.base import Draw, Forward, Method, Objective, refuse_solver
+from cwdfm.method.left_to_right import (
+    LeftToRight,
+    check_network,
+    check_prefix,
+    start_ids,
+    with_start,
+)
+from cwdfm.model.dit import DiTConfig
+from cwdfm.model.predict import evaluating, model_device, predict_rows
+from cwdfm.solver import Samples
+from cwdfm.source import MaskSource
+
+
+@dataclass(frozen=True)
+class Autoregressive(Method):
+    """A causal network of p(x_k | x_<k). Behind the data's ids comes one for the start."""
+
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        start_ids(self.vocab_size)  # which refuses what is no vocabulary
+
+    @property
+    def num_tokens(self) -> int:
+        return start_ids(self.vocab_size).num_tokens
+
+    def network(self, config: DiTConfig) -> DiTConfig:
+        return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")
+
+    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+        if not isinstance(solver, LeftToRight | None):
+            reason = "its order is fixed, left to right, and there is no rate to step or to weigh"
+            refuse_solver(self, solver, "LeftToRight()", reason)
+        walk: LeftToRight = solver or LeftToRight()
+        return walk.sample(model, self.vocab_size, asked)
+
+    @torch.no_grad()
+    def likelihood(
+        self,
+        model: nn.Module,
+        x_1: Tensor,
+        *,
+        seed: int = 0,
+        draws: int = 16,
+        fixed: Tensor | None = None,
+        index: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> Bound:
+        """-log p(x_1), exact: nothing is drawn, and `seed`, `draws` and `index` do not matter.
+
+        Of `fixed` tokens, which must be how a sequence begins, it is that of the rest given them.
+        """
+        check_tokens("x_1", x_1, self.vocab_size)
+        check_integer("batch_size", batch_size)
+        check_network(model, x_1.shape[1])
+        x_1 = x_1.to(model_device(model) or x_1.device)
+        fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
+        check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
+        check_prefix(fixed)
+        tokens = int((~fixed).sum())
+        if tokens == 0:
+            raise InputError("all positions are fixed: no token is left whose likelihood to find")
+        parts = zip(x_1.split(batch_size), (~fixed).split(batch_size), strict=True)
+        with evaluating(model):
+            nats_B = torch.cat([_nats(model, start_ids(self.vocab_size), *part) for part in parts])
+        return Bound(float(nats_B.sum()) / tokens, 0.0, nats_B, tokens, exact=True)
+
+
+@dataclass(frozen=True)
+class NextToken(Objective):
+    """The mean of -log p(x_k | x_<k) over tokens that are not fixed. Nothing is corrupted."""
+
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        start_ids(self.vocab_size)
+
+    def __call__(
+        self,
+        forward: Forward,
+        x_1: Tensor,
+        t: Tensor,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor,
+        fixed: Tensor,
+    ) -> Tensor:
+        read_BN = with_start(x_1, start_ids(self.vocab_size))[:, :-1]
+        return forward(read_BN, t, partial(self._read, x_1=x_1, free_BN=~fixed))
+
+    def _read(
+        self, hidden_BND: Tensor, readout: nn.Linear, *, x_1: Tensor, free_BN: Tensor
+    ) -> Tensor:
+        """The loss from hidden vectors and the head; logits of all tokens are never stored."""
+        # index_select, since the gradient of a boolean index sorts its places first.
+        place_K = free_BN.flatten().nonzero()[:, 0]
+        hidden_KD = hidden_BND.flatten(0, 1).index_select(0, place_K)
+        hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
+        with torch.autocast(hidden_KD.device.type, enabled=False):
+            token_K1 = x_1.flatten()[place_K, None]
+            log_p_K1 = head_log_prob(hidden_KD, readout, token_K1, self.vocab_size)
+            return -log_p_K1.sum() / max(1, len(place_K))
+
+
+def _nats(model: nn.Module, ids: MaskSource, x_BN: Tensor, free_BN: Tensor) -> Tensor:
+    """-log p of each sequence's free tokens given those before them, [B], float64."""
+    read_BN, token_K = with_start(x_BN, ids)[:, :-1], x_BN[free_BN]
+    t_B = torch.zeros(len(x_BN), device=x_BN.device)
+    log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_BN.device)
+    first = 0
+    for logits_kV in predict_rows(model, ids, read_BN, t_B, free_BN):
+        k = slice(first, first + len(logits_kV))
+        logits = logits_kV.double()
+        log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
+        first = k.stop
+    blank_BN = torch.zeros(x_BN.shape, dtype=torch.float64, device=x_BN.device)
+    return -blank_BN.masked_scatter(free_BN, log_p_K).sum(1)
