@@ -10,7 +10,18 @@ from cwdfm.model import ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.pretrained import Pretrained, box, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
-from cwdfm.solver import Corrector, Euler, Info, Samples, Solver, State, sample
+from cwdfm.solver import (
+    Corrector,
+    EntropyBound,
+    Euler,
+    FirstHitting,
+    Info,
+    Samples,
+    Solver,
+    State,
+    TopK,
+    sample,
+)
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.times import stratified_times, time_grid
 from cwdfm.weight import (
@@ -39,8 +50,10 @@ __all__ = [
     "CrossEntropy",
     "Distance",
     "Entropy",
+    "EntropyBound",
     "Euler",
     "ExactPosterior",
+    "FirstHitting",
     "Info",
     "InputError",
     "Linear",
@@ -63,6 +76,7 @@ __all__ = [
     "SplitModel",
     "State",
     "Sum",
+    "TopK",
     "UniformSource",
     "Weight",
     "box",

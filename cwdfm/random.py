@@ -32,6 +32,9 @@ class Purpose(IntEnum):
     PROPOSAL = 5  # xhat_1
     RENOISE = 6  # where a corrector's jump lands
     TIME = 7  # stratified times
+    HITTING = 8  # first hitting: when the next coordinate is unmasked
+    NEXT = 9  # first hitting: which coordinate that is
+    TIE = 10  # which of several equally good coordinates comes first
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:

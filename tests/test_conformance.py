@@ -42,7 +42,11 @@ EXAMPLES: list[object] = [
     cwdfm.Euler(),
     cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0), corrector=cwdfm.Corrector(), hazard="integrated"),
     cwdfm.Euler(weight=cwdfm.Entropy(6.0), temperature=0.8, top_p=0.9, dtype=torch.float32),
+    cwdfm.TopK("margin", top_p=0.9),
+    cwdfm.EntropyBound(1.0, "confidence"),
+    cwdfm.FirstHitting(cwdfm.Neighbor(1, 4.0)),
 ]
+MASK_ONLY = (cwdfm.TopK, cwdfm.EntropyBound, cwdfm.FirstHitting)
 BASES = (cwdfm.Schedule, cwdfm.Source, cwdfm.Weight, cwdfm.Path, cwdfm.Loss, cwdfm.Solver)
 LENGTH = 12
 
@@ -157,6 +161,10 @@ def test_losses(loss: cwdfm.Loss, source: cwdfm.Source) -> None:
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
 @pytest.mark.parametrize("schedule", examples(cwdfm.Schedule), ids=str)
 def test_solvers(solver: cwdfm.Solver, source: cwdfm.Source, schedule: cwdfm.Schedule) -> None:
+    if isinstance(solver, MASK_ONLY) and isinstance(source, cwdfm.UniformSource):
+        with pytest.raises(cwdfm.InputError, match="use a MaskSource"):
+            cwdfm.sample(SmallModel(7), source, schedule, solver, shape=(2, 3), steps=2)
+        return
     prompt = torch.full((LENGTH,), 3)
     fixed = torch.zeros(LENGTH, dtype=torch.bool)
     fixed[[0, 5]] = True

@@ -2,7 +2,21 @@
 
 from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.corrector import Corrector
+from cwdfm.solver.entropy_bound import EntropyBound
 from cwdfm.solver.euler import Euler
+from cwdfm.solver.first_hitting import FirstHitting
 from cwdfm.solver.sample import Samples, sample
+from cwdfm.solver.top_k import TopK
 
-__all__ = ["Corrector", "Euler", "Info", "Samples", "Solver", "State", "sample"]
+__all__ = [
+    "Corrector",
+    "EntropyBound",
+    "Euler",
+    "FirstHitting",
+    "Info",
+    "Samples",
+    "Solver",
+    "State",
+    "TopK",
+    "sample",
+]

@@ -15,15 +15,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.categorical import check_draw, sample_categorical
+from cwdfm.categorical import check_draw
 from cwdfm.errors import InputError, check_choice
-from cwdfm.kernel.head_draw import head_draw
-from cwdfm.model.predict import fusible_rows, predict_rows
 from cwdfm.model.protocol import Model
-from cwdfm.random import Purpose, uniform, uniform_BN
+from cwdfm.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
+from cwdfm.solver.propose import check_step, propose
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -64,9 +63,9 @@ class Euler(Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        if not 0 <= t < t_next <= 1:
-            raise InputError(f"a step needs 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
+        check_step(t, t_next)
         x_BN = state.tokens
+        t_B = torch.full((len(x_BN),), t, dtype=torch.float32, device=x_BN.device)
         known_BN = source.revealed(x_BN)
         movable_BN = ~state.fixed if known_BN is None else ~(state.fixed | known_BN)
         forward_hazard, backward_hazard = self._hazards(schedule, t, t_next)
@@ -78,14 +77,15 @@ class Euler(Solver):
             alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
             jump_BN, back_BN = _race(state, alpha_BN, forward_hazard, backward_BN)
             rows_BN = jump_BN & movable_BN
-            proposal_BN, _ = self._propose(model, source, state, t, rows_BN)
+            proposal_BN, _ = propose(model, source, state, t_B, rows_BN, self)
             jump_BN = rows_BN & (proposal_BN != x_BN)
         else:
             # The weight reads logits, or needs proposals to tell what is revealed: the model first.
             rows_BN = movable_BN
-            proposal_BN, score_BN = self._propose(model, source, state, t, rows_BN)
+            scores = (self.weight,) if self.weight.needs_logits else ()
+            proposal_BN, scored = propose(model, source, state, t_B, rows_BN, self, scores)
             revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
-            alpha_BN = self.weight.alpha(revealed_BN, score_BN)
+            alpha_BN = self.weight.alpha(revealed_BN, scored[0] if scored else 0.0)
             jump_BN, back_BN = _race(state, alpha_BN, forward_hazard, backward_BN)
             jump_BN = jump_BN & ~revealed_BN
 
@@ -110,55 +110,6 @@ class Euler(Solver):
             return forward, 0.0
         forward *= 1 + self.corrector.strength(t)
         return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
-
-    @property
-    def _fusible(self) -> bool:
-        """Whether draws and weight can do without logits: see `head_draw`."""
-        summed = self.weight is None or self.weight.needs_summary_alone
-        return summed and self.top_p == 1 and self.dtype == torch.float64
-
-    def _propose(
-        self,
-        model: Model,
-        source: Source,
-        state: State,
-        t: float,
-        rows_BN: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Proposals xhat_1 ~ p_{1|t} and the weight's prediction scores at rows_BN, each [B, N].
-
-        Elsewhere the proposal is the present token and the score 0.
-        """
-        b_K, i_K = rows_BN.nonzero(as_tuple=True)
-        u_K = uniform(state.seed, Purpose.PROPOSAL, state.index[b_K], state.step, i_K)
-        proposal_BN = state.tokens.clone()
-        score_BN = torch.zeros(rows_BN.shape, dtype=torch.float64, device=rows_BN.device)
-        t_B = torch.full((len(rows_BN),), t, dtype=torch.float32, device=rows_BN.device)
-        asked = (model, source, state.tokens, t_B, rows_BN)
-        scored = self.weight is not None and self.weight.needs_logits
-        if self._fusible and (found := fusible_rows(*asked)) is not None:
-            drawn = head_draw(
-                *found, u_K, source.vocab_size, temperature=self.temperature, scores=scored
-            )
-            proposal_BN[b_K, i_K] = drawn.tokens
-            if self.weight is not None and drawn.entropy is not None:
-                assert drawn.confidence is not None
-                score_BN[b_K, i_K] = self.weight.summary_score(drawn.entropy, drawn.confidence)
-            return proposal_BN, score_BN
-        first = 0
-        for logits_kV in predict_rows(*asked):
-            k = slice(first, first + len(logits_kV))
-            proposal_BN[b_K[k], i_K[k]] = sample_categorical(
-                logits_kV,
-                u_K[k],
-                temperature=self.temperature,
-                top_p=self.top_p,
-                dtype=self.dtype,
-            )
-            if self.weight is not None and scored:
-                score_BN[b_K[k], i_K[k]] = self.weight.prediction_score(logits_kV).double()
-            first = k.stop
-        return proposal_BN, score_BN
 
 
 def _race(
