@@ -1,0 +1,246 @@
+"""The referee for SEDD: scores, chains and bounds of small targets, by matrices and enumeration.
+
+Nothing here uses the library's closed forms: transition probabilities are matrix exponentials of Q,
+sums over y are sums over y.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import integrate
+from scipy.linalg import expm
+from torch import Tensor
+
+Array = NDArray[np.float64]
+State = tuple[int, ...]
+Model = Callable[[Tensor, Tensor], Tensor]
+FLOOR = 1e-3  # of the uniform graph's staggered score, as a share of the score
+
+
+def rate_matrix(vocab: int, absorb: bool) -> Array:
+    """Q [T, T]: every token to the mask at rate 1, or to each token at rate 1 / V."""
+    if not absorb:
+        return np.full((vocab, vocab), 1 / vocab) - np.eye(vocab)
+    q = np.zeros((vocab + 1, vocab + 1))
+    for v in range(vocab):
+        q[v, v], q[v, vocab] = -1, 1
+    return q
+
+
+class ExactScore:
+    """A network without error: log-scores of a target [V, ..., V], as SEDD's logits."""
+
+    def __init__(self, target: Array, absorb: bool) -> None:
+        self.target, self.absorb, self.vocab = torch.from_numpy(target), absorb, len(target)
+        self.q = torch.from_numpy(rate_matrix(self.vocab, absorb))
+
+    def law(self, sigma_B: Tensor) -> Tensor:
+        """p_sigma [B, T, ..., T]."""
+        kernel_BVT = torch.matrix_exp(sigma_B[:, None, None] * self.q)[:, : self.vocab]
+        p = self.target.expand(len(sigma_B), *self.target.shape)
+        for _ in range(self.target.dim()):  # the first axis goes, and comes back as the last
+            p = torch.einsum("bv...,bvt->b...t", p, kernel_BVT)
+        return p
+
+    def score(self, x_BN: Tensor, sigma_B: Tensor) -> Tensor:
+        """p_sigma(y) / p_sigma(x) [B, N, T] of all y that differ from x in one token."""
+        distinct, which_B = torch.unique(sigma_B.double(), return_inverse=True)
+        p = self.law(distinct)
+        present_B = p[(which_B, *x_BN.T)]
+        columns = []
+        for i in range(x_BN.shape[1]):
+            others = [x_BN[:, j] for j in range(x_BN.shape[1]) if j != i]
+            columns.append(p.movedim(i + 1, -1)[(which_B, *others)] / present_B[:, None])
+        return torch.stack(columns, dim=1)
+
+    def __call__(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        log_score = self.score(x_t, sigma).log()
+        if self.absorb:
+            log_score = log_score + (self.vocab * sigma.double().expm1()).log()[:, None, None]
+            log_score[..., -1] = 0.3  # never read
+        return log_score
+
+
+def flawed(model: Model, absorb: bool) -> Model:
+    """A network that is wrong on purpose, and whose scores sum to the wrong total."""
+
+    def logits(x_t: Tensor, sigma: Tensor) -> Tensor:
+        z = 0.7 * model(x_t, sigma)
+        z[..., 0] += 0.4
+        return z + 0.3 * x_t[:, :1, None] - (0.5 if absorb else 0.2)
+
+    return logits
+
+
+@dataclass(frozen=True)
+class Process:
+    """The generative process of any network, for `length` tokens."""
+
+    model: Model
+    vocab: int
+    length: int
+    absorb: bool
+
+    @property
+    def q(self) -> Array:
+        return rate_matrix(self.vocab, self.absorb)
+
+    @property
+    def states(self) -> list[State]:
+        return list(product(range(self.vocab + self.absorb), repeat=self.length))
+
+    def scores(self, sigma: float) -> Array:
+        """s [states, N, T] from the network's logits; 1 at the present token."""
+        x = torch.tensor(self.states)
+        # as the network is told it
+        told = torch.full((len(x),), sigma, dtype=torch.float32)
+        s = self.model(x, told).double().exp().numpy()
+        if self.absorb:
+            s = s / (self.vocab * math.expm1(sigma))
+        for k, state in enumerate(self.states):
+            for i, token in enumerate(state):
+                s[k, i, token] = 1.0
+        return np.asarray(s)
+
+    def token_law(self, s: Array, x: int, sigma: float, change: float) -> Array:
+        """Tweedie's rule for one token, negative parts cut off."""
+        if self.absorb and x < self.vocab:
+            return np.asarray(np.eye(len(s))[x])
+        staggered = s @ expm(-change * self.q)
+        staggered = np.maximum(staggered, 0 if self.absorb else FLOOR * s)
+        law = staggered * expm(change * self.q)[:, x]
+        if self.absorb and change == sigma:
+            law[-1] = 0.0
+        return np.asarray(law / law.sum())
+
+    def euler_law(self, s: Array, x: int, step: float) -> Array:
+        """The first-order step over `step` = (s - s') d sigma/ds."""
+        law = step * self.q[:, x] * s
+        law[x] = 0.0
+        law[x] = max(0.0, 1 - law.sum())
+        return np.asarray(law / law.sum())
+
+    def matrix(self, laws: Callable[[int, int, int], Array]) -> Array:
+        """The step [states, states] of tokens that move on their own, by laws(state, i, token)."""
+        rows = []
+        for k, x in enumerate(self.states):
+            row = np.ones(1)
+            for i, token in enumerate(x):
+                row = np.outer(row, laws(k, i, token)).ravel()
+            rows.append(row)
+        return np.stack(rows)
+
+    def sampled(self, sigmas: list[float], steps: list[float] | None = None) -> Array:
+        """The law of the data that a sampler draws along sigmas; `steps` for Euler's."""
+        law = self.noise()
+        for n, sigma in enumerate(sigmas):
+            s = self.scores(sigma)
+            last = n == len(sigmas) - 1
+            change = sigma if last else sigma - sigmas[n + 1]
+
+            def token(
+                k: int,
+                i: int,
+                x: int,
+                s: Array = s,
+                n: int = n,
+                sigma: float = sigma,
+                change: float = change,
+                last: bool = last,
+            ) -> Array:
+                if steps is None or last:
+                    law = self.token_law(s[k, i], x, sigma, change)
+                else:
+                    law = self.euler_law(s[k, i], x, steps[n])
+                return self.first(s[k, i], law, sigma) if n == 0 and not last else law
+
+            law = law @ self.matrix(token)
+        return self.data(law)
+
+    def noise(self) -> Array:
+        law = np.array([float(not self.absorb or min(x) == self.vocab) for x in self.states])
+        return np.asarray(law / law.sum())
+
+    def first(self, s: Array, law: Array, sigma: float) -> Array:
+        """A token's law after the first step, which comes from infinite noise."""
+        if not self.absorb:
+            return law
+        drawn = np.append(s[:-1] / s[:-1].sum(), 0.0)
+        return np.asarray(math.exp(-sigma) * drawn + (1 - math.exp(-sigma)) * law)
+
+    def generator(self, sigma: float) -> Array:
+        """The reverse chain's rates per unit of sigma, [states, states]."""
+        place = {x: k for k, x in enumerate(self.states)}
+        rates = np.zeros((len(place), len(place)))
+        s = self.scores(sigma)
+        for x, k in place.items():
+            for i, y in product(range(self.length), range(s.shape[-1])):
+                if y != x[i]:
+                    to = place[(*x[:i], y, *x[i + 1 :])]
+                    rates[k, to] += self.q[y, x[i]] * s[k, i, y]
+        return np.asarray(rates - np.diag(rates.sum(1)))
+
+    def limit(self, high: float, low: float, pieces: int) -> Array:
+        """The law of the data with infinitely many steps down to `low`, then the last one."""
+        s = self.scores(high)
+        stay = np.eye(s.shape[-1])
+        law = self.noise() @ self.matrix(lambda k, i, x: self.first(s[k, i], stay[x], high))
+        # even in sqrt(sigma): the rates grow towards its end
+        edges = np.linspace(math.sqrt(high), math.sqrt(low), pieces + 1) ** 2
+        for a, b in pairwise(edges):
+            law = law @ expm((a - b) * self.generator((a + b) / 2))
+        s = self.scores(low)
+        return self.data(law @ self.matrix(lambda k, i, x: self.token_law(s[k, i], x, low, low)))
+
+    def data(self, law: Array) -> Array:
+        inside = np.array([max(x) < self.vocab for x in self.states])
+        assert abs(law[inside].sum() - 1) < 1e-6, "mask ids left over"
+        return np.asarray(law[inside])
+
+    def noised(self, x_1: State, sigma: float) -> Array:
+        """p(x | x_1) of all states."""
+        kernel = expm(sigma * self.q)
+        return np.array(
+            [math.prod(kernel[a, b] for a, b in zip(x_1, x, strict=True)) for x in self.states]
+        )
+
+    def entropy(self, x_1: State, sigma: float) -> float:
+        """E sum_i sum_{y != x} Q(y, x) [s - r log s + r (log r - 1)] at one sigma."""
+        kernel, s, total = expm(sigma * self.q), self.scores(sigma), 0.0
+        for k, chance in enumerate(self.noised(x_1, sigma)):
+            for i, x in enumerate(self.states[k]):
+                for y in range(s.shape[-1]):
+                    if chance == 0 or y == x or self.q[y, x] == 0:
+                        continue
+                    r = kernel[x_1[i], y] / kernel[x_1[i], x]
+                    constant = r * (math.log(r) - 1) if r > 0 else 0.0
+                    log_part = r * math.log(s[k, i, y]) if r > 0 else 0.0
+                    total += chance * self.q[y, x] * (s[k, i, y] - log_part + constant)
+        return total
+
+    def bound(self, x_1: State, high: float, low: float) -> float:
+        """The bound on -log p(x_1), with the integral over sigma by quadrature."""
+        start = 0.0
+        s = self.scores(high)
+        stay = np.eye(s.shape[-1])
+        began = self.noise() @ self.matrix(lambda k, i, x: self.first(s[k, i], stay[x], high))
+        for p, q in zip(self.noised(x_1, high), began, strict=True):
+            start += p * math.log(p / q) if p > 0 else 0.0
+        area, _ = integrate.quad(
+            lambda v: 2 * v * self.entropy(x_1, v**2),
+            math.sqrt(low),
+            math.sqrt(high),
+            epsabs=1e-5,
+            epsrel=1e-5,
+            limit=200,
+        )
+        s, end = self.scores(low), 0.0
+        for k, chance in enumerate(self.noised(x_1, low)):
+            for i, x in enumerate(self.states[k] if chance > 0 else ()):
+                end -= chance * math.log(self.token_law(s[k, i], x, low, low)[x_1[i]])
+        return float(start + area + end)
