@@ -53,17 +53,19 @@ def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
         )
 
 
-def check_times(t_B: Tensor, batch: int) -> None:
-    """Refuse anything but a floating tensor [B] with values in [0, 1]."""
-    if not isinstance(t_B, Tensor) or t_B.shape != (batch,) or not t_B.is_floating_point():
+def check_times(t: Tensor, batch: int, length: int | None = None) -> None:
+    """Refuse anything but a floating tensor [B] with values in [0, 1]; or [B, N] for a length."""
+    shapes = ((batch,),) if length is None else ((batch,), (batch, length))
+    if not isinstance(t, Tensor) or t.shape not in shapes or not t.is_floating_point():
+        other = "" if length is None else f", or {(batch, length)}, one a token"
         raise InputError(
-            f"t must be a floating tensor of shape ({batch},), one time a sequence, "
-            f"got {describe(t_B)}; use torch.full(({batch},), t)"
+            f"t must be a floating tensor of shape ({batch},), one time a sequence{other}, "
+            f"got {describe(t)}; use torch.full(({batch},), t)"
         )
-    if not bool(((t_B >= 0) & (t_B <= 1)).all()):
+    if not bool(((t >= 0) & (t <= 1)).all()):
         raise InputError(
-            f"t must lie in [0, 1], got values from {t_B.min().item():.6g} to "
-            f"{t_B.max().item():.6g}; t = 0 is noise, t = 1 is data"
+            f"t must lie in [0, 1], got values from {t.min().item():.6g} to "
+            f"{t.max().item():.6g}; t = 0 is noise, t = 1 is data"
         )
 
 

@@ -143,16 +143,23 @@ class Loss(ABC):
         return terms_BN if per_token else _mean(terms_BN, batch)
 
     def from_head(
-        self, hidden_BND: Tensor, readout: nn.Linear, batch: PathSample, schedule: Schedule
+        self,
+        hidden_BND: Tensor,
+        readout: nn.Linear,
+        batch: PathSample,
+        schedule: Schedule,
+        *,
+        per_token: bool = False,
     ) -> Tensor:
-        """The scalar loss from hidden vectors and a linear head, at the needed coordinates alone.
+        """The loss from hidden vectors and a linear head, at the needed coordinates alone.
 
         The same up to rounding, and the logits of all coordinates are never stored.
         """
         needed_BN = self.needed(batch)
         prediction = HeadPrediction(hidden_BND, readout, needed_BN, batch)
         with torch.autocast(hidden_BND.device.type, enabled=False):
-            return _mean(self._needed_terms(prediction, needed_BN, batch, schedule), batch)
+            terms_BN = self._needed_terms(prediction, needed_BN, batch, schedule)
+            return terms_BN if per_token else _mean(terms_BN, batch)
 
     def _needed_terms(
         self, prediction: Prediction, needed_BN: Tensor, batch: PathSample, schedule: Schedule
@@ -181,5 +188,6 @@ def bound_weight(weight: Weight | None, batch: PathSample, schedule: Schedule) -
             f"must carry the weight of the path. Give the loss weight={batch.weight}, or use "
             f"CrossEntropy or ScaledCrossEntropy, which are no bounds"
         )
-    hazard_B1 = schedule.hazard(batch.t.double().clamp(max=1 - TIME_EPSILON))[:, None]
-    return hazard_B1 if weight is None else hazard_B1 * weight(batch.revealed)
+    hazard = schedule.hazard(batch.t.double().clamp(max=1 - TIME_EPSILON))
+    hazard = hazard if hazard.dim() == 2 else hazard[:, None]
+    return hazard if weight is None else hazard * weight(batch.revealed)

@@ -9,12 +9,14 @@ Shapes: B batch, H heads, M tokens given to the network, d head width.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from cwdfm.model.halves import halves_mix
 
 # Rotated queries and keys, and values, each [B, H, M, d] -> mixed values [B, H, M, d].
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -55,10 +57,12 @@ class Halves(Attention):
     """Noised tokens, then clean ones, [x_t, x_1], both at positions 0..N-1 (BD3LM's training).
 
     A noised token sees its own block, noised, and all earlier blocks, clean. A clean token sees its
-    own and all earlier blocks, clean.
+    own and all earlier blocks, clean. `dense`: without FlexAttention, on a GPU too; to compare, or
+    where it fails, set `model.sight = Halves(block, dense=True)`.
     """
 
     block: int
+    dense: bool = False
 
     def reach(self, length: int) -> int:
         return length // 2
@@ -67,7 +71,7 @@ class Halves(Attention):
         return torch.arange(length // 2, device=device).repeat(2)
 
     def mix(self, layer: int, length: int, device: torch.device) -> Mix:
-        return halves_mix(length // 2, self.block, device)
+        return halves_mix(length // 2, self.block, device, self.dense)
 
 
 class Cache:
@@ -130,20 +134,3 @@ class Behind(Attention):
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def halves_mask(length: int, block: int, device: torch.device) -> Tensor:
-    """Who sees whom, bool [2N, 2N], for `Halves`."""
-    place = torch.arange(length, device=device).repeat(2) // block
-    clean = torch.arange(2 * length, device=device) >= length
-    query, key = place[:, None], place[None, :]
-    from_clean, to_clean = clean[:, None], clean[None, :]
-    own = (query == key) & ~from_clean & ~to_clean
-    earlier = (query > key) & ~from_clean & to_clean
-    return own | earlier | ((query >= key) & from_clean & to_clean)
-
-
-@lru_cache(maxsize=4)
-def halves_mix(length: int, block: int, device: torch.device) -> Mix:
-    """The mixing of `Halves`, its mask made once."""
-    return partial(F.scaled_dot_product_attention, attn_mask=halves_mask(length, block, device))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import check_mask, check_times, check_tokens
+from cwdfm.errors import InputError, check_mask, check_times, check_tokens
 from cwdfm.random import Purpose, sample_index, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -26,7 +26,7 @@ class PathSample:
     x_0: Tensor  # [B, N] int64, noise
     x_1: Tensor  # [B, N] int64, data
     x_t: Tensor  # [B, N] int64, x_1 where revealed, else x_0
-    t: Tensor  # [B] float
+    t: Tensor  # [B] float, or [B, N] where coordinates have times of their own
     revealed: Tensor  # [B, N] bool
     fixed: Tensor  # [B, N] bool
     source: Source
@@ -47,9 +47,12 @@ class Path(ABC):
 
     @abstractmethod
     def reveal(
-        self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+        self, start_BN: Tensor, kappa: Tensor, index_B: Tensor, *, seed: int, step: int
     ) -> Tensor:
-        """The reveal mask B_t [B, N]; the coordinates `start_BN` are revealed from the start."""
+        """The reveal mask B_t [B, N]; the coordinates `start_BN` are revealed from the start.
+
+        `kappa` is [B]; or [B, N], which a path with a context weight is never asked.
+        """
 
     def sample(
         self,
@@ -63,25 +66,33 @@ class Path(ABC):
     ) -> PathSample:
         """x_t ~ p_t(. | x_0, x_1) with x_0 ~ p_0, for data x_1 [B, N] at times t [B].
 
+        On a path without a context weight, t may also be [B, N]: a time for each coordinate.
+
         The draw is a function of (seed, step, index): `index` [B] numbers the samples globally
         (default 0..B-1), `step` is the training step. `fixed` [B, N] marks given coordinates.
         """
         check_tokens("x_1", x_1, self.source.vocab_size)
-        check_times(t, len(x_1))
+        check_times(t, x_1.shape[0], x_1.shape[1])
+        if t.dim() == 2 and self.context_weight is not None:
+            raise InputError(
+                f"coordinates with times of their own need a path that reveals each on its own: "
+                f"{self.context_weight} places the reveals of one time; give t of shape "
+                f"({len(x_1)},), or use MixturePath"
+            )
         if fixed is None:
             fixed = torch.zeros_like(x_1, dtype=torch.bool)
         check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
         index_B = sample_index(index, len(x_1), x_1.device)
         x_0 = self.source.noise(index_B, x_1.shape[1], seed=seed, step=step)
-        kappa_B = self.schedule.kappa(t.double())
-        revealed = self.reveal(fixed, kappa_B, index_B, seed=seed, step=step)
+        kappa = self.schedule.kappa(t.double())
+        revealed = self.reveal(fixed, kappa, index_B, seed=seed, step=step)
         x_t = torch.where(revealed, x_1, x_0)
         return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 
 def independent_reveals(
-    start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+    start_BN: Tensor, kappa: Tensor, index_B: Tensor, *, seed: int, step: int
 ) -> Tensor:
-    """Each coordinate revealed with probability kappa_t on its own, bool [B, N]."""
+    """Each coordinate revealed with probability kappa [B] or [B, N] on its own, bool [B, N]."""
     u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, start_BN.shape[1])
-    return (u_BN < kappa_B[:, None]) | start_BN
+    return (u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])) | start_BN

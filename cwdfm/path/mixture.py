@@ -16,6 +16,6 @@ class MixturePath(Path):
         return None
 
     def reveal(
-        self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+        self, start_BN: Tensor, kappa: Tensor, index_B: Tensor, *, seed: int, step: int
     ) -> Tensor:
-        return independent_reveals(start_BN, kappa_B, index_B, seed=seed, step=step)
+        return independent_reveals(start_BN, kappa, index_B, seed=seed, step=step)
