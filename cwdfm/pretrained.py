@@ -16,7 +16,7 @@ import torch
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
-from cwdfm.method import Autoregressive, Flow, Method
+from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
@@ -24,7 +24,7 @@ from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 2  # 1 knew flows alone, and had `source` and `schedule` in the place of `method`
 BOX = Path(__file__).parent / "box"
-METHODS = (Flow, Autoregressive)
+METHODS = (Flow, Autoregressive, BlockDiffusion, SEDD)
 PARTS = (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
 CLASSES = {c.__name__: c for c in (*METHODS, *PARTS)}
 

@@ -1,6 +1,7 @@
 """Where a result comes from: the command, revision, versions and hardware that made it."""
 
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -38,7 +39,10 @@ def write_json(path: Path, data: object) -> None:
 
 
 def _revision() -> str | None:
-    """The git commit of the code, marked if the tree differs from it; None outside a checkout."""
+    """The git commit of the code, marked if the tree differs from it.
+
+    Outside a checkout what CWDFM_REVISION says, for code that was copied; None without.
+    """
     here = Path(__file__).parent
     try:
         commit = subprocess.run(
@@ -49,7 +53,7 @@ def _revision() -> str | None:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("CWDFM_REVISION")
     return commit.stdout.strip()
 
 

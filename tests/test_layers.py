@@ -20,6 +20,7 @@ LAYERS: list[set[str]] = [
     {"pretrained", "analyze"},
     {"generation", "report"},
     {"train"},
+    {"repro"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -102,7 +102,7 @@ def test_force_goes_on_with_the_same_job(
     """It overwrites the file and throws away pieces of other settings, not one's own."""
     out = tmp_path / "a.jsonl"
     line = [MODEL, "--out", str(out), *FLAGS]
-    options = parse("sample", ["--model", *line], lambda missing: Options(missing, missing))
+    options = parse("sample", ["--model", *line], lambda no: Options(model=no, out=no))
     trained = cwdfm.load(MODEL)
     parts = Parts(out, settings(options) | {"weights": trained.fingerprint()})
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})

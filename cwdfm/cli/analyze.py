@@ -20,11 +20,10 @@ from cwdfm.analyze import (
 from cwdfm.cli.options import parse
 from cwdfm.cli.perplexity import held_out, model_first
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample import Options as Sampling
-from cwdfm.cli.sample import solver_of
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report import align, check_folder
@@ -163,26 +162,27 @@ def updates(arguments: list[str]) -> None:
     check_integer("n", options.n)
     check_integer("steps", options.steps)
     check_integer("batch_size", options.batch_size, 0)
-    plans = [sampling(options, solver) for solver in options.solvers]
+    plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
         raise InputError("no solvers; give at least one behind --solvers")
-    solvers = {label(plan): solver_of(plan) for plan in plans}
+    for plan in plans:
+        plan.check()
     results = {}
     with joined(options.device) as device:
         trained = load(options.model, device)
         _, fixed = given(trained)
-        with Progress("sampling", len(solvers) * options.n * options.steps) as progress:
-            for name, solver in solvers.items():
+        with Progress("sampling", len(plans) * options.n * options.steps) as progress:
+            for plan in plans:
                 samples = generate(
                     trained,
-                    solver,
+                    plan.build(trained.flow),
                     n=options.n,
                     steps=options.steps,
                     seed=options.seed,
                     batch_size=options.batch_size or None,
                     progress=progress.advance,
                 )
-                results[name] = update_statistics(samples, fixed)
+                results[label(plan)] = update_statistics(samples, fixed)
         record: dict[str, Any] = {"weights": trained.fingerprint()}
     record["solvers"] = {name: result.to_json() for name, result in results.items()}
     title = f"{options.model}, {options.steps} steps"
@@ -191,14 +191,9 @@ def updates(arguments: list[str]) -> None:
     print(f"written: {options.out}")
 
 
-def sampling(options: Updates, solver: Named) -> Sampling:
-    """What `cwdfm sample` would be asked for."""
-    return Sampling(
-        options.model,
-        options.out,
-        n=options.n,
-        steps=options.steps,
-        seed=options.seed,
+def choice(options: Updates, solver: Named) -> SolverChoice:
+    """One of the solvers to compare."""
+    return SolverChoice(
         solver=solver,
         radius=options.radius,
         scale=options.scale,
@@ -209,7 +204,7 @@ def sampling(options: Updates, solver: Named) -> Sampling:
     )
 
 
-def label(plan: Sampling) -> str:
+def label(plan: SolverChoice) -> str:
     """A solver's name with its parameters."""
     parameters = {
         "neighbor": f" (radius {plan.radius}, scale {plan.scale:g})",

@@ -13,7 +13,7 @@ import torch
 from cwdfm.cli.options import parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Options as Sampling
-from cwdfm.cli.sample import head, solver_of
+from cwdfm.cli.sample import head
 from cwdfm.generation import generate
 from cwdfm.metric import score_molecules
 from cwdfm.pretrained import load
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     check_folder(options.out, force=True)
     steps, n = ((2, 4), 8) if options.quick else ((16, 32, 64), 128)
     plan = [
-        Sampling(model, place(options.out, model, solver, k), n=n, steps=k, solver=solver)
+        Sampling(model=model, out=place(options.out, model, solver, k), n=n, steps=k, solver=solver)
         for model, solver, k in product(MODELS, SOLVERS, steps)
     ]
     reference = prepared(options.data)
@@ -96,7 +96,8 @@ def workers(most: int) -> ProcessPoolExecutor:
 def draw(cell: Sampling) -> Sampling:
     """Write the file that `cwdfm sample` with the same options would write."""
     trained = load(cell.model)
-    out = generate(trained, solver_of(cell), n=cell.n, steps=cell.steps, batch_size=BATCH)
+    solver = cell.build(trained.method)
+    out = generate(trained, solver, n=cell.n, steps=cell.steps, batch_size=BATCH)
     tokens = out.tokens.tolist()
     texts = [trained.tokenizer.decode(row) for row in tokens]
     write_samples(cell.out, SampleFile(texts, tokens, head(trained, cell)))

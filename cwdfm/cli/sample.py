@@ -14,16 +14,16 @@ from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.base import Tick
+from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import SampleFile, check_format, write_samples
-from cwdfm.solver import Corrector, Euler
-from cwdfm.weight import Entropy, Neighbor, Weight
+from cwdfm.weight import Neighbor
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(SolverChoice):
     """Draw sequences. Sample number i of a seed is the same whatever the batch size.
 
     Interrupted and started again with the same options, it goes on with what is missing; under
@@ -35,15 +35,7 @@ class Options:
     n: int = 1024  # how many samples
     steps: int = 64  # of the solver
     seed: int = 0  # of all randomness
-    solver: Literal["euler", "neighbor", "entropy"] = "euler"  # how context weighs
-    radius: int = 1  # neighbor: how far a neighbour may be
-    scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
-    beta: float = 6.0  # entropy: how much one nat slows a token down
-    corrector: float = 0.0  # scale of the corrector; 0 for none
-    hazard: Literal["euler", "integrated"] = "euler"  # integrated: exact without a weight
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
-    temperature: float = 1.0  # of the predictions: below 1 bolder, above 1 more even
-    top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
     length: int | None = None  # tokens a sample; None for the model's own
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
@@ -58,10 +50,11 @@ def main(arguments: list[str]) -> None:
     """Parse, sample, write."""
     first = bool(arguments) and not arguments[0].startswith("-")
     asked = ["--model", arguments[0], *arguments[1:]] if first else arguments
-    options = parse("sample MODEL", asked, lambda missing: Options(missing, missing))
+    options = parse("sample MODEL", asked, lambda missing: Options(model=missing, out=missing))
     check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
+        options = options.resolved(trained.method)
         check_given(trained, options)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
@@ -99,7 +92,7 @@ def check(options: Options) -> None:
     if options.out.exists() and not options.force:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
     check_seed(options.seed)
-    solver_of(options)
+    options.check()
 
 
 def check_given(trained: Pretrained, options: Options) -> None:
@@ -122,22 +115,6 @@ def settings(options: Options) -> dict[str, Any]:
     """What the samples depend on, apart from the model's weights."""
     other = ("out", "batch_size", "device", "force")
     return {name: value for name, value in asdict(options).items() if name not in other}
-
-
-def solver_of(options: Options) -> Euler:
-    """The solver that the options name."""
-    weights: dict[str, Weight | None] = {
-        "euler": None,
-        "neighbor": Neighbor(options.radius, options.scale),
-        "entropy": Entropy(options.beta),
-    }
-    return Euler(
-        weight=weights[options.solver],
-        hazard=options.hazard,
-        corrector=Corrector(options.corrector) if options.corrector else None,
-        temperature=options.temperature,
-        top_p=options.top_p,
-    )
 
 
 def _todo(parts: Parts, options: Options) -> list[int]:
@@ -175,7 +152,7 @@ def rows(
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
         out = generate(
             trained,
-            solver_of(options),
+            options.build(trained.method, trained.tokenizer.eos_id),
             n=len(index),
             steps=options.steps,
             seed=options.seed,

@@ -2,11 +2,18 @@
 
 from cwdfm.method.autoregressive import Autoregressive, NextToken
 from cwdfm.method.base import Draw, Method, Objective
+from cwdfm.method.block import BlockDiffusion, BlockObjective, BlockSolver
 from cwdfm.method.flow import Flow, FlowObjective
 from cwdfm.method.left_to_right import LeftToRight
+from cwdfm.method.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
 
 __all__ = [
+    "SEDD",
+    "Analytic",
     "Autoregressive",
+    "BlockDiffusion",
+    "BlockObjective",
+    "BlockSolver",
     "Draw",
     "Flow",
     "FlowObjective",
@@ -14,4 +21,6 @@ __all__ = [
     "Method",
     "NextToken",
     "Objective",
+    "ScoreEntropyObjective",
+    "ScoreEuler",
 ]

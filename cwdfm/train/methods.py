@@ -6,12 +6,23 @@ model of it settles for the recipe that goes on from it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cwdfm.errors import InputError
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
-from cwdfm.method import Autoregressive, Flow, FlowObjective, Method, NextToken, Objective
+from cwdfm.method import (
+    SEDD,
+    Autoregressive,
+    BlockDiffusion,
+    BlockObjective,
+    Flow,
+    FlowObjective,
+    Method,
+    NextToken,
+    Objective,
+    ScoreEntropyObjective,
+)
 from cwdfm.model.dit import DiTConfig
 from cwdfm.path import ContextPath, MixturePath, Path
 from cwdfm.schedule import Linear, Polynomial
@@ -55,7 +66,39 @@ def ar(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     return Task(method, NextToken(vocab_size), method.network(size))
 
 
-METHODS: dict[str, Build] = {"flow": flow, "mdlm": mdlm, "ar": ar}
+def sedd(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
+    """Score entropy diffusion, absorbing for a mask source, else uniform."""
+    graph: Literal["absorb", "uniform"] = "absorb" if recipe.source == "mask" else "uniform"
+    method = SEDD(vocab_size, graph, recipe.noise)
+    return Task(method, ScoreEntropyObjective(method), method.network(size))
+
+
+def bd3lm(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
+    """Block diffusion: MDLM in blocks of `block` tokens, from left to right."""
+    if recipe.length % recipe.block:
+        raise InputError(
+            f"bd3lm needs a length that is a multiple of its block, got length {recipe.length} "
+            f"and block {recipe.block}; change --length or --block"
+        )
+    method = BlockDiffusion(MaskSource(vocab_size), Linear(), recipe.block)
+    objective = BlockObjective(
+        method.source,
+        method.schedule,
+        recipe.block,
+        low=recipe.clip_low,
+        high=recipe.clip_high,
+        search=recipe.clip_search,
+    )
+    return Task(method, objective, method.network(size))
+
+
+METHODS: dict[str, Build] = {
+    "flow": flow,
+    "mdlm": mdlm,
+    "ar": ar,
+    "sedd": sedd,
+    "bd3lm": bd3lm,
+}
 
 
 def settled(method: Method, model: DiTConfig) -> dict[str, Any]:
@@ -79,6 +122,12 @@ def _flow_settles(method: Flow, model: DiTConfig) -> dict[str, Any]:
 _SETTLED: dict[type[Method], Callable[[Any, DiTConfig], dict[str, Any]]] = {
     Flow: _flow_settles,
     Autoregressive: lambda method, model: {"method": "ar"},
+    BlockDiffusion: lambda method, model: {"method": "bd3lm", "block": method.block},
+    SEDD: lambda method, model: {
+        "method": "sedd",
+        "source": "mask" if method.graph == "absorb" else "uniform",
+        "noise": method.noise,
+    },
 }
 
 

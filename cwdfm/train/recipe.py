@@ -28,13 +28,18 @@ class Recipe:
 
     init: str | None = None  # go on from this trained model: its network, source and vocabulary
 
-    method: Literal["flow", "mdlm", "ar"] = "flow"  # what kind of model; mdlm: mask, nelbo, no time
-    source: Literal["mask", "uniform"] = "uniform"  # where the flow starts
+    method: Literal["flow", "mdlm", "sedd", "bd3lm", "ar"] = "flow"  # what kind of model
+    source: Literal["mask", "uniform"] = "uniform"  # of flow and sedd: where they start
     power: float = 2.0  # kappa = t^power
     path: Literal["mixture", "context"] = "mixture"  # which path the corruption follows
     path_radius: int = 1  # the context path's Neighbor radius
     path_scale: float = 1.0  # the context path's Neighbor scale
     time: Literal["given", "zero"] = "given"  # zero: the network is not told the time
+    noise: Literal["loglinear", "geometric"] = "loglinear"  # of sedd
+    block: int = 16  # of bd3lm: tokens a block
+    clip_low: float = 0.0  # of bd3lm: least probability of a mask in training
+    clip_high: float = 1.0  # of bd3lm: largest probability of a mask in training
+    clip_search: bool = True  # of bd3lm: find the two of least variance at each validation
     fix_first: bool = False  # keep the first token given, in training and sampling
 
     loss: Literal["ce", "nelbo", "bregman", "sce"] = "ce"  # what is minimised
@@ -80,6 +85,7 @@ class Recipe:
         for name in ("elbo_rows", "previews", "warmup"):
             check_integer(name, getattr(self, name), 0)
         check_integer("length", self.length, 3)
+        check_integer("block", self.block)
         check_seed(self.seed)
         check_positive("learning_rate", self.learning_rate)
         check_positive("clip", self.clip)

@@ -1,0 +1,61 @@
+"""`cwdfm repro NAME --scale SCALE --out DIR`: a table or figure of the paper, from nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cwdfm.cli.options import parse
+from cwdfm.distributed import joined
+from cwdfm.errors import InputError
+from cwdfm.repro.experiment import Scale, write
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.job import Outcome, Resources, Store, in_order, work
+
+
+@dataclass(frozen=True)
+class Options:
+    """Make a table or figure of the paper. What is done already is kept; interrupted, it goes on.
+
+    Several processes or machines may work in one folder at a time.
+    """
+
+    out: Path  # folder for the jobs and for the tables made of them
+    scale: Scale = "smoke"  # smoke: minutes on a CPU; small: one GPU; paper: the paper's own
+    molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
+    text: str | None = None  # corpus of the experiments on text: a prepared folder, a file, a name
+    judge: str | None = None  # of text: a causal LM by hub name, a folder or a .gguf file
+    only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
+    wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, work, write the tables."""
+    names = "\n".join(f"  {e.name:12} {e.title}" for e in EXPERIMENTS.values())
+    if not arguments or arguments[0] in ("list", "-h", "--help"):
+        print(f"usage: cwdfm repro NAME --out DIR [options]\n\nexperiments:\n{names}")
+        return
+    name = arguments[0]
+    if name not in EXPERIMENTS:
+        raise InputError(f"unknown experiment {name!r}; there are:\n{names}")
+    options = parse(f"repro {name}", arguments[1:], lambda missing: Options(missing))
+    plan, store = EXPERIMENTS[name].plan(options.scale), Store(options.out / "jobs")
+    order = in_order(plan.jobs)
+    left = [job for job in order if store.result(job) is None]
+    print(f"{name} at {options.scale} scale: {len(left)} of {len(order)} jobs to do; {plan.cost}")
+    with joined(options.device) as device:
+        resources = Resources(device, options.molecules, options.text, options.judge)
+        outcome = work(store, order, resources, only=options.only, wait=options.wait)
+    for path in write(plan.tables(store), options.out, name):
+        print(f"written: {path}")
+    report(outcome)
+
+
+def report(outcome: Outcome) -> None:
+    """Say what is left, and why."""
+    for reason in dict.fromkeys(outcome.lacking.values()):
+        jobs = [job for job, why in outcome.lacking.items() if why == reason]
+        print(f"not done here: {len(jobs)} jobs ({jobs[0]}, ...): {reason}")
+    if outcome.elsewhere:
+        print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
+    if outcome.complete:
+        print("complete")

@@ -1,0 +1,124 @@
+"""Solvers by name, as commands and experiments choose them, for whatever method a model has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from cwdfm.errors import InputError
+from cwdfm.method.autoregressive import Autoregressive
+from cwdfm.method.base import Method
+from cwdfm.method.block import BlockDiffusion, BlockSolver
+from cwdfm.method.flow import Flow
+from cwdfm.method.left_to_right import LeftToRight
+from cwdfm.method.sedd import SEDD, Analytic, ScoreEuler
+from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, Solver, TopK
+from cwdfm.weight import Entropy, Neighbor, Weight
+from cwdfm.weight.neighbor import Boundary
+
+Name = Literal[
+    "auto",
+    "euler",
+    "ancestral",
+    "neighbor",
+    "entropy",
+    "first-hitting",
+    "confidence",
+    "margin",
+    "low-entropy",
+    "entropy-bound",
+    "left-to-right",
+    "analytic",
+    "score-euler",
+]
+
+
+@dataclass(frozen=True)
+class SolverChoice:
+    """A solver and its settings; those of other solvers lie idle."""
+
+    solver: Name = "auto"  # auto: euler, bd3lm ancestral, sedd analytic, ar left-to-right
+    radius: int = 1  # neighbor: how far a neighbour may be
+    scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
+    boundary: Boundary = "circular"  # neighbor: windows go round the ends or are cut; bd3lm cuts
+    beta: float = 6.0  # entropy: how much one nat slows a token down
+    gamma: float = 0.1  # entropy-bound: nats of dependence that may be drawn at once
+    corrector: float = 0.0  # of euler, neighbor, entropy: scale of the corrector; 0 for none
+    hazard: Literal["euler", "integrated"] = "euler"  # integrated: exact without a weight
+    temperature: float = 1.0  # of the predictions: below 1 bolder, above 1 more even
+    top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
+    stop: bool = False  # bd3lm: a sample that has drawn the end token ends there
+
+    def check(self) -> None:
+        """Refuse settings that no solver takes, before there is a model."""
+        BUILD["euler" if self.solver == "auto" else self.solver](self)
+
+    def resolved(self, method: Method) -> Self:
+        """The choice with the method's own solver in the place of "auto"."""
+        return replace(self, solver=OWN[type(method)]) if self.solver == "auto" else self
+
+    def build(self, method: Method, end: int | None = None) -> Any:
+        """The solver. One that the method cannot follow is refused when it is used.
+
+        `end` is the end token, for `stop`.
+        """
+        chosen = self.resolved(method)
+        if not isinstance(method, BlockDiffusion):
+            return BUILD[chosen.solver](chosen)
+        solver = BUILD[chosen.solver](replace(chosen, boundary="cut"))
+        if not isinstance(solver, Solver):
+            return solver
+        return BlockSolver(solver, end if self.stop else None)
+
+
+def _euler(choice: SolverChoice, weight: Weight | None = None) -> Euler:
+    return Euler(
+        weight=weight,
+        hazard=choice.hazard,
+        corrector=Corrector(choice.corrector) if choice.corrector else None,
+        temperature=choice.temperature,
+        top_p=choice.top_p,
+    )
+
+
+def _neighbor(choice: SolverChoice) -> Neighbor:
+    return Neighbor(choice.radius, choice.scale, choice.boundary)
+
+
+def _ancestral(choice: SolverChoice) -> Euler:
+    if choice.corrector:
+        raise InputError("the ancestral solver has no corrector; use --solver euler with one")
+    return _euler(replace(choice, hazard="integrated"))
+
+
+def _top_k(score: Literal["confidence", "margin", "entropy"]) -> Callable[[SolverChoice], TopK]:
+    return lambda choice: TopK(score, temperature=choice.temperature, top_p=choice.top_p)
+
+
+def _draws(make: Callable[..., Any]) -> Callable[[SolverChoice], Any]:
+    """A solver with nothing to choose but its draws."""
+    return lambda choice: make(temperature=choice.temperature, top_p=choice.top_p)
+
+
+BUILD: dict[str, Callable[[SolverChoice], Any]] = {
+    "euler": _euler,
+    "ancestral": _ancestral,
+    "neighbor": lambda choice: _euler(choice, _neighbor(choice)),
+    "entropy": lambda choice: _euler(choice, Entropy(choice.beta)),
+    "first-hitting": _draws(FirstHitting),
+    "confidence": _top_k("confidence"),
+    "margin": _top_k("margin"),
+    "low-entropy": _top_k("entropy"),
+    "entropy-bound": lambda choice: EntropyBound(
+        choice.gamma, temperature=choice.temperature, top_p=choice.top_p
+    ),
+    "left-to-right": _draws(LeftToRight),
+    "analytic": _draws(Analytic),
+    "score-euler": _draws(ScoreEuler),
+}
+
+OWN: dict[type[Method], Name] = {
+    Flow: "euler",
+    BlockDiffusion: "ancestral",
+    SEDD: "analytic",
+    Autoregressive: "left-to-right",
+}

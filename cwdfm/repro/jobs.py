@@ -1,0 +1,219 @@
+"""The jobs that experiments are made of: train, sample, score, bound."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from cwdfm import data
+from cwdfm.data import TokenData
+from cwdfm.errors import InputError
+from cwdfm.generation import fitting_batch, generate
+from cwdfm.method.choice import SolverChoice
+from cwdfm.metric import (
+    Judge,
+    LoadedJudge,
+    bound_split,
+    generative_perplexity,
+    mauve_score,
+    score_molecules,
+    text_statistics,
+)
+from cwdfm.pretrained import Pretrained, load
+from cwdfm.report.cells import model_identity
+from cwdfm.report.reference import MoleculeReference
+from cwdfm.repro.job import Job, Resources, Result, Store, Unavailable
+from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.train.loop import fit
+from cwdfm.train.recipe import Recipe
+from cwdfm.train.run import Run
+
+Corpus = Literal["molecules", "text"]
+
+
+@dataclass(frozen=True)
+class Train(Job):
+    """A training run. The recipe's `data` is the name of a corpus, which the machine knows."""
+
+    recipe: Recipe
+    corpus: Corpus
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        recipe = replace(self.recipe, data=resources.corpus(self.corpus))
+        tokens = tokens_of(self.corpus, recipe.length, store, resources)
+        run = Run(recipe, tokens, place / "run", resources.device)
+        run.resume()
+        fit(run)
+        if run.step < recipe.steps:
+            raise KeyboardInterrupt  # told to stop; a checkpoint is there
+        run.averaged().save_pretrained(place / "model")
+        lines = (place / "run" / "metrics.jsonl").read_text().splitlines()
+        return {
+            "parameters": sum(p.numel() for p in run.model.parameters()),
+            "data": tokens.fingerprint,
+            "metrics": [json.loads(line) for line in lines],
+        }
+
+
+@dataclass(frozen=True)
+class Sample(Job):
+    """Samples of a trained model."""
+
+    model: Train
+    choice: SolverChoice
+    steps: int
+    n: int
+    seed: int = 0
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        half = resources.device.type == "cuda"
+        with torch.autocast(resources.device.type, torch.bfloat16, enabled=half):
+            out = generate(
+                trained,
+                self.choice.build(trained.method),
+                n=self.n,
+                steps=self.steps,
+                seed=self.seed,
+                batch_size=min(self.n, fitting_batch(trained)),
+            )
+        tokens = out.tokens.tolist()
+        texts = [trained.tokenizer.decode(row) for row in tokens]
+        head = {"tokenizer": trained.tokenizer.kind, "options": asdict(self.choice)}
+        write_samples(place / "samples.jsonl", SampleFile(texts, tokens, head))
+        asked = float(out.evaluations.double().mean())
+        return {"precision": "bfloat16" if half else "float32", "evaluations": asked}
+
+
+@dataclass(frozen=True)
+class HeldOut(Job):
+    """Held-out rows in the samples' place: the data's own row."""
+
+    corpus: Corpus
+    length: int
+    n: int
+    part: int = 0  # which n of them, so that two parts are apart
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        found = tokens_of(self.corpus, self.length, store, resources)
+        rows = found.valid[self.part * self.n : (self.part + 1) * self.n].tolist()
+        if len(rows) < self.n:
+            raise InputError(
+                f"{found.name} holds out {len(found.valid)} sequences, and {self.part + 1} times "
+                f"{self.n} are asked for; give more data"
+            )
+        texts = [found.tokenizer.decode(row) for row in rows]
+        head = {"tokenizer": found.tokenizer.kind}
+        write_samples(place / "samples.jsonl", SampleFile(texts, rows, head))
+        return {"data": found.fingerprint}
+
+
+@dataclass(frozen=True)
+class Molecules(Job):
+    """Valid, unique and novel molecules among samples."""
+
+    samples: Sample | HeldOut
+    fold_size: int
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        try:
+            known = known_molecules(resources.corpus("molecules"))
+        except InputError as error:
+            raise Unavailable(str(error)) from error
+        found = read_samples(store.place(self.samples) / "samples.jsonl")
+        scores = score_molecules(found.texts, known, fold_size=self.fold_size)
+        return {"fold_size": self.fold_size, **scores.to_json()}
+
+
+@dataclass(frozen=True)
+class Text(Job):
+    """Perplexity under the judge, entropy and repetition; the judge's features beside."""
+
+    samples: Sample | HeldOut
+    judge: str  # what it is called; where it lies, the machine knows
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        if resources.judge is None:
+            raise Unavailable(f"no judge; say where {self.judge} lies by --judge")
+        store.same("judge", str(model_identity(resources.judge)["files"]))
+        judge = loaded_judge(resources.judge, self.dtype)
+        found = read_samples(store.place(self.samples) / "samples.jsonl")
+        folds = min(5, len(found.texts))
+        np.save(place / "features.npy", judge.features(found.texts))
+        tokens = torch.tensor(found.tokens)
+        return {
+            "perplexity": generative_perplexity(found.texts, judge, folds=folds).to_json(),
+            "statistics": text_statistics(tokens, folds=folds).to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class MauveScore(Job):
+    """MAUVE of texts against others, by the features of the judge that read both."""
+
+    samples: Text
+    reference: Text
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        sides = [np.load(store.place(t) / "features.npy") for t in (self.samples, self.reference)]
+        try:
+            return mauve_score(*sides).to_json()
+        except InputError as error:
+            if "pip install" in str(error):
+                raise Unavailable(str(error)) from error
+            raise
+
+
+@dataclass(frozen=True)
+class Likelihood(Job):
+    """Negative log-likelihood of held-out rows, or the bound on it."""
+
+    model: Train
+    rows: int
+    draws: int = 16
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
+        given = torch.arange(trained.length) == 0 if trained.fix_first else None
+        bound = bound_split(
+            trained.method,
+            trained.model,
+            valid,
+            limit=min(self.rows, len(valid)),
+            draws=self.draws,
+            fixed=given,
+            batch_size=min(64, fitting_batch(trained)),
+        )
+        return bound.to_json()
+
+
+def trained_by(job: Train, store: Store, resources: Resources) -> Pretrained:
+    """The model that a job trained, on the machine's device."""
+    return load(store.place(job) / "model", resources.device)
+
+
+def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:
+    """A corpus in windows of some length: the one that the store's other results come from."""
+    found = data.load(resources.corpus(corpus), length=length)
+    store.same(f"{corpus}-{length}", found.fingerprint)
+    return found
+
+
+@lru_cache(maxsize=1)
+def known_molecules(name: str) -> frozenset[str]:
+    """The molecules to train on, canonical."""
+    reference = MoleculeReference.load(name)
+    assert reference is not None
+    return reference.known
+
+
+@lru_cache(maxsize=1)
+def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"]) -> LoadedJudge:
+    """The judge, read once."""
+    return Judge(place, dtype=dtype).load()
