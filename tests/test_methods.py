@@ -1,0 +1,149 @@
+"""Every method by the same commands: trained, resumed, gone on from, sampled, scored."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.cli import perplexity, sample
+from cwdfm.data import TokenData
+from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.method.choice import BUILD, OWN, SolverChoice
+from cwdfm.pretrained import METHODS as KNOWN
+from cwdfm.sample_file import read_samples
+from cwdfm.train.loop import fit
+from cwdfm.train.methods import METHODS
+from cwdfm.train.recipe import Recipe, build, continued
+from cwdfm.train.recipes import RECIPES
+from cwdfm.train.run import Run
+from cwdfm.train.validate import validate
+
+pytest.importorskip("tyro")
+pytest.importorskip("rdkit")
+
+LENGTH = 16
+TOKENIZER = SmilesTokenizer(("C", "N", "O"))
+# Every method, SEDD and flows with both sources.
+CASES: dict[str, dict[str, Any]] = {
+    "flow": {"method": "flow", "source": "uniform"},
+    "mdlm": {"method": "mdlm"},
+    "sedd-mask": {"method": "sedd", "source": "mask"},
+    "sedd-uniform": {"method": "sedd", "source": "uniform", "noise": "geometric"},
+    "bd3lm": {"method": "bd3lm", "block": 4},
+    "ar": {"method": "ar"},
+}
+
+
+def recipe(case: str, **more: Any) -> Recipe:
+    base = RECIPES["qm9-debug"]()
+    few: dict[str, Any] = {"steps": 4, "batch_size": 8, "warmup": 1, "validate_every": 2, "checkpoint_every": 2}
+    rows: dict[str, Any] = {"validation_rows": 8, "elbo_rows": 4, "previews": 4, "preview_steps": 4}
+    return replace(base, length=LENGTH, log_every=2, **few, **rows, **CASES[case], **more)
+
+
+def tokens() -> TokenData:
+    g = np.random.default_rng(0)
+    rows = [
+        TOKENIZER.pack(TOKENIZER.encode("".join(g.choice(list("CNO"), 9))), LENGTH)
+        for _ in range(40)
+    ]
+    array = np.array(rows, np.int16)
+    return TokenData("chains", array[:32], array[32:], TOKENIZER, {}, {}, {"length": LENGTH})
+
+
+def trained(case: str, folder: Path, **more: Any) -> Run:
+    run = Run(recipe(case, **more), tokens(), folder, torch.device("cpu"))
+    run.resume()
+    fit(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for case in CASES:
+        trained(case, folder / case).averaged().save_pretrained(folder / case / "model")
+    return folder
+
+
+def test_every_method_is_tried() -> None:
+    assert {case["method"] for case in CASES.values()} == set(METHODS)
+    assert set(OWN) == set(KNOWN)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_was_cut_off_ends_with_the_same_weights(
+    case: str, models: Path, tmp_path: Path
+) -> None:
+    first = Run(recipe(case), tokens(), tmp_path, torch.device("cpu"))
+    while first.step < 2:
+        first.losses.append(first.train_step())
+    validate(first)  # where BD3LM looks for its clipping
+    first.losses.clear()
+    first.save()
+    again = trained(case, tmp_path)
+    whole = cwdfm.load(models / case)
+    for name, weight in again.averaged().model.state_dict().items():
+        assert torch.equal(weight, whole.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_trained_model_comes_back_as_what_it_was(case: str, models: Path) -> None:
+    found = cwdfm.load(models / case)
+    assert found.method == build(recipe(case), TOKENIZER.vocab_size).method
+    settings = continued(RECIPES["finetune"](), found)
+    assert build(settings, TOKENIZER.vocab_size, found).model == found.model.config
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_by_the_commands(
+    case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a.jsonl"
+    sample.main([str(models / case), "--n", "6", "--steps", "8", "--out", str(out)])
+    found = read_samples(out)
+    assert np.array(found.tokens).shape == (6, LENGTH)
+    assert np.array(found.tokens).max() < TOKENIZER.vocab_size
+    assert found.options["solver"] == OWN[type(cwdfm.load(models / case).method)]
+    prepared = tmp_path / "chains.npz"
+    tokens().save(prepared)
+    perplexity.main([str(models / case), "--data", str(prepared), "--rows", "4"])
+    printed = capsys.readouterr().out
+    assert ("<= " in printed) == (case != "ar")
+
+
+SUITED = {
+    "flow": {"euler", "ancestral", "neighbor", "entropy"},
+    "mdlm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
+    "bd3lm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
+    "sedd-mask": {"analytic", "score-euler"},
+    "ar": {"left-to-right"},
+}
+
+
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize("case", SUITED)
+def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: Path) -> None:
+    """Those that fit draw; the others are refused with a reason."""
+    found = cwdfm.load(models / case)
+    solver = SolverChoice(solver=name).build(found.method)  # type: ignore[arg-type]
+    if name in SUITED[case]:
+        out = cwdfm.generate(found, solver, n=3, steps=LENGTH)
+        assert int(out.tokens.max()) < TOKENIZER.vocab_size
+    else:
+        with pytest.raises(cwdfm.InputError, match=r"cannot sample from|use a MaskSource"):
+            cwdfm.generate(found, solver, n=3, steps=LENGTH)
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(cwdfm.InputError, match="multiple of its block, got length 16 and block 5"):
+        build(replace(recipe("bd3lm"), block=5), TOKENIZER.vocab_size)
+
+
+def test_what_needs_a_flow_says_so(models: Path) -> None:
+    with pytest.raises(cwdfm.InputError, match=r"needs a discrete flow.*trained as Autoregressive"):
+        _ = cwdfm.load(models / "ar").source

@@ -1,0 +1,182 @@
+"""Jobs are done once, whoever asks and however it was interrupted; tables say what was found."""
+
+import csv
+import io
+import json
+import multiprocessing
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.repro.experiment import write
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.experiments.baselines import KINDS
+from cwdfm.repro.job import Job, Resources, Store, Unavailable, in_order, work
+from cwdfm.repro.table import Column, Row, Table, Value
+
+HERE = Resources(torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class Count(Job):
+    """Writes a line each time it runs, so that running twice shows."""
+
+    number: int
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        with (store.folder / "ran.txt").open("a") as log:
+            log.write(f"{self.number}\n")
+        time.sleep(0.02)
+        return {"square": self.number**2}
+
+
+@dataclass(frozen=True)
+class Add(Job):
+    left: Count
+    right: Count
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        return {"sum": sum(store.found(job)["square"] for job in self.needs)}
+
+
+@dataclass(frozen=True)
+class Judged(Job):
+    """Needs something that machines may lack."""
+
+    of: Count
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        if resources.judge is None:
+            raise Unavailable("no judge")
+        return {"judge": resources.judge}
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def ran(store: Store) -> list[int]:
+    return sorted(int(n) for n in (store.folder / "ran.txt").read_text().split())
+
+
+def test_needed_jobs_come_first_and_nothing_runs_twice(tmp_path: Path) -> None:
+    store, jobs = Store(tmp_path), [Add(Count(2), Count(3)), Add(Count(3), Count(4)), Count(2)]
+    assert in_order(jobs) == [Count(2), Count(3), jobs[0], Count(4), jobs[1]]
+    for _ in range(2):
+        assert work(store, jobs, HERE, say=silent).complete
+    assert store.found(jobs[0]) == {"sum": 13}
+    assert ran(store) == [2, 3, 4]
+    record = store.result(Count(2))
+    assert record is not None
+    assert record["job"] == {"class": "Count", "number": 2}
+    assert record["provenance"]["versions"]["torch"]
+
+
+def test_a_job_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+
+    def killed(*_: object) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Count, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            work(store, [Count(1)], HERE, say=silent)
+    assert store.result(Count(1)) is None
+    assert work(store, [Count(1)], HERE, say=silent).complete
+
+
+def share(folder: Path) -> None:
+    jobs = [Add(Count(i), Count(i + 1)) for i in range(12)]
+    work(Store(folder), jobs, HERE, say=silent, wait=0.01)
+
+
+def test_processes_share_a_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=share, args=(tmp_path,)) for _ in range(4)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+        assert other.exitcode == 0
+    store = Store(tmp_path)
+    assert ran(store) == list(range(13))  # each once
+    assert all(store.result(Add(Count(i), Count(i + 1))) for i in range(12))
+
+
+def test_what_a_machine_lacks_is_left_to_another(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first = work(store, [Judged(Count(1)), Count(2)], HERE, say=silent)
+    assert first.lacking == {Judged(Count(1)): "no judge"}
+    assert first.done == 2
+    there = Resources(torch.device("cpu"), judge="gpt2")
+    assert work(store, [Judged(Count(1))], there, say=silent).complete
+
+
+def test_only_some_kinds(tmp_path: Path) -> None:
+    store, job = Store(tmp_path), Add(Count(1), Count(2))
+    assert not work(store, [job], HERE, only=("count",), say=silent).complete
+    assert store.result(Count(1))
+    assert store.result(job) is None
+
+
+def test_other_data_in_the_same_folder_are_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.same("text-512", "a" * 64)
+    store.same("text-512", "a" * 64)
+    with pytest.raises(cwdfm.InputError, match=r"other text-512 .*give the same, or another folder"):
+        store.same("text-512", "b" * 64)
+
+
+def test_a_damaged_result_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    work(store, [Count(1)], HERE, say=silent)
+    (store.place(Count(1)) / "result.json").write_text("{")
+    with pytest.raises(cwdfm.InputError, match="damaged"):
+        work(store, [Count(1)], HERE, say=silent)
+
+
+def test_tables_in_three_forms(tmp_path: Path) -> None:
+    mauve, ppl = Column("MAUVE", True), Column("PPL", False)
+    rows = (
+        Row(("a_b",), (Value(0.5, 0.01, 2), Value(1234.5, None, 1)), (Value(0.7, 0.1, 1),)),
+        Row(("50%",), (Value(None), Value(2.0, 0.5, 1))),
+    )
+    table = Table("One & two", ("method",), (mauve, ppl), rows, paper=(mauve,), notes=("Note.",))
+    assert table.markdown() == (
+        "### One & two\n\n"
+        "| method | MAUVE ↑ | PPL ↓ | paper: MAUVE ↑ |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| a_b | 0.50 ± 0.01 | 1,234.5 | 0.7 ± 0.1 |\n"
+        "| 50% |  | 2.0 ± 0.5 |  |\n\nNote.\n"
+    )
+    head, first, second = csv.reader(io.StringIO(table.csv()))
+    assert head[:5] == ["method", "MAUVE", "MAUVE, spread", "PPL", "PPL, spread"]
+    assert first == ["a_b", "0.5", "0.01", "1234.5", "", "0.7", "0.1"]
+    assert second == ["50%", "", "", "2.0", "0.5", "", ""]
+    tex = table.latex()
+    assert r"a\_b & 0.50 $\pm$ 0.01 & 1,234.5 & 0.7 $\pm$ 0.1 \\" in tex
+    assert r"\caption{One \& two}" in tex
+    assert {p.name for p in write([table], tmp_path, "t")} == {"t.md", "t.csv", "t.tex"}
+
+
+def test_the_baselines_at_smoke_scale(tmp_path: Path) -> None:
+    """Every row trained, sampled and scored; without a judge the text's quality stays blank."""
+    pytest.importorskip("rdkit")
+    pytest.importorskip("safetensors")
+    plan, store = EXPERIMENTS["baselines"].plan("smoke"), Store(tmp_path)
+    here = Resources(torch.device("cpu"), text="python-topics")
+    outcome = work(store, plan.jobs, here, say=silent)
+    assert {job.kind for job in outcome.lacking} == {"text", "mauvescore"}
+    text, molecules = plan.tables(store)
+    assert [row.labels[1] for row in text.rows] == ["", *(kind.name for kind in KINDS)]
+    for row in (*text.rows[1:], *molecules.rows[1:]):
+        assert row.ours[3].value is not None, row  # held-out perplexity
+        assert row.ours[3].value > 1
+    assert molecules.rows[0].ours[0].value == 8  # all of the data are valid
+    assert json.dumps(text.markdown())
