@@ -40,7 +40,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 def recipe(case: str, **more: Any) -> Recipe:
     base = RECIPES["qm9-debug"]()
-    few: dict[str, Any] = {"steps": 4, "batch_size": 8, "warmup": 1, "validate_every": 2, "checkpoint_every": 2}
+    few: dict[str, Any] = {
+        "steps": 4,
+        "batch_size": 8,
+        "warmup": 1,
+        "validate_every": 2,
+        "checkpoint_every": 2,
+    }
     rows: dict[str, Any] = {"validation_rows": 8, "elbo_rows": 4, "previews": 4, "preview_steps": 4}
     return replace(base, length=LENGTH, log_every=2, **few, **rows, **CASES[case], **more)
 
