@@ -2,10 +2,11 @@
 
 import csv
 import io
-import json
 import multiprocessing
+import re
 import time
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.repro.experiment import write
+from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, in_order, work
 from cwdfm.repro.table import Column, Row, Table, Value
+from cwdfm.train.recipes import RECIPES
+from tests.test_text_metric import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
 
@@ -162,21 +165,65 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     tex = table.latex()
     assert r"a\_b & 0.50 $\pm$ 0.01 & 1,234.5 & 0.7 $\pm$ 0.1 \\" in tex
     assert r"\caption{One \& two}" in tex
-    assert {p.name for p in write([table], tmp_path, "t")} == {"t.md", "t.csv", "t.tex"}
+    plan = Plan(jobs=(), tables=lambda _: [table], cost="none")
+    files = write(plan, Store(tmp_path), tmp_path, "t")
+    assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
 
 
-def test_the_baselines_at_smoke_scale(tmp_path: Path) -> None:
-    """Every row trained, sampled and scored; without a judge the text's quality stays blank."""
-    pytest.importorskip("rdkit")
-    pytest.importorskip("safetensors")
-    plan, store = EXPERIMENTS["baselines"].plan("smoke"), Store(tmp_path)
-    here = Resources(torch.device("cpu"), text="python-topics")
-    outcome = work(store, plan.jobs, here, say=silent)
-    assert {job.kind for job in outcome.lacking} == {"text", "mauvescore"}
-    text, molecules = plan.tables(store)
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """All experiments at smoke scale, in one folder: they share what they have in common."""
+    for package in ("rdkit", "safetensors", "mauve", "matplotlib"):
+        pytest.importorskip(package)
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("smoke")
+    byte_tokenizer(transformers).save_pretrained(folder / "judge")
+    gpt2(transformers, vocab_size=258).save_pretrained(folder / "judge")
+    store = Store(folder / "jobs")
+    here = Resources(torch.device("cpu"), text="python-topics", judge=str(folder / "judge"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="MAUVE of .* samples is coarse")
+        for experiment in EXPERIMENTS.values():
+            plan = experiment.plan("smoke")
+            outcome = work(store, plan.jobs, here, say=silent)
+            assert outcome.complete, (experiment.name, outcome)
+            write(plan, store, folder / "out", experiment.name)
+    return store
+
+
+def test_the_baselines_at_smoke_scale(smoke: Store) -> None:
+    """Every row trained, sampled and scored."""
+    text, molecules = EXPERIMENTS["baselines"].plan("smoke").tables(smoke)
     assert [row.labels[1] for row in text.rows] == ["", *(kind.name for kind in KINDS)]
     for row in (*text.rows[1:], *molecules.rows[1:]):
-        assert row.ours[3].value is not None, row  # held-out perplexity
-        assert row.ours[3].value > 1
+        assert all(value.value is not None for value in row.ours), row
+        assert (row.ours[3].value or 0) > 1  # held-out perplexity
     assert molecules.rows[0].ours[0].value == 8  # all of the data are valid
-    assert json.dumps(text.markdown())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_write_tables_and_figures_without_blanks(name: str, smoke: Store) -> None:
+    out = smoke.folder.parent / "out"
+    page = (out / f"{name}.md").read_text()
+    assert page.startswith("### ")
+    for table in EXPERIMENTS[name].plan("smoke").tables(smoke):
+        labels = {row.labels for row in table.rows}
+        assert len(labels) == len(table.rows)
+        if name != "baselines":  # whose data have no training
+            assert all(value.value is not None for row in table.rows for value in row.ours), table
+    for picture in re.findall(r"\((.*\.png)\)", page):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+        assert (out / picture).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_paper_s_scale_is_the_paper_s_table(smoke: Store) -> None:
+    cell = KINDS[-1].cell("text", "paper")
+    assert cell.train().recipe == replace(
+        RECIPES["owt-paper"](),
+        data="text",
+        tokenizer=None,
+        source="mask",
+        loss="sce",
+        masked_only=False,
+    )
+    assert (cell.sample().n, cell.sample().steps, cell.sample().choice.top_p) == (5000, 1024, 0.9)

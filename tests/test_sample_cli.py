@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, repro, train
 from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import parse
@@ -24,6 +24,7 @@ from cwdfm.cli.parts import Parts
 from cwdfm.cli.sample import Options, settings
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.method.choice import SolverChoice
 from cwdfm.report.settings import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.train.recipe import Recipe
@@ -132,10 +133,13 @@ def test_every_option_is_explained() -> None:
     """Each field of each verb's options has a comment, which becomes its help."""
     shown = [sample_cli.Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
     shown += [Recipe, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
+    shown += [SolverChoice, repro.Options]
     nested = ("recipe", "text")
     for kind in shown:
         lines = inspect.getsource(kind).splitlines()
         for field in fields(kind):
+            if field.name not in kind.__annotations__:
+                continue  # inherited, and explained there
             place = next(i for i, x in enumerate(lines) if x.strip().startswith(f"{field.name}:"))
             told = "  # " in lines[place] or lines[place - 1].strip().startswith("# ")
             assert told or field.name in nested, f"{kind.__module__}: {field.name}"

@@ -6,9 +6,10 @@ from pathlib import Path
 from cwdfm.cli.options import parse
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError
-from cwdfm.repro.experiment import Scale, write
+from cwdfm.repro.experiment import write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Outcome, Resources, Store, in_order, work
+from cwdfm.repro.scale import Scale
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
-    names = "\n".join(f"  {e.name:12} {e.title}" for e in EXPERIMENTS.values())
+    names = "\n".join(f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values())
     if not arguments or arguments[0] in ("list", "-h", "--help"):
         print(f"usage: cwdfm repro NAME --out DIR [options]\n\nexperiments:\n{names}")
         return
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> None:
     with joined(options.device) as device:
         resources = Resources(device, options.molecules, options.text, options.judge)
         outcome = work(store, order, resources, only=options.only, wait=options.wait)
-    for path in write(plan.tables(store), options.out, name):
+    for path in write(plan, store, options.out, name):
         print(f"written: {path}")
     report(outcome)
 

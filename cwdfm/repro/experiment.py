@@ -1,15 +1,17 @@
 """An experiment: the jobs that a table or figure of the paper is made of, and how to show them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar
 
 from cwdfm.errors import InputError
+from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Job, Store
+from cwdfm.repro.scale import Scale
 from cwdfm.repro.table import Table
 
-Scale = Literal["smoke", "small", "paper"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Plan:
     jobs: tuple[Job, ...]
     tables: Callable[[Store], list[Table]]  # from whatever is done; what is not stays blank
     cost: str  # what to expect of time and hardware
+    figures: Callable[[Store], list[Curves]] = lambda _: []
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,12 @@ class Experiment:
     plan: Callable[[Scale], Plan]
 
 
-def write(tables: list[Table], folder: Path, name: str) -> list[Path]:
-    """The tables as NAME.md, and each as CSV and LaTeX; the files."""
-    texts = {f"{name}.md": "\n".join(table.markdown() for table in tables)}
-    for i, table in enumerate(tables, start=1):
-        stem = name if len(tables) == 1 else f"{name}-{i}"
+def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
+    """The tables as NAME.md, and each as CSV and LaTeX; the figures as PNG and PDF; the files."""
+    tables, figures = plan.tables(store), plan.figures(store)
+    shown = [f"![{f.title}]({stem}.png)\n" for stem, f in _numbered(name, figures)]
+    texts = {f"{name}.md": "\n".join([*(table.markdown() for table in tables), *shown])}
+    for stem, table in _numbered(name, tables):
         texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": table.latex()}
     paths = []
     try:
@@ -44,6 +48,17 @@ def write(tables: list[Table], folder: Path, name: str) -> list[Path]:
             part.write_text(text, encoding="utf-8")
             part.replace(folder / file)
             paths.append(folder / file)
+        for stem, figure in _numbered(name, figures):
+            pictures = [folder / f"{stem}{kind}" for kind in (".png", ".pdf")]
+            figure.draw(pictures)
+            paths += pictures
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error.strerror or error}") from error
     return paths
+
+
+def _numbered(name: str, things: Sequence[T]) -> list[tuple[str, T]]:
+    """A name for each: with numbers, if there are several."""
+    if len(things) == 1:
+        return [(name, things[0])]
+    return [(f"{name}-{i}", thing) for i, thing in enumerate(things, start=1)]

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cwdfm import data
 from cwdfm.data import TokenData
+from cwdfm.data import load as load_tokens
 from cwdfm.errors import InputError
 from cwdfm.generation import fitting_batch, generate
 from cwdfm.method.choice import SolverChoice
@@ -200,7 +200,7 @@ def trained_by(job: Train, store: Store, resources: Resources) -> Pretrained:
 
 def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:
     """A corpus in windows of some length: the one that the store's other results come from."""
-    found = data.load(resources.corpus(corpus), length=length)
+    found = load_tokens(resources.corpus(corpus), length=length)
     store.same(f"{corpus}-{length}", found.fingerprint)
     return found
 

@@ -1,0 +1,66 @@
+"""A cell: a recipe and a solver, trained, sampled and measured, over one seed or several."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.job import Job, Store
+from cwdfm.repro.jobs import Corpus, Likelihood, Sample, Train
+from cwdfm.repro.measure import measure, over_seeds
+from cwdfm.repro.scale import Scale, size
+from cwdfm.repro.table import Column, Value
+
+TRAINING = (Column("held-out PPL", False), Column("training, s"), Column("sampling, s"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What differs from the scale's own recipe and solver."""
+
+    corpus: Corpus
+    scale: Scale
+    fields: dict[str, Any] = field(default_factory=dict)  # of the recipe
+    choice: SolverChoice = field(default_factory=SolverChoice)
+    steps: int | None = None  # of the solver; None: the scale's
+    seeds: int = 1  # of training and sampling
+
+    def train(self, seed: int = 0) -> Train:
+        """The run. Block diffusion reads every sequence twice, and gets half the steps."""
+        recipe = replace(size(self.corpus, self.scale).recipe, **self.fields, seed=seed)
+        if recipe.method == "bd3lm":
+            steps = max(1, recipe.steps // 2)
+            often = max(1, min(recipe.validate_every, steps // 4))
+            recipe = replace(recipe, steps=steps, warmup=recipe.warmup // 2, validate_every=often)
+        return Train(recipe, self.corpus)
+
+    def sample(self, seed: int = 0) -> Sample:
+        """The samples."""
+        sizes = size(self.corpus, self.scale)
+        choice = replace(self.choice, top_p=sizes.top_p)
+        return Sample(self.train(seed), choice, self.steps or sizes.steps, sizes.n, seed)
+
+    def likelihood(self, seed: int = 0) -> Likelihood:
+        """How well the model predicts held-out data."""
+        return Likelihood(self.train(seed), size(self.corpus, self.scale).rows)
+
+    def jobs(self, *, likelihood: bool = False) -> tuple[Job, ...]:
+        """All that must be done to know the cell's values."""
+        found: list[Job] = []
+        for seed in range(self.seeds):
+            found += measure(self.corpus, self.scale).jobs(self.sample(seed))
+            found += [self.likelihood(seed)] if likelihood else []
+        return tuple(found)
+
+    def values(self, store: Store) -> tuple[Value, ...]:
+        """The measures, over all seeds."""
+        how = measure(self.corpus, self.scale)
+        return over_seeds([how.values(store, self.sample(seed)) for seed in range(self.seeds)])
+
+    def training(self, store: Store) -> tuple[Value, ...]:
+        """Likelihood, and the seconds that training and sampling took: see TRAINING."""
+        bound = store.result(self.likelihood())
+        value = Value(None)
+        if bound is not None:
+            value = Value(bound["result"]["perplexity"], bound["result"]["perplexity_error"], 2)
+        took = [store.result(job) for job in (self.train(), self.sample())]
+        return value, *(Value(None if r is None else r["seconds"], None, 0) for r in took)

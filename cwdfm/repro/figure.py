@@ -1,0 +1,59 @@
+"""Curves of results: one panel a measure, one line a solver; PNG and PDF from one description."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cwdfm.metric.figure import figure_of, solver_styles
+from cwdfm.repro.table import Column, Value
+
+Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
+_DPI = 130
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines by name; a value that is missing leaves a gap."""
+
+    title: str
+    x: str
+    columns: tuple[Column, ...]
+    lines: Mapping[str, Points]
+    level: tuple[Value, ...] = ()  # the data's own values, as a line across
+
+    def draw(self, paths: Sequence[Path]) -> None:
+        """Write the figure into files, in the formats of their names."""
+        panels = len(self.columns)
+        figure = figure_of(3.9 * panels, 3.6)
+        axes = figure.subplots(1, panels, squeeze=False)[0]
+        styles = solver_styles(list(self.lines))
+        for i, (axis, column) in enumerate(zip(axes, self.columns, strict=True)):
+            for name, points in self.lines.items():
+                colour, marker = styles[name]
+                found = [(x, values[i]) for x, values in points if values[i].value is not None]
+                axis.errorbar(
+                    [x for x, _ in found],
+                    [value.value for _, value in found],
+                    yerr=[value.spread or 0.0 for _, value in found],
+                    color=colour,
+                    marker=marker,
+                    markersize=5,
+                    capsize=3,
+                    label=name,
+                )
+            if self.level and self.level[i].value is not None:
+                axis.axhline(self.level[i].value, color="#777777", linestyle=":", label="data")
+            axis.set(xlabel=self.x, ylabel=column.title, xscale="log")
+            ticks = sorted({x for points in self.lines.values() for x, _ in points})
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.minorticks_off()
+            axis.grid(alpha=0.3)
+        axes[0].legend(fontsize="small")
+        figure.suptitle(self.title)
+        for path in paths:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI)
+            part = path.with_name(path.name + ".part")
+            part.write_bytes(buffer.getvalue())
+            part.replace(path)

@@ -1,0 +1,93 @@
+"""What samples are worth, as values of a table: of molecules, or of text."""
+
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cwdfm.repro.job import Job, Store
+from cwdfm.repro.jobs import Corpus, HeldOut, MauveScore, Molecules, Sample, Text
+from cwdfm.repro.scale import JUDGE, Scale, held_out, size
+from cwdfm.repro.table import Column, Value
+
+
+@dataclass(frozen=True)
+class Measure(ABC):
+    """The measures of samples of one kind."""
+
+    scale: Scale
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Column, ...]:
+        """What is measured."""
+
+    @abstractmethod
+    def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
+        """What must be done to know it."""
+
+    @abstractmethod
+    def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
+        """What is known of it: blanks where jobs are not done."""
+
+
+class MoleculeMeasure(Measure):
+    """Valid, unique and novel molecules of a fold."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return Column("valid", True), Column("unique", True), Column("novel", True)
+
+    def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
+        return (Molecules(samples, size("molecules", self.scale).fold_size),)
+
+    def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
+        (job,) = self.jobs(samples)
+        done = store.result(job)
+        if done is None:
+            return (Value(None),) * 3
+        found = [done["result"][name] for name in ("valid", "unique", "novel")]
+        return tuple(Value(each["mean"], each["std"], 1) for each in found)
+
+
+class TextMeasure(Measure):
+    """MAUVE, perplexity under a judge, and entropy."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return Column("MAUVE", True), Column("gen. PPL", False), Column("entropy", True)
+
+    def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
+        judge = JUDGE[self.scale]
+        read = Text(samples, judge)
+        return read, MauveScore(read, Text(held_out("text", self.scale, 1), judge))
+
+    def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
+        read, compared = (store.result(job) for job in self.jobs(samples))
+        mauve = judged = entropy = Value(None)
+        if compared is not None:
+            mauve = Value(compared["result"]["mauve"], compared["result"]["std"], 3)
+        if read is not None:
+            found = read["result"]["perplexity"]["perplexity"]
+            judged = Value(found["value"], found["fold_std"], 1)
+            found = read["result"]["statistics"]["entropy"]
+            entropy = Value(found["value"], found["fold_std"], 2)
+        return mauve, judged, entropy
+
+
+def measure(corpus: Corpus, scale: Scale) -> Measure:
+    """The measures of a corpus."""
+    return (MoleculeMeasure if corpus == "molecules" else TextMeasure)(scale)
+
+
+def over_seeds(found: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+    """The mean over several runs, with the standard deviation between them; of one, its own."""
+    if len(found) == 1:
+        return found[0]
+    values = []
+    for each in zip(*found, strict=True):
+        numbers = [value.value for value in each if value.value is not None]
+        spread = statistics.stdev(numbers) if len(numbers) > 1 else None
+        mean = statistics.fmean(numbers) if numbers else None
+        values.append(Value(mean, spread, each[0].digits))
+    return tuple(values)
