@@ -24,6 +24,7 @@ class Options:
     molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
     text: str | None = None  # corpus of the experiments on text: a prepared folder, a file, a name
     judge: str | None = None  # of text: a causal LM by hub name, a folder or a .gguf file
+    tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
     wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
@@ -44,7 +45,8 @@ def main(arguments: list[str]) -> None:
     left = [job for job in order if store.result(job) is None]
     print(f"{name} at {options.scale} scale: {len(left)} of {len(order)} jobs to do; {plan.cost}")
     with joined(options.device) as device:
-        resources = Resources(device, options.molecules, options.text, options.judge)
+        tests = tuple((test.split("=", 1)[0], test.split("=", 1)[-1]) for test in options.tests)
+        resources = Resources(device, options.molecules, options.text, options.judge, tests)
         outcome = work(store, order, resources, only=options.only, wait=options.wait)
     for path in write(plan, store, options.out, name):
         print(f"written: {path}")

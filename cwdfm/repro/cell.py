@@ -23,6 +23,9 @@ class Cell:
     choice: SolverChoice = field(default_factory=SolverChoice)
     steps: int | None = None  # of the solver; None: the scale's
     seeds: int = 1  # of training and sampling
+    sample_seed: int | None = None  # of sampling, where it shall be another
+    snapshots: tuple[int, ...] = ()  # training steps after which the model is kept too
+    at: int | None = None  # the one of them to look at; None: the end
 
     def train(self, seed: int = 0) -> Train:
         """The run. Block diffusion reads every sequence twice, and gets half the steps."""
@@ -31,13 +34,15 @@ class Cell:
             steps = max(1, recipe.steps // 2)
             often = max(1, min(recipe.validate_every, steps // 4))
             recipe = replace(recipe, steps=steps, warmup=recipe.warmup // 2, validate_every=often)
-        return Train(recipe, self.corpus)
+        return Train(recipe, self.corpus, self.snapshots)
 
     def sample(self, seed: int = 0) -> Sample:
         """The samples."""
         sizes = size(self.corpus, self.scale)
         choice = replace(self.choice, top_p=sizes.top_p)
-        return Sample(self.train(seed), choice, self.steps or sizes.steps, sizes.n, seed)
+        drawn = seed if self.sample_seed is None else self.sample_seed + seed
+        steps = self.steps or sizes.steps
+        return Sample(self.train(seed), choice, steps, sizes.n, drawn, self.at)
 
     def likelihood(self, seed: int = 0) -> Likelihood:
         """How well the model predicts held-out data."""

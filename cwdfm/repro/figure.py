@@ -21,6 +21,7 @@ class Curves:
     columns: tuple[Column, ...]
     lines: Mapping[str, Points]
     level: tuple[Value, ...] = ()  # the data's own values, as a line across
+    log: bool = False  # the scale of x
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
@@ -44,12 +45,13 @@ class Curves:
                 )
             if self.level and self.level[i].value is not None:
                 axis.axhline(self.level[i].value, color="#777777", linestyle=":", label="data")
-            axis.set(xlabel=self.x, ylabel=column.title, xscale="log")
+            axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
             ticks = sorted({x for points in self.lines.values() for x, _ in points})
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()
             axis.grid(alpha=0.3)
-        axes[0].legend(fontsize="small")
+        if len(self.lines) > 1:
+            axes[0].legend(fontsize="small")
         figure.suptitle(self.title)
         for path in paths:
             buffer = io.BytesIO()

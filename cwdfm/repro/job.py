@@ -35,12 +35,20 @@ class Resources:
     molecules: str = "qm9"  # where the corpus of molecules lies, or its name
     text: str | None = None  # where the corpus of text lies, or its name
     judge: str | None = None  # where the judge of text lies, or its name
+    tests: tuple[tuple[str, str], ...] = ()  # names of test corpora, and where they lie
 
     def corpus(self, kind: str) -> str:
         """The place or name of a corpus."""
         found: str | None = getattr(self, kind)
         if found is None:
             raise Unavailable(f"no {kind}; say where the corpus lies by --{kind}")
+        return found
+
+    def test(self, name: str) -> str:
+        """The place or name of a test corpus."""
+        found = dict(self.tests).get(name)
+        if found is None:
+            raise Unavailable(f"no test corpus {name}; say where it lies by --tests {name}=PLACE")
         return found
 
 

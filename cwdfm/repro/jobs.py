@@ -1,18 +1,21 @@
 """The jobs that experiments are made of: train, sample, score, bound."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from cwdfm.analyze import context_analysis, update_statistics
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.errors import InputError
-from cwdfm.generation import fitting_batch, generate
+from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
 from cwdfm.metric import (
     Judge,
@@ -41,13 +44,14 @@ class Train(Job):
 
     recipe: Recipe
     corpus: Corpus
+    snapshots: tuple[int, ...] = ()  # steps after which the model is kept too
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
         tokens = tokens_of(self.corpus, recipe.length, store, resources)
         run = Run(recipe, tokens, place / "run", resources.device)
         run.resume()
-        fit(run)
+        fit(run, [Snapshots(run, self.snapshots, place)])
         if run.step < recipe.steps:
             raise KeyboardInterrupt  # told to stop; a checkpoint is there
         run.averaged().save_pretrained(place / "model")
@@ -68,9 +72,10 @@ class Sample(Job):
     steps: int
     n: int
     seed: int = 0
+    at: int | None = None  # the snapshot to draw from; None: the finished model
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
+        trained = trained_by(self.model, store, resources, self.at)
         half = resources.device.type == "cuda"
         with torch.autocast(resources.device.type, torch.bfloat16, enabled=half):
             out = generate(
@@ -180,22 +185,99 @@ class Likelihood(Job):
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources)
         valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
-        given = torch.arange(trained.length) == 0 if trained.fix_first else None
-        bound = bound_split(
-            trained.method,
+        return _bound(trained, valid, self.rows, self.draws)
+
+
+@dataclass(frozen=True)
+class TestLikelihood(Job):
+    """The same of a corpus that the model was not trained on."""
+
+    model: Train
+    test: str
+    rows: int
+    draws: int = 16
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        where = resources.test(self.test)
+        trained = trained_by(self.model, store, resources)
+        found = load_tokens(where, length=trained.length, tokenizer=trained.tokenizer)
+        store.same(f"test-{self.test}-{trained.length}", found.fingerprint)
+        rows = found.valid if len(found.valid) else found.train
+        return _bound(trained, rows, self.rows, self.draws)
+
+
+class Snapshots:
+    """Keeps the averaged model after some steps."""
+
+    def __init__(self, run: Run, steps: tuple[int, ...], place: Path) -> None:
+        self.run, self.steps, self.place = run, steps, place
+
+    def step(self, step: int) -> None:
+        if step in self.steps:
+            self.run.averaged().save_pretrained(self.place / f"model-{step}")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _bound(trained: Pretrained, rows: NDArray[Any], limit: int, draws: int) -> Result:
+    bound = bound_split(
+        trained.method,
+        trained.model,
+        rows,
+        limit=min(limit, len(rows)),
+        draws=draws,
+        fixed=torch.arange(trained.length) == 0 if trained.fix_first else None,
+        batch_size=min(64, fitting_batch(trained)),
+    )
+    return bound.to_json()
+
+
+def trained_by(job: Train, store: Store, resources: Resources, at: int | None = None) -> Pretrained:
+    """The model that a job trained, on the machine's device."""
+    name = "model" if at is None else f"model-{at}"
+    return load(store.place(job) / name, resources.device)
+
+
+@dataclass(frozen=True)
+class Context(Job):
+    """How hard masked tokens are to predict, by their context."""
+
+    model: Train
+    rows: int
+    draws: int = 4
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
+        rows = torch.from_numpy(valid[: self.rows].astype(np.int64)).to(resources.device)
+        analysis = context_analysis(
             trained.model,
-            valid,
-            limit=min(self.rows, len(valid)),
+            trained.source,
+            trained.schedule,
+            rows,
             draws=self.draws,
-            fixed=given,
             batch_size=min(64, fitting_batch(trained)),
         )
-        return bound.to_json()
+        return analysis.to_json()
 
 
-def trained_by(job: Train, store: Store, resources: Resources) -> Pretrained:
-    """The model that a job trained, on the machine's device."""
-    return load(store.place(job) / "model", resources.device)
+@dataclass(frozen=True)
+class Updates(Job):
+    """How often a solver changes tokens, and changes them back."""
+
+    model: Train
+    choice: SolverChoice
+    steps: int
+    n: int
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        out = generate(trained, self.choice.build(trained.method), n=self.n, steps=self.steps)
+        return update_statistics(out, given(trained)[1]).to_json()
 
 
 def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:

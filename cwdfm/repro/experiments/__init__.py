@@ -1,22 +1,35 @@
 """The paper's tables and figures."""
 
-from cwdfm.repro.experiment import Experiment
-from cwdfm.repro.experiments import baselines, steps, training
+from collections.abc import Iterator
 
-EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment("baselines", "main table: flows beside AR, BD3LM, SEDD, MDLM", baselines.plan),
-        Experiment("losses", "table: CE, NELBO, Bregman, SCE", training.losses),
-        Experiment("paths", "table: mixture and context-weighted path", training.paths),
-        *(
-            Experiment(
-                f"steps-{corpus}-{source}",
-                f"figure: quality against steps, {corpus}, {source} source",
-                steps.plan_of(corpus, source),
-            )
-            for corpus, source in steps.BEST
-        ),
-        Experiment("scales", "table: the scale of the context-weighted path", training.scales),
+from cwdfm.repro.experiment import Experiment
+from cwdfm.repro.experiments import baselines, locality, solvers, training
+
+
+def _all() -> Iterator[Experiment]:
+    yield Experiment("baselines", "main table: AR, BD3LM, SEDD, MDLM and flows", baselines.plan)
+    yield Experiment("losses", "table: CE, NELBO, Bregman, SCE", training.losses)
+    yield Experiment("paths", "table: mixture and context-weighted path", training.paths)
+    yield Experiment("scales", "table: scale of the context-weighted path", training.scales)
+    yield Experiment("perplexity", "table: test perplexity", training.perplexity)
+    yield Experiment("radius", "figure: radius of the loss's weights", training.radius)
+    yield Experiment("dynamics", "figure: quality during training, CE and SCE", training.dynamics)
+    for corpus, source in solvers.BEST:
+        end = f"{corpus}-{source}"
+        told = f"{corpus}, {source} source"
+        yield Experiment(
+            f"steps-{end}", f"figure: quality against steps, {told}", solvers.steps(corpus, source)
+        )
+        yield Experiment(
+            f"sweep-{end}", f"table: solver settings, {told}", solvers.sweep(corpus, source)
+        )
+    yield Experiment(
+        "corrector",
+        "figure: predictor-corrector with and without Neighbor weights",
+        solvers.corrector("text", "uniform"),
     )
-}
+    yield Experiment("context", "figures: entropy and NLL against context", locality.context)
+    yield Experiment("updates", "updates per token and loops", locality.updates)
+
+
+EXPERIMENTS = {experiment.name: experiment for experiment in _all()}

@@ -7,8 +7,9 @@ from typing import Any
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiment import Plan
+from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.job import Store
-from cwdfm.repro.jobs import Corpus
+from cwdfm.repro.jobs import Corpus, TestLikelihood
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import CORPORA, Scale, size
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -16,11 +17,6 @@ from cwdfm.repro.table import Column, Row, Table, Value
 # The solver's weights beside a context-weighted path: those of the path itself.
 CONTEXT = SolverChoice(solver="neighbor", radius=1, scale=1.0)
 EULER = SolverChoice(solver="euler")
-COST = {
-    "smoke": "a minute on one CPU core",
-    "small": "about a minute a run on molecules and two on text, on one H200",
-    "paper": "36 GPU days a run on OpenWebText and 240 GPU minutes on QM9, by the paper's figures",
-}
 
 
 @dataclass(frozen=True)
@@ -163,20 +159,89 @@ def plan_of(
             labels,
             how.columns,
             tuple(rows),
-            paper=paper if text or lines[0].molecules else (),
+            paper=paper,
         )
 
     def plan(scale: Scale) -> Plan:
-        cells = [line.cell(corpus, scale) for corpus in CORPORA for line in lines]
+        corpora = [c for c in CORPORA if c == "text" or lines[0].molecules]
+        cells = [line.cell(corpus, scale) for corpus in corpora for line in lines]
         return Plan(
             jobs=tuple(job for cell in cells for job in cell.jobs()),
-            tables=lambda store: [table(corpus, scale, store) for corpus in CORPORA],
+            tables=lambda store: [table(corpus, scale, store) for corpus in corpora],
             cost=COST[scale],
         )
 
     return plan
 
 
+def radius(scale: Scale) -> Plan:
+    """Radius of the loss's weights, uniform source, text: the paper's ablation of the vicinity."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        found = []
+        for r in RADII[:2] if scale == "smoke" else RADII:
+            fields: dict[str, Any] = {"source": "uniform", "loss": "sce", "masked_only": False}
+            cell = Cell("text", scale, fields | {"loss_radius": r}, EULER)
+            found.append(Entry((str(r),), cell, "SCE", r))
+        return found
+
+    return grid("Radius of the loss's weights, text", ("radius",), entries, x="radius")(scale)
+
+
+def dynamics(scale: Scale) -> Plan:
+    """Quality on the way, cross-entropy against its scaled form; uniform source, text."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        steps = size("text", scale).recipe.steps
+        looks = tuple(steps * k // 4 for k in (1, 2, 3))
+        found = []
+        for name, loss in (("CE", "ce"), ("SCE", "sce")):
+            fields: dict[str, Any] = {"source": "uniform", "loss": loss, "masked_only": False}
+            for at in (*looks, None):
+                cell = Cell("text", scale, fields, EULER, snapshots=looks, at=at)
+                found.append(Entry((name, str(at or steps)), cell, name, at or steps))
+        return found
+
+    title = "Quality during training, text"
+    return grid(title, ("loss", "step"), entries, x="training steps")(scale)
+
+
+RADII = (1, 2, 3, 5, 8)
+
 losses = plan_of("Loss functions", ("source", "loss"), LOSSES)
 paths = plan_of("Mixture and context path", ("source", "path"), PATHS)
 scales = plan_of("Scale of the context path", ("source", "scale"), SCALES)
+
+
+TESTS = {
+    ("DFM", "uniform"): (63.38, 84.33, 48.20),
+    ("DFM + SCE", "uniform"): (91.53, 133.25, 72.90),
+    ("DFM", "mask"): (45.33, 57.88, 35.00),
+    ("DFM + SCE", "mask"): (45.27, 59.59, 34.80),
+}
+TEST_CORPORA = ("wikitext-103", "lambada", "fineweb-edu")
+
+
+def perplexity(scale: Scale) -> Plan:
+    """Bounds on the perplexity of corpora that the models were not trained on."""
+
+    def job(name: str, source: str, test: str) -> TestLikelihood:
+        loss = "sce" if "SCE" in name else "ce"
+        fields = _loss(source, loss, (), ()).fields
+        return TestLikelihood(Cell("text", scale, fields).train(), test, size("text", scale).rows)
+
+    def tables(store: Store) -> list[Table]:
+        rows = []
+        for (name, source), paper in TESTS.items():
+            values = []
+            for test in TEST_CORPORA:
+                done = store.result(job(name, source, test))
+                found = {} if done is None else done["result"]
+                values.append(Value(found.get("perplexity"), found.get("perplexity_error"), 2))
+            theirs = tuple(Value(value, None, 2) for value in paper)
+            rows.append(Row((name, source), tuple(values), theirs))
+        columns = tuple(Column(f"{test}, at most", False) for test in TEST_CORPORA)
+        return [Table("Test perplexity", ("model", "source"), columns, tuple(rows), columns)]
+
+    jobs = [job(*key, test) for key in TESTS for test in TEST_CORPORA]
+    return Plan(tuple(jobs), tables, COST[scale])

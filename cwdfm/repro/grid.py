@@ -1,0 +1,76 @@
+"""Experiments that are a list of cells: a table with a row each, and curves where one varies."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cwdfm.repro.cell import Cell
+from cwdfm.repro.experiment import Plan
+from cwdfm.repro.figure import Curves
+from cwdfm.repro.job import Store
+from cwdfm.repro.measure import measure
+from cwdfm.repro.scale import Scale, held_out
+from cwdfm.repro.table import Row, Table, Value
+
+COST = {
+    "smoke": "a minute on one CPU core",
+    "small": "about a minute a run on molecules and two on text, on one H200",
+    "paper": "36 GPU days a run on OpenWebText and 240 GPU minutes on QM9, by the paper's figures",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table, and a point of a curve."""
+
+    labels: tuple[str, ...]
+    cell: Cell
+    line: str = ""  # which curve it is a point of
+    x: float = 0.0
+    paper: tuple[Value, ...] = ()
+
+
+def grid(
+    title: str,
+    labels: tuple[str, ...],
+    entries: Callable[[Scale], Sequence[Entry]],
+    *,
+    x: str | None = None,
+    log: bool = False,
+) -> Callable[[Scale], Plan]:
+    """The plan of such an experiment; all cells are of one corpus. With `x` there are curves."""
+
+    def tables(scale: Scale, store: Store) -> list[Table]:
+        found = entries(scale)
+        corpus = found[0].cell.corpus
+        how = measure(corpus, scale)
+        rows = [Row(entry.labels, entry.cell.values(store), entry.paper) for entry in found]
+        data = ("data", *[""] * (len(labels) - 1))
+        rows.append(Row(data, how.values(store, held_out(corpus, scale, 0))))
+        paper = how.columns if any(entry.paper for entry in found) else ()
+        return [Table(title, labels, how.columns, tuple(rows), paper=paper)]
+
+    def figures(scale: Scale, store: Store) -> list[Curves]:
+        if x is None:
+            return []
+        found = entries(scale)
+        corpus = found[0].cell.corpus
+        how = measure(corpus, scale)
+        lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
+        for entry in found:
+            lines.setdefault(entry.line, []).append((entry.x, entry.cell.values(store)))
+        level = how.values(store, held_out(corpus, scale, 0))
+        return [Curves(title, x, how.columns, lines, level, log=log)]
+
+    def plan(scale: Scale) -> Plan:
+        found = entries(scale)
+        corpus = found[0].cell.corpus
+        jobs = [job for entry in found for job in entry.cell.jobs()]
+        jobs += measure(corpus, scale).jobs(held_out(corpus, scale, 0))
+        return Plan(
+            jobs=tuple(jobs),
+            tables=lambda store: tables(scale, store),
+            figures=lambda store: figures(scale, store),
+            cost=COST[scale],
+        )
+
+    return plan
