@@ -12,6 +12,7 @@ import cwdfm
 from cwdfm.cli import perplexity, sample
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.method import BlockObjective
 from cwdfm.method.choice import BUILD, OWN, SolverChoice
 from cwdfm.pretrained import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
@@ -20,7 +21,7 @@ from cwdfm.train.methods import METHODS
 from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
-from cwdfm.train.validate import validate
+from cwdfm.train.validate import validate, validation_loss
 
 pytest.importorskip("tyro")
 pytest.importorskip("rdkit")
@@ -153,3 +154,18 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
 def test_what_needs_a_flow_says_so(models: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"needs a discrete flow.*trained as Autoregressive"):
         _ = cwdfm.load(models / "ar").source
+
+
+def test_validation_losses_of_a_run_compare_whatever_the_clipping(tmp_path: Path) -> None:
+    """BD3LM's ranges change what training minimises, not what validations show."""
+    run = Run(recipe("bd3lm"), tokens(), tmp_path, torch.device("cpu"))
+    before = validation_loss(run, run.averaged())
+    objective = run.objective
+    assert isinstance(objective, BlockObjective)
+    run.objective = replace(objective, low=0.4, high=0.6)
+    assert validation_loss(run, run.averaged()) == before
+    index = torch.arange(8)
+    t, x_1 = torch.linspace(0.05, 0.95, 8), run.valid_rows.at(index)
+    clipped = run.loss(run.model, x_1, t, step=0, index=index)
+    whole = run.loss(run.model, x_1, t, step=0, index=index, held_out=True)
+    assert not torch.equal(clipped, whole)

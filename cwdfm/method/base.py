@@ -100,6 +100,11 @@ class Objective(ABC):
         """The largest weight of a token's cross-entropy: beyond ten times that, a run diverged."""
         return 1.0
 
+    @property
+    def held_out(self) -> "Objective":
+        """What validations measure: the same throughout a run, whatever `adapted` changes."""
+        return self
+
     def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> "Objective":
         """The objective to go on with after a validation, and a look at held-out sequences."""
         return self

@@ -105,18 +105,21 @@ class Run:
         self.step += 1
         return mean_over_all(torch.stack(losses).mean())
 
-    def loss(self, forward: Forward, x_1: Tensor, t: Tensor, *, step: int, index: Tensor) -> Tensor:
-        """The objective's loss of sequences x_1 [B, N] at times t [B]."""
+    def loss(
+        self,
+        forward: Forward,
+        x_1: Tensor,
+        t: Tensor,
+        *,
+        step: int,
+        index: Tensor,
+        held_out: bool = False,
+    ) -> Tensor:
+        """The objective's loss of sequences x_1 [B, N] at times t [B]; or what validations show."""
+        objective = self.objective.held_out if held_out else self.objective
+        seed, fixed = self.recipe.seed, self.fixed(x_1)
         with self.precision():
-            return self.objective(
-                forward,
-                x_1,
-                t,
-                seed=self.recipe.seed,
-                step=step,
-                index=index,
-                fixed=self.fixed(x_1),
-            )
+            return objective(forward, x_1, t, seed=seed, step=step, index=index, fixed=fixed)
 
     def precision(self) -> torch.autocast:
         """Matrix products in the recipe's precision, for a while."""

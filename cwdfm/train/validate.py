@@ -53,7 +53,8 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
     for index in torch.arange(n).split(CHUNK):
         t = stratified_times(run.recipe.seed, 0, index, n).float().to(run.device)
         x_1 = run.valid_rows.at(index)
-        loss = run.loss(trained.model, x_1, t, step=STEP, index=index.to(run.device))
+        place = index.to(run.device)
+        loss = run.loss(trained.model, x_1, t, step=STEP, index=place, held_out=True)
         total += float(loss) * len(index)
     return total / n
 
