@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"generation", "report"},
     {"train"},
     {"repro"},
+    {"bench"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, repro, sample, train
+from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro, sample, train
 from cwdfm.errors import InputError
 from cwdfm.train.loop import Diverged
 
@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "perplexity": (perplexity.main, "bound a model's perplexity on data it has not seen"),
     "analyze": (analyze.main, "what models and solvers do: context, updates"),
     "repro": (repro.main, "make a table or figure of the paper, from nothing"),
+    "bench": (bench.main, "time the library on this machine, beside the machine's ceilings"),
     "demo": (demo.main, "sample the models in the box and write a report: about 3 minutes"),
 }
 

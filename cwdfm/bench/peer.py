@@ -1,0 +1,98 @@
+"""The other way: flow_matching's path and solver around the same transformer.
+
+The package is CC BY-NC and no dependency: it is imported here alone, where it is installed, to be
+compared with. Its users keep the logits of all tokens in memory, for the loss and for each step.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cwdfm.method.base import Forward, Objective
+from cwdfm.model.protocol import Model
+from cwdfm.source import MaskSource, Source
+
+NAME = "flow_matching"
+POWER = 2.0  # kappa = t^2
+_REVEALED = -100  # the target that F.cross_entropy leaves out
+
+
+class NotInstalled(Exception):
+    """The peer is not here."""
+
+
+def version() -> str | None:
+    """The installed version; None without."""
+    if find_spec(NAME) is None:
+        return None
+    try:
+        return metadata.version(NAME)
+    except metadata.PackageNotFoundError:  # a copy of the code alone
+        return "unknown"
+
+
+def mixture_path() -> Any:
+    """Its path with kappa = t^2."""
+    paths, schedulers = _load("path"), _load("path.scheduler")
+    return paths.MixtureDiscreteProbPath(schedulers.PolynomialConvexScheduler(n=POWER))
+
+
+@dataclass(frozen=True)
+class PeerObjective(Objective):
+    """Its corruption, and F.cross_entropy of the logits of all tokens or of masked ones.
+
+    Noise comes from PyTorch's own generator, as its users draw it.
+    """
+
+    path: Any
+    source: Source
+    masked_only: bool
+
+    def __call__(
+        self,
+        forward: Forward,
+        x_1: Tensor,
+        t: Tensor,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor,
+        fixed: Tensor,
+    ) -> Tensor:
+        if isinstance(self.source, MaskSource):
+            x_0 = torch.full_like(x_1, self.source.mask_id)
+        else:
+            x_0 = torch.randint_like(x_1, self.source.vocab_size)
+        x_t = self.path.sample(x_0=x_0, x_1=x_1, t=t).x_t
+        target = torch.where(x_t == x_0, x_1, _REVEALED) if self.masked_only else x_1
+        return forward(x_t, t, partial(_cross_entropy, target))
+
+
+def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor:
+    logits: Tensor = readout(hidden)
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=_REVEALED)
+
+
+def walk(model: Model, source: Source, noise: Tensor, grid: Tensor) -> Tensor:
+    """Its Euler solver along a grid of times, float64 draws; the last step is its cheapest."""
+    solver = _load("solver").MixtureDiscreteEulerSolver(
+        lambda x, t: model(x, t).float().softmax(-1),
+        mixture_path(),
+        vocabulary_size=source.num_tokens,
+    )
+    tokens: Tensor = solver.sample(
+        x_init=noise, step_size=None, time_grid=grid, dtype_categorical=torch.float64
+    )
+    return tokens
+
+
+def _load(part: str) -> Any:
+    if version() is None:
+        raise NotInstalled(f"not installed: {NAME}")
+    return import_module(f"{NAME}.{part}")
