@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import torch
@@ -244,3 +245,12 @@ class Process:
             for i, x in enumerate(self.states[k] if chance > 0 else ()):
                 end -= chance * math.log(self.token_law(s[k, i], x, low, low)[x_1[i]])
         return float(start + area + end)
+
+
+# Settings of SEDD's noise; also such as end early, where the start is a good part of everything.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "loglinear": {"noise": "loglinear"},
+    "geometric": {"noise": "geometric"},
+    "loglinear-short": {"noise": "loglinear", "epsilon": 0.3},
+    "geometric-short": {"noise": "geometric", "sigma_max": 1.0},
+}

@@ -715,7 +715,9 @@ def test_refusals() -> None:
         BlockDiffusion(cwdfm.UniformSource(7), LINEAR, 4)  # type: ignore[arg-type]
     with refused("block must be an integer >= 1, got 0"):
         BlockDiffusion(source, LINEAR, 0)
-    with refused(r"10 tokens does not divide into blocks of 4: cut or pad it to 8 or 12"):
+    with refused(
+        r"10 tokens does not divide into blocks of 4: cut or pad it to a multiple, such as 12"
+    ):
         way.draw(model, None, replace(asked, shape=(2, 10)))
     with refused("10 tokens does not divide"):
         way.likelihood(model, tokens(2, 10))

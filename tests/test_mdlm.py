@@ -131,13 +131,25 @@ def test_nothing_is_computed_where_nothing_changes() -> None:
     assert len(calls) == int(out.evaluations[0]) <= 3
 
 
-@pytest.mark.parametrize("weight", [cwdfm.Neighbor(1, 2.0), cwdfm.Entropy(2.0)])
+@pytest.mark.parametrize("weight", [cwdfm.Neighbor(1, 2.0), cwdfm.Entropy(30.0)])
 def test_context_weights_apply(weight: cwdfm.Weight) -> None:
     asked = task()
     assert isinstance(asked.method, Flow)
     model = network(asked)
     solver = cwdfm.Euler(weight=weight, hazard="integrated")
-    out = cwdfm.sample(
-        model, asked.method.source, asked.method.schedule, solver, shape=(3, 9), steps=6, seed=1
-    )
-    assert int(out.tokens.max()) < VOCAB
+    seen: list[torch.Tensor] = []
+    plain = cwdfm.Euler(hazard="integrated")
+    for each in (solver, plain):
+        out = cwdfm.sample(
+            model,
+            asked.method.source,
+            asked.method.schedule,
+            each,
+            shape=(30, 9),
+            steps=6,
+            seed=1,
+            callback=lambda state, _: seen.append(state.tokens != VOCAB),
+        )
+        assert int(out.tokens.max()) < VOCAB
+    # The same clocks, and other rates: tokens appear at other times.
+    assert any(not torch.equal(a, b) for a, b in zip(seen[:6], seen[6:], strict=True))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.cli import perplexity, sample
+from cwdfm.cli import perplexity, sample, train
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.method import BlockObjective
@@ -89,7 +89,9 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights(
     first = Run(recipe(case), tokens(), tmp_path, torch.device("cpu"))
     while first.step < 2:
         first.losses.append(first.train_step())
+    before = first.objective
     validate(first)  # where BD3LM looks for its clipping
+    assert (first.objective != before) == (case == "bd3lm")
     first.losses.clear()
     first.save()
     again = trained(case, tmp_path)
@@ -149,6 +151,64 @@ def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: P
 def test_blocks_that_do_not_fit_are_refused() -> None:
     with pytest.raises(cwdfm.InputError, match="multiple of its block, got length 16 and block 5"):
         build(replace(recipe("bd3lm"), block=5), TOKENIZER.vocab_size)
+
+
+@pytest.mark.parametrize("case", ["bd3lm", "ar"])
+def test_functions_of_flows_refuse_other_networks(case: str, models: Path) -> None:
+    model, source = cwdfm.load(models / case).model, cwdfm.MaskSource(TOKENIZER.vocab_size)
+    with pytest.raises(cwdfm.InputError, match=r"full attention.*use cwdfm\.generate"):
+        cwdfm.sample(model, source, cwdfm.Linear(), cwdfm.Euler(), shape=(2, LENGTH), steps=2)
+    with pytest.raises(cwdfm.InputError, match="full attention"):
+        cwdfm.elbo(model, source, cwdfm.Linear(), torch.zeros(2, LENGTH, dtype=torch.int64))
+
+
+def test_flags_that_a_trained_model_settles_otherwise_are_refused(
+    models: Path, tmp_path: Path
+) -> None:
+    prepared = tmp_path / "chains.npz"
+    tokens().save(prepared)
+    flags = ["--init", str(models / "bd3lm"), "--data", str(prepared), "--steps", "1"]
+    for more, message in (
+        (["--block", "8"], "--block 8 was asked for, .* has 4"),
+        (["--method", "ar"], "--method ar was asked for, .* has bd3lm"),
+    ):
+        with pytest.raises(cwdfm.InputError, match=message):
+            train.main(["finetune", *flags, *more, "--out", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (SolverChoice(solver="first-hitting", corrector=1.0), "first-hitting solver has no corr"),
+        (SolverChoice(solver="ancestral", corrector=1.0), "ancestral solver has no corrector"),
+    ],
+)
+def test_settings_that_a_solver_does_not_have_are_refused(
+    choice: SolverChoice, message: str
+) -> None:
+    with pytest.raises(cwdfm.InputError, match=message):
+        choice.check()
+
+
+def test_stop_is_for_blocks(models: Path) -> None:
+    with pytest.raises(cwdfm.InputError, match="--stop is for bd3lm"):
+        SolverChoice(stop=True).build(cwdfm.load(models / "ar").method, 1)
+
+
+def test_steps_are_those_that_are_taken(models: Path, tmp_path: Path) -> None:
+    for case, steps in (("ar", LENGTH), ("bd3lm", LENGTH // 4), ("mdlm", 2)):
+        out = tmp_path / f"{case}.jsonl"
+        sample.main([str(models / case), "--n", "2", "--steps", "2", "--out", str(out)])
+        assert read_samples(out).options["steps"] == steps
+
+
+def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Path) -> None:
+    flags = ["--n", "2", "--steps", "4", "--solver", "neighbor", "--radius", "12"]
+    with pytest.raises(cwdfm.InputError, match="overlap"):
+        sample.main([str(models / "mdlm"), *flags, "--out", str(tmp_path / "a.jsonl")])
+    cut = [*flags, "--boundary", "cut", "--out", str(tmp_path / "b.jsonl")]
+    sample.main([str(models / "mdlm"), *cut])
 
 
 def test_what_needs_a_flow_says_so(models: Path) -> None:

@@ -24,7 +24,7 @@ from cwdfm.model.presets import preset
 from cwdfm.path import MixturePath
 from cwdfm.times import stratified_times
 from tests.exact import correlated_target
-from tests.exact_score import ExactScore, Model, Process, flawed, rate_matrix
+from tests.exact_score import SETTINGS, ExactScore, Model, Process, flawed, rate_matrix
 from tests.models import SmallModel, SmallSplitModel
 
 GRAPHS = ["absorb", "uniform"]
@@ -200,12 +200,12 @@ def test_the_loss_is_least_at_the_true_score(graph: str) -> None:
     assert least == pytest.approx(brute, rel=1e-6)  # whose network is told a float32
 
 
-@pytest.mark.parametrize("noise", ["loglinear", "geometric"])
+@pytest.mark.parametrize("noise", SETTINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("exact", [True, False], ids=["true score", "flawed network"])
 def test_bound_against_quadrature(graph: str, noise: str, exact: bool) -> None:
-    """Within 5 standard errors: a false alarm in 2 million, for each of 8."""
-    method = SEDD(3, graph, noise)  # type: ignore[arg-type]
+    """Within 5 standard errors: a false alarm in 2 million, for each of 16."""
+    method = SEDD(3, graph, **SETTINGS[noise])  # type: ignore[arg-type]
     model = network(graph, exact)
     x_1 = (2, 1)
     truth = Process(model, 3, 2, graph == "absorb").bound(x_1, *ends(method))

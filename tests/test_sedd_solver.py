@@ -15,7 +15,7 @@ from cwdfm.method.sedd import SEDD, Analytic, ScoreEuler
 from cwdfm.method.sedd.method import score_grid
 from cwdfm.method.sedd.solver import ScoreSolver
 from tests.exact import Array, correlated_target
-from tests.exact_score import ExactScore, Model, Process, flawed
+from tests.exact_score import SETTINGS, ExactScore, Model, Process, flawed
 from tests.models import SmallModel, SmallSplitModel
 from tests.stats import assert_differs, assert_follows, histogram
 
@@ -37,7 +37,7 @@ def draw(method: SEDD, model: Any, solver: Any, n: int, steps: int, **asked: Any
     return method.draw(model, solver, Draw((n, 2), steps, **asked)).tokens
 
 
-@pytest.mark.parametrize("noise", ["loglinear", "geometric"])
+@pytest.mark.parametrize("noise", SETTINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("solver", SOLVERS, ids=type)
 @pytest.mark.parametrize("exact", [True, False], ids=["true score", "flawed network"])
@@ -49,7 +49,7 @@ def test_draws_follow_the_exact_chain(
     exact: bool,
     steps: int,
 ) -> None:
-    method = SEDD(3, graph, noise)
+    method = SEDD(3, graph, **SETTINGS[noise])
     score = ExactScore(TARGET, graph == "absorb")
     model = score if exact else flawed(score, graph == "absorb")
     found = histogram(draw(method, model, solver, 20_000, steps, seed=1), 3)

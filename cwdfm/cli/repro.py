@@ -22,7 +22,7 @@ class Options:
     out: Path  # folder for the jobs and for the tables made of them
     scale: Scale = "smoke"  # smoke: minutes on a CPU; small: one GPU; paper: the paper's own
     molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
-    text: str | None = None  # corpus of the experiments on text: a prepared folder, a file, a name
+    text: str | None = None  # corpus of text: a prepared folder, a file, a name; smoke has its own
     judge: str | None = None  # of text: a causal LM by hub name, a folder or a .gguf file
     tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
@@ -42,11 +42,15 @@ def main(arguments: list[str]) -> None:
     options = parse(f"repro {name}", arguments[1:], lambda missing: Options(missing))
     plan, store = EXPERIMENTS[name].plan(options.scale), Store(options.out / "jobs")
     order = in_order(plan.jobs)
+    kinds = sorted({job.kind for job in order})
+    if wrong := sorted(set(options.only) - set(kinds)):
+        raise InputError(f"--only {' '.join(wrong)}: no such jobs; {name} has {', '.join(kinds)}")
     left = [job for job in order if store.result(job) is None]
     print(f"{name} at {options.scale} scale: {len(left)} of {len(order)} jobs to do; {plan.cost}")
     with joined(options.device) as device:
         tests = tuple((test.split("=", 1)[0], test.split("=", 1)[-1]) for test in options.tests)
-        resources = Resources(device, options.molecules, options.text, options.judge, tests)
+        text = options.text or ("python-topics" if options.scale == "smoke" else None)
+        resources = Resources(device, options.molecules, text, options.judge, tests)
         outcome = work(store, order, resources, only=options.only, wait=options.wait)
     for path in write(plan, store, options.out, name):
         print(f"written: {path}")

@@ -1,7 +1,7 @@
 """`cwdfm sample MODEL --out FILE`: draw sequences from a trained model."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import SampleFile, check_format, write_samples
+from cwdfm.solver import EntropyBound, FirstHitting
 from cwdfm.weight import Neighbor
 
 
@@ -33,14 +34,14 @@ class Options(SolverChoice):
     model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
     out: Path  # .jsonl (tokens, text, provenance), .csv, or .smi / .txt (one text a line)
     n: int = 1024  # how many samples
-    steps: int = 64  # of the solver
+    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token
     seed: int = 0  # of all randomness
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
     length: int | None = None  # tokens a sample; None for the model's own
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
     template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
-    compile: bool = False  # torch.compile the model: some seconds first, faster steps on a GPU
+    compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
@@ -55,6 +56,8 @@ def main(arguments: list[str]) -> None:
     with joined(options.device) as device:
         trained = load(options.model, device)
         options = options.resolved(trained.method)
+        steps = trained.method.steps(options.steps, options.length or trained.length)
+        options = replace(options, steps=steps)
         check_given(trained, options)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
@@ -107,8 +110,15 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"the model has learned {positions} positions, asked for are {length} tokens; give a "
             f"--length of at most {positions}"
         )
-    if options.solver == "neighbor":  # a window must fit, and the folder stay clean if not
-        Neighbor(options.radius, options.scale)(torch.zeros(1, length, dtype=torch.bool))
+    solver = options.build(trained.method, trained.tokenizer.eos_id)
+    weight = getattr(solver, "weight", None)
+    if isinstance(weight, Neighbor):  # a window must fit, and the folder stay clean if not
+        weight(torch.zeros(1, length, dtype=torch.bool))
+    if isinstance(solver, FirstHitting | EntropyBound) and options.steps < length:
+        print(
+            f"note: {options.solver} takes up to a step a token; in {options.steps} steps the last "
+            f"one draws all that is left of {length} at once. Give --steps {length}"
+        )
 
 
 def settings(options: Options) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.train.listen import Listener, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import fit
-from cwdfm.train.recipe import Recipe, continued
+from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     with joined(options.device) as device:
         try:
-            run = prepare(options, device)
+            run = prepare(name, options, device)
         except InputError:
             if fresh and rank() == 0:
                 with suppress(OSError):  # it holds something after all
@@ -73,17 +73,29 @@ def main(arguments: list[str]) -> None:
             say(f"written: {options.out / 'model'}")
 
 
-def prepare(options: Options, device: torch.device) -> Run:
-    """The run, its data read."""
+def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
+    """Refuse what was asked for and what the model to go on from settles otherwise."""
+    for field in fields(Recipe):
+        values = [getattr(recipe, field.name) for recipe in (asked, default, settled)]
+        if values[0] != values[1] and values[0] != values[2]:
+            raise InputError(
+                f"--{field.name.replace('_', '-')} {values[0]} was asked for, and the model to go "
+                f"on from has {values[2]}; leave it out, or train from the beginning"
+            )
+
+
+def prepare(name: str, options: Options, device: torch.device) -> Run:
+    """The run of a named recipe, its data read."""
     recipe, init = options.recipe, None
     if recipe.init is not None:
         init = load(recipe.init)
+        check_settled(recipe, RECIPES[name](), continued(recipe, init))
         recipe = continued(recipe, init)
         say(
-            f"from {recipe.init}: its network and vocabulary, {recipe.source} source, kappa = "
-            f"t^{recipe.power:g}, length {recipe.length}"
-            f"{', the first token given' if recipe.fix_first else ''}"
+            f"from {recipe.init}: its network and vocabulary, {init.method}, length "
+            f"{recipe.length}{', the first token given' if recipe.fix_first else ''}"
         )
+    build(recipe, 2)  # what does not fit together is refused before any data are read
     tokens = read(recipe, init)
     say(tokens.summary())
     return Run(recipe, tokens, options.out, device, init=init, card={"training": provenance()})

@@ -26,7 +26,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_instance, check_integer, check_mask, check_tokens
 from cwdfm.loss.base import token_log_prob
 from cwdfm.loss.bregman import rate_divergence
-from cwdfm.model.predict import evaluating, model_device, predict_rows
+from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.random import Purpose, sample_index, uniform
@@ -79,6 +79,7 @@ def elbo(
     `index` [B] numbers the sequences, so that a part of a data set gives what the whole gives for
     it. The result does not depend on `batch_size`.
     """
+    check_flow_network(model)
     check_tokens("x_1", x_1, source.vocab_size)
     check_integer("batch_size", batch_size)
     check_integer("draws", draws, 2)  # for a standard error

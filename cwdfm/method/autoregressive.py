@@ -46,10 +46,14 @@ class Autoregressive(Method):
     def network(self, config: DiTConfig) -> DiTConfig:
         return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")
 
+    def steps(self, asked: int, length: int) -> int:
+        """One for each token, whatever was asked for."""
+        return length
+
     def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
         if not isinstance(solver, LeftToRight | None):
             reason = "its order is fixed, left to right, and there is no rate to step or to weigh"
-            refuse_solver(self, solver, "LeftToRight()", reason)
+            refuse_solver(self, solver, "LeftToRight() (--solver left-to-right)", reason)
         walk: LeftToRight = solver or LeftToRight()
         return walk.sample(model, self.vocab_size, asked)
 

@@ -9,7 +9,7 @@ differs in the method alone.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from cwdfm.errors import InputError
 from cwdfm.loss import Bound
 from cwdfm.model.dit import DiTConfig, Read
 from cwdfm.solver import Samples
+from cwdfm.solver.sample import Callback
 from cwdfm.times import Spacing
 
 # The network as the trainer calls it: input [B, M], times [B], and what to make of its last hidden
@@ -53,6 +54,10 @@ class Method(ABC):
     def network(self, config: DiTConfig) -> DiTConfig:
         """The shape that the method needs of a transformer of a given size."""
         return replace(config, num_tokens=self.num_tokens)
+
+    def steps(self, asked: int, length: int) -> int:
+        """How many steps a sequence takes, of those asked for."""
+        return asked
 
     @abstractmethod
     def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
@@ -109,17 +114,25 @@ class Objective(ABC):
         """The objective to go on with after a validation, and a look at held-out sequences."""
         return self
 
-    def state(self) -> dict[str, Any]:
-        """What `adapted` has changed, as JSON: checkpoints keep it."""
+    def state(self) -> dict[str, float]:
+        """What `adapted` has changed, numbers by name: checkpoints keep it, records show it."""
         return {}
 
-    def restored(self, state: dict[str, Any]) -> "Objective":
+    def restored(self, state: dict[str, float]) -> "Objective":
         """The objective as it was when `state` was written."""
         return self
 
 
+def each_step(tick: Tick | None) -> Callback | None:
+    """What `cwdfm.sample` calls after a step, to tell of it."""
+    return None if tick is None else lambda state, _: tick(len(state.index))
+
+
 def refuse_solver(method: Method, solver: Any, allowed: str, reason: str) -> None:
     """The message for a solver that the method cannot follow."""
+    name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
+    weight = getattr(solver, "weight", None)
+    with_weight = "" if weight is None else f" with {weight}"
     raise InputError(
-        f"{solver!r} cannot sample from {type(method).__name__}: {reason}; use {allowed}"
+        f"{name}{with_weight} cannot sample from {type(method).__name__}: {reason}; use {allowed}"
     )

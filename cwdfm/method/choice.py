@@ -51,6 +51,11 @@ class SolverChoice:
     def check(self) -> None:
         """Refuse settings that no solver takes, before there is a model."""
         BUILD["euler" if self.solver == "auto" else self.solver](self)
+        if self.corrector and self.solver not in ("auto", "euler", "neighbor", "entropy"):
+            raise InputError(
+                f"the {self.solver} solver has no corrector; use --solver euler, neighbor or "
+                f"entropy with one, or leave --corrector out"
+            )
 
     def resolved(self, method: Method) -> Self:
         """The choice with the method's own solver in the place of "auto"."""
@@ -63,6 +68,11 @@ class SolverChoice:
         """
         chosen = self.resolved(method)
         if not isinstance(method, BlockDiffusion):
+            if self.stop:
+                raise InputError(
+                    "--stop is for bd3lm, which goes from block to block; other samples have all "
+                    "of their length, and are cut at the end token when they are read"
+                )
             return BUILD[chosen.solver](chosen)
         solver = BUILD[chosen.solver](replace(chosen, boundary="cut"))
         if not isinstance(solver, Solver):
@@ -85,9 +95,7 @@ def _neighbor(choice: SolverChoice) -> Neighbor:
 
 
 def _ancestral(choice: SolverChoice) -> Euler:
-    if choice.corrector:
-        raise InputError("the ancestral solver has no corrector; use --solver euler with one")
-    return _euler(replace(choice, hazard="integrated"))
+    return _euler(replace(choice, hazard="integrated", corrector=0.0))
 
 
 def _top_k(score: Literal["confidence", "margin", "entropy"]) -> Callable[[SolverChoice], TopK]:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Draw, Forward, Method, Objective, refuse_solver
+from cwdfm.method.base import Draw, Forward, Method, Objective, each_step, refuse_solver
 from cwdfm.method.without import Without
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
-from cwdfm.solver import Euler, Info, Samples, Solver, State, sample
+from cwdfm.solver import Euler, Samples, Solver, sample
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -37,13 +37,8 @@ class Flow(Method):
     def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
-            refuse_solver(self, solver, "Euler(), or another Solver", "it steps no flow")
-        tick = asked.tick
-
-        def callback(state: State, _: Info) -> None:
-            if tick is not None:
-                tick(len(state.index))
-
+            reason = "it does not step a flow, whose network gives probabilities of data tokens"
+            refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
         return sample(
             Without(model, asked.without) if asked.without else model,
             self.source,
@@ -57,7 +52,7 @@ class Flow(Method):
             fixed=asked.fixed,
             index=asked.index,
             batch_size=asked.batch_size,
-            callback=callback,
+            callback=each_step(asked.tick),
         )
 
     def likelihood(

@@ -7,7 +7,7 @@ Shapes: B batch, N length, M = N + 1: the start token, then the sequence.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -77,7 +77,7 @@ class LeftToRight:
         if bool(fixed_BN.all()):
             raise InputError("all positions are fixed: nothing is left to sample; unfix some")
         tokens_BN = torch.where(fixed_BN, prompt_BN, ids.mask_id)
-        with evaluating(model), _eager() if self.cached else nullcontext():
+        with evaluating(model), model.uncompiled() if isinstance(model, DiT) else nullcontext():
             if not self.cached:
                 check_split(model, tokens_BN[:1], 0.0)
             parts = [
@@ -207,12 +207,6 @@ def check_network(model: nn.Module, length: int) -> None:
             f"this model has learned {model.config.positions} positions and was asked for "
             f"sequences of {length}; ask for shorter ones, or train with positions=0"
         )
-
-
-def _eager() -> AbstractContextManager[object]:
-    """Compiled blocks run as they were written: behind a cache each token is another graph."""
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def _proportional(asked: Draw, batch: int, length: int) -> Callable[[int], None]:

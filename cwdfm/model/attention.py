@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -126,10 +125,6 @@ class Behind(Attention):
     def _mix(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.cache.joined(layer, k, v)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-
-    def select(self, rows_B: Tensor) -> Self:
-        """The same for some of the sequences."""
-        return type(self)(self.cache.select(rows_B), self.causal)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

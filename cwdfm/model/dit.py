@@ -9,6 +9,7 @@ Shapes: B batch, N length, D width, H heads, C conditioning width.
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,6 +118,14 @@ class DiT(nn.Module):
             return
         for block in self.blocks:
             block.forward = torch.compile(block.forward)
+
+    def uncompiled(self) -> AbstractContextManager[object]:
+        """Run what was compiled as it was written: behind a cache, each call is another graph."""
+        compiled = "trunk" in vars(self) or any("forward" in vars(b) for b in self.blocks)
+        stance: AbstractContextManager[object] = (
+            torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        )
+        return stance
 
     def trunk(self, x_t: Tensor, t: Tensor, attention: Attention | None = None) -> Tensor:
         """Hidden vectors [B, N, D], the final norm and its modulation included.

@@ -21,6 +21,18 @@ from cwdfm.source import Source
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
 
 
+def check_flow_network(model: object) -> None:
+    """Refuse a transformer that was built for another method: it would answer, with nonsense."""
+    config = getattr(model, "config", None)
+    kind = getattr(config, "attention", "full")
+    if kind in ("causal", "block"):
+        raise InputError(
+            f"a flow needs a network with full attention, this one has attention={kind!r}: it "
+            f"belongs to an autoregressive model or to block diffusion; use cwdfm.generate, or its "
+            f"method's draw and likelihood"
+        )
+
+
 def predict_rows(
     model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
 ) -> Iterator[Tensor]:

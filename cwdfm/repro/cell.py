@@ -23,17 +23,19 @@ class Cell:
     choice: SolverChoice = field(default_factory=SolverChoice)
     steps: int | None = None  # of the solver; None: the scale's
     seeds: int = 1  # of training and sampling
+    effort: float = 1.0  # share of the scale's training steps
     sample_seed: int | None = None  # of sampling, where it shall be another
     snapshots: tuple[int, ...] = ()  # training steps after which the model is kept too
     at: int | None = None  # the one of them to look at; None: the end
 
     def train(self, seed: int = 0) -> Train:
-        """The run. Block diffusion reads every sequence twice, and gets half the steps."""
+        """The run."""
         recipe = replace(size(self.corpus, self.scale).recipe, **self.fields, seed=seed)
-        if recipe.method == "bd3lm":
-            steps = max(1, recipe.steps // 2)
+        if self.effort != 1:
+            steps = max(1, round(recipe.steps * self.effort))
             often = max(1, min(recipe.validate_every, steps // 4))
-            recipe = replace(recipe, steps=steps, warmup=recipe.warmup // 2, validate_every=often)
+            warmup = round(recipe.warmup * self.effort)
+            recipe = replace(recipe, steps=steps, warmup=warmup, validate_every=often)
         return Train(recipe, self.corpus, self.snapshots)
 
     def sample(self, seed: int = 0) -> Sample:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.model.predict import check_split, evaluating, model_device
+from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
 from cwdfm.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
@@ -57,6 +57,7 @@ def sample(
     - `callback(state, info)` is called after each step of each batch.
     - `device`: where to sample; default the model's own if it is a module, else the CPU.
     """
+    check_flow_network(model)
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_instance("solver", solver, Solver, "Euler()")

@@ -47,6 +47,7 @@ Build = Callable[["Recipe", int, DiTConfig], Task]
 
 def flow(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     """A discrete flow, with all that the recipe says of source, schedule, path and loss."""
+    _check_bregman(recipe)
     source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
     method = Flow(source, Polynomial(recipe.power))
     objective = FlowObjective(_path(recipe, method), _loss(recipe))
@@ -129,6 +130,21 @@ _SETTLED: dict[type[Method], Callable[[Any, DiTConfig], dict[str, Any]]] = {
         "noise": method.noise,
     },
 }
+
+
+def _check_bregman(recipe: "Recipe") -> None:
+    """Refuse what would be no bound."""
+    if recipe.loss == "bregman" and recipe.source == "uniform":
+        if recipe.path == "context":
+            raise InputError(
+                "the bregman loss on a context path needs a mask source: with a uniform one "
+                "alpha is no function of x_t; use --loss ce or sce, or --source mask"
+            )
+        if recipe.masked_only:
+            raise InputError(
+                "the bregman loss on masked tokens alone needs a mask source: with a uniform "
+                "one the other terms do not vanish; leave --masked-only out"
+            )
 
 
 def _path(recipe: "Recipe", method: Flow) -> Path:

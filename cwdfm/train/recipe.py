@@ -104,17 +104,6 @@ class Recipe:
                 f"batch_size {self.batch_size} must be a multiple of accumulation "
                 f"{self.accumulation}"
             )
-        if self.loss == "bregman" and self.source == "uniform":
-            if self.path == "context":
-                raise InputError(
-                    "the bregman loss on a context path needs a mask source: with a uniform one "
-                    "alpha is no function of x_t; use --loss ce or sce, or --source mask"
-                )
-            if self.masked_only:
-                raise InputError(
-                    "the bregman loss on masked tokens alone needs a mask source: with a uniform "
-                    "one the other terms do not vanish; leave --masked-only out"
-                )
 
 
 def build(recipe: Recipe, vocab_size: int, init: Pretrained | None = None) -> Task:

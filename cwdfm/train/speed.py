@@ -27,8 +27,11 @@ def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
     per_sequence = config.conditioning * (modulations + FREQUENCIES + config.conditioning)
     if config.time == "none":
         per_sequence = 0
-    multiplied = parameters - config.num_tokens * config.width - per_sequence
-    return 6.0 * multiplied + 12.0 * length * config.width * config.depth
+    head = config.num_tokens * (config.width + 1)
+    trunk = parameters - head - config.num_tokens * config.width - per_sequence
+    # Block diffusion reads every token twice, noised and clean, and scores one of the two.
+    reads = 2 if config.attention == "block" else 1
+    return 6.0 * (reads * trunk + head) + reads * 12.0 * length * config.width * config.depth
 
 
 def peak_flops(device: torch.device) -> float | None:

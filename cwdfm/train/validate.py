@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from cwdfm.chemistry import canonical
-from cwdfm.distributed import rank
+from cwdfm.distributed import from_first, rank
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.method import Objective
@@ -34,15 +34,18 @@ def validate(run: Run) -> dict[str, float]:
     if run.recipe.previews and rank() == 0:
         record |= preview(run, trained)
     run.objective = adapted(run, trained)
-    return record
+    return record | run.objective.state()
 
 
 @torch.no_grad()
 def adapted(run: Run, trained: Pretrained) -> Objective:
-    """The objective to go on with, after a look at as many held-out rows as a batch has."""
-    x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.validation_rows)))
-    with run.precision():
-        return run.objective.adapted(trained.model, x_1, run.fixed(x_1))
+    """The objective to go on with, after a look at the held-out rows: the same on all processes."""
+    state = None
+    if rank() == 0:
+        x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.validation_rows)))
+        with run.precision():
+            state = run.objective.adapted(trained.model, x_1, run.fixed(x_1)).state()
+    return run.objective.restored(from_first(state))
 
 
 @torch.no_grad()
@@ -60,7 +63,7 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
 
 
 def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
-    """The bound on the held-out negative log-likelihood, in nats a token, and its error."""
+    """The held-out negative log-likelihood in nats a token; or the bound on it, and its error."""
     x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.elbo_rows)))
     with run.precision():
         bound = trained.method.likelihood(
@@ -70,6 +73,8 @@ def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
             draws=4,
             fixed=run.fixed(x_1),
         )
+    if bound.exact:
+        return {"nats_per_token": bound.nats_per_token}
     return {"elbo": bound.nats_per_token, "elbo_error": bound.standard_error}
 
 

@@ -11,8 +11,8 @@ def check_length(length: int, block: int) -> None:
     if length % block:
         raise InputError(
             f"a sequence of {length} tokens does not divide into blocks of {block}: cut or pad it "
-            f"to {max(1, length // block) * block} or {(length // block + 1) * block} tokens, or "
-            f"train with a block that divides {length}"
+            f"to a multiple, such as {(length // block + 1) * block}, or train with a block that "
+            f"divides {length}"
         )
 
 

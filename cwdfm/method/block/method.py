@@ -39,6 +39,10 @@ class BlockDiffusion(Method):
             config, num_tokens=self.num_tokens, attention="block", block=self.block, time="zero"
         )
 
+    def steps(self, asked: int, length: int) -> int:
+        """At least one for each block."""
+        return max(asked, length // self.block)
+
     def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
         """Block by block: see `BlockSolver`, which a plain solver of a flow is made into."""
         solver = BlockSolver() if solver is None else solver
@@ -46,7 +50,7 @@ class BlockDiffusion(Method):
             solver = BlockSolver(solver)
         if not isinstance(solver, BlockSolver):
             allowed = "BlockSolver(), or a Solver, which then works inside the blocks"
-            refuse_solver(self, solver, allowed, "it steps no flow")
+            refuse_solver(self, solver, allowed, "it does not step the flow inside a block")
         network = check_network(model, self.block)
         samples: Samples = solver.sample(network, self.source, self.schedule, self.block, asked)
         return samples

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -161,11 +160,12 @@ class BlockObjective(Objective):
             blocks.append((terms_BK / free_BK)[free_BK > 0])
         return float(torch.cat(blocks).var())
 
-    def state(self) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high}
+    def state(self) -> dict[str, float]:
+        return {"clip_low": self.low, "clip_high": self.high}
 
-    def restored(self, state: dict[str, Any]) -> "BlockObjective":
-        return replace(self, **{key: state[key] for key in ("low", "high") if key in state})
+    def restored(self, state: dict[str, float]) -> "BlockObjective":
+        low, high = state.get("clip_low", self.low), state.get("clip_high", self.high)
+        return replace(self, low=low, high=high)
 
 
 def clip_ranges(block: int) -> list[tuple[float, float]]:

@@ -4,7 +4,6 @@ Shapes: B batch, A sequences that have not stopped, N length, L tokens a block, 
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -78,7 +77,7 @@ class BlockSolver:
             raise InputError("all positions are fixed: nothing is left to sample; unfix some")
         tokens_BN = torch.where(fixed_BN, prompt_BN, source.mask_id)
         parts: list[Samples] = []
-        with evaluating(model), _eager(model):
+        with evaluating(model), model.uncompiled():
             for rows in torch.arange(batch, device=device).split(asked.batch_size or batch):
                 walk = _Walk(
                     solver=self,
@@ -237,11 +236,3 @@ def _terms(weight: Weight | None) -> Iterator[Weight]:
             yield from _terms(term)
     elif weight is not None:
         yield weight
-
-
-def _eager(model: DiT) -> AbstractContextManager[object]:
-    """Compiled code runs as it was written: behind a cache each block is another graph."""
-    if "trunk" in vars(model) or any("forward" in vars(block) for block in model.blocks):
-        stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-        return stance
-    return nullcontext()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice
 from cwdfm.loss import Bound
-from cwdfm.method.base import Draw, Method, refuse_solver
+from cwdfm.method.base import Draw, Method, each_step, refuse_solver
 from cwdfm.method.sedd.absorb import Absorb
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.likelihood import score_bound
@@ -16,7 +16,7 @@ from cwdfm.method.sedd.noise import Geometric, LogLinear, Noise
 from cwdfm.method.sedd.solver import Analytic, Reverse, ScoreSolver
 from cwdfm.method.sedd.uniform import Uniform
 from cwdfm.schedule import Linear
-from cwdfm.solver import Info, Samples, State, sample
+from cwdfm.solver import Samples, sample
 from cwdfm.times import Spacing, time_grid
 
 ALLOWED = "Analytic(), or ScoreEuler()"
@@ -68,12 +68,6 @@ class SEDD(Method):
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
         self._check_without(asked.without)
-        tick = asked.tick
-
-        def callback(state: State, _: Info) -> None:
-            if tick is not None:
-                tick(len(state.index))
-
         graph, noise = self.forward_graph, self.noise_process
         return sample(
             model,
@@ -88,7 +82,7 @@ class SEDD(Method):
             fixed=asked.fixed,
             index=asked.index,
             batch_size=asked.batch_size,
-            callback=callback,
+            callback=each_step(asked.tick),
         )
 
     def _check_without(self, tokens: tuple[int, ...]) -> None:
