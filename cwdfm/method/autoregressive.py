@@ -15,8 +15,8 @@ from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.loss import Bound
-from cwdfm.loss.base import token_log_prob
 from cwdfm.method.base import Draw, Forward, Method, Objective, refuse_solver
+from cwdfm.method.exact import sequence_nats
 from cwdfm.method.left_to_right import (
     LeftToRight,
     check_network,
@@ -25,9 +25,8 @@ from cwdfm.method.left_to_right import (
     with_start,
 )
 from cwdfm.model.dit import DiTConfig
-from cwdfm.model.predict import evaluating, model_device, predict_rows
+from cwdfm.model.predict import evaluating, model_device
 from cwdfm.solver import Samples
-from cwdfm.source import MaskSource
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,16 @@ class Autoregressive(Method):
         tokens = int((~fixed).sum())
         if tokens == 0:
             raise InputError("all positions are fixed: no token is left whose likelihood to find")
-        parts = zip(x_1.split(batch_size), (~fixed).split(batch_size), strict=True)
+        ids = start_ids(self.vocab_size)
         with evaluating(model):
-            nats_B = torch.cat([_nats(model, start_ids(self.vocab_size), *part) for part in parts])
+            nats_B = torch.cat(
+                [
+                    sequence_nats(model, ids, with_start(x, ids)[:, :-1], x, free)
+                    for x, free in zip(
+                        x_1.split(batch_size), (~fixed).split(batch_size), strict=True
+                    )
+                ]
+            )
         return Bound(float(nats_B.sum()) / tokens, 0.0, nats_B, tokens, exact=True)
 
 
@@ -124,18 +130,3 @@ class NextToken(Objective):
             token_K1 = x_1.flatten()[place_K, None]
             log_p_K1 = head_log_prob(hidden_KD, readout, token_K1, self.vocab_size)
             return -log_p_K1.sum() / max(1, len(place_K))
-
-
-def _nats(model: nn.Module, ids: MaskSource, x_BN: Tensor, free_BN: Tensor) -> Tensor:
-    """-log p of each sequence's free tokens given those before them, [B], float64."""
-    read_BN, token_K = with_start(x_BN, ids)[:, :-1], x_BN[free_BN]
-    t_B = torch.zeros(len(x_BN), device=x_BN.device)
-    log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_BN.device)
-    first = 0
-    for logits_kV in predict_rows(model, ids, read_BN, t_B, free_BN):
-        k = slice(first, first + len(logits_kV))
-        logits = logits_kV.double()
-        log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
-        first = k.stop
-    blank_BN = torch.zeros(x_BN.shape, dtype=torch.float64, device=x_BN.device)
-    return -blank_BN.masked_scatter(free_BN, log_p_K).sum(1)

@@ -49,6 +49,7 @@ class Train(Job):
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
         tokens = tokens_of(self.corpus, recipe.length, store, resources)
+        torch.compiler.reset()  # graphs of other methods count towards a limit
         run = Run(recipe, tokens, place / "run", resources.device)
         run.resume()
         fit(run, [Snapshots(run, self.snapshots, place)])
@@ -77,6 +78,8 @@ class Sample(Job):
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources, self.at)
         half = resources.device.type == "cuda"
+        if half:
+            trained.model.compile_trunk(by_block=True)
         with torch.autocast(resources.device.type, torch.bfloat16, enabled=half):
             out = generate(
                 trained,

@@ -62,7 +62,7 @@ class Run:
             self.model.load_state_dict(init.model.state_dict())
         self._forward = spread(self.model, recipe.parallel, device)
         if recipe.compile:
-            self.model.compile_trunk(by_block=world() > 1)
+            self.model.compile_trunk(by_block=True)  # ready in seconds
         self.optimiser = make_optimiser(recipe, self.model)
         self.average = Average(self.model, recipe.ema)
         self.step = 0

@@ -9,8 +9,9 @@ from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.loss import Bound, elbo
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import Beside
+from cwdfm.method.exact import sequence_nats
 from cwdfm.model.dit import DiT
-from cwdfm.model.predict import model_device
+from cwdfm.model.predict import evaluating, model_device
 from cwdfm.random import sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import MaskSource
@@ -34,6 +35,7 @@ def block_elbo(
     Each block's bound is a mean over its own time and noise. The sum's is one over any joint law
     of the blocks' times, since means add whatever the dependence: so all blocks of a sequence share
     one time, and the estimate is `cwdfm.elbo` of a network that reads the clean blocks beside.
+    Blocks of one token need no bound.
     """
     check_tokens("x_1", x_1, source.vocab_size)
     check_length(x_1.shape[1], block)
@@ -51,6 +53,11 @@ def block_elbo(
     for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
         if bool(fixed[rows].all()):
             continue
+        if block == 1:  # a token that is masked or not: its own law is all there is
+            x, masks = x_1[rows], torch.full_like(x_1[rows], source.mask_id)
+            with torch.no_grad(), evaluating(model):
+                nats_B[rows] = sequence_nats(Beside(model, x), source, masks, x, ~fixed[rows])
+            continue
         part = elbo(
             Beside(model, x_1[rows]),
             source,
@@ -64,4 +71,5 @@ def block_elbo(
         )
         nats_B[rows] = part.nats_B
         variance += (part.standard_error * part.tokens) ** 2
-    return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens)
+    error = math.sqrt(variance) / tokens
+    return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens, exact=block == 1)
