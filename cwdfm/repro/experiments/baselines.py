@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cwdfm.method.choice import Name, SolverChoice
+from cwdfm.repro import paper
 from cwdfm.repro.cell import TRAINING, Cell
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.job import Store
@@ -18,12 +19,12 @@ from cwdfm.repro.table import Row, Table, Value
 
 @dataclass(frozen=True)
 class Kind:
-    """A row: what it is called, how it is trained and sampled, and what the paper found."""
+    """A row: what it is called, how it is trained and sampled, and which of the paper's it is."""
 
     type: str
     name: str
     fields: dict[str, Any]
-    paper: tuple[Value, ...]  # MAUVE, generative perplexity, entropy
+    row: str  # in the paper's tables
     solver: Name = "auto"
     effort: float = 1.0  # share of the training steps
 
@@ -33,45 +34,27 @@ class Kind:
         return Cell(corpus, scale, self.fields, choice, effort=self.effort)
 
 
-def _paper(mauve: float, a: float, ppl: float, b: float, entropy: float) -> tuple[Value, ...]:
-    return Value(mauve, a, 3), Value(ppl, b, 2), Value(entropy, 0.01, 2)
-
-
-DATA = _paper(0.890, 0.008, 14.66, 0.13, 7.86)
 MASK: dict[str, Any] = {"source": "mask", "masked_only": True}
 UNIFORM: dict[str, Any] = {"source": "uniform", "masked_only": False}
 SCE: dict[str, Any] = {"loss": "sce", "masked_only": False}
 AR, NON, OURS = "(semi-)AR", "non-AR", "ours"
 
 
-def _block(block: int, paper: tuple[Value, ...]) -> Kind:
+def _block(block: int) -> Kind:
     """Reads every sequence twice, noised and clean, and gets half the steps."""
-    fields = {"method": "bd3lm", "block": block}
-    return Kind(AR, f"BD3LM, block {block}", fields, paper, effort=0.5)
+    name = f"BD3LM, block {block}"
+    return Kind(AR, name, {"method": "bd3lm", "block": block}, name, effort=0.5)
 
 
 KINDS = (
-    Kind(AR, "AR", {"method": "ar"}, _paper(0.817, 0.017, 12.72, 0.25, 7.57)),
-    _block(4, _paper(0.784, 0.025, 24.19, 0.08, 7.69)),
-    _block(8, _paper(0.734, 0.022, 29.47, 0.08, 7.70)),
-    _block(16, _paper(0.727, 0.023, 32.95, 0.39, 7.71)),
-    Kind(
-        NON,
-        "SEDD",
-        {"method": "sedd", "source": "mask"},
-        _paper(0.574, 0.024, 110.23, 0.63, 8.14),
-    ),
-    Kind(
-        NON,
-        "MDLM",
-        {"method": "mdlm", "source": "mask"},
-        _paper(0.685, 0.021, 41.73, 0.49, 7.73),
-        solver="ancestral",
-    ),
-    Kind(NON, "DFM, uniform", UNIFORM, _paper(0.628, 0.030, 82.17, 0.84, 7.93)),
-    Kind(NON, "DFM, mask", MASK, _paper(0.672, 0.024, 40.90, 0.08, 7.64)),
-    Kind(OURS, "DFM + SCE, uniform", UNIFORM | SCE, _paper(0.777, 0.017, 30.20, 0.22, 7.66)),
-    Kind(OURS, "DFM + SCE, mask", MASK | SCE, _paper(0.690, 0.010, 38.85, 0.50, 7.67)),
+    Kind(AR, "AR", {"method": "ar"}, "AR"),
+    *(_block(block) for block in (4, 8, 16)),
+    Kind(NON, "SEDD", {"method": "sedd", "source": "mask"}, "SEDD"),
+    Kind(NON, "MDLM", {"method": "mdlm", "source": "mask"}, "MDLM", solver="ancestral"),
+    Kind(NON, "DFM, uniform", UNIFORM, "uniform, ce"),
+    Kind(NON, "DFM, mask", MASK, "mask, ce, main table"),
+    Kind(OURS, "DFM + SCE, uniform", UNIFORM | SCE, "uniform, sce"),
+    Kind(OURS, "DFM + SCE, mask", MASK | SCE, "mask, sce"),
 )
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
@@ -85,11 +68,11 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
     how, text = measure(corpus, scale), corpus == "text"
     own = how.values(store, held_out(corpus, scale, 0))
     blank = (Value(None),) * len(TRAINING)
-    rows = [Row(("data", ""), (*own, *blank), DATA if text else ())]
+    rows = [Row(("data", ""), (*own, *blank), paper.text("data") if text else ())]
     for kind in KINDS:
         cell = kind.cell(corpus, scale)
         values = (*cell.values(store), *cell.training(store))
-        rows.append(Row((kind.type, kind.name), values, kind.paper if text else ()))
+        rows.append(Row((kind.type, kind.name), values, paper.text(kind.row) if text else ()))
     return Table(
         "Baselines on text" if text else "Baselines on QM9",
         ("type", "method"),
