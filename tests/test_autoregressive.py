@@ -23,7 +23,7 @@ from cwdfm.categorical import nucleus
 from cwdfm.kernel.head_draw import head_draw
 from cwdfm.loss import Bound
 from cwdfm.method.autoregressive import Autoregressive, NextToken
-from cwdfm.method.base import Draw
+from cwdfm.method.base import Batch, Draw
 from cwdfm.method.left_to_right import LeftToRight
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.presets import preset
@@ -51,7 +51,7 @@ def rows(count: int, length: int = LENGTH, vocab: int = VOCAB) -> Tensor:
 def loss(model: DiT, x_1: Tensor, fixed: Tensor | None = None, vocab: int = VOCAB) -> Tensor:
     fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
     t, index = torch.zeros(len(x_1)), torch.arange(len(x_1))
-    return NextToken(vocab)(model, x_1, t, seed=0, step=0, index=index, fixed=fixed)
+    return NextToken(vocab)(model, Batch(x_1, t, fixed, index, seed=0, step=0))
 
 
 def draw(model: DiT, solver: Any = None, **changes: Any) -> cwdfm.Samples:

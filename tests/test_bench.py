@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,6 +22,7 @@ from cwdfm.bench.subject import SCHEDULE, make_model, shake
 from cwdfm.bench.suite import Results, run
 from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
+from cwdfm.method.base import Batch
 from cwdfm.method.flow import FlowObjective
 from cwdfm.model.dit import FREQUENCIES, DiT, DiTConfig
 from tests.test_cli import cwdfm as command
@@ -112,9 +112,9 @@ def test_the_peer_s_loss_is_the_library_s(masked: bool) -> None:
     path = cwdfm.MixturePath(source, SCHEDULE)
     ours = FlowObjective(path, CrossEntropy("masked" if masked else "all"))
     theirs = peer.PeerObjective(peer.mixture_path(), source, masked)
-    asked: dict[str, Any] = {"seed": 0, "step": 0, "index": torch.arange(3)}
-    asked["fixed"] = torch.zeros_like(x_1, dtype=torch.bool)
-    torch.testing.assert_close(theirs(model, x_1, t, **asked), ours(model, x_1, t, **asked))
+    nothing = torch.zeros_like(x_1, dtype=torch.bool)
+    batch = Batch(x_1, t, nothing, torch.arange(3), seed=0, step=0)
+    torch.testing.assert_close(theirs(model, batch), ours(model, batch))
 
 
 def test_without_the_peer_its_lines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

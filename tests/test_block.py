@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm.method.base import Draw
+from cwdfm.method.base import Batch, Draw
 from cwdfm.method.block import BlockDiffusion, BlockObjective, BlockSolver
 from cwdfm.method.block.network import Beside, OneBlock
 from cwdfm.method.block.objective import clip_ranges
@@ -527,8 +527,8 @@ def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: flo
     t = torch.linspace(0.02, 0.9, 6, dtype=torch.float64)
     fixed = torch.zeros(6, length, dtype=torch.bool)
     fixed[:, 0], fixed[3, 5:8] = True, True
-    counted: dict[str, Any] = {"seed": 1, "step": 5, "index": torch.arange(10, 16), "fixed": fixed}
-    batch = objective.corrupted(x_1, t, **counted)
+    given = Batch(x_1, t, fixed, torch.arange(10, 16), seed=1, step=5)
+    batch = objective.corrupted(given)
     total = 0.0
     for b, k in product(range(6), range(4)):
         place = slice(k * block, (k + 1) * block)
@@ -552,7 +552,7 @@ def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: flo
             else:
                 assert batch.x_t[b, at] == x_1[b, at]
     expected = total / int((~fixed).sum())
-    loss = objective(called(model), x_1, t, **counted)
+    loss = objective(called(model), given)
     assert loss.item() == pytest.approx(expected, rel=1e-9)
 
 
@@ -562,7 +562,7 @@ def test_blocks_are_masked_as_often_as_their_times_say() -> None:
     x_1 = tokens(20_000, 8)
     fixed = torch.zeros_like(x_1, dtype=torch.bool)
     t = torch.full((20_000,), 0.3)
-    batch = objective.corrupted(x_1, t, seed=0, step=0, index=torch.arange(20_000), fixed=fixed)
+    batch = objective.corrupted(Batch(x_1, t, fixed, torch.arange(20_000), seed=0, step=0))
     for k, u in enumerate((0.3, 0.8)):
         share = float((batch.x_t[:, 4 * k : 4 * k + 4] == 7).double().mean())
         mask = 0.95 - 0.5 * u
@@ -691,7 +691,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     losses = []
     for step in range(60):
         t = cwdfm.stratified_times(0, step, index, 56).float()
-        loss = objective(called(model), x_1, t, seed=0, step=step, index=index, fixed=fixed)
+        loss = objective(called(model), Batch(x_1, t, fixed, index, seed=0, step=step))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -728,7 +728,7 @@ def test_refusals() -> None:
     fixed = torch.zeros(2, 10, dtype=torch.bool)
     with refused("10 tokens does not divide"):
         t, index = torch.rand(2), torch.arange(2)
-        objective(called(model), tokens(2, 10), t, seed=0, step=0, index=index, fixed=fixed)
+        objective(called(model), Batch(tokens(2, 10), t, fixed, index, seed=0, step=0))
     for low, high in ((-0.1, 1.0), (0.5, 0.4), (0.5, 1.1), (0.0, 0.0)):
         with refused("clipped to low..high with"):
             replace(objective, low=low, high=high)

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.method.base import Batch
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 from cwdfm.sample_file import read_samples
@@ -427,12 +428,14 @@ def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: st
     readout = torch.nn.Linear(4, task.method.num_tokens)
     value = task.objective(
         lambda x, t, read: read(torch.ones(*x.shape, 4), readout),
-        x_1,
-        torch.tensor([0.3, 0.6]),
-        seed=0,
-        step=0,
-        index=torch.arange(2),
-        fixed=torch.zeros_like(x_1, dtype=torch.bool),
+        Batch(
+            x_1,
+            torch.tensor([0.3, 0.6]),
+            torch.zeros_like(x_1, dtype=torch.bool),
+            torch.arange(2),
+            seed=0,
+            step=0,
+        ),
     )
     assert torch.isfinite(value)
 

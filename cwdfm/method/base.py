@@ -78,27 +78,24 @@ class Method(ABC):
         """-log p(x_1) of sequences [B, N], or an upper bound on it: see `cwdfm.elbo`."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Sequences to train on, and all that their corruption hangs on."""
+
+    x_1: Tensor  # [B, N] int64
+    t: Tensor  # [B], uniform, stratified over the global batch
+    fixed: Tensor  # [B, N] bool: given tokens, which are not corrupted and do not count
+    index: Tensor  # [B] int64: places in the global batch
+    seed: int
+    step: int
+
+
 class Objective(ABC):
     """What a network is trained for. It holds no weights."""
 
     @abstractmethod
-    def __call__(
-        self,
-        forward: Forward,
-        x_1: Tensor,
-        t: Tensor,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor,
-        fixed: Tensor,
-    ) -> Tensor:
-        """The mean loss, nats a token, of sequences x_1 [B, N] at times t [B].
-
-        `t` is uniform, stratified over the global batch. All other randomness is counted: by
-        `seed`, `step` and `index` [B], the sequences' places in the global batch. `fixed` [B, N]
-        marks given tokens, which are not corrupted and do not count.
-        """
+    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+        """The mean loss of a batch, nats a token."""
 
     @property
     def worst_weight(self) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Draw, Forward, Method, Objective, each_step, refuse_solver
+from cwdfm.method.base import Batch, Draw, Forward, Method, Objective, each_step, refuse_solver
 from cwdfm.method.without import Without
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
@@ -88,21 +88,18 @@ class FlowObjective(Objective):
     path: Path
     loss: Loss
 
-    def __call__(
-        self,
-        forward: Forward,
-        x_1: Tensor,
-        t: Tensor,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor,
-        fixed: Tensor,
-    ) -> Tensor:
-        batch = self.path.sample(x_1, t, seed=seed, step=step, index=index, fixed=fixed)
+    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+        noised = self.path.sample(
+            batch.x_1,
+            batch.t,
+            seed=batch.seed,
+            step=batch.step,
+            index=batch.index,
+            fixed=batch.fixed,
+        )
         # Logits that the loss does not need are not computed, and none are stored.
-        read = partial(self.loss.from_head, batch=batch, schedule=self.path.schedule)
-        return forward(batch.x_t, batch.t, read)
+        read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule)
+        return forward(noised.x_t, noised.t, read)
 
     @property
     def worst_weight(self) -> float:

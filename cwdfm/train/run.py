@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
-from cwdfm.method.base import Forward
+from cwdfm.method.base import Batch, Forward
 from cwdfm.model.dit import DiT
 from cwdfm.pretrained import Pretrained
 from cwdfm.times import stratified_times
@@ -117,9 +117,9 @@ class Run:
     ) -> Tensor:
         """The objective's loss of sequences x_1 [B, N] at times t [B]; or what validations show."""
         objective = self.objective.held_out if held_out else self.objective
-        seed, fixed = self.recipe.seed, self.fixed(x_1)
+        batch = Batch(x_1, t, self.fixed(x_1), index, seed=self.recipe.seed, step=step)
         with self.precision():
-            return objective(forward, x_1, t, seed=seed, step=step, index=index, fixed=fixed)
+            return objective(forward, batch)
 
     def precision(self) -> torch.autocast:
         """Matrix products in the recipe's precision, for a while."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Forward, Objective
+from cwdfm.method.base import Batch, Forward, Objective
 from cwdfm.method.block.checks import check_length
 from cwdfm.path import MixturePath, PathSample
 from cwdfm.schedule import Linear, Schedule
@@ -60,29 +60,23 @@ class BlockObjective(Objective):
                 f"high > 0, got {self.low}..{self.high}; 0..1 clips nothing"
             )
 
-    def __call__(
-        self,
-        forward: Forward,
-        x_1: Tensor,
-        t: Tensor,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor,
-        fixed: Tensor,
-    ) -> Tensor:
-        batch = self.corrupted(x_1, t, seed=seed, step=step, index=index, fixed=fixed)
-        read = partial(self._read, batch=batch, per_token=False)
-        return forward(torch.cat([batch.x_t, x_1], dim=1), t, read)
+    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+        noised = self.corrupted(batch)
+        read = partial(self._read, batch=noised, per_token=False)
+        return forward(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
 
-    def corrupted(
-        self, x_1: Tensor, t: Tensor, *, seed: int, step: int, index: Tensor, fixed: Tensor
-    ) -> PathSample:
+    def corrupted(self, batch: Batch) -> PathSample:
         """x_t with one time a block, from one uniform t [B] a sequence."""
-        check_length(x_1.shape[1], self.block)
-        path = MixturePath(self.source, self._clock)
-        t_BN = self.times(t, x_1.shape[1])
-        return path.sample(x_1, t_BN, seed=seed, step=step, index=index, fixed=fixed)
+        length = batch.x_1.shape[1]
+        check_length(length, self.block)
+        return MixturePath(self.source, self._clock).sample(
+            batch.x_1,
+            self.times(batch.t, length),
+            seed=batch.seed,
+            step=batch.step,
+            index=batch.index,
+            fixed=batch.fixed,
+        )
 
     def times(self, t_B: Tensor, length: int) -> Tensor:
         """The time [B, N] of each token, the same throughout a block, float64."""
@@ -150,7 +144,7 @@ class BlockObjective(Objective):
         blocks: list[Tensor] = []
         for rows in index_B.split(max(1, CHUNK_TOKENS // length)):
             batch = self.corrupted(
-                x_1[rows], t_B[rows], seed=0, step=SEARCH_STEP, index=rows, fixed=fixed[rows]
+                Batch(x_1[rows], t_B[rows], fixed[rows], rows, seed=0, step=SEARCH_STEP)
             )
             read: Callable[..., Tensor] = partial(self._read, batch=batch, per_token=True)
             clean = batch.x_1

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.kernel import product_dtype
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Forward, Objective
+from cwdfm.method.base import Batch, Forward, Objective
 from cwdfm.method.sedd.method import SEDD
 
 
@@ -22,43 +22,37 @@ class ScoreEntropyObjective(Objective):
 
     method: SEDD
 
-    def __call__(
-        self,
-        forward: Forward,
-        x_1: Tensor,
-        t: Tensor,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor,
-        fixed: Tensor,
-    ) -> Tensor:
-        s_B = TIME_EPSILON + (1 - TIME_EPSILON) * (1 - t.double())
+    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+        s_B = TIME_EPSILON + (1 - TIME_EPSILON) * (1 - batch.t.double())
         noise = self.method.noise_process
         sigma_B, rate_B = noise.sigma(s_B), noise.rate(s_B)
         x_t = self.method.forward_graph.corrupt(
-            x_1, sigma_B, fixed, seed=seed, step=step, index=index
+            batch.x_1,
+            sigma_B,
+            batch.fixed,
+            seed=batch.seed,
+            step=batch.step,
+            index=batch.index,
         )
-        read = partial(self._loss, x_t=x_t, x_1=x_1, fixed=fixed, sigma_B=sigma_B, rate_B=rate_B)
+        read = partial(self._loss, batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B)
         return forward(x_t, sigma_B.float(), read)
 
     def _loss(
         self,
+        batch: Batch,
         hidden_BND: Tensor,
         readout: nn.Linear,
         *,
         x_t: Tensor,
-        x_1: Tensor,
-        fixed: Tensor,
         sigma_B: Tensor,
         rate_B: Tensor,
     ) -> Tensor:
         graph = self.method.forward_graph
-        rows_BN = graph.rows(x_t, fixed)
+        rows_BN = graph.rows(x_t, batch.fixed)
         place_K = rows_BN.flatten().nonzero()[:, 0]
         hidden_KD = hidden_BND.flatten(0, 1).index_select(0, place_K)
         hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
-        x_K, x_1_K = x_t[rows_BN], x_1[rows_BN]
+        x_K, x_1_K = x_t[rows_BN], batch.x_1[rows_BN]
         with torch.autocast(hidden_BND.device.type, enabled=False):
             sums = graph.head_sums(hidden_KD, readout, x_K, x_1_K)
             sigma_K, rate_K = (
@@ -66,7 +60,7 @@ class ScoreEntropyObjective(Objective):
                 for y_B in (sigma_B, rate_B)
             )
             terms_K = rate_K * graph.entropy(sums, x_K == x_1_K, sigma_K)
-            return terms_K.sum() / (~fixed).sum().clamp(min=1)
+            return terms_K.sum() / (~batch.fixed).sum().clamp(min=1)
 
     @property
     def worst_weight(self) -> float:
