@@ -43,17 +43,12 @@ def shake(model: nn.Module) -> None:
 
 
 def make_run(settings: Settings, recipe: Recipe, vocab: int, **changes: Any) -> Run:
-    """A training run of a recipe with some changes on random tokens, ready to step.
-
-    It is compiled as `cwdfm train --compile` does it on many GPUs, a block at a time; on one that
-    command does what `settings.whole` does.
-    """
-    changes |= {"model": settings.shapes.model, "compile": settings.compiled and settings.whole}
-    recipe = replace(recipe, **changes)
+    """A training run of a recipe with some changes on random tokens, ready to step."""
+    recipe = replace(recipe, model=settings.shapes.model, compile=False, **changes)
     run = Run(recipe, random_data(vocab, recipe), Path("nowhere"), settings.device)
     shake(run.model)
-    if settings.compiled and not settings.whole:
-        run.model.compile_trunk(by_block=True)
+    if settings.compiled:
+        run.model.compile_trunk(by_block=not settings.whole)
     return run
 
 
