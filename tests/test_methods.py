@@ -226,6 +226,6 @@ def test_validation_losses_of_a_run_compare_whatever_the_clipping(tmp_path: Path
     assert validation_loss(run, run.averaged()) == before
     index = torch.arange(8)
     t, x_1 = torch.linspace(0.05, 0.95, 8), run.valid_rows.at(index)
-    clipped = run.loss(run.model, x_1, t, step=0, index=index)
-    whole = run.loss(run.model, x_1, t, step=0, index=index, held_out=True)
+    batch = run.batch(x_1, t, index, step=0)
+    clipped, whole = (o(run.model, batch) for o in (run.objective, run.objective.held_out))
     assert not torch.equal(clipped, whole)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.method.base import Batch, Forward, Objective
+from cwdfm.method.base import Batch, Lesson, Objective
 from cwdfm.model.protocol import Model
 from cwdfm.source import MaskSource, Source
 
@@ -54,14 +54,14 @@ class PeerObjective(Objective):
     source: Source
     masked_only: bool
 
-    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+    def lesson(self, batch: Batch) -> Lesson:
         if isinstance(self.source, MaskSource):
             x_0 = torch.full_like(batch.x_1, self.source.mask_id)
         else:
             x_0 = torch.randint_like(batch.x_1, self.source.vocab_size)
         x_t = self.path.sample(x_0=x_0, x_1=batch.x_1, t=batch.t).x_t
         target = torch.where(x_t == x_0, batch.x_1, _REVEALED) if self.masked_only else batch.x_1
-        return forward(x_t, batch.t, partial(_cross_entropy, target))
+        return Lesson(x_t, batch.t, partial(_cross_entropy, target))
 
 
 def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor:

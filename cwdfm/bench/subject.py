@@ -44,7 +44,8 @@ def shake(model: nn.Module) -> None:
 
 def make_run(settings: Settings, recipe: Recipe, vocab: int, **changes: Any) -> Run:
     """A training run of a recipe with some changes on random tokens, ready to step."""
-    recipe = replace(recipe, model=settings.shapes.model, compile=False, **changes)
+    changes |= {"model": settings.shapes.model, "compile": False}
+    recipe = replace(recipe, **changes)
     run = Run(recipe, random_data(vocab, recipe), Path("nowhere"), settings.device)
     shake(run.model)
     if settings.compiled:

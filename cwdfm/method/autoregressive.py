@@ -15,7 +15,7 @@ from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.loss import Bound
-from cwdfm.method.base import Batch, Draw, Forward, Method, Objective, refuse_solver
+from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.exact import sequence_nats
 from cwdfm.method.left_to_right import (
     LeftToRight,
@@ -104,9 +104,10 @@ class NextToken(Objective):
     def __post_init__(self) -> None:
         start_ids(self.vocab_size)
 
-    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+    def lesson(self, batch: Batch) -> Lesson:
         read_BN = with_start(batch.x_1, start_ids(self.vocab_size))[:, :-1]
-        return forward(read_BN, batch.t, partial(self._read, x_1=batch.x_1, free_BN=~batch.fixed))
+        read = partial(self._read, x_1=batch.x_1, free_BN=~batch.fixed)
+        return Lesson(read_BN, batch.t, read)
 
     def _read(
         self, hidden_BND: Tensor, readout: nn.Linear, *, x_1: Tensor, free_BN: Tensor

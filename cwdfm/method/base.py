@@ -90,12 +90,29 @@ class Batch:
     step: int
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What a network is asked, and what is made of its answer: all but the network itself."""
+
+    x: Tensor  # [B, M] int64: its input
+    t: Tensor  # [B]: the times it is told
+    read: Read  # the loss, of its last hidden vectors and its head
+
+    def loss(self, forward: Forward) -> Tensor:
+        """Ask."""
+        return forward(self.x, self.t, self.read)
+
+
 class Objective(ABC):
     """What a network is trained for. It holds no weights."""
 
     @abstractmethod
+    def lesson(self, batch: Batch) -> Lesson:
+        """Corrupt a batch; the lesson's loss is its mean, nats a token."""
+
     def __call__(self, forward: Forward, batch: Batch) -> Tensor:
         """The mean loss of a batch, nats a token."""
+        return self.lesson(batch).loss(forward)
 
     @property
     def worst_weight(self) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Draw, Forward, Method, Objective, each_step, refuse_solver
+from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, each_step, refuse_solver
 from cwdfm.method.without import Without
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
@@ -88,7 +88,7 @@ class FlowObjective(Objective):
     path: Path
     loss: Loss
 
-    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+    def lesson(self, batch: Batch) -> Lesson:
         noised = self.path.sample(
             batch.x_1,
             batch.t,
@@ -99,7 +99,7 @@ class FlowObjective(Objective):
         )
         # Logits that the loss does not need are not computed, and none are stored.
         read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule)
-        return forward(noised.x_t, noised.t, read)
+        return Lesson(noised.x_t, noised.t, read)
 
     @property
     def worst_weight(self) -> float:

@@ -7,7 +7,6 @@ have done it alone (dropout apart, which each process draws for itself).
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from torch import Tensor, nn
 from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
-from cwdfm.method.base import Batch, Forward
+from cwdfm.method.base import Batch, Lesson, Objective
 from cwdfm.model.dit import DiT
 from cwdfm.pretrained import Pretrained
 from cwdfm.times import stratified_times
+from cwdfm.train.ahead import Ahead
 from cwdfm.train.batch import Rows, mix
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.methods import Task
@@ -65,6 +65,8 @@ class Run:
             self.model.compile_trunk(by_block=True)  # ready in seconds
         self.optimiser = make_optimiser(recipe, self.model)
         self.average = Average(self.model, recipe.ema)
+        self._ahead: Ahead[tuple[Objective, int, int], Lesson]
+        self._ahead = Ahead(lambda key: self.lesson(*key), device)
         self.step = 0
         self.losses: list[Tensor] = []  # of the steps since the last record
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
@@ -75,14 +77,20 @@ class Run:
         fixed[:, 0] = self.recipe.fix_first
         return fixed
 
-    def micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's share of the global batch: places in it and times, a micro-batch each."""
-        total = self.recipe.batch_size
-        share = total // world()
-        mine = torch.arange(rank() * share, (rank() + 1) * share)
-        for position in mine.split(share // self.recipe.accumulation):
-            t = stratified_times(self.recipe.seed, self.step, position, total)
-            yield position, t.float().to(self.device)
+    def lesson(self, objective: Objective, step: int, number: int) -> Lesson:
+        """Micro-batch `number` of this process's share of a step's global batch, corrupted."""
+        recipe = self.recipe
+        size = recipe.batch_size // world() // recipe.accumulation
+        first = (rank() * recipe.accumulation + number) * size
+        position = torch.arange(first, first + size)
+        t = stratified_times(recipe.seed, step, position, recipe.batch_size)
+        x_1 = self.train_rows.places(step * recipe.batch_size + position)
+        return objective.lesson(self.batch(x_1, t.float(), position, step))
+
+    def batch(self, x_1: Tensor, t: Tensor, index: Tensor, step: int) -> Batch:
+        """Sequences [B, N] at times and places [B] of a step's global batch, on the device."""
+        t, index = t.to(self.device), index.to(self.device)
+        return Batch(x_1, t, self.fixed(x_1), index, seed=self.recipe.seed, step=step)
 
     def train_step(self) -> Tensor:
         """One optimiser step; returns the mean loss of the global batch."""
@@ -92,34 +100,23 @@ class Run:
             group["lr"] = learning_rate(recipe, self.step)
         self._forward.train()
         losses = []
-        for position, t in self.micro_batches():
-            x_1 = self.train_rows.places(self.step * recipe.batch_size + position)
-            index = position.to(self.device)
-            loss = self.loss(self._forward, x_1, t, step=self.step, index=index)
+        numbers = [(self.step, number) for number in range(recipe.accumulation)]
+        following = [*numbers[1:], (self.step + 1, 0)]
+        for here, after in zip(numbers, following, strict=True):
+            lesson = self._ahead.take((self.objective, *here))
+            with self.precision():
+                loss = lesson.loss(self._forward)
             (loss / recipe.accumulation).backward()
             losses.append(loss.detach())
+            self._ahead.release(lesson)
+            if after[0] < recipe.steps:
+                self._ahead.start((self.objective, *after))
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.average.update(self.model, self.step)
         self.step += 1
         return mean_over_all(torch.stack(losses).mean())
-
-    def loss(
-        self,
-        forward: Forward,
-        x_1: Tensor,
-        t: Tensor,
-        *,
-        step: int,
-        index: Tensor,
-        held_out: bool = False,
-    ) -> Tensor:
-        """The objective's loss of sequences x_1 [B, N] at times t [B]; or what validations show."""
-        objective = self.objective.held_out if held_out else self.objective
-        batch = Batch(x_1, t, self.fixed(x_1), index, seed=self.recipe.seed, step=step)
-        with self.precision():
-            return objective(forward, batch)
 
     def precision(self) -> torch.autocast:
         """Matrix products in the recipe's precision, for a while."""

@@ -54,10 +54,10 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
     n = min(len(run.valid_rows), run.recipe.validation_rows)
     total = 0.0
     for index in torch.arange(n).split(CHUNK):
-        t = stratified_times(run.recipe.seed, 0, index, n).float().to(run.device)
-        x_1 = run.valid_rows.at(index)
-        place = index.to(run.device)
-        loss = run.loss(trained.model, x_1, t, step=STEP, index=place, held_out=True)
+        t = stratified_times(run.recipe.seed, 0, index, n).float()
+        batch = run.batch(run.valid_rows.at(index), t, index, STEP)
+        with run.precision():
+            loss = run.objective.held_out(trained.model, batch)
         total += float(loss) * len(index)
     return total / n
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Forward, Objective
+from cwdfm.method.base import Batch, Forward, Lesson, Objective
 from cwdfm.method.block.checks import check_length
 from cwdfm.path import MixturePath, PathSample
 from cwdfm.schedule import Linear, Schedule
@@ -60,10 +60,10 @@ class BlockObjective(Objective):
                 f"high > 0, got {self.low}..{self.high}; 0..1 clips nothing"
             )
 
-    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+    def lesson(self, batch: Batch) -> Lesson:
         noised = self.corrupted(batch)
         read = partial(self._read, batch=noised, per_token=False)
-        return forward(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
+        return Lesson(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
 
     def corrupted(self, batch: Batch) -> PathSample:
         """x_t with one time a block, from one uniform t [B] a sequence."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.kernel import product_dtype
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Forward, Objective
+from cwdfm.method.base import Batch, Lesson, Objective
 from cwdfm.method.sedd.method import SEDD
 
 
@@ -22,7 +22,7 @@ class ScoreEntropyObjective(Objective):
 
     method: SEDD
 
-    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+    def lesson(self, batch: Batch) -> Lesson:
         s_B = TIME_EPSILON + (1 - TIME_EPSILON) * (1 - batch.t.double())
         noise = self.method.noise_process
         sigma_B, rate_B = noise.sigma(s_B), noise.rate(s_B)
@@ -35,7 +35,7 @@ class ScoreEntropyObjective(Objective):
             index=batch.index,
         )
         read = partial(self._loss, batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B)
-        return forward(x_t, sigma_B.float(), read)
+        return Lesson(x_t, sigma_B.float(), read)
 
     def _loss(
         self,
