@@ -121,17 +121,17 @@ def torchrun(processes: int, out: Path, *changes: str) -> None:
 def test_two_processes_train_as_one(tmp_path: Path, parallel: str) -> None:
     """Same losses and weights up to the rounding of the gradients' sum (no dropout).
 
-    The run of two goes on from a checkpoint of its own, and one process goes on from theirs.
+    The two accumulate. They go on from a checkpoint of their own, and one process goes on from it.
     """
     one, two = tmp_path / "1", tmp_path / "2"
     torchrun(1, one, "dropout=0")
-    torchrun(2, two, "dropout=0", f"parallel={parallel}")
+    torchrun(2, two, "dropout=0", "accumulation=2", f"parallel={parallel}")
     assert_close(one, two)
     shutil.rmtree(two / "checkpoints" / "step-00000040")
-    torchrun(2, two, "dropout=0", f"parallel={parallel}")
+    torchrun(2, two, "dropout=0", "accumulation=2", f"parallel={parallel}")
     assert_close(one, two)
     shutil.rmtree(two / "checkpoints" / "step-00000040")
-    torchrun(1, two, "dropout=0", f"parallel={parallel}")
+    torchrun(1, two, "dropout=0", "accumulation=2", f"parallel={parallel}")
     assert_close(one, two)
 
 

@@ -4,6 +4,7 @@ DDP keeps a copy on each process. FSDP2 keeps a share of every parameter, its mo
 average on each, and gathers a block's weights when they are needed.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -29,6 +30,16 @@ def spread(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def keeping_gradients(module: nn.Module) -> AbstractContextManager[object]:
+    """Backward passes inside leave gradients where they are, to be exchanged with later ones.
+
+    Not so with FSDP2, for which it would mean whole gradients on every process.
+    """
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return module.no_sync()
+    return nullcontext()
 
 
 def own(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ have done it alone (dropout apart, which each process draws for itself).
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from cwdfm.train.batch import Rows, mix
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.methods import Task
 from cwdfm.train.optimise import Average, learning_rate, make_optimiser
-from cwdfm.train.parallel import like, own, spread, whole
+from cwdfm.train.parallel import keeping_gradients, like, own, spread, whole
 from cwdfm.train.recipe import Recipe, build
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -104,9 +105,11 @@ class Run:
         following = [*numbers[1:], (self.step + 1, 0)]
         for here, after in zip(numbers, following, strict=True):
             lesson = self._ahead.take((self.objective, *here))
-            with self.precision():
-                loss = lesson.loss(self._forward)
-            (loss / recipe.accumulation).backward()
+            more = after[0] == self.step  # and the last one's backward pass exchanges gradients
+            with keeping_gradients(self._forward) if more else nullcontext():
+                with self.precision():
+                    loss = lesson.loss(self._forward)
+                (loss / recipe.accumulation).backward()
             losses.append(loss.detach())
             self._ahead.release(lesson)
             if after[0] < recipe.steps:
