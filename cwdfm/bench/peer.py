@@ -47,12 +47,14 @@ def mixture_path() -> Any:
 class PeerObjective(Objective):
     """Its corruption, and F.cross_entropy of the logits of all tokens or of masked ones.
 
-    Noise comes from PyTorch's own generator, as its users draw it.
+    Noise comes from PyTorch's own generator, as its users draw it. They call the loss as it is;
+    `compiled` gives them head and loss in one graph.
     """
 
     path: Any
     source: Source
     masked_only: bool
+    compiled: bool = False
 
     def lesson(self, batch: Batch) -> Lesson:
         if isinstance(self.source, MaskSource):
@@ -61,7 +63,8 @@ class PeerObjective(Objective):
             x_0 = torch.randint_like(batch.x_1, self.source.vocab_size)
         x_t = self.path.sample(x_0=x_0, x_1=batch.x_1, t=batch.t).x_t
         target = torch.where(x_t == x_0, batch.x_1, _REVEALED) if self.masked_only else batch.x_1
-        return Lesson(x_t, batch.t, partial(_cross_entropy, target))
+        loss = torch.compile(_cross_entropy) if self.compiled else _cross_entropy
+        return Lesson(x_t, batch.t, partial(loss, target))
 
 
 def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor:

@@ -6,6 +6,7 @@ clipping, AdamW and the averaged weights. The peer's differs in corruption and l
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cwdfm.bench import bounds, peer
@@ -18,6 +19,7 @@ from cwdfm.train.recipes import RECIPES
 
 Changes = Callable[[Shapes], dict[str, Any]]
 OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
+COMPILED = "the same with head and loss compiled"
 
 
 def text_changes(shapes: Shapes) -> dict[str, Any]:
@@ -39,8 +41,22 @@ def molecule_changes(shapes: Shapes) -> dict[str, Any]:
     return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
 
 
-def step(recipe: str, vocab: Callable[[Shapes], int], changes: Changes, *, theirs: bool) -> Way:
-    """An optimiser step of a recipe."""
+def ways(recipe: str, vocab: Callable[[Shapes], int], changes: Changes) -> dict[str, Way]:
+    """An optimiser step of a recipe: the library's, the peer's, the peer's with all compiled."""
+    way = partial(step, recipe, vocab, changes)
+    theirs = {THEIRS: way(theirs=True), COMPILED: way(theirs=True, compiled=True)}
+    return {OURS: way(), **theirs}
+
+
+def step(
+    recipe: str,
+    vocab: Callable[[Shapes], int],
+    changes: Changes,
+    *,
+    theirs: bool = False,
+    compiled: bool = False,
+) -> Way:
+    """An optimiser step of a recipe, with the library's objective or with the peer's."""
 
     def measure(settings: Settings) -> Measured:
         shapes = settings.shapes
@@ -51,7 +67,8 @@ def step(recipe: str, vocab: Callable[[Shapes], int], changes: Changes, *, their
         assert isinstance(objective, FlowObjective)
         if path is not None:
             source = objective.path.source
-            run.objective = peer.PeerObjective(path, source, recipe_now.masked_only)
+            whole = compiled and settings.compiled
+            run.objective = peer.PeerObjective(path, source, recipe_now.masked_only, whole)
         timing = timed(run.train_step, settings.device, repeats=shapes.step_repeats, warmup=2)
         batch, length = recipe_now.batch_size, recipe_now.length
         # Times are uniform, so a share of 1 - E kappa = 1 - 1 / (power + 1) is masked.
@@ -87,13 +104,13 @@ def projected(way: Way) -> Way:
     return measure
 
 
-def _text(changes: Changes, *, theirs: bool) -> Way:
-    return step("owt-paper", lambda shapes: shapes.vocab, changes, theirs=theirs)
+def _text(changes: Changes) -> dict[str, Way]:
+    return ways("owt-paper", lambda shapes: shapes.vocab, changes)
 
 
-def _molecules(*, theirs: bool) -> Way:
-    way = step("qm9-paper", lambda s: s.molecule_vocab, molecule_changes, theirs=theirs)
-    return projected(way)
+def _molecules() -> dict[str, Way]:
+    found = ways("qm9-paper", lambda shapes: shapes.molecule_vocab, molecule_changes)
+    return {name: projected(way) for name, way in found.items()}
 
 
 def _text_title(shapes: Shapes, more: str) -> str:
@@ -107,15 +124,12 @@ CASES = (
     Case(
         "training-uniform",
         lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
-        {OURS: _text(text_changes, theirs=False), THEIRS: _text(text_changes, theirs=True)},
+        _text(text_changes),
     ),
     Case(
         "training-mask",
         lambda shapes: _text_title(shapes, "mask source, cross-entropy on masked tokens"),
-        {
-            OURS: _text(masked_text_changes, theirs=False),
-            THEIRS: _text(masked_text_changes, theirs=True),
-        },
+        _text(masked_text_changes),
     ),
     Case(
         "training-molecules",
@@ -123,6 +137,6 @@ CASES = (
             f"an optimiser step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
             f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
         ),
-        {OURS: _molecules(theirs=False), THEIRS: _molecules(theirs=True)},
+        _molecules(),
     ),
 )
