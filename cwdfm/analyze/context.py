@@ -16,6 +16,7 @@ from cwdfm.errors import check_integer, check_tokens
 from cwdfm.loss.base import token_log_prob
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.path import ContextPath, MixturePath, PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -161,10 +162,11 @@ def context_analysis(
 
 def _difficulty(model: Model, batch: PathSample, masked_BN: Tensor) -> Tensor:
     """Entropy and nll [2, K] of the masked coordinates, float64."""
-    target_K = batch.x_1[masked_BN]
+    rows = Rows.of(masked_BN)
+    target_K = rows.take(batch.x_1)
     parts = [torch.zeros(2, 0, dtype=torch.float64, device=target_K.device)]
     first = 0
-    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, masked_BN):
+    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.to(torch.promote_types(logits_kV.dtype, torch.float32))
         target_k = target_K[first : first + len(logits)]
         nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_k)

@@ -28,6 +28,7 @@ from cwdfm.loss.base import token_log_prob
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.random import Purpose, sample_index, uniform
 from cwdfm.schedule import Schedule
@@ -174,18 +175,15 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
     A mask source carries revealed tokens over, with probability 1: only masked ones count.
     """
     known_BN = batch.source.revealed(batch.x_t)
-    rows_BN = ~batch.fixed if known_BN is None else ~(batch.fixed | known_BN)
-    tokens_K2 = torch.stack([batch.x_1[rows_BN], batch.x_t[rows_BN]], dim=-1)
+    rows = Rows.of(~batch.fixed if known_BN is None else ~(batch.fixed | known_BN))
+    tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
     first = 0
-    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows_BN):
+    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.double()
         chunk = slice(first, first + len(logits))
         log_z = logits.logsumexp(-1)
         for j in range(2):
             log_p_K2[chunk, j] = token_log_prob(logits, log_z, tokens_K2[chunk, j])
         first += len(logits)
-    blank_BN = torch.zeros(rows_BN.shape, dtype=torch.float64, device=rows_BN.device)
-    log_p1_BN = blank_BN.masked_scatter(rows_BN, log_p_K2[:, 0])
-    log_pt_BN = blank_BN.masked_scatter(rows_BN, log_p_K2[:, 1])
-    return log_p1_BN, log_pt_BN, rows_BN
+    return rows.put(log_p_K2[:, 0]), rows.put(log_p_K2[:, 1]), rows.mask

@@ -6,6 +6,7 @@ from torch import Tensor
 from cwdfm.loss.base import token_log_prob
 from cwdfm.model.predict import predict_rows
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.source import Source
 
 
@@ -13,14 +14,14 @@ def sequence_nats(
     model: Model, source: Source, read_BN: Tensor, x_BN: Tensor, free_BN: Tensor
 ) -> Tensor:
     """-sum of log p(x^i) over free places, [B] float64, from what the model makes of read_BN."""
-    token_K = x_BN[free_BN]
+    rows = Rows.of(free_BN)
+    token_K = rows.take(x_BN)
     t_B = torch.zeros(len(x_BN), device=x_BN.device)
     log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_BN.device)
     first = 0
-    for logits_kV in predict_rows(model, source, read_BN, t_B, free_BN):
+    for logits_kV in predict_rows(model, source, read_BN, t_B, rows):
         k = slice(first, first + len(logits_kV))
         logits = logits_kV.double()
         log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
         first = k.stop
-    blank_BN = torch.zeros(x_BN.shape, dtype=torch.float64, device=x_BN.device)
-    return -blank_BN.masked_scatter(free_BN, log_p_K).sum(1)
+    return -rows.put(log_p_K).sum(1)

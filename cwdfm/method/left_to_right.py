@@ -27,6 +27,7 @@ from cwdfm.model.predict import (
     model_device,
     predict_rows,
 )
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, check_seed, sample_index, uniform
 from cwdfm.solver import Samples
 from cwdfm.solver.base import given
@@ -125,7 +126,7 @@ class LeftToRight:
         rows_BR = torch.zeros_like(read_BR, dtype=torch.bool)
         rows_BR[:, -1] = True
         t_B = torch.zeros(len(read_BR), device=read_BR.device)
-        asked = (network, ids, read_BR, t_B, rows_BR)
+        asked = (network, ids, read_BR, t_B, Rows.of(rows_BR))
         plain = self.top_p == 1 and self.dtype == torch.float64
         if plain and (found := fusible_rows(*asked)) is not None:
             return head_draw(*found, u_B, ids.vocab_size, temperature=self.temperature).tokens

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError, check_finite, describe
 from cwdfm.kernel import fused_head, product_dtype
 from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.model.rows import Rows
 from cwdfm.source import Source
 
 # Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy.
@@ -34,17 +35,17 @@ def check_flow_network(model: object) -> None:
 
 
 def predict_rows(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows
 ) -> Iterator[Tensor]:
-    """Logits [k, V] of the data tokens at the coordinates rows_BN, in row-major order, in chunks.
+    """Logits [k, V] of the data tokens at some coordinates, in their order, in chunks.
 
     Nothing is asked of the model where no row is wanted at all.
     """
-    if not bool(rows_BN.any()):
+    if not len(rows):
         return
     elements = MAX_ELEMENTS.get(x_BN.device.type, MAX_ELEMENTS["cpu"])
     chunk = max(1, elements // source.num_tokens)
-    for i, logits in enumerate(_row_chunks(model, source, x_BN, t_B.float(), rows_BN, chunk)):
+    for i, logits in enumerate(_row_chunks(model, source, x_BN, t_B.float(), rows, chunk)):
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
         if i == 0:
@@ -53,39 +54,40 @@ def predict_rows(
 
 
 def _row_chunks(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor, k: int
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows, k: int
 ) -> Iterator[Tensor]:
     if is_split(model):
-        for hidden_kD in _hidden_rows(model, x_BN, t_B, rows_BN).split(k):
+        for hidden_kD in _hidden_rows(model, x_BN, t_B, rows).split(k):
             logits_kV = model.head(hidden_kD)
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
             yield logits_kV
     else:
         logits_BNV = model(x_BN, t_B)
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
-        for place_k2 in rows_BN.nonzero().split(k):
-            yield logits_BNV[place_k2[:, 0], place_k2[:, 1]]
+        logits_MV = logits_BNV.flatten(0, 1)
+        for place_k in rows.place.split(k):
+            yield logits_MV[place_k]
 
 
-def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor) -> Tensor:
-    """The trunk's vectors [K, D] at rows_BN; sequences without a row are left out."""
-    active_B = rows_BN.any(1)
+def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Tensor:
+    """The trunk's vectors [K, D] at some coordinates; sequences without any are left out."""
+    active_A, rows_there = rows.among_active()
     select = getattr(model, "select", None)
-    part = model if select is None else select(active_B)
-    hidden_AND = part.trunk(x_BN[active_B], t_B[active_B])
-    expected = (int(active_B.sum()), x_BN.shape[1])
+    part = model if select is None else select(rows.mask.any(1))
+    hidden_AND = part.trunk(x_BN[active_A], t_B[active_A])
+    expected = (len(active_A), x_BN.shape[1])
     if hidden_AND.shape[:2] != expected:
         raise InputError(
             f"model.trunk must return hidden vectors [{expected[0]}, {expected[1]}, width], "
             f"got {describe(hidden_AND)}"
         )
-    return hidden_AND[rows_BN[active_B]]
+    return rows_there.take(hidden_AND)
 
 
 def fusible_rows(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows_BN: Tensor
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows
 ) -> tuple[Tensor, nn.Linear] | None:
-    """Hidden vectors [K, D] at rows_BN and the linear map that is the head.
+    """Hidden vectors [K, D] at some coordinates, and the linear map that is the head.
 
     None where there are no rows, or no such map, or no kernel to fuse it with a draw: then ask
     `predict_rows`.
@@ -96,9 +98,9 @@ def fusible_rows(
     weight = readout.weight
     whole = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens  # and no shard
     fusible = weight.device == x_BN.device and fused_head(x_BN.device, product_dtype(weight))
-    if not (whole and fusible) or not bool(rows_BN.any()):
+    if not (whole and fusible) or not len(rows):
         return None
-    hidden_KD = _hidden_rows(model, x_BN, t_B.float(), rows_BN)
+    hidden_KD = _hidden_rows(model, x_BN, t_B.float(), rows)
     fits = product_dtype(hidden_KD) == product_dtype(weight)
     return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from cwdfm.categorical import check_draw
 from cwdfm.errors import InputError, check_choice
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.order import (
@@ -72,16 +73,16 @@ class EntropyBound(Solver):
         masked_BN = masked_coordinates(self, source, state)
         t_B = share_times(schedule, state, masked_BN)
         scores = dict.fromkeys(("entropy", self.error))  # one or two, in this order
-        proposal_BN, scored = propose(
-            model, source, state, t_B, masked_BN, self, [SCORES[name] for name in scores]
-        )
+        rows = Rows.of(masked_BN)
+        asked = (model, source, state, t_B, rows, self)
+        proposal_BN, scored = propose(*asked, [SCORES[name] for name in scores])
         order_BN = best_first(state, scored[-1], masked_BN)
         count_B = masked_BN.sum(1)
         if t_next < 1:
             sorted_BN = (-scored[0]).gather(1, order_BN)
             count_B = torch.minimum(self._longest(sorted_BN), count_B)
         chosen_BN = first_of(order_BN, count_B)
-        return unmask(source, state, proposal_BN, chosen_BN, masked_BN, (t, t_next))
+        return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
 
     def _longest(self, entropy_BN: Tensor) -> Tensor:
         """The length [B] of the longest run from the start with sum - max <= gamma.

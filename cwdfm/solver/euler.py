@@ -18,6 +18,7 @@ from torch import Tensor
 from cwdfm.categorical import check_draw
 from cwdfm.errors import InputError, check_choice
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State, moved
@@ -69,21 +70,23 @@ class Euler(Solver):
         known_BN = source.revealed(x_BN)
         movable_BN = ~state.fixed if known_BN is None else ~(state.fixed | known_BN)
         forward_hazard, backward_hazard = self._hazards(schedule, t, t_next)
-        # The part p_0(x^i) of the backward velocity falls on the present token: no jump at all.
-        backward_BN = backward_hazard * source.renoise_probability(x_BN) * ~state.fixed
+        backward_BN = None
+        if backward_hazard > 0:
+            # The part p_0(x^i) of the backward velocity falls on the present token: no jump at all.
+            backward_BN = backward_hazard * source.renoise_probability(x_BN) * ~state.fixed
 
         if self.weight is None or (known_BN is not None and not self.weight.needs_logits):
             # The jumps first, then the model, where they are.
             alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
             jump_BN, back_BN = _race(state, alpha_BN, forward_hazard, backward_BN)
-            rows_BN = jump_BN & movable_BN
-            proposal_BN, _ = propose(model, source, state, t_B, rows_BN, self)
-            jump_BN = rows_BN & (proposal_BN != x_BN)
+            rows = Rows.of(jump_BN & movable_BN)
+            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
+            jump_BN = proposal_BN != x_BN
         else:
             # The weight reads logits, or needs proposals to tell what is revealed: the model first.
-            rows_BN = movable_BN
+            rows = Rows.of(movable_BN)
             scores = (self.weight,) if self.weight.needs_logits else ()
-            proposal_BN, scored = propose(model, source, state, t_B, rows_BN, self, scores)
+            proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
             alpha_BN = self.weight.alpha(revealed_BN, scored[0] if scored else 0.0)
             jump_BN, back_BN = _race(state, alpha_BN, forward_hazard, backward_BN)
@@ -94,7 +97,7 @@ class Euler(Solver):
         if backward_hazard > 0:
             u_BN = uniform_BN(state.seed, Purpose.RENOISE, state.index, state.step, x_BN.shape[1])
             tokens_BN = torch.where(back_BN, source.renoise(x_BN, u_BN), tokens_BN)
-        info = Info(t, t_next, jump_BN, back_BN, int(rows_BN.sum()), rows_BN.any(1))
+        info = Info(t, t_next, jump_BN, back_BN, len(rows), rows.mask.any(1))
         return moved(source, state, tokens_BN), info
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
@@ -113,7 +116,7 @@ class Euler(Solver):
 
 
 def _race(
-    state: State, alpha_BN: Tensor, forward_hazard: float, backward_BN: Tensor
+    state: State, alpha_BN: Tensor, forward_hazard: float, backward_BN: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Which forward clocks ring within the step, and before the backward ones; which of these do.
 
@@ -125,7 +128,7 @@ def _race(
     forward_BN = alpha_BN * forward_hazard
     forward_clock_BN = _exponential(state, Purpose.FORWARD)
     forward_rings_BN = forward_clock_BN < forward_BN
-    if not bool((backward_BN > 0).any()):
+    if backward_BN is None:
         return forward_rings_BN, torch.zeros_like(state.fixed)
     backward_clock_BN = _exponential(state, Purpose.BACKWARD)
     backward_rings_BN = backward_clock_BN < backward_BN

@@ -8,6 +8,7 @@ from torch import Tensor
 from cwdfm.categorical import check_draw, first_above
 from cwdfm.errors import InputError
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State
@@ -62,19 +63,20 @@ class FirstHitting(Solver):
         masked_BN = masked_coordinates(self, source, state)
         t_B = hitting_times(schedule, state, masked_BN)
         if t_next == 1:
-            rows_BN = chosen_BN = masked_BN
-            proposal_BN, _ = propose(model, source, state, t_B, rows_BN, self)
+            chosen_BN, rows = masked_BN, Rows.of(masked_BN)
+            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
         elif self.weight is None or not self.weight.needs_logits:
             # The coordinate first, then the model, there alone.
             alpha_BN = masked_BN.double() if self.weight is None else self.weight(~masked_BN)
-            rows_BN = chosen_BN = _next(state, alpha_BN, masked_BN)
-            proposal_BN, _ = propose(model, source, state, t_B, rows_BN, self)
+            chosen_BN = _next(state, alpha_BN, masked_BN)
+            rows = Rows.of(chosen_BN)
+            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
         else:
-            rows_BN = masked_BN
-            asked = (model, source, state, t_B, rows_BN, self)
+            rows = Rows.of(masked_BN)
+            asked = (model, source, state, t_B, rows, self)
             proposal_BN, (score_BN,) = propose(*asked, (self.weight,))
             chosen_BN = _next(state, self.weight.alpha(~masked_BN, score_BN), masked_BN)
-        return unmask(source, state, proposal_BN, chosen_BN, rows_BN, (t, t_next))
+        return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
 
 
 def hitting_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:

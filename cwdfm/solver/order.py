@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State, moved
@@ -72,11 +73,11 @@ def unmask(
     state: State,
     proposal_BN: Tensor,
     chosen_BN: Tensor,
-    rows_BN: Tensor,
+    rows: Rows,
     times: tuple[float, float],
 ) -> tuple[State, Info]:
-    """The step to the proposals at chosen_BN, for which the model was asked at rows_BN."""
+    """The step to the proposals at chosen_BN, for which the model was asked at `rows`."""
     tokens_BN = torch.where(chosen_BN, proposal_BN, state.tokens)
     nothing_BN = torch.zeros_like(chosen_BN)
-    info = Info(*times, chosen_BN, nothing_BN, int(rows_BN.sum()), rows_BN.any(1))
+    info = Info(*times, chosen_BN, nothing_BN, len(rows), rows.mask.any(1))
     return moved(source, state, tokens_BN), info

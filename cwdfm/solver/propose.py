@@ -8,9 +8,10 @@ from torch import Tensor
 
 from cwdfm.categorical import sample_categorical
 from cwdfm.errors import InputError
-from cwdfm.kernel.head_draw import head_draw
+from cwdfm.kernel.head_draw import Draw, head_draw
 from cwdfm.model.predict import fusible_rows, predict_rows
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform
 from cwdfm.solver.base import State
 from cwdfm.source import Source
@@ -39,45 +40,46 @@ def propose(
     source: Source,
     state: State,
     t_B: Tensor,
-    rows_BN: Tensor,
+    rows: Rows,
     drawing: Drawing,
     scores: Sequence[Weight] = (),
 ) -> tuple[Tensor, list[Tensor]]:
-    """Proposals xhat_1 ~ p_{1|t} at rows_BN and, for each of `scores`, its prediction score there.
+    """Proposals xhat_1 ~ p_{1|t} at `rows` and, for each of `scores`, its prediction score there.
 
     Each is [B, N]; elsewhere the proposal is the present token and a score 0. `t_B` [B] are the
     times that the model is told. Scores are of the model's own logits, whatever the temperature.
     """
-    b_K, i_K = rows_BN.nonzero(as_tuple=True)
-    u_K = uniform(state.seed, Purpose.PROPOSAL, state.index[b_K], state.step, i_K)
-    proposal_BN = state.tokens.clone()
-    zeros_BN = torch.zeros(rows_BN.shape, dtype=torch.float64, device=rows_BN.device)
-    scores_BN = [zeros_BN.clone() for _ in scores]
-    asked = (model, source, state.tokens, t_B, rows_BN)
+    index_K = state.index[rows.sequence]
+    u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, state.step, rows.position)
+    asked = (model, source, state.tokens, t_B, rows)
     if _fusible(drawing, scores) and (found := fusible_rows(*asked)) is not None:
         drawn = head_draw(
             *found, u_K, source.vocab_size, temperature=drawing.temperature, scores=bool(scores)
         )
-        proposal_BN[b_K, i_K] = drawn.tokens
-        for score, score_BN in zip(scores, scores_BN, strict=True):
-            assert drawn.entropy is not None
-            assert drawn.confidence is not None
-            score_BN[b_K, i_K] = score.summary_score(drawn.entropy, drawn.confidence)
-        return proposal_BN, scores_BN
+        found_K = [_summary_score(score, drawn) for score in scores]
+        return rows.replace(state.tokens, drawn.tokens), [rows.put(x_K) for x_K in found_K]
+    token_K = torch.empty_like(rows.place)
+    score_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
     first = 0
     for logits_kV in predict_rows(*asked):
         k = slice(first, first + len(logits_kV))
-        proposal_BN[b_K[k], i_K[k]] = sample_categorical(
+        token_K[k] = sample_categorical(
             logits_kV,
             u_K[k],
             temperature=drawing.temperature,
             top_p=drawing.top_p,
             dtype=drawing.dtype,
         )
-        for score, score_BN in zip(scores, scores_BN, strict=True):
-            score_BN[b_K[k], i_K[k]] = score.prediction_score(logits_kV).double()
+        for score, score_K in zip(scores, score_SK, strict=True):
+            score_K[k] = score.prediction_score(logits_kV).double()
         first = k.stop
-    return proposal_BN, scores_BN
+    return rows.replace(state.tokens, token_K), [rows.put(score_K) for score_K in score_SK]
+
+
+def _summary_score(score: Weight, drawn: Draw) -> Tensor:
+    assert drawn.entropy is not None
+    assert drawn.confidence is not None
+    return score.summary_score(drawn.entropy, drawn.confidence).double()
 
 
 def _fusible(drawing: Drawing, scores: Sequence[Weight]) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 from cwdfm.categorical import check_draw
 from cwdfm.errors import check_choice
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.order import (
@@ -64,12 +65,12 @@ class TopK(Solver):
         check_step(t, t_next)
         masked_BN = masked_coordinates(self, source, state)
         t_B = share_times(schedule, state, masked_BN)
-        proposal_BN, (score_BN,) = propose(
-            model, source, state, t_B, masked_BN, self, (SCORES[self.score],)
-        )
+        rows = Rows.of(masked_BN)
+        asked = (model, source, state, t_B, rows, self)
+        proposal_BN, (score_BN,) = propose(*asked, (SCORES[self.score],))
         order_BN = best_first(state, score_BN, masked_BN)
         chosen_BN = first_of(order_BN, _count(schedule, state, masked_BN, t_next))
-        return unmask(source, state, proposal_BN, chosen_BN, masked_BN, (t, t_next))
+        return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
 
 
 def _count(schedule: Schedule, state: State, masked_BN: Tensor, t_next: float) -> Tensor:

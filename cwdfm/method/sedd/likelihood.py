@@ -35,6 +35,7 @@ from cwdfm.method.sedd.noise import Noise
 from cwdfm.method.sedd.sums import sums_of_logits
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, sample_index, uniform
 
 # logits [k, V] in float64, x [k], x_1 [k], sigma [k] -> one number a row
@@ -147,18 +148,16 @@ class Sequences:
 
     def _sum(self, x_BN: Tensor, sigma_B: Tensor, term: RowTerm) -> Tensor:
         """The sums [B] of a term over the coordinates that can move."""
-        rows_BN = self.graph.rows(x_BN, self.fixed)
-        x_K, x_1_K = x_BN[rows_BN], self.x_1[rows_BN]
-        sigma_K = sigma_B[:, None].expand(x_BN.shape)[rows_BN]
+        rows = Rows.of(self.graph.rows(x_BN, self.fixed))
+        x_K, x_1_K, sigma_K = rows.take(x_BN), rows.take(self.x_1), sigma_B[rows.sequence]
         term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
         first = 0
-        asked = (self.model, self.graph.source, x_BN, sigma_B, rows_BN)
+        asked = (self.model, self.graph.source, x_BN, sigma_B, rows)
         for logits_kV in predict_rows(*asked):
             k = slice(first, first + len(logits_kV))
             term_K[k] = term(logits_kV.double(), x_K[k], x_1_K[k], sigma_K[k])
             first = k.stop
-        blank_BN = torch.zeros(rows_BN.shape, dtype=torch.float64, device=rows_BN.device)
-        return blank_BN.masked_scatter(rows_BN, term_K).sum(1)
+        return rows.put(term_K).sum(1)
 
 
 def _divergence_from_uniform(vocab: int, sigma: float) -> float:

@@ -17,6 +17,7 @@ from cwdfm.method.sedd.graph import Graph, Move
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.model.predict import predict_rows
 from cwdfm.model.protocol import Model
+from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Info, Solver, State
@@ -92,8 +93,8 @@ class Reverse(Solver):
             raise InputError(f"a step needs 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
         x_BN = state.tokens
         sigma = self.noise.sigma_at(1 - t)
-        rows_BN = self.graph.rows(x_BN, state.fixed)
-        b_K, i_K = rows_BN.nonzero(as_tuple=True)
+        rows = Rows.of(self.graph.rows(x_BN, state.fixed))
+        b_K, i_K = rows.sequence, rows.position
         whether_K, where_K = (
             uniform(state.seed, purpose, state.index[b_K], state.step, i_K)
             for purpose in (Purpose.FORWARD, Purpose.PROPOSAL)
@@ -101,7 +102,7 @@ class Reverse(Solver):
         tokens_BN = x_BN.clone()
         first = 0
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
-        for logits_kV in predict_rows(model, source, x_BN, sigma_B, rows_BN):
+        for logits_kV in predict_rows(model, source, x_BN, sigma_B, rows):
             chunk = slice(first, first + len(logits_kV))
             b_k, i_k = b_K[chunk], i_K[chunk]
             move = self._move(logits_kV, x_BN[b_k, i_k], t, t_next)
@@ -117,7 +118,7 @@ class Reverse(Solver):
             first = chunk.stop
         went_BN = tokens_BN != x_BN
         none_BN = torch.zeros_like(went_BN)
-        info = Info(t, t_next, went_BN, none_BN, len(b_K), rows_BN.any(1))
+        info = Info(t, t_next, went_BN, none_BN, len(rows), rows.mask.any(1))
         return moved(source, state, tokens_BN), info
 
     def _move(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> Move:
