@@ -679,7 +679,7 @@ def test_worst_weights() -> None:
 
 def test_a_few_steps_lower_the_loss() -> None:
     """The data are runs: after the first token of a block before, the rest are certain."""
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     way = method(4)
     size = DiTConfig(8, width=64, depth=2, heads=2, conditioning=32, dropout=0.0)
     model = DiT(way.network(size))

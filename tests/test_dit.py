@@ -1,13 +1,24 @@
 """The transformer: exact parameter counts, initial loss, what it can and cannot tell apart."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend
 
 import cwdfm
-from cwdfm.model.dit import DiT, DiTConfig, rotary, rotate
+from cwdfm import kernel
+from cwdfm.kernel import fused_gelu
+from cwdfm.kernel.rotary import rotary, rotate
+from cwdfm.model import attention, dit
+from cwdfm.model.attention import SHORT, Causal, Full
+from cwdfm.model.dit import DiT, DiTConfig, linear_gelu
 from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
 
@@ -87,6 +98,100 @@ def test_positions_alone_break_the_symmetry_of_a_masked_sequence() -> None:
     torch.testing.assert_close(alike, alike[:1].expand_as(alike), atol=1e-4, rtol=1e-4)
     told_apart = perturbed(replace(SMALL, positions=12))(x, t)[0]
     assert (told_apart - told_apart[:1]).abs().amax().item() > 0.1
+
+
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, time="none", positions=12)], ids=str)
+def test_half_precision_without_autocast(config: DiTConfig) -> None:
+    """A model in bfloat16 computes what the one in float32 does, up to its rounding."""
+    x, t = torch.randint(0, 11, (3, 12), generator=torch.manual_seed(0)), torch.rand(3)
+    with torch.no_grad():
+        full = perturbed(config).trunk(x, t)
+        half = perturbed(config).to(torch.bfloat16).trunk(x, t)
+    assert half.dtype == torch.bfloat16
+    assert float((half - full).norm()) < 0.03 * float(full.norm())
+
+
+def test_products_take_their_gelu_along_where_no_gradient_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And in half precision alone, on a GPU alone, unless told not to."""
+    with FakeTensorMode():
+        half = torch.empty(2, dtype=torch.bfloat16, device="cuda")
+        full, here = torch.empty(2, device="cuda"), torch.empty(2, dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert [fused_gelu(x) for x in (half, full, here)] == [True, False, False]
+    assert not fused_gelu(half)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    with torch.no_grad():
+        assert not fused_gelu(half)
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_the_product_with_its_gelu_is_the_plain_one(
+    autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU this operator is exact where a GPU's has the approximation: they differ by 5e-4."""
+    torch.manual_seed(0)
+    x, layer = torch.randn(2, 5, 16), nn.Linear(16, 64)
+    if not autocast:
+        x, layer = x.bfloat16(), layer.bfloat16()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        plain = linear_gelu(x, layer)
+        monkeypatch.setattr(dit, "fused_gelu", lambda _: True)
+        compiled = torch.compile(linear_gelu, backend="eager", fullgraph=True)
+        for fused in (linear_gelu(x, layer), compiled(x, layer)):
+            assert fused.dtype == torch.bfloat16
+            torch.testing.assert_close(fused, plain, rtol=2**-7, atol=1e-3)
+            assert not torch.equal(fused, plain)
+
+
+def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:
+    with FakeTensorMode():
+
+        def short(length: int, width: int, dtype: torch.dtype, device: str = "cuda") -> bool:
+            return attention._short(torch.empty(2, 2, length, width, dtype=dtype, device=device))
+
+        assert short(SHORT, 64, torch.bfloat16)
+        assert not short(SHORT + 1, 64, torch.bfloat16)
+        assert not short(SHORT, 12, torch.bfloat16)  # which that kernel refuses
+        assert short(SHORT, 12, torch.float32)
+        assert not short(SHORT, 64, torch.bfloat16, "cpu")
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+def test_the_kernel_for_short_sequences_mixes_the_same(
+    sight: attention.Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eagerly, and compiled without a break; other calls keep the choice that they had."""
+    qkv = torch.randn(3, 2, 4, 9, 8, generator=torch.manual_seed(0))
+    mix = sight.mix(0, 9, qkv.device)
+    plain, before = mix(*qkv), enabled()
+    inside: list[set[SDPBackend]] = []
+    attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+
+    def watched(*args: Tensor, **options: Any) -> Tensor:
+        inside.append(enabled())
+        return attend(*args, **options)
+
+    monkeypatch.setattr(attention, "_short", lambda q: True)
+    compiled = torch.compile(mix, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*qkv), plain)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    torch.testing.assert_close(mix(*qkv), plain)
+    assert inside == [{SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}]
+    assert enabled() == before > inside[0]
+
+
+def enabled() -> set[SDPBackend]:
+    """The kernels among which attention may choose."""
+    cuda = torch.backends.cuda
+    kinds = {
+        SDPBackend.FLASH_ATTENTION: cuda.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: cuda.cudnn_sdp_enabled(),
+        SDPBackend.MATH: cuda.math_sdp_enabled(),
+    }
+    return {kind for kind, on in kinds.items() if on}
 
 
 def test_bad_configurations() -> None:

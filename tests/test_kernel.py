@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,28 +17,34 @@ from torch import Tensor, nn
 import cwdfm
 from cwdfm import kernel
 from cwdfm.categorical import sample_categorical
-from cwdfm.kernel import head_log_prob as chunked
+from cwdfm.kernel import head_rows
+from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_draw import BLOCK, _summary, _tiles, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.reveal import reveal
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.predict import fusible_rows
+from cwdfm.model.rows import Rows
 from cwdfm.path import algorithm1
 from cwdfm.weight.entropy import prediction_entropy
 from tests.stats import assert_differs, assert_follows
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 SOURCES = [cwdfm.MaskSource(11), cwdfm.UniformSource(11)]
+WEIGHT = cwdfm.Neighbor(2, 0.7)
 LOSSES = [
     cwdfm.CrossEntropy(),
     cwdfm.CrossEntropy("masked"),
     cwdfm.NELBO(),
     cwdfm.NELBO("all"),
     cwdfm.Bregman(),
-    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7)),
-    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), "zero"),
+    cwdfm.ScaledCrossEntropy(WEIGHT),
+    cwdfm.ScaledCrossEntropy(WEIGHT, "zero"),
+    cwdfm.ScaledCrossEntropy(WEIGHT, "extended"),
     cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5), "joint"),
 ]
+CASES_OF_LOSS = [(source, loss) for source in SOURCES for loss in LOSSES]
+CASES_OF_LOSS.append((SOURCES[0], cwdfm.Bregman("masked")))
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
     reason="needs Triton and TRITON_INTERPRET=1",
@@ -86,7 +93,7 @@ def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
 
 def test_log_prob_and_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against log_softmax and autograd, in chunks of 4 rows, ids behind the vocabulary included."""
-    monkeypatch.setattr(chunked, "MAX_ELEMENTS", {"cpu": 4 * 9})
+    monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 4 * 9})
     g = torch.manual_seed(0)
     hidden = torch.randn(23, 5, generator=g, dtype=torch.float64, requires_grad=True)
     readout = nn.Linear(5, 10, dtype=torch.float64)
@@ -131,7 +138,7 @@ def test_log_prob_without_bias_and_without_rows() -> None:
 
 def test_half_precision_sums_gradients_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under autocast: near the float32 gradient, as the plain path under autocast is."""
-    monkeypatch.setattr(chunked, "MAX_ELEMENTS", {"cpu": 64 * 50})
+    monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 64 * 50})
     torch.manual_seed(0)
     readout, hidden = nn.Linear(16, 51), torch.randn(1000, 16)
     tokens = torch.randint(0, 50, (1000, 1))
@@ -146,14 +153,13 @@ def test_half_precision_sums_gradients_in_float32(monkeypatch: pytest.MonkeyPatc
     assert float((mine - true).norm() / true.norm()) < 0.02
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize(("source", "loss"), CASES_OF_LOSS, ids=str)
 @pytest.mark.parametrize("prompted", [False, True])
 def test_losses_from_the_head_are_the_plain_ones(
     source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Value and all gradients, float64, in chunks of 5 rows."""
-    monkeypatch.setattr(chunked, "MAX_ELEMENTS", {"cpu": 5 * 11})
+    monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 5 * 11})
     model, batch = small_dit(source.num_tokens), small_batch(source, prompted=prompted)
     plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE)
     read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
@@ -163,21 +169,61 @@ def test_losses_from_the_head_are_the_plain_ones(
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-9)
 
 
-def test_only_needed_rows_go_through_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loss", [cwdfm.NELBO(weight=WEIGHT), cwdfm.Bregman("masked", WEIGHT)])
+def test_a_context_weighted_bound_from_the_head_is_the_plain_one(loss: cwdfm.Loss) -> None:
+    source = SOURCES[0]
+    model, plain_batch = small_dit(source.num_tokens), small_batch(source)
+    path = cwdfm.ContextPath(source, SCHEDULE, WEIGHT)
+    batch = path.sample(plain_batch.x_1, plain_batch.t, seed=2)
+    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE)
+    ours = model(batch.x_t, batch.t, partial(loss.from_head, batch=batch, schedule=SCHEDULE))
+    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
+    for mine, other in zip(gradients(model, ours), gradients(model, plain), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-9)
+
+
+def test_the_head_works_on_needed_rows_and_once_where_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loss that is linear in log p takes the one pass; what each loss hands to the head."""
     source = SOURCES[0]
     model, batch = small_dit(source.num_tokens), small_batch(source)
-    rows: list[int] = []
+    asked: list[tuple[str, int]] = []
 
-    def counted(hidden: Tensor, *rest: object) -> Tensor:
-        rows.append(len(hidden))
-        return head_log_prob(hidden, *rest)  # type: ignore[arg-type]
+    for function in (head_log_prob, head_cross_entropy):
 
-    monkeypatch.setattr("cwdfm.loss.base.head_log_prob", counted)
-    for loss in (cwdfm.CrossEntropy("masked"), cwdfm.Bregman("masked")):
-        model(batch.x_t, batch.t, partial(loss.from_head, batch=batch, schedule=SCHEDULE))
-    masked = int((~batch.revealed).sum())
-    assert rows == [masked, masked]  # Bregman's two probabilities come from one pass
-    assert masked < batch.x_t.numel()
+        def counted(hidden: Tensor, *rest: Any, function: Any = function) -> Any:
+            asked.append((function.__name__, len(hidden)))
+            return function(hidden, *rest)
+
+        monkeypatch.setattr(f"cwdfm.loss.base.{function.__name__}", counted)
+    masked, all_of_them = int((~batch.revealed).sum()), batch.x_t.numel()
+    assert masked < all_of_them
+    for loss, pass_, rows in (
+        (cwdfm.CrossEntropy("masked"), "head_cross_entropy", masked),
+        (cwdfm.CrossEntropy(), "head_cross_entropy", all_of_them),
+        (cwdfm.NELBO(), "head_cross_entropy", masked),
+        (cwdfm.ScaledCrossEntropy(WEIGHT), "head_cross_entropy", all_of_them),
+        (cwdfm.Bregman("masked"), "head_cross_entropy", masked),
+        (cwdfm.Bregman(), "head_log_prob", all_of_them),  # two probabilities from one pass
+    ):
+        read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
+        model(batch.x_t, batch.t, read)
+        assert asked == [(pass_, rows)], loss
+        asked.clear()
+
+
+def test_terms_from_the_head_are_the_plain_ones_and_differentiable() -> None:
+    source = SOURCES[0]
+    model, batch = small_dit(source.num_tokens), small_batch(source, prompted=True)
+    loss, factor_BN = cwdfm.NELBO(), torch.rand(batch.x_t.shape, dtype=torch.float64)
+    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE, per_token=True)
+    read = partial(loss.from_head, batch=batch, schedule=SCHEDULE, per_token=True)
+    ours = model(batch.x_t, batch.t, read)
+    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
+    mine = gradients(model, (factor_BN * ours).sum())
+    for a, b in zip(mine, gradients(model, (factor_BN * plain).sum()), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-9)
 
 
 def test_nothing_masked_gives_zero_and_finite_gradients() -> None:
@@ -387,7 +433,7 @@ def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
     capped = Capped(plain.config)
     capped.load_state_dict(plain.state_dict())
     x = torch.randint(0, 11, (2, 8))
-    asked = (source, x, torch.rand(2), torch.ones_like(x, dtype=torch.bool))
+    asked = (source, x, torch.rand(2), Rows.of(torch.ones_like(x, dtype=torch.bool)))
     assert fusible_rows(plain, *asked) is not None
     assert fusible_rows(capped, *asked) is None
 

@@ -145,45 +145,53 @@ def block_masses(
 
 
 @triton.jit
-def row_log_z(logits, log_z, stride, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
-    """log sum exp of the first VOCAB of a row's `stride` logits; a program a row, one pass."""
-    row = tl.program_id(0).to(tl.int64)
-    inside = tl.arange(0, BLOCK)
-    # A float32 value of each, as tensors, since the loop carries them.
-    largest = tl.full((), float("-inf"), dtype=tl.float32)
-    total = tl.full((), 0.0, dtype=tl.float32)
-    for start in range(0, VOCAB, BLOCK):
-        column = start + inside
-        # Bounded by the stride, which may be a multiple of 16: then the loads are wide.
-        z = tl.load(logits + row * stride + column, mask=column < stride, other=0.0)
-        z = tl.where(column < VOCAB, z.to(tl.float32), float("-inf"))
-        higher = tl.maximum(largest, tl.max(z, axis=0))
-        shift = tl.where(higher == float("-inf"), 0.0, higher)
-        total = total * tl.exp(largest - shift) + tl.sum(tl.exp(z - shift), axis=0)
-        largest = higher
-    tl.store(log_z + row, largest + tl.log(total))
-
-
-@triton.jit
-def softmax_gradient(
-    logits,  # [K, stride], overwritten by the gradient; 0 from V on
-    log_z,  # [K]
-    grad_sum,  # [K]: sum over j of grad
-    tokens,  # [K, J]; -1 for none
-    grad,  # [K, J]
+def softmax_rows(
+    logits,  # [K, stride]; if GRADIENT, overwritten by the gradient, 0 from V on
+    log_z,  # [K]; out if NORMALISE, else in
+    tokens,  # [K, J]; in, if GRADIENT
+    grad,  # [K, J]; in, if GRADIENT
     stride,
-    vocab,
+    VOCAB: tl.constexpr,
     J: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    GRADIENT: tl.constexpr,
 ):
-    """d/dl of sum_j g_j log p(token_j): g_j at its token, less sum_j g_j times p."""
+    """log sum exp of a row's first VOCAB logits, and d/dl of sum_j g_j log p(token_j): g_j at its
+    token, less sum_j g_j times p. A program a row, which memory gives once and takes once: what is
+    read again is still in the L2 cache.
+    """
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = logits + row * stride + column
-    z = tl.load(at, mask=column < stride, other=0.0).to(tl.float32)
-    z = tl.where(column < vocab, z, float("-inf"))
-    change = -tl.exp(z - tl.load(log_z + row)) * tl.load(grad_sum + row)
-    for j in tl.static_range(J):
-        hit = column == tl.load(tokens + row * J + j)
-        change += tl.where(hit, tl.load(grad + row * J + j), 0.0)
-    tl.store(at, change.to(logits.dtype.element_ty), mask=column < stride)
+    at = logits + row * stride
+    inside = tl.arange(0, BLOCK)
+    if NORMALISE:
+        # The largest so far, and for each place in a block the sum of exp(l - largest): one
+        # reduction a block, and one at the end. Tensors in float32, since the loop carries them.
+        largest = tl.full((), float("-inf"), dtype=tl.float32)
+        mass = tl.zeros((BLOCK,), dtype=tl.float32)
+        for start in tl.range(0, VOCAB, BLOCK, num_stages=STAGES):
+            column = start + inside
+            # Bounded by the stride, which may be a multiple of 16: then the loads are wide.
+            z = tl.load(at + column, mask=column < stride, other=0.0).to(tl.float32)
+            z = tl.where(column < VOCAB, z, float("-inf"))
+            higher = tl.maximum(largest, tl.max(z, axis=0))
+            shift = tl.where(higher == float("-inf"), 0.0, higher)
+            mass = mass * tl.exp(largest - shift) + tl.exp(z - shift)
+            largest = higher
+        norm = largest + tl.log(tl.sum(mass, axis=0))
+        tl.store(log_z + row, norm)
+    else:
+        norm = tl.load(log_z + row)
+    if GRADIENT:
+        grad_sum = tl.full((), 0.0, dtype=tl.float32)
+        for j in tl.static_range(J):
+            grad_sum += tl.load(grad + row * J + j)
+        for start in range(0, stride, BLOCK):
+            column = start + inside
+            z = tl.load(at + column, mask=column < stride, other=0.0).to(tl.float32)
+            change = tl.where(column < VOCAB, -grad_sum * tl.exp(z - norm), 0.0)
+            for j in tl.static_range(J):
+                hit = column == tl.load(tokens + row * J + j)
+                change += tl.where(hit, tl.load(grad + row * J + j), 0.0)
+            tl.store(at + column, change.to(logits.dtype.element_ty), mask=column < stride)

@@ -5,6 +5,9 @@ fixed, so that values are nats per token and compare across lengths and prompts.
 all coordinates, [B, N, num_tokens], or only those the loss needs, [K, num_tokens] in row-major
 order: see `Loss.needed`, which spares the head the rest. Logits that are no numbers give a loss
 that is none.
+
+Most losses are linear in log p, with weights that the gradient does not go through: they say so by
+`Loss.weights`, and get their gradients from the head in the same pass as their value.
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, describe
 from cwdfm.kernel import product_dtype
+from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
@@ -90,9 +94,11 @@ class HeadPrediction(Prediction):
         self, hidden_BND: Tensor, readout: nn.Linear, needed_BN: Tensor, batch: PathSample
     ) -> None:
         self.rows_BN: Tensor = needed_BN
-        # index_select, since the gradient of a boolean index sorts its places first.
-        place_K = needed_BN.flatten().nonzero()[:, 0]
-        hidden_KD = hidden_BND.flatten(0, 1).index_select(0, place_K)
+        self._place_K = needed_BN.flatten().nonzero()[:, 0]
+        hidden_KD = hidden_BND.flatten(0, 1)
+        if len(self._place_K) < len(hidden_KD):
+            # index_select, since the gradient of a boolean index sorts its places first.
+            hidden_KD = hidden_KD.index_select(0, self._place_K)
         self._hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
         self._readout, self._source = readout, batch.source
 
@@ -110,6 +116,12 @@ class HeadPrediction(Prediction):
         vocab = self._source.vocab_size
         log_p_KJ = head_log_prob(self._hidden_KD, self._readout, tokens_KJ, vocab)
         return [self.spread(log_p_K) for log_p_K in log_p_KJ.unbind(-1)]
+
+    def cross_entropy(self, tokens_BN: Tensor, weights_BN: Tensor) -> Tensor:
+        """sum_i w^i (-log p^i(tokens^i)) over the known coordinates, a scalar."""
+        tokens_K, weights_K = (x.flatten()[self._place_K] for x in (tokens_BN, weights_BN))
+        vocab = self._source.vocab_size
+        return head_cross_entropy(self._hidden_KD, self._readout, tokens_K, weights_K, vocab)
 
 
 def token_log_prob(logits: Tensor, log_z: Tensor, tokens: Tensor) -> Tensor:
@@ -130,6 +142,15 @@ class Loss(ABC):
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
         """The weighted terms w^i l^i [B, N], before fixed coordinates are taken out."""
 
+    def weights(
+        self, prediction: Prediction, batch: PathSample, schedule: Schedule
+    ) -> Tensor | None:
+        """w^i [B, N] (or what expands to it) where w^i l^i = -w^i log p^i(x_1^i); else None.
+
+        Gradients do not go through them.
+        """
+        return None
+
     def __call__(
         self, logits: Tensor, batch: PathSample, schedule: Schedule, *, per_token: bool = False
     ) -> Tensor:
@@ -140,7 +161,7 @@ class Loss(ABC):
         needed_BN = self.needed(batch)
         prediction = LogitsPrediction(logits, needed_BN, batch)
         terms_BN = self._needed_terms(prediction, needed_BN, batch, schedule)
-        return terms_BN if per_token else _mean(terms_BN, batch)
+        return terms_BN if per_token else terms_BN.sum() / _count(batch)
 
     def from_head(
         self,
@@ -158,8 +179,12 @@ class Loss(ABC):
         needed_BN = self.needed(batch)
         prediction = HeadPrediction(hidden_BND, readout, needed_BN, batch)
         with torch.autocast(hidden_BND.device.type, enabled=False):
+            weights = None if per_token else self.weights(prediction, batch, schedule)
+            if weights is not None:
+                weights_BN = weights.detach().expand(needed_BN.shape)
+                return prediction.cross_entropy(batch.x_1, weights_BN) / _count(batch)
             terms_BN = self._needed_terms(prediction, needed_BN, batch, schedule)
-            return terms_BN if per_token else _mean(terms_BN, batch)
+            return terms_BN if per_token else terms_BN.sum() / _count(batch)
 
     def _needed_terms(
         self, prediction: Prediction, needed_BN: Tensor, batch: PathSample, schedule: Schedule
@@ -167,8 +192,22 @@ class Loss(ABC):
         return torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
 
 
-def _mean(terms_BN: Tensor, batch: PathSample) -> Tensor:
-    return terms_BN.sum() / (~batch.fixed).sum().clamp(min=1)
+class WeightedCrossEntropy(Loss):
+    """L = -E sum_i w^i log p^i(x_1^i | x_t)."""
+
+    @abstractmethod
+    def weights(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        """w^i [B, N], or what expands to it; gradients do not go through them."""
+
+    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        ce_BN = -prediction.log_prob(batch.x_1)
+        weights_BN = self.weights(prediction, batch, schedule).to(ce_BN.dtype)
+        return torch.where(weights_BN == 0, 0.0, weights_BN * ce_BN)
+
+
+def _count(batch: PathSample) -> Tensor:
+    """How many coordinates the mean is over."""
+    return (~batch.fixed).sum().clamp(min=1)
 
 
 def coordinates_needed(coordinates: Coordinates, batch: PathSample) -> Tensor:

@@ -49,6 +49,13 @@ class Bregman(Loss):
         divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, batch.x_t == batch.x_1)
         return bound_weight(self.weight, batch, schedule).to(divergence_BN.dtype) * divergence_BN
 
+    def weights(
+        self, prediction: Prediction, batch: PathSample, schedule: Schedule
+    ) -> Tensor | None:
+        # A masked x_t^i is neither x_1^i nor a token that the model could predict.
+        masked = self.coordinates == "masked"
+        return bound_weight(self.weight, batch, schedule) if masked else None
+
 
 def rate_divergence(log_p1: Tensor, log_pt: Tensor, same: Tensor) -> Tensor:
     """The divergence of rates over lambda_t, from log p(x_1^i), log p(x_t^i) and x_t^i = x_1^i."""

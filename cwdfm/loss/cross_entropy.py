@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from cwdfm.errors import check_choice
-from cwdfm.loss.base import Coordinates, Loss, Prediction, coordinates_needed
+from cwdfm.loss.base import Coordinates, Prediction, WeightedCrossEntropy, coordinates_needed
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class CrossEntropy(Loss):
+class CrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i log p^i(x_1^i | x_t).
 
     `coordinates`: "all" (the paper) or "masked". With a mask source the sampler carries revealed
@@ -27,5 +28,5 @@ class CrossEntropy(Loss):
     def needed(self, batch: PathSample) -> Tensor:
         return coordinates_needed(self.coordinates, batch)
 
-    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        return -prediction.log_prob(batch.x_1)
+    def weights(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        return torch.ones((), device=batch.x_1.device)

@@ -5,14 +5,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cwdfm.errors import check_choice
-from cwdfm.loss.base import Coordinates, Loss, Prediction, bound_weight, coordinates_needed
+from cwdfm.loss.base import (
+    Coordinates,
+    Prediction,
+    WeightedCrossEntropy,
+    bound_weight,
+    coordinates_needed,
+)
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
-class NELBO(Loss):
+class NELBO(WeightedCrossEntropy):
     """L = -E lambda_t sum_{i masked} log p^i(x_1^i | x_t).
 
     With a mask source this is the negative evidence lower bound itself. `coordinates="all"` counts
@@ -29,6 +35,5 @@ class NELBO(Loss):
     def needed(self, batch: PathSample) -> Tensor:
         return coordinates_needed(self.coordinates, batch)
 
-    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        ce_BN = -prediction.log_prob(batch.x_1)
-        return bound_weight(self.weight, batch, schedule).to(ce_BN.dtype) * ce_BN
+    def weights(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
+        return bound_weight(self.weight, batch, schedule)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice
-from cwdfm.loss.base import Loss, Prediction, coordinates_needed
+from cwdfm.loss.base import Prediction, WeightedCrossEntropy, coordinates_needed
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight.base import Weight, normalise
@@ -16,7 +16,7 @@ RevealedWeight = Literal["one", "zero", "extended", "joint"]
 
 
 @dataclass(frozen=True)
-class ScaledCrossEntropy(Loss):
+class ScaledCrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i alpha^i(x_t) log p^i(x_1^i | x_t).
 
     On the masked coordinates alpha averages to 1. The paper leaves open what it is on the revealed
@@ -41,11 +41,9 @@ class ScaledCrossEntropy(Loss):
     def needed(self, batch: PathSample) -> Tensor:
         return coordinates_needed("masked" if self.revealed == "zero" else "all", batch)
 
-    def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        ce_BN = -prediction.log_prob(batch.x_1)
+    def weights(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
         # A fixed coordinate's alpha may be huge, and 0 * inf would poison the gradient.
-        alpha_BN = self.alpha(prediction, batch).masked_fill(batch.fixed, 0.0)
-        return alpha_BN.to(ce_BN.dtype) * ce_BN
+        return self.alpha(prediction, batch).masked_fill(batch.fixed, 0.0)
 
     def alpha(self, prediction: Prediction, batch: PathSample) -> Tensor:
         """The weight of every coordinate, float64 [B, N]."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.kernel import product_dtype
-from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.loss import Bound
 from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.exact import sequence_nats
@@ -113,11 +113,9 @@ class NextToken(Objective):
         self, hidden_BND: Tensor, readout: nn.Linear, *, x_1: Tensor, free_BN: Tensor
     ) -> Tensor:
         """The loss from hidden vectors and the head; logits of all tokens are never stored."""
-        # index_select, since the gradient of a boolean index sorts its places first.
-        place_K = free_BN.flatten().nonzero()[:, 0]
-        hidden_KD = hidden_BND.flatten(0, 1).index_select(0, place_K)
+        hidden_KD = hidden_BND.flatten(0, 1)
         hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
+        weight_K = free_BN.flatten().float()
         with torch.autocast(hidden_KD.device.type, enabled=False):
-            token_K1 = x_1.flatten()[place_K, None]
-            log_p_K1 = head_log_prob(hidden_KD, readout, token_K1, self.vocab_size)
-            return -log_p_K1.sum() / max(1, len(place_K))
+            total = head_cross_entropy(hidden_KD, readout, x_1.flatten(), weight_K, self.vocab_size)
+            return total / weight_K.sum().clamp(min=1)

@@ -18,11 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice, check_integer, check_positive
+from cwdfm.kernel import fused_gelu, product_dtype
+from cwdfm.kernel.rotary import rotary, rotate_qkv
 from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
-ROTARY_BASE = 10_000.0
 
 # What may be made of hidden vectors [B, N, D] and the head in place of logits.
 Read = Callable[[Tensor, nn.Linear], Tensor]
@@ -197,14 +198,13 @@ class Block(nn.Module):
         return changed
 
     def _attention(self, x_BND: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
-        qkv_3BHNd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv_3BHNd.unbind(0)
-        mixed = mix(rotate(q, rotation), rotate(k, rotation), v)
+        qkv_BN3Hd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
+        mixed = mix(*rotate_qkv(qkv_BN3Hd, rotation))
         attended: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return attended
 
     def _mlp(self, x_BND: Tensor) -> Tensor:
-        moved: Tensor = self.down(F.gelu(self.up(x_BND), approximate="tanh"))
+        moved: Tensor = self.down(linear_gelu(x_BND, self.up))
         return moved
 
     def _dropped(self, x_BND: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ class TimeEmbedding(nn.Module):
         half = FREQUENCIES // 2
         exponent = torch.arange(half, device=t_B.device, dtype=torch.float32) / half
         angle = t_B.float()[:, None] * torch.exp(-math.log(MAX_PERIOD) * exponent)
-        wave = torch.cat([angle.cos(), angle.sin()], dim=-1)
+        wave = torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.first.weight.dtype)
         conditioning: Tensor = F.silu(self.second(F.silu(self.first(wave))))
         return conditioning
 
@@ -240,15 +240,14 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return x * (1 + scale) + shift
 
 
-def rotary(place_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [N, head width] of the rotations by position."""
-    exponent = torch.arange(0, width, 2, device=place_N.device, dtype=torch.float32) / width
-    angle = torch.outer(place_N.float(), ROTARY_BASE**-exponent).repeat(1, 2)
-    return angle.cos(), angle.sin()
+def linear_gelu(x_BND: Tensor, layer: nn.Linear) -> Tensor:
+    """gelu(layer(x)), by its approximation with tanh.
 
-
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate pairs (i, i + half) of the last axis by their position's angles."""
-    cos, sin = (r.to(x.dtype) for r in rotation)
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    cuBLAS can apply bias and gelu to a product before it is stored, which saves a pass over
+    the widest of all tensors here.
+    """
+    if not fused_gelu(x_BND):
+        return F.gelu(layer(x_BND), approximate="tanh")
+    x, weight, bias = (p.to(product_dtype(x_BND)) for p in (x_BND, layer.weight, layer.bias))
+    y = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)
+    return y.view(*x.shape[:-1], -1)

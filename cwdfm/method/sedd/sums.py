@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cwdfm.kernel.head_log_prob import MAX_ELEMENTS, head_log_prob
+from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.kernel.head_rows import MAX_ELEMENTS
 
 
 class Sums(NamedTuple):

@@ -1,0 +1,173 @@
+"""On a CUDA device: the transformer's rotations, short attention and products with their gelu.
+
+Run there with `pytest -m gpu tests/test_gpu_model.py`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cwdfm import kernel
+from cwdfm.model.attention import SHORT, Attention, Causal, Full, Halves
+from cwdfm.model.dit import linear_gelu
+from tests.test_rotary import SHAPES, check_layouts, check_rotation, moved_dit, trained
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or find_spec("triton") is None,
+        reason="no CUDA device, or no Triton",
+    ),
+]
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def half() -> AbstractContextManager[object]:
+    context: AbstractContextManager[object] = torch.autocast("cuda", torch.bfloat16)
+    return context
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (8, 1024, 12, 64), (3, 100, 5, 48)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rotation_and_gradient_are_exact(
+    shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    check_rotation(shape, dtype, "cuda")
+
+
+def test_gradients_may_come_in_any_layout() -> None:
+    check_layouts("cuda")
+
+
+def tokens(length: int) -> Tensor:
+    return torch.randint(0, 11, (3, length), generator=torch.manual_seed(2)).cuda()
+
+
+def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
+    """Each up to `tolerance` of its length: elements that cancel have large errors of their own."""
+    for a, b in zip(mine, other, strict=True):
+        assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Halves(4, dense=True)], ids=str)
+@pytest.mark.parametrize("length", [32, 160])
+def test_transformer_trains_as_with_the_plain_rotation(
+    sight: Attention, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32; heads of 32, which FlexAttention takes."""
+    model, x = moved_dit(width=64).cuda(), tokens(length)
+    fused = trained(model, model.trunk, x, sight)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    assert_alike(fused, trained(model, model.trunk, x, sight), 1e-3)
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("length", [32, 160])
+def test_compiled_half_precision_trains_as_the_plain_float32(
+    by_block: bool, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short attention, rotation and their gradients in compiled code, in one graph each."""
+    model, x = moved_dit(width=64).cuda(), tokens(length)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    plain = trained(model, model.trunk, x)
+    monkeypatch.setattr(kernel, "MODE", "auto")
+    torch._dynamo.reset()
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", partial(real, fullgraph=True))
+    model.compile_trunk(by_block=by_block)
+    with half():
+        compiled = trained(model, model.trunk, x)
+        with torch.no_grad():
+            sampled = model.trunk(x, torch.full((3,), 0.3, device="cuda"))
+    assert_alike(compiled, plain, 0.1)
+    assert_alike([sampled], plain[:1], 0.04)
+
+
+def attended(mix: Callable[..., Tensor], qkv: Tensor) -> list[Tensor]:
+    leaf = qkv.detach().requires_grad_()
+    mixed = mix(*leaf.unbind(0))
+    return [mixed, *torch.autograd.grad(mixed.float().square().sum(), leaf)]
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("width", [64, 20])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_short_attention(sight: Attention, width: int, compiled: bool) -> None:
+    """By the memory-efficient kernel where it takes the heads; right either way."""
+    qkv = torch.randn(3, 8, 4, 32, width, generator=torch.manual_seed(0)).cuda().bfloat16()
+    mix = sight.mix(0, 32, qkv.device)
+    with Operators() as ran:
+        mix(*qkv)
+    assert ("_scaled_dot_product_efficient_attention" in ran.names) == (width == 64)
+    with sdpa_kernel(SDPBackend.MATH):
+        causal = isinstance(sight, Causal)
+        exact = attended(partial(F.scaled_dot_product_attention, is_causal=causal), qkv.float())
+    torch._dynamo.reset()
+    mine = attended(torch.compile(mix, fullgraph=True) if compiled else mix, qkv)
+    assert_alike([x.float() for x in mine], exact, 0.02)
+
+
+def test_long_attention_keeps_its_kernel() -> None:
+    """Whatever PyTorch prefers for long sequences, it prefers after a short one as well."""
+
+    def kernels(length: int) -> list[str]:
+        q = torch.randn(2, 4, length, 64, device="cuda", dtype=torch.bfloat16)
+        with Operators() as ran:
+            Full().mix(0, length, q.device)(q, q, q)
+        return [*ran.names]
+
+    before = kernels(512)
+    assert kernels(SHORT) != before
+    assert kernels(512) == before
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_product_with_its_gelu_is_the_plain_one(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, layer = torch.randn(64, 128, 768, device="cuda"), nn.Linear(768, 3072, device="cuda")
+    with torch.no_grad(), half():
+        if not compiled:
+            with Operators() as ran:
+                linear_gelu(x, layer)
+            assert "_addmm_activation" in ran.names
+        torch._dynamo.reset()
+        raised = torch.compile(linear_gelu, fullgraph=True) if compiled else linear_gelu
+        fused = raised(x, layer)
+        monkeypatch.setattr(kernel, "MODE", "off")
+        plain = linear_gelu(x, layer)
+    assert fused.dtype == torch.bfloat16
+    # The plain one rounds before gelu as well, the fused one has a hardware tanh.
+    torch.testing.assert_close(fused, plain, rtol=2**-6, atol=2e-3)
+
+
+def test_half_precision_without_autocast() -> None:
+    model, x = moved_dit(width=64).cuda().eval(), tokens(32)
+    t = torch.full((3,), 0.3, device="cuda")
+    with torch.no_grad():
+        full = model.trunk(x, t)
+        halved = model.to(torch.bfloat16).trunk(x, t)
+    assert halved.dtype == torch.bfloat16
+    assert_alike([halved.float()], [full], 0.04)
