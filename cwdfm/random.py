@@ -5,7 +5,8 @@ the number of processes, the device, or which fast path ran; and a resumed run r
 corruption it would have seen.
 
 The function is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011), written in int64 tensor arithmetic so that it runs on every device torch has.
+SC 2011), written in int64 tensor arithmetic so that it runs on every device torch has. On a GPU one
+kernel computes the same bits.
 """
 
 from enum import IntEnum
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, describe
+from cwdfm.kernel import fused_random
 
 _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+_BLOCK = 512  # draws of one program of the kernel
 
 
 class Purpose(IntEnum):
@@ -67,6 +70,8 @@ def uniform(seed: int, purpose: Purpose, index: Tensor, step: int, position: Ten
     check_seed(seed)
     if not 0 <= step <= _MASK32:
         raise InputError(f"step must lie in 0..2^32-1, got {step}")
+    if index.device == position.device and fused_random(index.device):
+        return _fused_uniform(seed, purpose, index, step, position)
     counter = (
         position & _MASK32,
         torch.full_like(position, step),
@@ -76,6 +81,35 @@ def uniform(seed: int, purpose: Purpose, index: Tensor, step: int, position: Ten
     high, low, _, _ = philox(counter, (seed & _MASK32, seed >> 32))
     bits = ((high >> 5) << 26) | (low >> 6)
     return bits.double() * 2.0**-53
+
+
+def _fused_uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int, position: Tensor
+) -> Tensor:
+    from cwdfm.kernel import triton_random
+
+    index, position = torch.broadcast_tensors(index, position)
+    out = torch.empty(index.shape, dtype=torch.float64, device=index.device)
+    if out.numel() == 0:
+        return out
+    if out.dim() != 2:
+        index, position = index.reshape(1, -1), position.reshape(1, -1)
+    words = (seed & _MASK32, seed >> 32, step)
+    with torch.cuda.device_of(out):
+        triton_random.uniform[(-(-out.numel() // _BLOCK),)](
+            out,
+            index,
+            position,
+            out.numel(),
+            index.shape[1],
+            *index.stride(),
+            *position.stride(),
+            # As signed words: Triton types an integer by its size, and compiles for every type.
+            *((word ^ 2**31) - 2**31 for word in words),
+            int(purpose),
+            BLOCK=_BLOCK,
+        )
+    return out
 
 
 def uniform_BN(seed: int, purpose: Purpose, index_B: Tensor, step: int, length: int) -> Tensor:

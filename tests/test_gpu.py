@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.random import Purpose, uniform_BN
+from cwdfm.kernel import fused_random
+from cwdfm.path.algorithm1 import reveal_in_order
+from cwdfm.random import Purpose, uniform, uniform_BN
 from tests.models import SmallModel, SmallSplitModel
 from tests.test_conformance import LENGTH, examples
 
@@ -25,8 +27,65 @@ def test_uniforms_are_bit_identical() -> None:
     assert torch.equal(here, there.cpu())
 
 
-@pytest.mark.parametrize("solver", examples(cwdfm.Solver), ids=str)
-@pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
+@pytest.mark.parametrize("seed", [0, 2**31, 2**64 - 1])
+@pytest.mark.parametrize("step", [0, 2**31, 2**32 - 1])
+def test_uniforms_of_any_shape_and_size_are_bit_identical(seed: int, step: int) -> None:
+    large = torch.tensor([0, 2**32 - 1, 2**40 + 7, 2**56 + 3, 2**63 - 1])
+    for index, position in (
+        (large[:, None], torch.arange(3000)[None]),
+        (torch.arange(5000), torch.arange(5000).flip(0)),
+        (torch.arange(40)[::3], torch.arange(14)),
+        (torch.arange(12).reshape(3, 4).T, torch.arange(12).reshape(4, 3)),
+        (torch.arange(4)[:, None, None], torch.arange(6).reshape(2, 3)),
+        (torch.arange(0), torch.arange(0)),
+    ):
+        for purpose in Purpose:
+            here = uniform(seed, purpose, index, step, position)
+            there = uniform(seed, purpose, index.cuda(), step, position.cuda())
+            assert torch.equal(here, there.cpu())
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or not fused_random(torch.device("cuda")),
+    reason="no fused draws here",
+)
+def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
+    from cwdfm.kernel import triton_random, triton_reveal
+
+    weight = cwdfm.Neighbor(1, 1.0)
+
+    def work(step: int) -> None:
+        for batch, length in ((1, 16), (3, 17), (2000, 64)):
+            index = torch.arange(batch, device="cuda")
+            u = uniform_BN(2**64 - step, Purpose.ORDER, index, step, length)
+            start = torch.zeros(batch, length, dtype=torch.bool, device="cuda")
+            reveal_in_order(weight, start, torch.full((batch,), 3, device="cuda"), u)
+
+    work(1)  # the weight's tables come to the device
+    device = torch.cuda.current_device()
+    kernels = (triton_random.uniform, triton_reveal.sort, triton_reveal.reveal)
+    compiled = [len(k.device_caches[device][0]) for k in kernels]
+    try:
+        with pytest.warns(UserWarning, match="prototype"):
+            torch.cuda.set_sync_debug_mode("error")
+        for step in (16, 2**31, 2**32 - 1):
+            work(step)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [len(k.device_caches[device][0]) for k in kernels] == compiled
+    assert compiled[0] == 1
+
+
+# Solvers that unmask need a source that masks.
+PAIRS = [
+    (solver, source)
+    for solver in examples(cwdfm.Solver)
+    for source in examples(cwdfm.Source)
+    if isinstance(solver, cwdfm.Euler) or isinstance(source, cwdfm.MaskSource)
+]
+
+
+@pytest.mark.parametrize(("solver", "source"), PAIRS, ids=str)
 def test_samples_are_the_cpu_s(solver: cwdfm.Solver, source: cwdfm.Source) -> None:
     """Float64 models on both: a token could differ only within rounding of a boundary."""
 
@@ -55,6 +114,45 @@ def test_long_context_paths_are_the_cpu_s(radius: int) -> None:
     x_1, t = torch.zeros(64, 1024, dtype=torch.int64), torch.linspace(0, 1, 64)
     here, there = path.sample(x_1, t, seed=3), path.sample(x_1.cuda(), t.cuda(), seed=3)
     assert torch.equal(here.revealed, there.revealed.cpu())
+
+
+REVEALS = [
+    cwdfm.Neighbor(1, 1.0),
+    cwdfm.Neighbor(3, 1.0),
+    cwdfm.Neighbor(2, -0.7),
+    cwdfm.Neighbor(8, 0.3, "cut"),
+    cwdfm.Neighbor(1, 1.0, "cut", (16, 16)),
+    cwdfm.Neighbor(2, -0.5, grid=(16, 16)),
+    cwdfm.Neighbor(70, 0.1, "cut"),  # more buckets than a byte counts
+    cwdfm.Neighbor(1, 300.0),
+]
+
+
+@pytest.mark.parametrize("weight", REVEALS, ids=str)
+@pytest.mark.parametrize("batch", [1, 33, 2500])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_reveals_are_the_cpu_s(weight: cwdfm.Neighbor, batch: int, share: float) -> None:
+    """Any number of draws, none and all among them, one to three sequences in a warp."""
+    g = torch.manual_seed(0)
+    start = torch.rand(batch, 256, generator=g) < share
+    masked = (~start).sum(1)
+    count = (torch.rand(batch, generator=g, dtype=torch.float64) * (masked + 1)).long()
+    count[0], count[-1] = 0, masked[-1]
+    u = torch.rand(batch, 256, generator=g, dtype=torch.float64)
+    here = reveal_in_order(weight, start, count, u)
+    there = reveal_in_order(weight, start.cuda(), count.cuda(), u.cuda())
+    assert torch.equal(here, there.cpu())
+
+
+def test_reveals_of_a_very_long_sequence_are_the_cpu_s() -> None:
+    """Places of 32 bits."""
+    weight, length = cwdfm.Neighbor(2, 1.0), 2**15 + 100
+    start = torch.zeros(2, length, dtype=torch.bool)
+    count = torch.tensor([length, length // 3])
+    u = uniform_BN(0, Purpose.ORDER, torch.arange(2), 0, length)
+    here = reveal_in_order(weight, start, count, u)
+    there = reveal_in_order(weight, start.cuda(), count.cuda(), u.cuda())
+    assert torch.equal(here, there.cpu())
 
 
 @pytest.mark.parametrize("loss", examples(cwdfm.Loss), ids=str)

@@ -1,9 +1,10 @@
-"""Fast paths around the linear head, which never hold the logits of all coordinates; Algorithm 1.
+"""Fast paths: the linear head, without the logits of all coordinates; Algorithm 1; rotations.
 
-`head_draw` samples, `head_log_prob` trains, `reveal` is Algorithm 1's loop; `triton_head` and
-`triton_reveal` hold their Triton kernels and are only imported where they run. Whether they run is
-decided here. CWDFM_FUSED=off leaves Triton alone, CWDFM_FUSED=on uses it wherever it can run at
-all, its interpreter on a CPU included; the default, "auto", uses it where it is faster.
+`head_draw` samples, `head_cross_entropy` and `head_log_prob` train, `reveal` is Algorithm 1's loop,
+`rotary` tells the network where tokens stand; `triton_*` hold their Triton kernels and are only
+imported where they run. Whether they run is decided here. CWDFM_FUSED=off leaves Triton alone,
+CWDFM_FUSED=on uses it wherever it can run at all, its interpreter on a CPU included; the default,
+"auto", uses it where it is faster.
 """
 
 import os
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 MODE = os.environ.get("CWDFM_FUSED", "auto")
+TRITON = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HALF = (torch.bfloat16, torch.float16)
 SHARED_BYTES = 164 * 2**10  # what the largest tile needs of a multiprocessor's shared memory
 
@@ -33,8 +36,30 @@ def fused_elementwise(x: Tensor) -> bool:
 
 def fused_reveal(device: torch.device) -> bool:
     """Whether Triton runs Algorithm 1's loop."""
-    wanted = MODE == "on" or (MODE == "auto" and device.type == "cuda")
-    return wanted and _triton_runs(device)
+    return _wanted(device) and _triton_runs(device)
+
+
+def fused_random(device: torch.device) -> bool:
+    """Whether Triton makes counted draws: in one launch, where tensor arithmetic takes eighty."""
+    return _wanted(device) and _triton_runs(device)
+
+
+def fused_rotary(x: Tensor) -> bool:
+    """Whether Triton rotates queries and keys like x.
+
+    Asked inside compiled code as well: no more stands here than torch.compile can trace.
+    """
+    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
+    return _wanted(x.device) and TRITON and here and x.dtype in (*HALF, torch.float32)
+
+
+def fused_gelu(x: Tensor) -> bool:
+    """Whether a linear map of x takes its bias and gelu along, which leaves no way back.
+
+    cuBLAS does, with tanh's approximation; on a CPU the same operator has another gelu. Traced too.
+    """
+    half = product_dtype(x) in HALF
+    return x.is_cuda and half and not torch.is_grad_enabled() and MODE != "off"
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -44,6 +69,10 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 
+def _wanted(device: torch.device) -> bool:
+    return MODE == "on" or (MODE == "auto" and device.type == "cuda")
+
+
 def _runs(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype in (*HALF, torch.float32) and _triton_runs(device)
 
@@ -51,9 +80,9 @@ def _runs(device: torch.device, dtype: torch.dtype) -> bool:
 @cache
 def _triton_runs(device: torch.device) -> bool:
     """Whether the kernels can run on a device: a GPU like the A100 or later, or the interpreter."""
-    if find_spec("triton") is None:
+    if not TRITON:
         return False
     if device.type == "cuda" and torch.version.cuda is not None:
         shared: int = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
         return shared >= SHARED_BYTES
-    return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    return device.type == "cpu" and INTERPRETED

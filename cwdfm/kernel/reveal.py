@@ -1,8 +1,12 @@
-"""Algorithm 1 on a GPU: the bucket loop of `cwdfm.path.algorithm1`, a program a sequence."""
+"""Algorithm 1 on a GPU: the bucket loop of `cwdfm.path.algorithm1`, a thread a sequence."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+BLOCK = 1024  # coordinates that are sorted at once
+CHUNK = 8  # buckets, at most, that are read at once
+WARP = 32  # threads
+PROGRAMS = 1024  # warps: about 8 for each multiprocessor of a large GPU
 
 
 def reveal(
@@ -20,35 +24,54 @@ def reveal(
     """
     from cwdfm.kernel import triton_reveal
 
+    if start_BN.numel() == 0:
+        return start_BN.clone()
     batch, length = start_BN.shape
-    buckets = len(ratio_CC)
-    padded_BN = F.pad(start_BN, (0, 1))  # behind the end, for those without a neighbour
-    score_BN = padded_BN[:, neighbors_NK.long()].sum(-1, dtype=torch.int32)
-    # As the loop on a CPU has them: by score, and within a score from the last to the first.
-    place_N = torch.arange(length, device=start_BN.device)
-    key_BN = torch.where(start_BN, buckets, score_BN) * length + (length - 1 - place_N)
-    order_BN = key_BN.argsort(dim=1).to(torch.int32)
-    slot_BN = torch.empty_like(order_BN).scatter_(
-        1, order_BN.long(), place_N.to(torch.int32).expand(batch, -1)
+    neighbors, buckets = neighbors_NK.shape[1], len(ratio_CC)
+    device = start_BN.device
+    # No wider than need be: what a sequence changes should stay in a near cache.
+    place = torch.int16 if length < 2**15 else torch.int32
+    bucket_BN = torch.empty(
+        batch, length, dtype=torch.int8 if buckets < 2**7 else torch.int16, device=device
     )
-    size_BC = F.one_hot(torch.where(start_BN, buckets, score_BN).long(), buckets + 1).sum(1)
-    border_BC = F.pad(size_BC[:, :buckets].cumsum(1), (1, 0)).to(torch.int32)
-    revealed_BN = start_BN.to(torch.int8)
-    triton_reveal.reveal[(batch,)](
-        revealed_BN,
-        count_B,
-        u_BN.contiguous(),
-        neighbors_NK,
-        ratio_CC,
-        order_BN,
-        slot_BN,
-        score_BN.contiguous(),
-        border_BC.contiguous(),
-        length,
-        NEIGHBORS=neighbors_NK.shape[1],
-        BUCKETS=buckets,
-        LANES=max(2, 1 << (buckets - 1).bit_length()),
-        ASCENDING=ascending,
-        num_warps=1,
-    )
-    return revealed_BN.bool()
+    order_BN, slot_BN = (torch.empty(batch, length, dtype=place, device=device) for _ in range(2))
+    chunks = -(-buckets // CHUNK)
+    chunk = -(-buckets // chunks)
+    levels = 1 << (chunk * chunks - 1).bit_length()
+    border_LB = torch.empty(levels + 1, batch, dtype=torch.int32, device=device)
+    state = (bucket_BN, order_BN, slot_BN, border_LB)
+    # Threads of a warp wait for the slowest load among them, so sequences share a warp only where
+    # there are more of them than warps.
+    lanes = min(WARP, -(-batch // PROGRAMS))
+    with torch.cuda.device_of(start_BN):
+        triton_reveal.sort[(batch,)](
+            start_BN.contiguous().view(torch.int8),
+            neighbors_NK,
+            *state,
+            batch,
+            length,
+            NEIGHBORS=neighbors,
+            BUCKETS=buckets,
+            LANES=levels,
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
+        triton_reveal.reveal[(-(-batch // lanes),)](
+            *state,
+            count_B.contiguous(),
+            u_BN.contiguous(),
+            neighbors_NK,
+            ratio_CC,
+            batch,
+            length,
+            u_BN.shape[1],
+            lanes,
+            NEIGHBORS=neighbors,
+            BUCKETS=buckets,
+            CHUNK=chunk,
+            ASCENDING=ascending,
+            num_warps=1,
+            num_stages=1,
+            enable_fp_fusion=False,  # a fused product and sum rounds once, the CPU's twice
+        )
+    return bucket_BN == buckets

@@ -1,95 +1,194 @@
 # mypy: ignore-errors
-"""Triton kernel of Algorithm 1: one program a sequence, its draws one after the other.
+"""Triton kernels of Algorithm 1: the buckets' first order, then the draws one after the other.
 
-The state lies in memory that a program has for itself, in the caches: `order` and `slot` as in
-`cwdfm.path.algorithm1`, whose loop this is, step for step, so that both choose the same tokens.
+`order`, `slot` and the borders are as in `cwdfm.path.algorithm1`, whose loop this is, step for
+step, so that both choose the same tokens.
+
+A sequence belongs to one thread: every tensor of `reveal` has one element for each of a warp's 32.
+So a load comes after the stores before it by the program's order alone, without barriers, and what
+costs time is the chain of loads that wait for each other. Loads whose addresses are known stand
+before the stores, to be under way together.
+
+Rows [B, N] rather than columns [N, B]: a sector of 32 bytes then holds 16 places of the one
+sequence that asked for it. The next draw's ends of buckets, one place before the last ones, and a
+coordinate's neighbours are in the sectors that the thread's cache already has.
 """
 
 import triton
 import triton.language as tl
 
+WARP = tl.constexpr(32)
+
 
 @triton.jit
-def _promote(i, place, bucket, order, slot, border):
-    """Move coordinate i, which lies at `place`, to the bucket above; where it lies then."""
-    end = tl.load(border + bucket + 1) - 1
-    last = tl.load(order + end)
-    tl.debug_barrier()
-    tl.store(order + place, last)
-    tl.store(slot + last, place)
-    tl.debug_barrier()  # i and last may be one
-    tl.store(order + end, i)
-    tl.store(slot + i, end)
-    tl.store(border + bucket + 1, end)
-    tl.debug_barrier()
-    return end
+def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.constexpr):
+    """How many neighbours of i are revealed; BUCKETS where i itself is, or lies behind the end."""
+    inside = i < length
+    bucket = tl.zeros_like(i)
+    for n in range(NEIGHBORS):
+        j = tl.load(neighbors + i * NEIGHBORS + n, mask=inside, other=-1)
+        bucket += tl.load(start + j, mask=j >= 0, other=0).to(tl.int32)
+    masked = tl.load(start + i, mask=inside, other=1) == 0
+    return tl.where(masked, bucket, BUCKETS)
 
 
-@triton.jit(do_not_specialize=["length"])
-def reveal(
-    revealed,  # [B, N] int8, changed in place
-    count,  # [B] int64: draws to make
-    uniforms,  # [B, N] float64
+@triton.jit(do_not_specialize=["start", "batch", "length"])
+def sort(
+    start,  # [B, N] int8: revealed from the beginning
     neighbors,  # [N, K] int32, -1 for none
-    ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
-    order,  # [B, N] int32: masked coordinates by score
-    slot,  # [B, N] int32: where each lies in `order`
-    score,  # [B, N] int32: revealed neighbours
-    border,  # [B, C + 1] int32: where each score's coordinates begin in `order`
+    bucket,  # [B, N] out: revealed neighbours; BUCKETS for a revealed coordinate
+    order,  # [B, N] out: masked coordinates by bucket
+    slot,  # [B, N] out: where each lies in `order`
+    border,  # [> LANES, B] int32 out: where each bucket begins in `order`
+    batch,
     length,
     NEIGHBORS: tl.constexpr,
     BUCKETS: tl.constexpr,
-    LANES: tl.constexpr,  # a power of two >= BUCKETS
-    ASCENDING: tl.constexpr,  # whether alpha grows with the score
+    LANES: tl.constexpr,  # a power of two >= BUCKETS; the buckets behind BUCKETS stay empty
+    BLOCK: tl.constexpr,
 ):
-    """Reveal count[b] coordinates of sequence b."""
+    """A counting sort of one sequence's masked coordinates: within a bucket, the first last."""
     b = tl.program_id(0).to(tl.int64)
-    revealed += b * length
-    uniforms += b * length
+    start += b * length
+    bucket += b * length
     order += b * length
     slot += b * length
-    score += b * length
-    border += b * (BUCKETS + 1)
     lane = tl.arange(0, LANES)
-    inside = lane < BUCKETS
-    for k in range(tl.load(count + b)):
-        first = tl.load(border + lane, mask=inside, other=0)
-        size = tl.load(border + lane + 1, mask=inside, other=0) - first
+    size = tl.zeros((LANES,), tl.int32)
+    for first in range(0, length, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+        tl.store(bucket + i, found, mask=i < length)
+        for c in range(BUCKETS):
+            size += tl.where(lane == c, tl.sum((found == c).to(tl.int32), axis=0), 0)
+    free = tl.cumsum(size, axis=0)  # the end of what is free in each bucket
+    tl.store(border + b, 0)
+    tl.store(border + (lane + 1) * batch + b, free)
+    for first in range(0, length, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+        place = tl.zeros_like(i)
+        for c in range(BUCKETS):
+            member = (found == c).to(tl.int32)
+            end = tl.sum(tl.where(lane == c, free, 0), axis=0)
+            place = tl.where(found == c, end - tl.cumsum(member, axis=0), place)
+            free -= tl.where(lane == c, tl.sum(member, axis=0), 0)
+        tl.store(slot + i, place, mask=found < BUCKETS)
+        tl.store(order + place, i, mask=found < BUCKETS)
+
+
+@triton.jit
+def _mass(border, ratio, c, top, batch, active, BUCKETS: tl.constexpr):
+    """What bucket c weighs: its size times alpha(c) / alpha(top)."""
+    begin = tl.load(border + c * batch, mask=active, other=0)
+    end = tl.load(border + (c + 1) * batch, mask=active, other=0)
+    unit = tl.load(ratio + c * BUCKETS + top, mask=active & (c < BUCKETS), other=1.0)
+    return (end - begin).to(tl.float64) * unit
+
+
+@triton.jit(do_not_specialize=["count", "uniforms", "batch", "length", "width", "lanes"])
+def reveal(
+    bucket,  # [B, N] as `sort` leaves it; here and below changed in place
+    order,  # [B, N]
+    slot,  # [B, N]
+    border,  # [> BUCKETS rounded up to whole chunks, B] int32
+    count,  # [B] int: draws to make
+    uniforms,  # [B, >= max(count)] float64
+    neighbors,  # [N, K] int32, -1 for none
+    ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
+    batch,
+    length,
+    width,  # of `uniforms`
+    lanes,  # sequences of this program, at most WARP
+    NEIGHBORS: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    CHUNK: tl.constexpr,  # buckets that are read at once
+    ASCENDING: tl.constexpr,  # whether alpha grows with the score
+):
+    """Reveal count[b] coordinates of sequence b: their buckets become BUCKETS."""
+    lane = tl.arange(0, WARP)
+    b = tl.program_id(0).to(tl.int64) * lanes + lane
+    draws = tl.load(count + b, mask=(lane < lanes) & (b < batch), other=0).to(tl.int32)
+    bucket += b * length
+    order += b * length
+    slot += b * length
+    border += b
+    uniforms += b * width
+    following = tl.load(uniforms, mask=draws > 0, other=0.0)
+    for k in range(tl.max(draws, axis=0)):
+        active = k < draws
+        u = following
+        following = tl.load(uniforms + k + 1, mask=k + 1 < draws, other=0.0)
+
         # The occupied bucket of largest alpha is the unit in which the others are counted.
-        if ASCENDING:
-            top = tl.max(tl.where(size > 0, lane, -1), axis=0)
-        else:
-            top = tl.min(tl.where(size > 0, lane, LANES), axis=0)
-        unit = tl.load(ratio + lane * BUCKETS + top, mask=inside, other=0.0)
-        mass = size.to(tl.float64) * unit
-        total = 0.0 * tl.load(ratio)  # in float64
-        for c in tl.static_range(BUCKETS):
-            total += tl.sum(tl.where(lane == c, mass, 0.0), axis=0)
-        target = tl.load(uniforms + k) * total
-        chosen = top
+        top = tl.full((WARP,), 0 if ASCENDING else BUCKETS, tl.int32)
+        edge = tl.zeros((WARP,), tl.int32)
+        for first in range(0, BUCKETS, CHUNK):
+            for n in tl.static_range(CHUNK):
+                c = first + n
+                below = edge
+                edge = tl.load(border + (c + 1) * batch, mask=active, other=0)
+                better = (edge > below) if ASCENDING else (edge > below) & (c < top)
+                top = tl.where(better, c, top)
+        total = tl.zeros((WARP,), tl.float64)
+        for first in range(0, BUCKETS, CHUNK):
+            for n in tl.static_range(CHUNK):
+                total += _mass(border, ratio, first + n, top, batch, active, BUCKETS)
+        target = u * total
         rest = target
-        found = top < 0  # not yet
-        for c in tl.static_range(BUCKETS):
-            here = tl.sum(tl.where(lane == c, mass, 0.0), axis=0)
-            hit = (target < here) & (found == 0)
-            chosen = tl.where(hit, c, chosen)
-            rest = tl.where(hit, target, rest)
-            found = found | hit
-            target = tl.where(found, target, target - here)
-        rest = tl.where(found, rest, target)
-        unit_chosen = tl.sum(tl.where(lane == chosen, unit, 0.0), axis=0)
-        begin = tl.sum(tl.where(lane == chosen, first, 0), axis=0)
-        members = tl.sum(tl.where(lane == chosen, size, 0), axis=0)
-        place = begin + tl.minimum((rest / unit_chosen).to(tl.int32), members - 1)
-        i = tl.load(order + place)
-        tl.store(revealed + i, 1)
-        for c in range(chosen, BUCKETS):
-            place = _promote(i, place, c, order, slot, border)
-        for n in tl.static_range(NEIGHBORS):
-            j = tl.load(neighbors + i * NEIGHBORS + n)
-            if j >= 0:  # noqa: SIM102 (a load behind `and` happens all the same)
-                if tl.load(revealed + j) == 0:
-                    old = tl.load(score + j)
-                    _promote(j, tl.load(slot + j), old, order, slot, border)
-                    tl.store(score + j, old + 1)
-                    tl.debug_barrier()
+        chosen = top
+        missed = active
+        for first in range(0, BUCKETS, CHUNK):
+            for n in tl.static_range(CHUNK):
+                mass = _mass(border, ratio, first + n, top, batch, active, BUCKETS)
+                hit = missed & (target < mass)
+                chosen = tl.where(hit, first + n, chosen)
+                rest = tl.where(hit, target, rest)
+                missed = missed & (target >= mass)
+                target -= mass
+        rest = tl.where(missed, target, rest)
+        unit = tl.load(ratio + chosen * BUCKETS + top, mask=active, other=1.0)
+        begin = tl.load(border + chosen * batch, mask=active, other=0)
+        end = tl.load(border + (chosen + 1) * batch, mask=active, other=1)
+        place = tl.minimum(begin + (rest / unit).to(tl.int32), end - 1)
+
+        i = tl.load(order + place, mask=active, other=0).to(tl.int32)
+        # The loop over neighbours reads one ahead.
+        j = tl.load(neighbors + i * NEIGHBORS, mask=active, other=-1)
+        score = tl.load(bucket + j, mask=j >= 0, other=BUCKETS).to(tl.int32)
+
+        # Up from bucket to bucket and out of the last: in each, the last member fills the gap. That
+        # leaves alone the last members of the buckets above, so a chunk's are read before.
+        gap = place
+        for first in range(0, BUCKETS, CHUNK):
+            tails = ()
+            lasts = ()
+            for n in tl.static_range(CHUNK):
+                tail = tl.load(border + (first + n + 1) * batch, mask=active, other=0) - 1
+                tails += (tail,)
+                lasts += (tl.load(order + tail, mask=tail >= 0, other=0),)
+            for n in tl.static_range(CHUNK):
+                moves = active & (first + n >= chosen)
+                filled = moves & (gap < tails[n])
+                tl.store(border + (first + n + 1) * batch, tails[n], mask=moves)
+                tl.store(order + gap, lasts[n], mask=filled)
+                tl.store(slot + lasts[n], gap, mask=filled)
+                gap = tl.where(moves, tails[n], gap)
+        tl.store(bucket + i, BUCKETS, mask=active)
+
+        for n in range(1, NEIGHBORS + 1):
+            near = tl.load(neighbors + i * NEIGHBORS + n, mask=active & (n < NEIGHBORS), other=-1)
+            near_score = tl.load(bucket + near, mask=near >= 0, other=BUCKETS).to(tl.int32)
+            masked = score < BUCKETS
+            above = border + (score + 1) * batch
+            end = tl.load(above, mask=masked, other=1) - 1
+            hole = tl.load(slot + j, mask=masked, other=0)
+            last = tl.load(order + end, mask=masked, other=0)
+            tl.store(above, end, mask=masked)
+            tl.store(bucket + j, score + 1, mask=masked)
+            tl.store(order + hole, last, mask=masked)
+            tl.store(slot + last, hole, mask=masked)
+            tl.store(order + end, j, mask=masked)  # after the two: j and last may be one
+            tl.store(slot + j, end, mask=masked)
+            j = near
+            score = near_score

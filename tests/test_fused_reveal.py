@@ -1,0 +1,118 @@
+"""Algorithm 1's kernels in Triton's interpreter: token for token what the CPU's loop reveals.
+
+Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm import kernel
+from cwdfm.kernel import reveal as launch
+from cwdfm.path import algorithm1
+
+pytestmark = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs Triton and TRITON_INTERPRET=1",
+)
+LENGTH = 12
+WEIGHTS = [
+    cwdfm.Neighbor(1, 1.0),
+    cwdfm.Neighbor(2, -0.7),
+    cwdfm.Neighbor(3, 0.5, "cut"),
+    cwdfm.Neighbor(5, 0.3),  # 11 buckets: two chunks, one place left over
+    cwdfm.Neighbor(10, -0.2, "cut"),  # the window is longer than the sequence
+    cwdfm.Neighbor(1, 1.0, "cut", (3, 4)),
+    cwdfm.Neighbor(1, -2.0, "circular", (3, 4)),
+    cwdfm.Neighbor(1, 300.0),  # ratios that vanish
+    cwdfm.Neighbor(2, -300.0),
+]
+
+
+def check(weight: cwdfm.Neighbor, start: Tensor, count: Tensor, u: Tensor) -> None:
+    before = start.clone()
+    tables = algorithm1._tables(weight, start.shape[1], torch.device("cpu"))
+    found = launch.reveal(start, count, u, *tables, ascending=weight.scale >= 0)
+    assert found.dtype == torch.bool
+    assert torch.equal(found, algorithm1.reveal_in_order(weight, start, count, u))
+    assert torch.equal((found & ~start).sum(1), count)
+    assert torch.equal(start, before)
+
+
+def example(batch: int, length: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each sequence about `share` is revealed; any number of draws, none and all among them."""
+    g = torch.manual_seed(0)
+    start = torch.rand(batch, length, generator=g) < share
+    masked = (~start).sum(1)
+    count = (torch.rand(batch, generator=g, dtype=torch.float64) * (masked + 1)).long()
+    count[0], count[-1] = 0, masked[-1]
+    return start, count, torch.rand(batch, length, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)  # side by side in one warp
+    check(weight, *example(6, LENGTH, 0.2))
+
+
+@pytest.mark.parametrize(("batch", "programs"), [(1, 1024), (3, 1024), (7, 3), (34, 1)])
+def test_any_share_of_sequences_and_warps(
+    batch: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", programs)
+    check(cwdfm.Neighbor(1, 1.5), *example(batch, LENGTH, 0.3))
+
+
+def test_all_masked_all_revealed_and_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    weight = cwdfm.Neighbor(1, 1.0)
+    start, _, u = example(4, LENGTH, 0.0)
+    check(weight, start, torch.full((4,), LENGTH), u)
+    check(weight, start, torch.zeros(4, dtype=torch.int64), u)
+    check(weight, ~start, torch.zeros(4, dtype=torch.int64), u)
+    check(weight, start[:0], torch.zeros(0, dtype=torch.int64), u[:0])
+
+
+def test_rounding_at_the_end_of_the_masses() -> None:
+    """The largest and the smallest u: where a bucket or a member beyond the last could be met."""
+    start, _, u = example(2, LENGTH, 0.0)
+    u[0], u[1] = 1 - 2.0**-53, 0.0
+    for weight in (cwdfm.Neighbor(2, 0.1), cwdfm.Neighbor(2, -0.1)):
+        check(weight, start, torch.full((2,), LENGTH), u)
+
+
+def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    start, count, u = example(5, LENGTH, 0.2)
+    wide = torch.cat([u, u], dim=1)
+    check(cwdfm.Neighbor(1, 1.0), start.T.contiguous().T, count.repeat_interleave(2)[::2], wide)
+    check(cwdfm.Neighbor(1, 1.0), start, count, u[:, : int(count.max())])
+
+
+@pytest.mark.parametrize("length", [launch.BLOCK + 100, 2**15 + 1])
+def test_long_sequences(length: int) -> None:
+    """Sorted in several blocks; places of 16 bits, and of 32."""
+    start, count, u = example(1, length, 0.998)
+    check(cwdfm.Neighbor(1, 1.0, "cut"), start, count.clamp(max=8), u)
+
+
+def test_more_buckets_than_a_byte_counts() -> None:
+    start, _, u = example(1, LENGTH, 0.4)
+    check(cwdfm.Neighbor(64, 0.1, "cut"), start, torch.tensor([2]), u)
+
+
+def test_paths_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cwdfm.ContextPath(
+        cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), cwdfm.Neighbor(1, 1.0, "cut")
+    )
+    x_1, t = torch.zeros(5, LENGTH, dtype=torch.int64), torch.linspace(0, 1, 5)
+    samples = []
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        samples.append(path.sample(x_1, t, seed=3))
+    assert torch.equal(samples[0].x_t, samples[1].x_t)
+    assert torch.equal(samples[0].revealed, samples[1].revealed)
