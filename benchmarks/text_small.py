@@ -23,6 +23,8 @@ import numpy as np
 import torch
 
 from cwdfm import data
+from cwdfm.analyze.context import ContextAnalysis
+from cwdfm.analyze.picture import context_plot
 from cwdfm.cli import analyze, perplexity, sample, train
 from cwdfm.metric import Judge, generative_perplexity, mauve_score, text_statistics
 from cwdfm.provenance import provenance, write_json
@@ -117,6 +119,11 @@ def score(options: argparse.Namespace) -> None:
         found = mauve_score(features[name], features["data-b"])
         rows.append({"name": name, **row, "mauve": found.to_json()})
         print(f"{name:24} MAUVE {found}", flush=True)
+    for source in ("mask", "uniform"):
+        if found_context := heads.get(f"context-{source}"):
+            picture = options.out.with_name(f"{options.out.stem}_context.png")
+            title = f"text-small, {source} source, held-out novels"
+            context_plot(ContextAnalysis.from_json(found_context), picture, title=title)
     made = {"config": heads, "judging": {k: v for k, v in judged.items() if k != "rows"}}
     write_json(options.out, provenance() | made | {"rows": rows})
 

@@ -210,6 +210,8 @@ def test_context_plot(tmp_path: Path) -> None:
     path = tmp_path / "context.png"
     found = analysis()
     assert json.loads(json.dumps(found.to_json()))["neighbors"]["bins"] == [0, 1, 2, 3, 4]
+    again = ContextAnalysis.from_json({**json.loads(json.dumps(found.to_json())), "more": 1})
+    assert json.dumps(again.to_json()) == json.dumps(found.to_json())
     context_plot(found, path, title="small")
     image = pixels(path)
     assert image.shape[:2] == (792, 1056)

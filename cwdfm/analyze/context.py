@@ -6,7 +6,7 @@ averaged by the number of revealed coordinates within a radius, and by the dista
 revealed one: the paper's observation that context makes tokens predictable.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -61,6 +61,13 @@ class ContextAnalysis:
     def to_json(self) -> dict[str, Any]:
         """A plain dict of all of it."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ContextAnalysis":
+        """The inverse of `to_json`; what else the dict holds is left alone."""
+        named = {field.name: data[field.name] for field in fields(cls)}
+        curves = {name: ContextCurve(**named[name]) for name in ("neighbors", "distance")}
+        return cls(**{**named, **curves})
 
 
 class _Sums:
