@@ -321,6 +321,7 @@ SECTIONS = {
     "qm9_limits": qm9_limits,
     "finetune": finetune,
     "text_small_mask": text_small,
+    "text_small_uniform": text_small,
     "prepare": prepare,
     "demo": demo,
     "exact_target": exact_target,
