@@ -130,7 +130,7 @@ def _double(x: Tensor) -> Tensor:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("length", "block"), [(24, 1), (96, 4), (1024, 8)])
+@pytest.mark.parametrize(("length", "block"), [(72, 1), (96, 4), (1024, 8)])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_flex_attention_on_a_gpu(length: int, block: int, compiled: bool, half: bool) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 # Whether FlexAttention can be had; it is imported where it is used, since that takes a while.
 FLEX = all(map(find_spec, ("triton", "torch.nn.attention.flex_attention")))
+TILE = 128  # queries of a tile, and keys
 NARROWEST = 16  # head width that the fused kernels take
 
 
@@ -52,8 +53,11 @@ def mask_mod(length: int, block: int) -> Callable[[Tensor, Tensor, Tensor, Tenso
 def halves_mix(
     length: int, block: int, device: torch.device, dense: bool = False
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """How values are mixed: by FlexAttention on a GPU, by a matrix elsewhere or if `dense`."""
-    flexible = FLEX and device.type == "cuda" and not dense
+    """How values are mixed: by FlexAttention on a GPU, by a matrix elsewhere or if `dense`.
+
+    By a matrix too where all tokens fit into one tile, of which nothing could be skipped.
+    """
+    flexible = FLEX and device.type == "cuda" and 2 * length > TILE and not dense
     key = (length, block, device, flexible)
     if key not in _MADE:
         if len(_MADE) >= 8:  # lengths come and go in tests alone
@@ -78,9 +82,11 @@ def _flexible(
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # Tiles of 128 x 128; what a last tile has beyond 2N is masked.
+    # What a last tile has beyond 2N is masked.
     size = 2 * length
-    tiles = create_block_mask(mask_mod(length, block), None, None, size, size, device=device)
+    tiles = create_block_mask(
+        mask_mod(length, block), None, None, size, size, device=device, BLOCK_SIZE=TILE
+    )
     return partial(_flex_mix, tiles, length, block)
 
 
