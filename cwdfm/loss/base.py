@@ -21,6 +21,7 @@ from cwdfm.errors import InputError, describe
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.model.rows import Rows
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight import Weight
@@ -91,14 +92,12 @@ class HeadPrediction(Prediction):
     """A prediction given by hidden vectors [B, N, D] and a linear head: see `head_log_prob`."""
 
     def __init__(
-        self, hidden_BND: Tensor, readout: nn.Linear, needed_BN: Tensor, batch: PathSample
+        self, hidden_BND: Tensor, readout: nn.Linear, rows: Rows, batch: PathSample
     ) -> None:
-        self.rows_BN: Tensor = needed_BN
-        self._place_K = needed_BN.flatten().nonzero()[:, 0]
-        hidden_KD = hidden_BND.flatten(0, 1)
-        if len(self._place_K) < len(hidden_KD):
-            # index_select, since the gradient of a boolean index sorts its places first.
-            hidden_KD = hidden_KD.index_select(0, self._place_K)
+        self.rows_BN: Tensor = rows.mask
+        self._rows = rows
+        all_of_them = len(rows) == rows.mask.numel()
+        hidden_KD = hidden_BND.flatten(0, 1) if all_of_them else rows.take(hidden_BND)
         self._hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
         self._readout, self._source = readout, batch.source
 
@@ -112,14 +111,14 @@ class HeadPrediction(Prediction):
         return self._source.data_logits(full)
 
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        tokens_KJ = torch.stack([x[self.rows_BN] for x in tokens_BN], dim=-1)
+        tokens_KJ = torch.stack([self._rows.take(x) for x in tokens_BN], dim=-1)
         vocab = self._source.vocab_size
         log_p_KJ = head_log_prob(self._hidden_KD, self._readout, tokens_KJ, vocab)
         return [self.spread(log_p_K) for log_p_K in log_p_KJ.unbind(-1)]
 
     def cross_entropy(self, tokens_BN: Tensor, weights_BN: Tensor) -> Tensor:
         """sum_i w^i (-log p^i(tokens^i)) over the known coordinates, a scalar."""
-        tokens_K, weights_K = (x.flatten()[self._place_K] for x in (tokens_BN, weights_BN))
+        tokens_K, weights_K = self._rows.take(tokens_BN), self._rows.take(weights_BN)
         vocab = self._source.vocab_size
         return head_cross_entropy(self._hidden_KD, self._readout, tokens_K, weights_K, vocab)
 
@@ -170,14 +169,17 @@ class Loss(ABC):
         batch: PathSample,
         schedule: Schedule,
         *,
+        rows: Rows | None = None,
         per_token: bool = False,
     ) -> Tensor:
         """The loss from hidden vectors and a linear head, at the needed coordinates alone.
 
-        The same up to rounding, and the logits of all coordinates are never stored.
+        The same up to rounding, and the logits of all coordinates are never stored. `rows` are
+        the needed coordinates; whoever found them before spares the host a wait.
         """
-        needed_BN = self.needed(batch)
-        prediction = HeadPrediction(hidden_BND, readout, needed_BN, batch)
+        rows = Rows.of(self.needed(batch)) if rows is None else rows
+        needed_BN = rows.mask
+        prediction = HeadPrediction(hidden_BND, readout, rows, batch)
         with torch.autocast(hidden_BND.device.type, enabled=False):
             weights = None if per_token else self.weights(prediction, batch, schedule)
             if weights is not None:

@@ -16,6 +16,7 @@ from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, each_step, refuse_solver
 from cwdfm.method.without import Without
+from cwdfm.model.rows import Rows
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Euler, Samples, Solver, sample
@@ -98,7 +99,8 @@ class FlowObjective(Objective):
             fixed=batch.fixed,
         )
         # Logits that the loss does not need are not computed, and none are stored.
-        read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule)
+        rows = Rows.of(self.loss.needed(noised))
+        read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule, rows=rows)
         return Lesson(noised.x_t, noised.t, read)
 
     @property

@@ -12,11 +12,13 @@ from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import Batch, Forward, Lesson, Objective
 from cwdfm.method.block.checks import check_length
+from cwdfm.model.rows import Rows
 from cwdfm.path import MixturePath, PathSample
 from cwdfm.schedule import Linear, Schedule
 from cwdfm.source import MaskSource
 from cwdfm.times import stratified_times
 
+LOSS = NELBO("masked")
 # The clip ranges that the search compares: all windows of these widths on a grid of GRID, and no
 # clipping at all. As BD3LM's.
 WIDTHS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -62,7 +64,8 @@ class BlockObjective(Objective):
 
     def lesson(self, batch: Batch) -> Lesson:
         noised = self.corrupted(batch)
-        read = partial(self._read, batch=noised, per_token=False)
+        rows = Rows.of(LOSS.needed(noised))
+        read = partial(self._read, batch=noised, rows=rows, per_token=False)
         return Lesson(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
 
     def corrupted(self, batch: Batch) -> PathSample:
@@ -104,12 +107,18 @@ class BlockObjective(Objective):
         return 1.0 if self.low == self.high else (last - first) / (self.high - self.low)
 
     def _read(
-        self, hidden_BMD: Tensor, readout: nn.Linear, *, batch: PathSample, per_token: bool
+        self,
+        hidden_BMD: Tensor,
+        readout: nn.Linear,
+        *,
+        batch: PathSample,
+        per_token: bool,
+        rows: Rows | None = None,
     ) -> Tensor:
         """The loss, or its terms [B, N], from the hidden vectors of both halves."""
         noised_BND = hidden_BMD[:, : batch.x_1.shape[1]]
-        loss = NELBO("masked").from_head(
-            noised_BND, readout, batch, self._clock, per_token=per_token
+        loss = LOSS.from_head(
+            noised_BND, readout, batch, self._clock, rows=rows, per_token=per_token
         )
         return self._scale * loss
 
