@@ -5,6 +5,7 @@ python -m benchmarks.report
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -262,6 +263,7 @@ def text_small(result: Result) -> str:
     rows.append(["the data", "", *text_cells(found["data-a"])])
     training = config[f"recipe-{source}"]
     recipe, last = training["recipe"], config[f"training-{source}"][-1]
+    seconds = training_seconds(config[f"training-{source}"], recipe)
     bound = config[f"bound-{source}"]["results"][0]
     return (
         f"## Text at small scale: {source} source\n\n"
@@ -270,15 +272,27 @@ def text_small(result: Result) -> str:
         f"{last['validation_loss']:.3f}; held-out perplexity at most {bound['perplexity']:.1f} ± "
         f"{bound['perplexity_error']:.1f}. {found['data-a']['perplexity']['samples']} samples a "
         f"row, one seed; judged by SmolLM2-135M (quantised to 4 bits), retokenised, corpus "
-        f"average; ± is the spread of five folds, for MAUVE of five resamples (features of the "
-        f"same judge, {found['data-a']['mauve']['buckets']} buckets: coarse).\n\n"
+        f"average; ± is the spread of five folds. MAUVE has features of the same judge in "
+        f"{found['data-a']['mauve']['buckets']} buckets, which is coarse; in brackets mean and "
+        f"spread of five resamples, which lie below the score itself.\n\n"
         + table(["solver", "steps", "perplexity", "entropy, bits", "MAUVE"], rows)
         + f"\n\n![entropy and NLL against context](../results/text_small_{source}_context.png)"
-        + f"\n\nTrained by `{training['training']['command']}`, judged by "
+        + f"\n\nTrained by `{training['training']['command']}`, revision "
+        f"`{training['training']['revision'] or 'not recorded'}`, in {seconds:.0f} s; judged by "
         f"`{result['judging']['command']}`, revision `{result['judging']['revision']}`, "
         f"{result['judging']['hardware']['gpu']}; scored by `{result['command']}`, revision "
         f"`{result['revision']}`, {result['date'][:10]}."
     )
+
+
+def training_seconds(records: list[Result], recipe: Result) -> float:
+    """By the speeds that the log has, without validations."""
+    total, before = 0.0, 0
+    for record in records:
+        if "tokens_per_second" in record:
+            tokens = (record["step"] - before) * recipe["batch_size"] * recipe["length"]
+            total, before = total + tokens / record["tokens_per_second"], record["step"]
+    return total
 
 
 def text_key(options: Result) -> tuple[float, int, int]:
@@ -291,7 +305,8 @@ def text_cells(row: Result) -> list[str]:
     return [
         f"{perplexity['value']:.1f} ± {perplexity['fold_std']:.1f}",
         f"{entropy['value']:.2f} ± {entropy['fold_std']:.2f}",
-        f"{row['mauve']['mauve']:.2f} ± {row['mauve']['std']:.2f}",
+        f"{row['mauve']['mauve']:.2f} ({mean(row['mauve']['resamples']):.2f} ± "
+        f"{row['mauve']['std']:.2f})",
     ]
 
 

@@ -117,7 +117,8 @@ def score(options: argparse.Namespace) -> None:
         if name == "data-b":
             continue  # what all others are compared with
         found = mauve_score(features[name], features["data-b"])
-        rows.append({"name": name, **row, "mauve": found.to_json()})
+        made_by = {"features": row["perplexity"]["judge"]}
+        rows.append({"name": name, **row, "mauve": found.to_json() | made_by})
         print(f"{name:24} MAUVE {found}", flush=True)
     for source in ("mask", "uniform"):
         if found_context := heads.get(f"context-{source}"):
