@@ -274,7 +274,7 @@ def text_small(result: Result) -> str:
         f"row, one seed; judged by SmolLM2-135M (quantised to 4 bits), retokenised, corpus "
         f"average; ± is the spread of five folds. MAUVE has features of the same judge in "
         f"{found['data-a']['mauve']['buckets']} buckets, which is coarse; in brackets mean and "
-        f"spread of five resamples, which lie below the score itself.\n\n"
+        f"spread of five resamples, most of which lie below the score itself.\n\n"
         + table(["solver", "steps", "perplexity", "entropy, bits", "MAUVE"], rows)
         + f"\n\n![entropy and NLL against context](../results/text_small_{source}_context.png)"
         + f"\n\nTrained by `{training['training']['command']}`, revision "
