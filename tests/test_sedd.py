@@ -245,6 +245,23 @@ def test_tight_for_the_true_score_of_the_absorbing_graph() -> None:
     assert bound.standard_error < 0.01 * truth
 
 
+def test_standard_error_credits_the_strata() -> None:
+    """As for flows (tests/test_elbo.py), with 8 draws: one choice of seeds in 25 would fail."""
+    length = 32
+    generator = torch.manual_seed(0)
+    table = torch.randn(length, 4, generator=generator, dtype=torch.float64).log_softmax(-1)
+    table = nn.functional.pad(table + math.log(4), (0, 1))
+    x_1 = torch.randint(4, (24, length), generator=generator)
+
+    def model(x: Tensor, sigma: Tensor) -> Tensor:
+        return table.expand(len(x), length, 5)
+
+    ask = SEDD(4).likelihood
+    bounds = [ask(model, x_1, seed=s, draws=8) for s in range(60)]  # type: ignore[arg-type]
+    real = np.var([b.nats_per_token for b in bounds], ddof=1)
+    assert 0.6 < np.mean([b.standard_error**2 for b in bounds]) / real < 1.8
+
+
 class Normalised(nn.Module):
     """A posterior network as a score network: s = p_{1|t} / expm1(sigma)."""
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from cwdfm.cli.options import parse
-from cwdfm.data import TokenData
+from cwdfm.data import CORPORA, TokenData
 from cwdfm.data import load as load_tokens
+from cwdfm.data.text.pack import held_out_fill
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch
@@ -94,11 +95,15 @@ def weight_of(options: Options) -> Weight | None:
 def held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenData:
     """Data in the model's own tokens and length, with something held out."""
     tokenizer = trained.tokenizer
+    if part is None and name in CORPORA and "valid" in CORPORA[name].part_names:
+        part = "valid"  # the same windows, without a look at what is to train on
     try:
         data = load_tokens(name, length=trained.length, tokenizer=tokenizer, part=part)
     except InputError as error:
         raise InputError(
-            f"{name!r} cannot be read as a model of {tokenizer.kind} tokens needs it: {error}"
+            f"{name!r} cannot be read with length {trained.length}, as a model of "
+            f"{tokenizer.kind} tokens needs it: {error} (here the model asks for its length and "
+            f"tokenizer, which cannot be left out)"
         ) from error
     if not len(data.valid):
         raise InputError(
@@ -120,6 +125,7 @@ def bound(trained: Pretrained, data: TokenData, options: Options) -> SplitBound:
         data.valid,
         limit=options.rows or None,
         fixed=first_given(trained),
+        filled=held_out_fill(data),
         weight=weight_of(options),
         draws=options.draws,
         seed=options.seed,

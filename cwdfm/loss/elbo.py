@@ -99,10 +99,29 @@ def elbo(
             integral = _integral(model, path, *chunk, seed=seed, draws=draws)
             end = _end(model, path, *chunk, seed=seed, first_step=draws)
             mean_B.append(integral.mean(0) + end.mean(0))
-            variance_B.append(integral.var(0) / draws + end.var(0) / END_DRAWS)
+            variance_B.append(stratified_variance(integral) + end.var(0) / END_DRAWS)
     nats_B = torch.cat(mean_B)
     error = math.sqrt(float(torch.cat(variance_B).sum())) / tokens
     return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens)
+
+
+def stratified_variance(estimates_DB: Tensor) -> Tensor:
+    """The variance [B] of the mean over D strata in a row, from one estimate in each.
+
+        Var ~ sum_d (f_d - 2 f_{d+1} + f_{d+2})^2 / (6 D (D - 2))
+
+    The strata's own means differ, which adds nothing to the variance of their mean, but much to
+    the spread of the f_d: near N / 12 times as much, for an integrand of 2 N v times a constant.
+    Second differences leave such a line out and keep what is drawn: the noise, and where in its
+    stratum a sequence's v lies. The last counts as if drawn for each sequence apart: somewhat too
+    much for sequences in a row, which share it evenly (`_integral`); too little for few that step
+    through a data set by a large Fibonacci number, whose places fall together.
+    Two strata have only their difference, which counts the line: an error far too large.
+    """
+    strata = len(estimates_DB)
+    if strata == 2:
+        return estimates_DB.var(0) / 2
+    return estimates_DB.diff(n=2, dim=0).square().sum(0) / (6 * strata * (strata - 2))
 
 
 def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, describe
 from cwdfm.loss import Bound
-from cwdfm.method import Method
+from cwdfm.method import Autoregressive, BlockDiffusion, Method
 from cwdfm.model.predict import model_device
 from cwdfm.weight import Weight
 
@@ -22,8 +22,12 @@ from cwdfm.weight import Weight
 class SplitBound:
     """A split's negative log-likelihood in nats per free token: exact, or an upper bound on it.
 
-    `standard_error` is over sequences and noise together: for other sequences of the same law. It
-    is None for a single sequence. `noise_error` is over noise alone: for these very sequences.
+    `standard_error` is over sequences and noise together, from the spread of the sequences' own
+    estimates: how far other sequences of the same law would lie. It is None for a single sequence,
+    and what is printed behind ±. `noise_error` is over times and noise alone: how far other seeds
+    would lie for these very sequences. It is a part of the former, and so the smaller of the two,
+    but for the accuracy of both: with few draws a sequence it may be too large, see
+    `stratified_variance`.
     """
 
     nats_per_token: float
@@ -84,6 +88,7 @@ def bound_split(
     *,
     limit: int | None = None,
     fixed: Tensor | None = None,
+    filled: tuple[int, int] | None = None,
     weight: Weight | None = None,
     draws: int = 16,
     seed: int = 0,
@@ -93,8 +98,9 @@ def bound_split(
 
     Rows are read a batch at a time, and the result does not depend on its size. With `limit` that
     many rows, evenly spread over the split, stand for it; a row's estimate is the same with and
-    without. `fixed` [N] marks positions that are given in every row. `weight` is a flow's, see
-    `elbo`.
+    without. `fixed` [N] marks positions that are given in every row. `filled` (row, count) says
+    that so many tokens at the end of that row only fill it up, and do not count: see
+    `_without_fill`. `weight` is a flow's, see `elbo`.
     """
     whole = isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"
     whole = whole or (isinstance(rows, Tensor) and not rows.is_floating_point())
@@ -111,26 +117,37 @@ def bound_split(
     likelihood: Callable[..., Bound] = method.likelihood
     if weight is not None:
         likelihood = partial(likelihood, weight=weight)
-    nats, tokens, variance = [], [], 0.0
-    for index_B in index_R.split(batch_size):
-        x_1 = _read(rows, index_B).to(device)
-        given = None if fixed is None else fixed.to(device).expand(x_1.shape)
+    fixed = torch.zeros(1, dtype=torch.bool) if fixed is None else fixed.cpu()
+    fixed_N = fixed.expand(rows.shape[1])
+    last, fill = filled or (-1, 0)
+    full, short = (index_R != last).nonzero()[:, 0], (index_R == last).nonzero()[:, 0]
+    asked = [(place_B, fixed_N) for place_B in full.split(batch_size)]
+    asked += [(short, part_n) for part_n in _without_fill(method, fixed_N, fill)]
+    nats_R, tokens_R = torch.zeros(2, count, dtype=torch.float64)
+    variance = 0.0
+    for place_B, given_n in asked:
+        if not len(place_B):
+            continue
+        index_B = index_R[place_B]
+        x_1 = _read(rows, index_B)[:, : len(given_n)].to(device)
         bound = likelihood(
             model,
             x_1,
             seed=seed,
             draws=draws,
-            fixed=given,
+            fixed=given_n.to(device).expand(x_1.shape),
             index=index_B.to(device),
             batch_size=batch_size,
         )
-        nats.append(bound.nats_B.cpu())
-        tokens.append(bound.tokens)
+        nats_R[place_B] += bound.nats_B.cpu()
+        tokens_R[place_B] += int((~given_n).sum())
         variance += (bound.standard_error * bound.tokens) ** 2
-    nats_R, total = torch.cat(nats), sum(tokens)
-    error = float(nats_R.std()) * math.sqrt(count) / total if count > 1 else None
+    total = int(tokens_R.sum())
+    mean = float(nats_R.sum()) / total
+    residual = float((nats_R - mean * tokens_R).square().sum())  # of a ratio of two sums
+    error = math.sqrt(residual * count / (count - 1)) / total if count > 1 else None
     return SplitBound(
-        nats_per_token=float(nats_R.sum()) / total,
+        nats_per_token=mean,
         standard_error=error,
         noise_error=math.sqrt(variance) / total,
         sequences=count,
@@ -140,6 +157,28 @@ def bound_split(
         seed=seed,
         exact=bound.exact,
     )
+
+
+def _without_fill(method: Method, fixed_N: Tensor, fill: int) -> list[Tensor]:
+    """How to leave the last `fill` tokens of a row out of its likelihood, a sum of such terms.
+
+    Each term is that of the row's first n tokens, [n] saying which of them are given.
+    A method that looks both ways is given them. One from left to right predicts each block without
+    those behind it (a block of one token, if autoregressive): whole blocks of text stand alone,
+    and in the block where the text ends the fill is given, as are the blocks before.
+    """
+    length = len(fixed_N)
+    place_N, end = torch.arange(length), length - fill
+    if isinstance(method, Autoregressive):
+        block = 1
+    elif isinstance(method, BlockDiffusion):
+        block = method.block
+    else:
+        return [fixed_N | (place_N >= end)]
+    whole = end // block * block
+    broken_N = fixed_N | (place_N < whole) | (place_N >= end)
+    terms = [fixed_N[:whole], broken_N[: whole + block]]
+    return [given_n for given_n in terms if not bool(given_n.all())]
 
 
 def _read(rows: Tensor | NDArray[Any], index_B: Tensor) -> Tensor:

@@ -113,17 +113,19 @@ def load_prepared(
     """A prepared folder is what it is: options that would change it are refused."""
     data = open_prepared(folder)
     asked = {"length": length, "part": part, "limit": limit, "seed": seed}
+    wrong = {}
+    if not _is_tokenizer(tokenizer, data):
+        wrong["tokenizer"] = (
+            f"with another tokenizer ({_brief(data.tokenizer)}) than the one asked for "
+            f"({_brief(tokenizer)})"
+        )
     for name, value in asked.items():
         if value is not None and value != (has := data.source[name]):
-            raise InputError(
-                f"{folder} was prepared with {name}={has!r}, asked for is {value!r}; "
-                f"leave {name} out, or prepare the text again"
-            )
-    if not _is_tokenizer(tokenizer, data):
+            wrong[name] = f"with {name}={has!r}, asked for is {value!r}"
+    if wrong:
         raise InputError(
-            f"{folder} was prepared with another tokenizer ({_brief(data.tokenizer)}) than the one "
-            f"asked for ({_brief(tokenizer)}); leave tokenizer out, or prepare the text again "
-            f"with it"
+            f"{folder} was prepared {', and '.join(wrong.values())}; leave {' and '.join(wrong)} "
+            f"out, or prepare the text again with what is asked for"
         )
     return data
 

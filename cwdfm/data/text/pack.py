@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cwdfm.data.dataset import Split, token_dtype
+from cwdfm.data.dataset import Split, TokenData, token_dtype
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.encode import Encoder, batches, encode
 from cwdfm.data.text.prepared import SPLITS, write_json, write_meta
@@ -54,6 +55,25 @@ def split_of(number: int, seed: int) -> Split:
     drawn = int.from_bytes(hashlib.sha256(f"{seed}/{block}".encode()).digest()[:8], "big")
     # In the first block the last, so that fewer than twenty documents are all to train on.
     return "valid" if place == (drawn % HELD_OUT if block else HELD_OUT - 1) else "train"
+
+
+def held_out_fill(data: TokenData) -> tuple[int, int] | None:
+    """(row, count): which held-out window was filled up, and with how many tokens at its end.
+
+    None for none. It was the last one before the order was drawn. What fills it are end tokens
+    behind the one of the last document.
+    """
+    if not data.report.get("filled") or not len(data.valid):
+        return None
+    row = int(_order(len(data.valid), data.source["seed"]).argmax())
+    other = np.flatnonzero(data.valid[row] != data.tokenizer.eos_id)
+    ends = data.length - (int(other[-1]) + 1 if len(other) else 0)
+    return (row, ends - 1) if ends > 1 else None
+
+
+def _order(rows: int, seed: int) -> NDArray[np.int64]:
+    """In which order held-out windows are written: a prefix of them is a fair sample."""
+    return np.random.default_rng(seed).permutation(rows)
 
 
 class Packing:
@@ -171,10 +191,10 @@ class Packing:
         if not state.train + state.valid:
             raise InputError(
                 f"{name} holds no text: {state.read:,} documents were read, {state.blank:,} of "
-                f"them blank; check the files, and column= for tables"
+                f"them blank; check the files, and column (--column) for tables"
             )
         if self.source["part"] is None and not rows["train"]:
-            raise InputError(f"{name} has nothing to train on; use part= to evaluate on it")
+            raise InputError(f"{name} has nothing to train on; use part (--part) to evaluate on it")
         if sum(rows.values()) < 2 and self.source["part"] is None:
             raise InputError(
                 f"{name} has {state.train:,} tokens, which is one window of length {self.length}; "
@@ -183,12 +203,9 @@ class Packing:
             )
 
     def _shuffle(self, path: Path, start: int, rows: int) -> None:
-        """Write `rows` windows of a file, from number `start`, to valid.bin in random order.
-
-        So a prefix of the held-out windows is a fair sample of them.
-        """
+        """Write `rows` windows of a file, from number `start`, to valid.bin in random order."""
         x = np.memmap(path, self.dtype, "r", shape=(start + rows, self.length))
-        order = np.random.default_rng(self.source["seed"]).permutation(rows)
+        order = _order(rows, self.source["seed"])
         with (self.work / "valid.bin").open("wb") as file:
             for place in range(0, rows, _ROWS):
                 x[start + order[place : place + _ROWS]].tofile(file)

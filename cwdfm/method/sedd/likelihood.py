@@ -29,7 +29,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.loss import Bound
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.loss.elbo import END_DRAWS, GOLDEN
+from cwdfm.loss.elbo import END_DRAWS, GOLDEN, stratified_variance
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.method.sedd.sums import sums_of_logits
@@ -72,7 +72,7 @@ def score_bound(
             some = Sequences(model, graph, noise, x_1[rows], fixed[rows], index_B[rows], seed)
             start_B, integral, end = some.start(), some.integral(draws), some.end(draws)
             mean_B.append(start_B + integral.mean(0) + end.mean(0))
-            variance_B.append(integral.var(0) / draws + end.var(0) / END_DRAWS)
+            variance_B.append(stratified_variance(integral) + end.var(0) / END_DRAWS)
     nats_B = torch.cat(mean_B)
     error = math.sqrt(float(torch.cat(variance_B).sum())) / tokens
     return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens)
