@@ -39,8 +39,8 @@ def generate(
     taken a step.
     `length` None is the model's own; others work, though a model has seen no others, unless it has
     learned positions and is asked for more than those. `prompt` is how every sample begins;
-    `template` is all of it but for holes (see `given`). `batch_size` None is as many at once as
-    memory holds. For the rest see `cwdfm.sample`.
+    `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
+    `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
     asked = Draw(
@@ -75,13 +75,19 @@ def given(
 
     A prompt leaves everything behind it free. A template is the whole sequence, its end included,
     but for its holes (`Tokenizer.holes`), each of which becomes a token of the text itself. Of text
-    it may be shorter than the model's sequences.
+    it may be shorter than the model's sequences; a `length` beside it must be its own, which is how
+    to ask for a longer one than the model's.
     """
     if prompt is not None and template is not None:
         raise InputError("a prompt and a template at once; a template can begin with the prompt")
-    tokenizer, length = trained.tokenizer, length or trained.length
+    asked, tokenizer, length = length, trained.tokenizer, length or trained.length
     if template is not None:
         row = tokenizer.frame(tokenizer.holes(template), length, whole=True)
+        if asked is not None and asked != len(row):
+            raise InputError(
+                f"the template has {len(row)} tokens, its holes included, and length (--length) is "
+                f"{asked}; a template is the whole sample: leave the length out, or give {len(row)}"
+            )
     elif prompt is not None:
         row = tokenizer.frame(tokenizer.encode(prompt), length, whole=False)
     elif trained.fix_first:

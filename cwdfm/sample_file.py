@@ -2,7 +2,7 @@
 
 `.jsonl` begins with one object that says where the samples come from (options, model card,
 provenance) and has one object a sample behind it. `.csv` has the columns index and text; `.smi` and
-`.txt` hold one text a line and nothing else.
+`.txt` hold one text a line and nothing else, so no text with a line break in it.
 """
 
 import csv
@@ -16,6 +16,7 @@ from typing import Any
 from cwdfm.errors import InputError
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
+LINES = (".smi", ".txt")  # one text a line
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ def check_format(path: Path) -> None:
 def write_samples(path: Path, samples: SampleFile) -> None:
     """Write the file, as its ending says: the old file or the whole new one, never a part."""
     check_format(path)
+    if path.suffix in LINES:
+        _check_lines(path, samples.texts)
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(_lines(path, samples)))
+        part.write_text("".join(_lines(path, samples)), newline="")
         part.replace(path)
     except OSError as error:
         raise InputError(
@@ -56,6 +59,16 @@ def write_samples(path: Path, samples: SampleFile) -> None:
         part.unlink(missing_ok=True)
 
 
+def _check_lines(path: Path, texts: Sequence[str]) -> None:
+    """Refuse texts that would be read back as several."""
+    for number, text in enumerate(texts, start=1):
+        if text.splitlines() not in ([], [text]):
+            raise InputError(
+                f"sample {number} holds a line break, and {path} would hold one text a line; write "
+                f"a .jsonl or .csv file"
+            )
+
+
 def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
     if path.suffix == ".jsonl":
         yield json.dumps(samples.head) + "\n"
@@ -63,7 +76,8 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
             yield json.dumps({"text": text, "tokens": tokens}) + "\n"
     elif path.suffix == ".csv":
         buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
+        # The texts in quotes: a bare carriage return would end a row.
+        writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows([("index", "text"), *enumerate(samples.texts)])
         yield buffer.getvalue()
     else:
@@ -74,13 +88,14 @@ def read_samples(path: Path) -> SampleFile:
     """Read what `write_samples` wrote; a line of .smi may have a name behind its SMILES."""
     check_format(path)
     try:
-        text = path.read_text()
+        with path.open(newline="") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; give a file of samples") from error
     if path.suffix == ".jsonl":
-        return _from_json(path, text.splitlines())
+        return _from_json(path, text.removesuffix("\n").split("\n") if text else [])
     if path.suffix == ".csv":
-        rows = list(csv.DictReader(io.StringIO(text)))
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
         if rows and "text" not in rows[0]:
             raise InputError(f"{path} has no column 'text', only {', '.join(rows[0])}")
         samples = SampleFile([row["text"] or "" for row in rows])

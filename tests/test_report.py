@@ -198,6 +198,21 @@ def test_files_without_a_head(tmp_path: Path, data: str) -> None:
     assert page.count("<img") == 3  # a grid of the one molecule; histograms of both
 
 
+def test_given_tokens_are_noted(tmp_path: Path) -> None:
+    files = [samples(tmp_path / f"{i}.jsonl", steps=i, template="C*") for i in (1, 2)]
+    run(*files, "--out", tmp_path / "out", "--data", "none")
+    notes = scores_of(tmp_path / "out")["notes"]
+    assert "Given tokens (prompt or template) are counted in, as if drawn: all sets." in notes
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_smiles_in_any_file_are_molecules(tmp_path: Path, name: str) -> None:
+    write_samples(tmp_path / name, SampleFile(["CCO", "C1CC", ""], [[1]] * 3))
+    run(tmp_path / name, "--out", tmp_path / "out", "--data", "none")
+    (found,) = scores_of(tmp_path / "out")["sets"]
+    assert found["scores"]["valid"]["counts"] == [1]
+
+
 def test_table_in_the_terminal() -> None:
     table = Table(("solver", "n"), (Row("a", ("Euler", "7")), Row("a", ("Neighbor", "128"))))
     assert table.lines() == ["  solver       n", "a", "  Euler        7", "  Neighbor   128"]
@@ -220,6 +235,8 @@ def test_wrong_input(
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(good.read_bytes())
     empty.write_text("")
+    smi = tmp_path / "a.smi"
+    smi.write_text("CCO\n")
     cut.write_text(good.read_text()[:-9])
     text = tmp_path / "text.jsonl"
     text.write_text(json.dumps({"tokenizer": "music"}) + '\n{"text": "Once"}\n')
@@ -237,7 +254,7 @@ def test_wrong_input(
         ([good, again, *out], "have one seed (0) and the same settings"),
         ([good, copy, *out], "would count twice"),
         ([text, *out], "samples of kind 'music'; there is an evaluation for 'smiles'"),
-        ([text, good, *out], "need reports of their own"),
+        ([text, smi, *out], "need reports of their own"),
         ([good, *out, "--fold-size", 0], "fold_size must be an integer >= 1, got 0"),
         ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
         ([good, "--out", full, "--data", "none"], "is not empty; give another folder, or --force"),

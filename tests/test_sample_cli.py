@@ -157,6 +157,23 @@ def test_formats_agree(tmp_path: Path, expected: list[list[int]]) -> None:
         assert [row["text"] for row in csv.DictReader(file)] == texts
 
 
+def test_line_breaks_survive_or_are_refused(tmp_path: Path) -> None:
+    texts = ["a\nb", "c\r", "\r\nd\u2028", 'e"\\n', ""]
+    samples = SampleFile(texts, [[1]] * len(texts))
+    for name in ("a.jsonl", "a.csv"):
+        write_samples(tmp_path / name, samples)
+        assert read_samples(tmp_path / name).texts == texts
+    own = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    (tmp_path / "own.jsonl").write_text(own)
+    assert read_samples(tmp_path / "own.jsonl").texts == texts
+    for name, text in (("a.txt", "a\nb"), ("b.txt", "c\r"), ("a.smi", "d\u2028e")):
+        with pytest.raises(
+            cwdfm.InputError, match=r"sample 2 holds a line break.*\.jsonl or \.csv"
+        ):
+            write_samples(tmp_path / name, SampleFile(["", text], [[1]] * 2))
+        assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("model", cwdfm.box())
 def test_template(model: str) -> None:
     """Given tokens stay, three tokens are free, and the end is where the template says."""

@@ -68,10 +68,24 @@ def test_holes_are_filled_and_the_rest_stays(trained: Path, tmp_path: Path, solv
     file = read_samples(out)
     assert file.tokens is not None
     assert file.head["tokenizer"] == "bytes"
+    assert file.head["length"] == len(file.tokens[0]) < cwdfm.load(trained).length
     pattern: list[int | None] = [*b"The ", *[None] * 4, *b" of [x] ", *[None] * 3, *b"!"]
     for row in file.tokens:
         assert len(row) == len(pattern)
         assert all(want in (None, got) for want, got in zip(pattern, row, strict=True))
+
+
+def test_a_template_longer_than_the_windows_is_asked_for(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    line = [str(trained), "--n", "2", "--steps", "2", "--out", str(out), "--template", "The [66]"]
+    with pytest.raises(cwdfm.InputError, match=r"the template has 70 tokens.*\(--length\) 70"):
+        sample.main(line)
+    with pytest.raises(cwdfm.InputError, match=r"has 70 tokens.*is 71.*leave the length out"):
+        sample.main([*line, "--length", "71"])
+    sample.main([*line, "--length", "70"])
+    file = read_samples(out)
+    assert file.head["length"] == 70
+    assert [len(row) for row in file.tokens or []] == [70, 70]
 
 
 def test_prompt_begins_every_sample(trained: Path) -> None:

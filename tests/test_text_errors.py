@@ -90,6 +90,10 @@ def judging(judge: Callable[[Places], object], *flags: object) -> Command:
     return command
 
 
+def judged(at: Places) -> list[object]:
+    return ["--judge", at.good / "judge", "--out", at.own / "out"]
+
+
 def bert(kind: str) -> Callable[[Places], Path]:
     """A judge that reads in both directions, or that has no head at all."""
 
@@ -183,7 +187,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "no-such-field": (
         preparing("a.jsonl", jsonl({"title": "x", "body": "y"}), "--column", "content"),
-        r"line 1: no field 'content', there is 'title', 'body'; name the one with the text",
+        r"line 1: no field 'content', there is 'title', 'body'; .*as column \(--column\)",
     ),
     "no-such-column": (
         prepared_parquet,
@@ -261,12 +265,21 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "prompt-too-long": (
         sampling("--prompt", "x" * LENGTH),
-        f"{LENGTH} tokens are given, and the model's sequences have {LENGTH}, one at least to be "
-        f"sampled; give fewer",
+        f"the prompt has {LENGTH} tokens, for sequences of {LENGTH} with one at least to be "
+        r"sampled; give a shorter one, or a larger length \(--length\)",
     ),
     "template-too-long": (
         sampling("--template", "x" * LENGTH + "[1]"),
-        f"{LENGTH + 1} tokens are given, and the model's sequences have {LENGTH}; give fewer",
+        f"the template has {LENGTH + 1} tokens, its holes included, for sequences of {LENGTH}; "
+        rf"give a shorter one, or length \(--length\) {LENGTH + 1}",
+    ),
+    "template-of-another-length": (
+        sampling("--template", "The [3]", "--length", 9),
+        r"the template has 7 tokens, its holes included, and length \(--length\) is 9; .* give 7",
+    ),
+    "template-beyond-the-positions": (
+        sampling("--template", f"[{LENGTH + 1}]", "--length", LENGTH + 1),
+        f"learned {LENGTH} positions, .*give a --template of at most {LENGTH}",
     ),
     "template-without-holes": (
         sampling("--template", "The end"),
@@ -292,6 +305,22 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "length-beyond-the-positions": (
         sampling("--length", LENGTH + 1),
         f"learned {LENGTH} positions, asked for are {LENGTH + 1} tokens.*at most {LENGTH}",
+    ),
+    "text-into-lines": (
+        lambda at: ["sample", at.good / "model", "--out", at.own / "out.txt", "--n", 2],
+        r"out\.txt would hold one text a line, .* hold line breaks; give a \.jsonl file .*\.csv",
+    ),
+    "eval-text-without-tokens": (
+        lambda at: ["eval", at.file("a.txt", TEXT.encode()), *judged(at)],
+        r"a\.txt holds texts without their tokens, .*give a \.jsonl file as `cwdfm sample` writes",
+    ),
+    "eval-of-who-knows-what": (
+        lambda at: ["eval", at.file("a.txt", TEXT.encode()), "--out", at.own / "out"],
+        r"a\.txt holds texts without their tokens, .*or of molecules one SMILES a line alone",
+    ),
+    "eval-molecules-by-a-judge": (
+        lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *judged(at)],
+        r"--judge: for samples of text, and .*a\.smi holds molecules; leave it out",
     ),
     "sample-from-another-library": (
         lambda at: ["sample", at.good / "judge", "--out", at.own / "a.jsonl"],

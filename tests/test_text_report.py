@@ -22,6 +22,7 @@ from cwdfm.metric import (
     text_statistics,
 )
 from cwdfm.report.cells import Cells, model_identity
+from cwdfm.report.settings import TextSettings
 from cwdfm.report.text_table import spread
 from cwdfm.sample_file import SampleFile, write_samples
 from tests.test_analyze_cli import tiny
@@ -341,6 +342,43 @@ def test_the_page_needs_nothing_else(tmp_path: Path, judge: Path, data: Path) ->
     assert (out / "curves.png").stat().st_size > 20_000
 
 
+def test_given_tokens_are_noted(
+    tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    which = "Neighbor (prompt call), 8 steps"
+    note = f"Given tokens (prompt or template) are counted in, as if drawn: {which}."
+    plain = written(tmp_path / "a.jsonl", prompt=None)
+    begun = written(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
+    out = tmp_path / "out"
+    assert note in run(plain, begun, "--out", out, "--judge", judge)["notes"]
+    assert f"note: {note}" in capsys.readouterr().out
+    assert note in (out / "report.html").read_text()
+    alone = run(plain, "--out", tmp_path / "two", "--judge", judge)
+    assert not any("Given tokens" in note for note in alone["notes"])
+
+
+def test_text_that_names_no_tokenizer(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge, data of text, the other files or the blanks in it say what it is."""
+    known = written(tmp_path / "a.jsonl", count=10)
+    own, words = tmp_path / "own.jsonl", tmp_path / "words.jsonl"
+    own.write_text("\n".join(known.read_text().splitlines()[1:]) + "\n")
+    write_samples(words, SampleFile(["ishmael"] * 10, [[*b"ishmael"]] * 10))
+    given = ["--no-data-row", "--mauve", "none", "--data", data]
+    (row,) = run(own, "--out", tmp_path / "one", "--judge", judge, *given)["sets"]
+    (same,) = run(known, "--out", tmp_path / "two", "--judge", judge)["sets"]
+    assert row["perplexity"] == same["perplexity"]
+    assert len(run(known, own, "--out", tmp_path / "three", "--judge", judge)["sets"]) == 2
+    run(words, "--out", tmp_path / "four", "--judge", judge)
+    monkeypatch.setattr(TextSettings, "judge_model", lambda _: Judge(str(judge)))
+    for name, line in (("five", [own]), ("six", [words, "--data", data])):
+        assert "perplexity" in run(*line, "--out", tmp_path / name)["sets"][0]
+    (tmp_path / "c.smi").write_text("CCO\n")
+    with pytest.raises(InputError, match=r"need reports of their own: .*holds text"):
+        run(own, tmp_path / "c.smi", "--out", tmp_path / "seven")
+
+
 def test_few_samples_have_no_mauve(tmp_path: Path, judge: Path, data: Path) -> None:
     file = written(tmp_path / "a.jsonl", count=6)
     run(file, "--out", tmp_path / "out", "--judge", judge, "--data", data)
@@ -415,7 +453,7 @@ def test_wrong_input(
         ([bare, *out], "holds texts without their tokens"),
         ([music, *out], "kind 'music'; there is an evaluation for 'smiles', 'bytes'"),
         ([good, music, *out], "need reports of their own"),
-        ([good, *out, "--folds", 31], "31 folds need at least 31 samples, got 30"),
+        ([good, *out, "--folds", 31], "got 30; give more samples, or folds (--folds) 1"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
         ([good, *out, "--device", "abacus"], "device must be such as"),
         ([good, *out, "--judge-dtype", "int4"], "invalid choice"),

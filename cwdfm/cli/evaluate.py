@@ -17,7 +17,8 @@ class Options:
     --force and one file more it computes no more than that file's scores.
     """
 
-    files: tuple[Path, ...]  # that `cwdfm sample` wrote; of molecules, also one a line
+    # That `cwdfm sample` wrote, of text as .jsonl; of molecules also one a line.
+    files: tuple[Path, ...]
     # Folder for scores.json, table.md, pictures and report.html; None: the first file's -report.
     out: Path | None = None
     # What to compare with: a dataset, a file, prepared data, or none; auto is qm9 for molecules and

@@ -10,6 +10,7 @@ import torch
 from cwdfm.cli.options import parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
+from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
@@ -18,7 +19,7 @@ from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
-from cwdfm.sample_file import SampleFile, check_format, write_samples
+from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
 from cwdfm.solver import EntropyBound, FirstHitting
 from cwdfm.weight import Neighbor
 
@@ -32,12 +33,12 @@ class Options(SolverChoice):
     """
 
     model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
-    out: Path  # .jsonl (tokens, text, provenance), .csv, or .smi / .txt (one text a line)
+    out: Path  # .jsonl (tokens, text, provenance), .csv; of molecules also .smi, .txt (one a line)
     n: int = 1024  # how many samples
     steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token
     seed: int = 0  # of all randomness
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
-    length: int | None = None  # tokens a sample; None for the model's own
+    length: int | None = None  # tokens a sample; None for the model's own, or a text template's
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
     template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> None:
     with joined(options.device) as device:
         trained = load(options.model, device)
         options = options.resolved(trained.method)
-        steps = trained.method.steps(options.steps, options.length or trained.length)
+        steps = trained.method.steps(options.steps, length_of(trained, options))
         options = replace(options, steps=steps)
         check_given(trained, options)
         if options.compile:
@@ -78,7 +79,7 @@ def head(trained: Pretrained, options: Options) -> dict[str, Any]:
         "model": trained.card,
         "weights": trained.fingerprint(),
         "tokenizer": trained.tokenizer.kind,
-        "length": options.length or trained.length,
+        "length": length_of(trained, options),
         "provenance": provenance(),
     }
 
@@ -98,17 +99,28 @@ def check(options: Options) -> None:
     options.check()
 
 
-def check_given(trained: Pretrained, options: Options) -> None:
-    """Refuse a length, prompt or template that the model cannot take."""
+def length_of(trained: Pretrained, options: Options) -> int:
+    """Tokens a sample; a prompt or template without room is refused."""
     tokens, _ = given(
         trained, length=options.length, prompt=options.prompt, template=options.template
     )
-    length = len(tokens) if tokens is not None else options.length or trained.length
+    return len(tokens) if tokens is not None else options.length or trained.length
+
+
+def check_given(trained: Pretrained, options: Options) -> None:
+    """Refuse a length, prompt, template or kind of file that the model cannot take."""
+    length = length_of(trained, options)
     positions = trained.model.config.positions
     if positions and length > positions:
+        what = "--length" if options.template is None else "--template"
         raise InputError(
             f"the model has learned {positions} positions, asked for are {length} tokens; give a "
-            f"--length of at most {positions}"
+            f"{what} of at most {positions}"
+        )
+    if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
+        raise InputError(
+            f"{options.out} would hold one text a line, and samples of text hold line breaks; give "
+            f"a .jsonl file (with tokens, as eval needs it) or a .csv file"
         )
     solver = options.build(trained.method, trained.tokenizer.eos_id)
     weight = getattr(solver, "weight", None)

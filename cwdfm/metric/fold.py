@@ -47,7 +47,7 @@ def fold_slices(samples: int, folds: int) -> list[slice]:
     if samples < folds:
         raise InputError(
             f"{folds} folds need at least {folds} samples, got {samples}; give more samples, or "
-            f"folds=1 for a value without a spread"
+            f"folds (--folds) 1 for a value without a spread"
         )
     borders = [samples * k // folds for k in range(folds + 1)]
     return [slice(a, b) for a, b in pairwise(borders)]

@@ -5,25 +5,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, FastTokenizer, SmilesTokenizer
+from cwdfm.data.text import CORPORA, is_prepared
 from cwdfm.errors import InputError, check_integer
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report.cells import CELLS
 from cwdfm.report.evaluation import Evaluation
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import page
-from cwdfm.report.sample_set import SampleSet, gather, kind_of
+from cwdfm.report.sample_set import TEXT, SampleSet, gather, given_tokens, kind_of
 from cwdfm.report.settings import AUTO, Settings, TextSettings
 from cwdfm.report.text import evaluate_text
 
 # What is done with the sets; pictures go into the folder.
 Evaluator = Callable[[Sequence[SampleSet], Path, Settings], Evaluation]
 
-# By the kind of tokenizer that the head of a file names.
+# By the kind of tokenizer that the head of a file names, or that is asked for.
 EVALUATORS: dict[str, Evaluator] = {
     SmilesTokenizer.kind: evaluate_molecules,
     ByteTokenizer.kind: evaluate_text,
     CharacterTokenizer.kind: evaluate_text,
     FastTokenizer.kind: evaluate_text,
+    TEXT: evaluate_text,
 }
 
 
@@ -49,14 +51,16 @@ def evaluate(
         raise InputError("no files of samples; give at least one")
     check_integer("fold_size", fold_size)
     sets = gather(paths)
-    evaluator = _evaluator(sets)
     settings = Settings(data, fold_size)
     if text is not None:
         settings = replace(settings, text=text)
     if say is not None:
         settings = replace(settings, say=say)
+    evaluator = _evaluator(sets, settings)
     try:
         evaluation = evaluator(sets, out, settings)
+        notes = (*evaluation.notes, *given_tokens(sets))
+        evaluation = replace(evaluation, notes=notes)
         write(evaluation, sets, out)
     except OSError as error:
         raise InputError(
@@ -66,8 +70,15 @@ def evaluate(
     return evaluation
 
 
-def _evaluator(sets: Sequence[SampleSet]) -> Evaluator:
-    kind = kind_of(sets)
+def _evaluator(sets: Sequence[SampleSet], settings: Settings) -> Evaluator:
+    flags = settings.text.flags()
+    text = bool(flags) or settings.data in CORPORA or is_prepared(Path(settings.data))
+    kind = kind_of(sets, TEXT if text else SmilesTokenizer.kind)
+    if kind == SmilesTokenizer.kind and flags:
+        raise InputError(
+            f"{', '.join(flags)}: for samples of text, and {sets[0].files[0].path} holds "
+            f"molecules; leave it out, or give text as a .jsonl file that `cwdfm sample` wrote"
+        )
     if kind not in EVALUATORS:
         raise InputError(
             f"{sets[0].files[0].path} holds samples of kind {kind!r}; there is an evaluation for "
@@ -80,7 +91,10 @@ def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
     """The files of a report, beside pictures that are there already."""
     origin = provenance()
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "scores.json", {"provenance": origin} | evaluation.scores)
+    write_json(
+        out / "scores.json",
+        {"provenance": origin, "notes": list(evaluation.notes)} | evaluation.scores,
+    )
     files = [file for found in sets for file in found.files]
     pages = {
         "table.md": evaluation.table.markdown(),

@@ -44,9 +44,10 @@ class Passages:
 def _tokens(file: File) -> list[list[int]]:
     samples = file.samples
     if samples.tokens is None:
+        other = "" if "tokenizer" in samples.head else ", or of molecules one SMILES a line alone"
         raise InputError(
             f"{file.path} holds texts without their tokens, which entropy and repetition are "
-            f"counted in; sample into a .jsonl file"
+            f"counted in; give a .jsonl file as `cwdfm sample` writes it{other}"
         )
     for number, (text, row) in enumerate(zip(samples.texts, samples.tokens, strict=True), start=1):
         if not text or not row:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cwdfm.data import SmilesTokenizer
 from cwdfm.errors import InputError
 from cwdfm.sample_file import SampleFile, read_samples
 
 # Options that do not change what is drawn, or that make more of the same.
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
 _PARAMETERS: dict[str, tuple[str, ...]] = {"neighbor": ("radius", "scale"), "entropy": ("beta",)}
+_GIVEN = ("prompt", "template")
 _OF_ONE_SOLVER = frozenset(name for names in _PARAMETERS.values() for name in names)
+TEXT = "text"  # the kind of texts whose files name no tokenizer
 _PLACE = frozenset({"model", "solver", "steps"})  # what a set is found under
 
 
@@ -34,6 +37,15 @@ class File:
         """Whether its head says where the samples belong among others."""
         given = self.samples.options
         return given.keys() >= _PLACE and isinstance(given["steps"], int)
+
+    @property
+    def kind(self) -> str | None:
+        """Of the tokenizer, by the head or else by ending and content; None if they do not say."""
+        if "tokenizer" in self.samples.head:
+            return str(self.samples.head["tokenizer"])
+        if self.path.suffix == ".smi":
+            return SmilesTokenizer.kind
+        return TEXT if _reads_as_text(self.samples.texts) else None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -108,15 +120,38 @@ def gather(paths: Sequence[Path]) -> list[SampleSet]:
     )
 
 
-def kind_of(sets: Sequence[SampleSet]) -> str:
-    """What the samples are, by their tokenizer: molecules, unless their files say otherwise."""
+def kind_of(sets: Sequence[SampleSet], unsaid: str) -> str:
+    """What the samples are, by their tokenizer.
+
+    A file that does not say is what the others are; `unsaid` where none does.
+    """
     files = [file for found in sets for file in found.files]
-    kinds = {str(file.samples.head.get("tokenizer", "smiles")): file.path for file in files}
+    kinds = {kind: file.path for file in files if (kind := file.kind) is not None}
+    if len(kinds) > 1 and SmilesTokenizer.kind not in kinds:
+        kinds.pop(TEXT, None)
     if len(kinds) > 1:
         told = ", ".join(f"{path} holds {kind}" for kind, path in kinds.items())
         raise InputError(f"samples of different kinds need reports of their own: {told}")
-    (kind,) = kinds
-    return kind
+    return next(iter(kinds), unsaid)
+
+
+def given_tokens(sets: Sequence[SampleSet]) -> list[str]:
+    """What to say of samples that were not drawn whole: nothing, or a note."""
+    begun = [
+        str(found)
+        for found in sets
+        if any(file.samples.options.get(name) for file in found.files for name in _GIVEN)
+    ]
+    if not begun:
+        return []
+    which = "all sets" if len(begun) == len(sets) > 1 else "; ".join(begun)
+    return [f"Given tokens (prompt or template) are counted in, as if drawn: {which}."]
+
+
+def _reads_as_text(texts: Sequence[str]) -> bool:
+    """Whether most of them hold blanks, which a SMILES never does."""
+    sizes = [len(text.split()) for text in texts if text.strip()]
+    return 2 * sum(size > 1 for size in sizes) > len(sizes)
 
 
 def _read(path: Path) -> File:

@@ -1,7 +1,7 @@
 """How samples are evaluated: what the command line offers, and what every result depends on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from cwdfm.errors import check_choice, check_integer
 from cwdfm.metric import Judge
@@ -9,6 +9,7 @@ from cwdfm.metric.hub import Dtype
 from cwdfm.metric.judge import FirstToken
 from cwdfm.metric.perplexity import AfterEnd, Average
 
+_MACHINE = ("batch_tokens", "device")  # change how long it takes, not what comes out
 AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
 
 
@@ -38,6 +39,13 @@ class TextSettings:
         check_choice("first_token", self.first_token, ("skip", "start"))
         check_choice("after_end", self.after_end, ("keep", "cut"))
         self.judge_model()
+
+    def flags(self) -> list[str]:
+        """The options that are not at their defaults, but for those that change no score."""
+        changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        told = [name for name in changed if name not in _MACHINE]
+        no = {name: "no-" if getattr(self, name) is False else "" for name in told}
+        return [f"--{no[name]}{name.replace('_', '-')}" for name in told]
 
     def judge_model(self) -> Judge:
         """The judge, not yet loaded."""

@@ -10,7 +10,7 @@ from cwdfm.errors import load_extra
 from cwdfm.metric.mauve import ADVISED, LEAST
 from cwdfm.report.evaluation import Evaluation, Excerpt, Row, Table
 from cwdfm.report.passages import Passages, common_length
-from cwdfm.report.sample_set import SampleSet, kind_of
+from cwdfm.report.sample_set import TEXT, SampleSet, kind_of
 from cwdfm.report.settings import AUTO, Settings
 from cwdfm.report.text_pictures import text_pictures
 from cwdfm.report.text_reference import TextReference
@@ -65,7 +65,7 @@ def _reference(
     if settings.data in (AUTO, "none"):
         return None
     settings.say(f"reading {settings.data}")
-    return TextReference.load(settings.data, kind_of(sets), passages, settings.text)
+    return TextReference.load(settings.data, kind_of(sets, TEXT), passages, settings.text)
 
 
 def _brief(scores: TextScores) -> str:

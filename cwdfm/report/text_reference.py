@@ -10,6 +10,7 @@ from cwdfm.data import TokenData, load
 from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError
 from cwdfm.report.passages import Passages
+from cwdfm.report.sample_set import TEXT
 from cwdfm.report.settings import TextSettings
 
 # How to read text that is not prepared, by the kind of the samples' tokenizer.
@@ -57,7 +58,7 @@ class TextReference:
 
 def _check(name: str, data: TokenData, kind: str, samples: Passages, length: int) -> None:
     """Refuse data of another vocabulary, or of windows too short."""
-    if data.tokenizer.kind != kind:
+    if kind not in (data.tokenizer.kind, TEXT):
         raise InputError(
             f"{name} holds tokens of kind {data.tokenizer.kind!r}, the samples {kind!r}; give the "
             f"data that the model was trained on, or --data none"

@@ -17,6 +17,7 @@ from cwdfm.errors import InputError, load_extra
 
 # What common vocabularies call the end of a text, where no tokenizer_config.json says it.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+_NAME_END = "as eos_token in a tokenizer_config.json beside it, or in Python with end="
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
         if self._library.token_to_id(self.end) is None:
             raise InputError(
                 f"the tokenizer has no token {self.end!r} to end documents with; name one of its "
-                f"vocabulary with end="
+                f"vocabulary {_NAME_END}"
             )
 
     @classmethod
@@ -48,7 +49,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
             if end is None:
                 raise InputError(
                     f"{place} does not say which token ends a document, and has none of "
-                    f"{', '.join(_ENDS)}; name one of its vocabulary with end="
+                    f"{', '.join(_ENDS)}; name one of its vocabulary {_NAME_END}"
                 )
             return cls(json.dumps(parsed, ensure_ascii=False, separators=(",", ":")), end)
         except InputError:

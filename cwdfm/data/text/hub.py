@@ -139,8 +139,8 @@ class HubCorpus(Corpus):
         if not found:
             raise InputError(
                 f"{folder} has no files of the part {part!r} of {self.name}: their names begin "
-                f"with {' or '.join(begins)}; put them there, or load another part with "
-                f"part='test' or part='valid'"
+                f"with {' or '.join(dict.fromkeys(begins))}; put them there, or load another part: "
+                f"--part test or --part valid, in Python part='test'"
             )
         return found
 
@@ -158,5 +158,5 @@ class HubCorpus(Corpus):
                 f"cannot get {self.name} ({self.path}) from the hub ({type(error).__name__}: "
                 f"{says[0] if says else ''}); on a machine without it put the files "
                 f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name} "
-                f"and set CWDFM_DATA to the folder that holds it, or give folder="
+                f"and set CWDFM_DATA to the folder that holds it, or give folder (--folder)"
             ) from error

@@ -87,7 +87,7 @@ def _field(line: str, column: str, place: str) -> str:
         fields = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
         raise InputError(
             f"{place}: no field {column!r}, there is {fields or 'nothing'}; name the one with "
-            f"the text with column="
+            f"the text as column (--column)"
         )
     return as_text(row[column], column, place)
 
@@ -99,7 +99,7 @@ def as_text(value: object, column: str, place: str) -> str:
     if not isinstance(value, str):
         raise InputError(
             f"{place}: {column!r} must be a string, got {type(value).__name__}; name the one with "
-            f"the text with column="
+            f"the text as column (--column)"
         )
     try:
         value.encode()
@@ -121,7 +121,8 @@ def _parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
             if column not in names:
                 raise InputError(
                     f"{path} has no column {column!r}, its columns are "
-                    f"{', '.join(map(repr, names))}; name the one with the text with column="
+                    f"{', '.join(map(repr, names))}; name the one with the text as column "
+                    f"(--column)"
                 )
             for batch in file.iter_batches(batch_size=_ROWS, columns=[column]):
                 for value in batch.column(0).to_pylist():

@@ -111,10 +111,15 @@ class TextTokenizer(Tokenizer):
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """The ids themselves, a shorter sequence than others perhaps; or they and free tokens."""
-        if len(ids) + (not whole) > length:
+        if whole and len(ids) > length:
             raise InputError(
-                f"{len(ids)} tokens are given, and the model's sequences have {length}"
-                f"{'' if whole else ', one at least to be sampled'}; give fewer"
+                f"the template has {len(ids)} tokens, its holes included, for sequences of "
+                f"{length}; give a shorter one, or length (--length) {len(ids)}"
+            )
+        if not whole and len(ids) >= length:
+            raise InputError(
+                f"the prompt has {len(ids)} tokens, for sequences of {length} with one at least to "
+                f"be sampled; give a shorter one, or a larger length (--length)"
             )
         return list(ids) if whole else [*ids] + [None] * (length - len(ids))
 
