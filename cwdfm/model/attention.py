@@ -46,6 +46,7 @@ class Attention(ABC):
         """How a layer mixes values. One function for all layers, where compiled code shall be."""
 
 
+@dataclass(frozen=True)
 class Full(Attention):
     """Everyone sees everyone."""
 
@@ -53,6 +54,7 @@ class Full(Attention):
         return _full
 
 
+@dataclass(frozen=True)
 class Causal(Attention):
     """Everyone sees what comes before, and itself."""
 
