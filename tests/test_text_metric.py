@@ -551,7 +551,7 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
     "no-samples": (perplexity([]), "samples is empty; give at least one text"),
     "one-string": (perplexity("abc"), "must be a list of texts, got str 'abc'"),
     "not-texts": (perplexity([[1, 2]]), "must hold texts, got list.*decode"),
-    "one-sample": (perplexity(["abc"]), "5 folds need at least 5 samples, got 1.*folds=1"),
+    "one-sample": (perplexity(["abc"]), "5 folds need at least 5 samples, got 1.*--folds"),
     "all-empty": (perplexity(["", "x"], folds=1), "none of the 2 samples has a token to score"),
     "empty-fold": (perplexity(["", "x", "abc"], folds=3), "fold 1 of 3 has no token"),
     "bad-average": (perplexity(["abc"], average="mean"), "average must be one of"),
