@@ -7,6 +7,9 @@ single uniform a draw; in float64 its resolution is 2^-53 of the total mass.
 The sum is inverted in two levels: first among blocks of about sqrt(V) tokens, then inside one. So
 the only pass over the vocabulary that costs float64 arithmetic is a sum, and no float64 tensor of
 the vocabulary's width is stored. The masses themselves are as precise as the logits they come from.
+
+On a GPU a kernel does the same in one pass over the logits, `cwdfm.kernel.row_draw`. What is here
+is the reference, and takes float64 logits and nuclei.
 """
 
 import torch
@@ -14,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.errors import InputError
+from cwdfm.kernel import fused_elementwise
+from cwdfm.kernel.row_draw import row_draw
 
 _SHIFT = 18  # leaves a float32 its exponent and five bits of its mantissa
 _BUCKETS = 1 << (31 - _SHIFT)
@@ -32,16 +37,18 @@ def sample_categorical(
     """Token ids [K] drawn from softmax(logits / temperature), cut to its nucleus.
 
     `u_K` are uniforms in [0, 1). The id is the first whose cumulative mass exceeds u * total, with
-    uniforms and cumulative masses in `dtype`.
+    uniforms in `dtype` and cumulative masses in no less.
     """
+    if dtype == torch.float32:
+        u_K = (u_K * 2**24).floor() * 2.0**-24  # rounding up to 1 would leave the support
+    if top_p == 1 and fused_elementwise(logits_KV):
+        return row_draw(logits_KV, u_K.double(), temperature=temperature)
     # Scaled after the maximum is taken off, so that a small temperature cannot overflow.
     z_KV = logits_KV.to(torch.promote_types(logits_KV.dtype, torch.float32))
     z_KV = z_KV - z_KV.amax(dim=-1, keepdim=True)
     p_KV = (z_KV if temperature == 1 else z_KV / temperature).exp()
     if top_p < 1:
         p_KV = p_KV * nucleus(p_KV, top_p)
-    if dtype == torch.float32:
-        u_K = (u_K * 2**24).floor() * 2.0**-24  # rounding up to 1 would leave the support
     return _invert(p_KV, u_K.to(dtype))
 
 

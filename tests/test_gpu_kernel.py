@@ -1,8 +1,11 @@
-"""On a CUDA device: the fused head against the plain one, in draws, whole samples and training.
+"""On a CUDA device: the fused head against the plain one, in draws, whole samples and training;
+draws from logits in memory.
 
 Run there with `pytest -m gpu tests/test_gpu_kernel.py`.
 """
 
+import subprocess
+import sys
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -13,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm import kernel
+from cwdfm import categorical, kernel
 from cwdfm.categorical import sample_categorical
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_draw import BLOCK, Draw, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.head_rows import _adds_in_product
+from cwdfm.kernel.row_draw import row_draw
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.weight.entropy import prediction_entropy
 from tests.stats import assert_differs, assert_follows
@@ -69,7 +73,7 @@ def test_draws_are_the_plain_ones(
     hidden, u = rows_of(rows, width, dtype)
     drawn = head_draw(hidden, readout, u, vocab, temperature=temperature, scores=True)
     logits = exact_logits(hidden, readout, vocab)
-    plain = sample_categorical(logits, u, temperature=temperature)
+    plain = sample_categorical(logits.double(), u, temperature=temperature)
     # Cumulative masses that are off by d move a share 2 V d of the draws to the token next to it.
     # Tensor cores cut off what float32 would round: d is about 1e-8.
     assert int((drawn.tokens != plain).sum()) <= -(-rows * 5 // 1000)
@@ -345,3 +349,132 @@ def test_memory_stays_far_below_the_logits() -> None:
     ones = torch.ones(16_384, device="cuda")
     head_cross_entropy(leaf, readout, tokens[:, 0], ones, 50257).backward()
     assert peak() < logits_bytes / 3
+
+
+def logits_of(rows: int, vocab: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    g = torch.Generator("cuda").manual_seed(vocab)
+    logits = torch.randn(rows, vocab, generator=g, device="cuda") * 2
+    return logits.to(dtype), torch.rand(rows, generator=g, device="cuda", dtype=torch.float64)
+
+
+ROW_SHAPES = [(1, 1), (40_000, 5), (3000, 255), (3000, 257), (3001, 5000), (2670, 50257)]
+
+
+@pytest.mark.parametrize(("rows", "vocab"), ROW_SHAPES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_draws_from_rows_are_the_plain_ones(
+    rows: int, vocab: int, dtype: torch.dtype, temperature: float
+) -> None:
+    logits, u = logits_of(rows, vocab, dtype)
+    tokens = row_draw(logits, u, temperature=temperature)
+    plain = sample_categorical(logits.double(), u, temperature=temperature)
+    # Cumulative masses that are off by d move a share 2 V d of the draws to the token next to it;
+    # d is about 1e-7 at most.
+    assert int((tokens != plain).sum()) <= -(-rows * vocab * 2 // 10**7)
+    # Every draw, those too, is where the cumulative masses say, up to 1e-6.
+    p = (logits.double() / temperature).softmax(-1)
+    cdf = p.cumsum(-1)
+    above, p = (x.gather(1, tokens[:, None])[:, 0] for x in (cdf, p))
+    assert bool(((above - p - 1e-6 <= u) & (u <= above + 1e-6)).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_law_of_rows_is_exact(dtype: torch.dtype) -> None:
+    """A million draws of one row of 600; false-alarm rate 1e-6, with a control that must fail."""
+    n = 1_000_000
+    logits = logits_of(1, 600, dtype)[0]
+    u = torch.rand(n, generator=torch.manual_seed(4), dtype=torch.float64).cuda()
+    law = logits[0].double().softmax(-1).cpu().numpy()
+    for kind in (torch.float64, torch.float32):
+        tokens = sample_categorical(logits.expand(n, -1), u, dtype=kind)
+        counts = np.bincount(tokens.cpu().numpy(), minlength=600)
+        assert_follows(counts, law / law.sum())
+        flat = law**0.98
+        assert_differs(counts, flat / flat.sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("vocab", [300, 50257])
+def test_impossible_tokens_of_rows_are_never_drawn(vocab: int, dtype: torch.dtype) -> None:
+    """Nine tenths of the tokens, whole blocks, and the last ones; ends of the unit interval."""
+    logits, u = logits_of(6000, vocab, dtype)
+    gone = torch.rand(logits.shape, device="cuda") < 0.9
+    gone[:, -vocab // 3 :] = True
+    gone[:, 7] = False
+    logits[gone] = -torch.inf
+    u[::3], u[1::3] = 0.0, 1 - 2.0**-53
+    tokens = row_draw(logits, u)
+    assert not bool(gone.gather(1, tokens[:, None]).any())
+    first = (~gone).long().argmax(1)
+    last = vocab - 1 - (~gone).flip(1).long().argmax(1)
+    assert torch.equal(tokens[::3], first[::3])
+    assert torch.equal(tokens[1::3], last[1::3])
+
+
+def test_rare_tokens_of_rows_are_reached_in_float64_alone() -> None:
+    """Two tokens of probability 1e-12: beside a likely one, and alone in a block."""
+    logits = torch.full((1, 600), -torch.inf, device="cuda")
+    logits[0, 5] = 0.0
+    logits[0, [7, 590]] = float(np.log(1e-12))
+    below_one = torch.tensor([2.1e-12, 1.9e-12, 1.1e-12, 0.9e-12, 0.1e-12], dtype=torch.float64)
+    u, rows = (1 - below_one).cuda(), logits.expand(5, -1)
+    assert sample_categorical(rows, u).tolist() == [5, 7, 7, 590, 590]
+    assert sample_categorical(rows, u, dtype=torch.float32).tolist() == [5] * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("vocab", [300, 9000])
+def test_rows_may_lie_anywhere(vocab: int, dtype: torch.dtype) -> None:
+    """Between neighbours of NaN, in columns, alone: a row's token depends on it and its u only."""
+    logits, u = logits_of(200, vocab, dtype)
+    tokens = row_draw(logits, u)
+    for ahead in (1, 4, 8, 15):
+        wide = torch.full((200, vocab + 20), torch.nan, dtype=dtype, device="cuda")
+        wide[:, ahead : ahead + vocab] = logits
+        # Blocks begin elsewhere: sums differ by a rounding, and a few draws in a thousand may move.
+        moved = row_draw(wide[:, ahead : ahead + vocab], u) != tokens
+        assert int(moved.sum()) <= 2
+    assert torch.equal(row_draw(logits.T.contiguous().T, u), tokens)
+    for part in (slice(0, 1), slice(37, 90)):
+        assert torch.equal(row_draw(logits[part].clone(), u[part]), tokens[part])
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "-inf"])
+def test_rows_without_a_distribution_stop_the_device(bad: str) -> None:
+    """In a process of its own: no other work is possible after a device-side assertion."""
+    place = ":" if bad == "-inf" else "4000"
+    script = (
+        "import torch; from cwdfm.categorical import sample_categorical\n"
+        "logits = torch.zeros(9, 5000, device='cuda')\n"
+        "u = torch.full((9,), 0.5, dtype=torch.float64, device='cuda')\n"
+        "assert sample_categorical(logits, u).tolist() == [2500] * 9; print('drawn')\n"
+        f"logits[3, {place}] = float('{bad}')\n"
+        "sample_categorical(logits, u); torch.cuda.synchronize(); print('and again')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["drawn"], done.stderr
+    assert done.returncode != 0
+    assert "assert" in done.stderr
+
+
+def test_rows_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy of the logits, under "auto"; a nucleus, and "off", take the plain sampler."""
+    calls: list[int] = []
+
+    def counted(logits: Tensor, *rest: Any, **options: Any) -> Tensor:
+        calls.append(len(logits))
+        return row_draw(logits, *rest, **options)
+
+    monkeypatch.setattr(categorical, "row_draw", counted)
+    logits, u = logits_of(2000, 50257, torch.bfloat16)
+    monkeypatch.setattr(kernel, "MODE", "auto")
+    sample_categorical(logits, u)  # loads the kernel
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    sample_categorical(logits, u)
+    assert torch.cuda.max_memory_allocated() - before < logits.numel() / 10
+    sample_categorical(logits, u, top_p=0.9)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    sample_categorical(logits, u)
+    assert calls == [2000, 2000]

@@ -1,10 +1,11 @@
-"""On a CUDA device: the transformer's rotations, short attention and products with their gelu.
+"""On a CUDA device: the transformer's rotations, norms, short attention, products with their gelu.
 
 Run there with `pytest -m gpu tests/test_gpu_model.py`.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -17,9 +18,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cwdfm import kernel
+from cwdfm.kernel import short_attention as short
 from cwdfm.model.attention import SHORT, Attention, Causal, Full, Halves
-from cwdfm.model.dit import linear_gelu
-from tests.test_rotary import SHAPES, check_layouts, check_rotation, moved_dit, trained
+from cwdfm.model.dit import DiTConfig, linear_gelu
+from tests import test_adaptive_norm as norms
+from tests.test_rotary import (
+    SHAPES,
+    check_layouts,
+    check_rotation,
+    moved_dit,
+    qkv_of,
+    rotation_of,
+    trained,
+)
+from tests.test_short_attention import check_bounds, check_far_apart, check_sizes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -171,3 +183,148 @@ def test_half_precision_without_autocast() -> None:
         halved = model.to(torch.bfloat16).trunk(x, t)
     assert halved.dtype == torch.bfloat16
     assert_alike([halved.float()], [full], 0.04)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 5, 16, 32, 33, 64])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [
+        (16, torch.bfloat16),
+        (48, torch.bfloat16),
+        (64, torch.bfloat16),
+        (64, torch.float16),
+        (128, torch.bfloat16),
+    ],
+)
+def test_fused_short_attention(width: int, dtype: torch.dtype, length: int, causal: bool) -> None:
+    check_sizes(length, width, dtype, causal, "cuda")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_short_attention_at_its_limits(causal: bool) -> None:
+    check_far_apart(torch.float16, causal, "cuda")
+    for length in (5, 32, 33):
+        check_bounds(length, 64, causal, "cuda")
+
+
+def test_fused_short_attention_of_many_is_that_of_each() -> None:
+    qkv = qkv_of((2048, 32, 12, 64), torch.bfloat16, "cuda").requires_grad_()
+    rotation = rotation_of(32, 64, "cuda")
+    mixed = short.short_attention(qkv, rotation, causal=False)
+    (grad,) = torch.autograd.grad(mixed, qkv, mixed.detach())
+    for rows in (slice(1), slice(1000, 1003), slice(2047, 2048)):
+        few = qkv[rows].detach().requires_grad_()
+        again = short.short_attention(few, rotation, causal=False)
+        assert torch.equal(again, mixed[rows])
+        assert torch.equal(torch.autograd.grad(again, few, again.detach())[0], grad[rows])
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("length", [9, 32])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_transformer_trains_by_the_fused_short_attention(
+    sight: Attention, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eagerly and in compiled code, in one graph, against plain float32."""
+    model, x = moved_dit(width=128).cuda(), tokens(length)
+    model.sight = sight
+    monkeypatch.setattr(kernel, "MODE", "off")
+    plain = trained(model, model.trunk, x)
+    monkeypatch.setattr(kernel, "MODE", "auto")
+    ran: list[str] = []
+    launch = short._launch
+
+    def counted(kernel: Any, *rest: Any, **options: Any) -> None:
+        ran.append(kernel.__name__)
+        launch(kernel, *rest, **options)
+
+    monkeypatch.setattr(short, "_launch", counted)
+    torch._dynamo.reset()
+    trunk = torch.compile(model.trunk, fullgraph=True) if compiled else model.trunk
+    with half():
+        mine = trained(model, trunk, x)
+    assert ran == ["attend"] * 2 + ["attend_back"] * 2
+    assert_alike(mine, plain, 0.1)
+
+
+@pytest.mark.parametrize("shape", [*norms.SHAPES, (8, 1024, 768), (40, 60, 2048)], ids=str)
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_stream_norm_and_gradients_are_exact(
+    shape: tuple[int, int, int], timed: bool, dropout: float, dtype: torch.dtype
+) -> None:
+    """In float32, and as under autocast."""
+    x = norms.given(shape, torch.float32, dtype, timed=timed, device="cuda")
+    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        norms.check_against_exact(x, dropout)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_first_norm_is_exact(dtype: torch.dtype) -> None:
+    norms.check_against_exact(norms.given((8, 100, 768), dtype, dtype, adds=False, device="cuda"))
+
+
+def test_dropout_leaves_out_its_share() -> None:
+    norms.check_dropout("cuda")
+
+
+def test_norms_and_their_gradients_are_the_same_to_the_bit() -> None:
+    x = norms.given((64, 100, 768), torch.float32, torch.bfloat16, device="cuda")
+
+    def once() -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        with half():
+            outputs = x.run(0.1)
+        return (*outputs, *norms.gradients(x, outputs))
+
+    for a, b in zip(once(), once(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiled_dropout_is_the_same_on_the_way_back() -> None:
+    """Of ones added to nothing, with a gradient of ones, only what dropout does is left."""
+    x = norms.given((4, 50, 768), timed=False, device="cuda")
+    ones = torch.ones_like(x.h, requires_grad=True)
+    plain = x._replace(h=torch.zeros_like(x.h), y=ones)
+    torch._dynamo.reset()
+    run = torch.compile(lambda: plain.run(0.3)[0], fullgraph=True)
+    seen = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        seen.append(run())
+        assert torch.equal(torch.autograd.grad(seen[-1].sum(), ones)[0], seen[-1])
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    assert not torch.equal(run(), run())
+    assert abs(float((seen[0] == 0).float().mean()) - 0.3) < 0.006  # five standard deviations
+
+
+@pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
+@pytest.mark.parametrize("by_block", [False, True])
+def test_compiled_training_with_dropout_repeats_itself(config: DiTConfig, by_block: bool) -> None:
+    model, x = norms.moved(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32)
+    torch._dynamo.reset()
+    model.compile_trunk(by_block=by_block)
+
+    def once(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        with half():
+            return trained(model, model.trunk, x)
+
+    first, again, other = once(1), once(1), once(2)
+    assert torch.equal(first[0], again[0])
+    assert_alike(again, first, 0.01)  # PyTorch's own gradients may add up in any order
+    assert not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
+def test_transformer_trains_as_with_plain_norms(
+    config: DiTConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32; the rotations and the attention are the same kernels on both sides."""
+    model, x = norms.moved(replace(config, width=64)).cuda(), tokens(160)
+    fused = trained(model, model.trunk, x)
+    monkeypatch.setattr("cwdfm.kernel.adaptive_norm.fused_norm", lambda h: False)
+    assert_alike(fused, trained(model, model.trunk, x), 1e-4)

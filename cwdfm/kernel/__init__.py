@@ -1,8 +1,9 @@
-"""Fast paths: the linear head, without the logits of all coordinates; Algorithm 1; rotations.
+"""Fast paths: the linear head, without the logits of all coordinates; Algorithm 1; the trunk.
 
 `head_draw` samples, `head_cross_entropy` and `head_log_prob` train, `reveal` is Algorithm 1's loop,
-`rotary` tells the network where tokens stand; `triton_*` hold their Triton kernels and are only
-imported where they run. Whether they run is decided here. CWDFM_FUSED=off leaves Triton alone,
+`rotary` tells the network where tokens stand, `short_attention` mixes those of short sequences,
+`adaptive_norm` adds to the stream and normalises it; `triton_*` hold their Triton kernels and are
+only imported where they run. Whether they run is decided here. CWDFM_FUSED=off leaves Triton alone,
 CWDFM_FUSED=on uses it wherever it can run at all, its interpreter on a CPU included; the default,
 "auto", uses it where it is faster.
 """
@@ -18,6 +19,9 @@ MODE = os.environ.get("CWDFM_FUSED", "auto")
 TRITON = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HALF = (torch.bfloat16, torch.float16)
+# Tokens and head width of which one program of the short attention can have everything at once.
+LONGEST, WIDEST = 64, 128
+WIDEST_ROW = 2048  # that a program of the adaptive norm can have in registers
 SHARED_BYTES = 164 * 2**10  # what the largest tile needs of a multiprocessor's shared memory
 
 
@@ -45,12 +49,24 @@ def fused_random(device: torch.device) -> bool:
 
 
 def fused_rotary(x: Tensor) -> bool:
-    """Whether Triton rotates queries and keys like x.
+    """Whether Triton rotates queries and keys like x. Traced too."""
+    return _takes(x)
 
-    Asked inside compiled code as well: no more stands here than torch.compile can trace.
+
+def fused_norm(h: Tensor) -> bool:
+    """Whether Triton adds to a stream like h and normalises it in one pass. Traced too."""
+    return _takes(h) and h.shape[-1] <= WIDEST_ROW
+
+
+def fused_short_attention(qkv_BN3Hd: Tensor) -> bool:
+    """Whether Triton attends within sequences, which must be short, in half precision. Traced too.
+
+    Its interpreter takes bfloat16 for integers in products: there float16 alone.
     """
-    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
-    return _wanted(x.device) and TRITON and here and x.dtype in (*HALF, torch.float32)
+    length, _, _, width = qkv_BN3Hd.shape[1:]
+    fits = length <= LONGEST and width <= WIDEST and width % 16 == 0
+    half = qkv_BN3Hd.dtype in (HALF if qkv_BN3Hd.is_cuda else (torch.float16,))
+    return fits and half and _wanted(qkv_BN3Hd.device) and _runs_traced(qkv_BN3Hd.device)
 
 
 def fused_gelu(x: Tensor) -> bool:
@@ -73,6 +89,15 @@ def _wanted(device: torch.device) -> bool:
     return MODE == "on" or (MODE == "auto" and device.type == "cuda")
 
 
+def _takes(x: Tensor) -> bool:
+    """Whether Triton takes work on x.
+
+    Asked inside compiled code as well: no more stands here than torch.compile can trace.
+    """
+    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
+    return _wanted(x.device) and TRITON and here and x.dtype in (*HALF, torch.float32)
+
+
 def _runs(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype in (*HALF, torch.float32) and _triton_runs(device)
 
@@ -86,3 +111,9 @@ def _triton_runs(device: torch.device) -> bool:
         shared: int = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
         return shared >= SHARED_BYTES
     return device.type == "cpu" and INTERPRETED
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _runs_traced(device: torch.device) -> bool:
+    """The same for compiled code, which cannot look into it."""
+    return _triton_runs(device)

@@ -16,14 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cwdfm.kernel import fused_short_attention
+from cwdfm.kernel.rotary import rotate_qkv
+from cwdfm.kernel.short_attention import short_attention
 from cwdfm.model.halves import halves_mix
 
 # Rotated queries and keys, and values, each [B, H, M, d] -> mixed values [B, H, M, d].
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Up to this length the memory-efficient kernel is the best on a GPU. Forward and backward of 2,048
-# sequences of 32, 12 heads of 64, bf16, on an H200: 0.89 ms, by cuDNN 1.35, by flash attention
-# 2.76. Of 512 or 1,024 tokens cuDNN's is, which is the default there.
+# Up to this length the memory-efficient kernel is PyTorch's best on a GPU, for what the kernel of
+# `cwdfm.kernel.short_attention` does not take. Forward and backward of 2,048 sequences of 32, 12
+# heads of 64, bf16, on an H200: 0.89 ms, by cuDNN 1.35, by flash attention 2.76. Of 512 or 1,024
+# tokens cuDNN's is, which is the default there.
 SHORT = 64
 # Without an order of preference: the default one has these two in this order, and to set another
 # before PyTorch's first attention on a GPU would lose its own preference for cuDNN.
@@ -136,6 +140,13 @@ class Behind(Attention):
     def _mix(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.cache.joined(layer, k, v)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+
+
+def attend(qkv_BM3Hd: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
+    """Mixed values [B, M, H, d], with queries and keys rotated by their tokens' places."""
+    if (mix is _full or mix is _causal) and fused_short_attention(qkv_BM3Hd):
+        return short_attention(qkv_BM3Hd, rotation, causal=mix is _causal)
+    return mix(*rotate_qkv(qkv_BM3Hd, rotation)).transpose(1, 2)
 
 
 def _full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

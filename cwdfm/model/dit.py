@@ -8,7 +8,7 @@ Shapes: B batch, N length, D width, H heads, C conditioning width.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice, check_integer, check_positive
 from cwdfm.kernel import fused_gelu, product_dtype
-from cwdfm.kernel.rotary import rotary, rotate_qkv
-from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix
+from cwdfm.kernel.adaptive_norm import Addition, add_norm
+from cwdfm.kernel.rotary import rotary
+from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix, attend
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
@@ -110,9 +111,9 @@ class DiT(nn.Module):
     def compile_trunk(self, *, by_block: bool) -> None:
         """torch.compile what comes before the head, in place: all in one, or a block at a time.
 
-        By block, one graph serves all blocks and is there in seconds; the hooks that DDP and FSDP2
-        put around blocks stay outside, and gradients are exchanged while earlier blocks still
-        compute theirs.
+        By block, one graph serves the first, another all others, and they are there in seconds; the
+        hooks that DDP and FSDP2 put around blocks stay outside, and gradients are exchanged while
+        earlier blocks still compute theirs.
         """
         if not by_block:
             self.trunk = torch.compile(self.trunk)  # type: ignore[method-assign]
@@ -143,13 +144,13 @@ class DiT(nn.Module):
         if self.time is not None:
             c_BC = self.time(t if self.config.time == "given" else torch.zeros_like(t))
         rotation = rotary(place_N, self.config.width // self.config.heads)
+        pending = None
         for layer, block in enumerate(self.blocks):
-            h_BND = block(h_BND, c_BC, rotation, sight.mix(layer, length, device))
-        normed_BND: Tensor = self.norm(h_BND)
-        if c_BC is None or self.modulation is None:
-            return normed_BND
-        shift, scale = self.modulation(c_BC)[:, None].chunk(2, dim=-1)
-        return modulate(normed_BND, shift, scale)
+            mix = sight.mix(layer, length, device)
+            h_BND, pending = block(h_BND, pending, c_BC, rotation, mix)
+        shift, scale = modulations(self.modulation, c_BC, 2)
+        dropout = self.config.dropout if self.training else 0.0
+        return add_norm(h_BND, pending, self.norm, shift, scale, dropout)[1]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., num_tokens] of hidden vectors [..., D]."""
@@ -167,7 +168,8 @@ class DiT(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each behind a norm, each added to the stream.
 
-    With a time, norms are modulated and what is added is gated.
+    With a time, norms are modulated and what is added is gated. An addition and the norm that comes
+    after it are one pass over the stream, so the last addition is left to whoever has that norm.
     """
 
     def __init__(self, config: DiTConfig) -> None:
@@ -185,30 +187,30 @@ class Block(nn.Module):
             self.modulation = zeroed(nn.Linear(config.conditioning, 6 * width))
 
     def forward(
-        self, h_BND: Tensor, c_BC: Tensor | None, rotation: tuple[Tensor, Tensor], mix: Mix
-    ) -> Tensor:
-        if c_BC is None or self.modulation is None:
-            h_BND = h_BND + self._dropped(self._attention(self.norm1(h_BND), rotation, mix))
-            return h_BND + self._dropped(self._mlp(self.norm2(h_BND)))
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c_BC)[:, None].chunk(6, -1)
-        attended = self._attention(modulate(self.norm1(h_BND), shift1, scale1), rotation, mix)
-        h_BND = h_BND + gate1 * self._dropped(attended)
-        moved = self._mlp(modulate(self.norm2(h_BND), shift2, scale2))
-        changed: Tensor = h_BND + gate2 * self._dropped(moved)
-        return changed
+        self,
+        h_BND: Tensor,
+        pending: Addition | None,
+        c_BC: Tensor | None,
+        rotation: tuple[Tensor, Tensor],
+        mix: Mix,
+    ) -> tuple[Tensor, Addition]:
+        """The stream, and what is still to be added to it, as the block before left `pending`."""
+        dropout = self.dropout if self.training else 0.0
+        shift1, scale1, gate1, shift2, scale2, gate2 = modulations(self.modulation, c_BC, 6)
+        h_BND, x_BND = add_norm(h_BND, pending, self.norm1, shift1, scale1, dropout)
+        attended = Addition(self._attention(x_BND, rotation, mix), gate1)
+        h_BND, x_BND = add_norm(h_BND, attended, self.norm2, shift2, scale2, dropout)
+        gate2 = None if gate2 is None else unviewed(gate2)
+        return h_BND, Addition(unviewed(self._mlp(x_BND)), gate2)
 
     def _attention(self, x_BND: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
         qkv_BN3Hd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
-        mixed = mix(*rotate_qkv(qkv_BN3Hd, rotation))
-        attended: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        attended: Tensor = self.out(attend(qkv_BN3Hd, rotation, mix).flatten(2))
         return attended
 
     def _mlp(self, x_BND: Tensor) -> Tensor:
         moved: Tensor = self.down(linear_gelu(x_BND, self.up))
         return moved
-
-    def _dropped(self, x_BND: Tensor) -> Tensor:
-        return F.dropout(x_BND, self.dropout, self.training)
 
 
 class TimeEmbedding(nn.Module):
@@ -235,9 +237,24 @@ def zeroed(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """Adaptive layer norm's affine map."""
-    return x * (1 + scale) + shift
+def modulations(
+    layer: nn.Linear | None, c_BC: Tensor | None, count: int
+) -> Sequence[Tensor] | Sequence[None]:
+    """What a time's vector becomes, `count` times [B, 1, D]; None each without one."""
+    if layer is None or c_BC is None:
+        return (None,) * count
+    vectors: Tensor = layer(c_BC)
+    return vectors[:, None].chunk(count, dim=-1)
+
+
+def unviewed(x: Tensor) -> Tensor:
+    """x, which is no longer known to be a view.
+
+    FSDP2 warns of modules that return views: its hooks would not survive a change in place. Here
+    nothing is changed in place.
+    """
+    same: Tensor = torch.ops.aten._unsafe_view(x, x.shape)
+    return same
 
 
 def linear_gelu(x_BND: Tensor, layer: nn.Linear) -> Tensor:
