@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.method.base import Draw, Tick
+from cwdfm.method.base import Draw
 from cwdfm.pretrained import Pretrained
 from cwdfm.solver import Samples
+from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
 # Bytes of a trunk's activations for one coordinate, in units of 4 * width: about what an MLP of

@@ -61,20 +61,23 @@ def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, .
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, purpose: Purpose, index: Tensor, step: int, position: Tensor) -> Tensor:
-    """Uniform float64 draws in [0, 1) with 53 random bits, one for each (index, position).
+def uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
+    """Uniform float64 draws in [0, 1) with 53 random bits, one for each (index, step, position).
 
-    `index` (which sample) and `position` are int64 tensors that broadcast together. The largest
-    value is 1 - 2^-53, and u * total < total holds in float64 for every positive total.
+    `index` (which sample), `position`, and `step` unless it is one for all, are int64 tensors that
+    broadcast together. The largest value is 1 - 2^-53, and u * total < total holds in float64 for
+    every positive total.
     """
     check_seed(seed)
-    if not 0 <= step <= _MASK32:
+    if isinstance(step, int) and not 0 <= step <= _MASK32:
         raise InputError(f"step must lie in 0..2^32-1, got {step}")
     if index.device == position.device and fused_random(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
     counter = (
         position & _MASK32,
-        torch.full_like(position, step),
+        step if isinstance(step, Tensor) else torch.full_like(position, step),
         index & _MASK32,
         ((index >> 32) << 8) | int(purpose),
     )
@@ -84,37 +87,44 @@ def uniform(seed: int, purpose: Purpose, index: Tensor, step: int, position: Ten
 
 
 def _fused_uniform(
-    seed: int, purpose: Purpose, index: Tensor, step: int, position: Tensor
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
 ) -> Tensor:
     from cwdfm.kernel import triton_random
 
-    index, position = torch.broadcast_tensors(index, position)
+    steps = step if isinstance(step, Tensor) else index  # anything stands in for what is not read
+    index, steps, position = torch.broadcast_tensors(index, steps, position)
     out = torch.empty(index.shape, dtype=torch.float64, device=index.device)
     if out.numel() == 0:
         return out
     if out.dim() != 2:
-        index, position = index.reshape(1, -1), position.reshape(1, -1)
-    words = (seed & _MASK32, seed >> 32, step)
+        index, steps, position = (x.reshape(1, -1) for x in (index, steps, position))
+    words = (seed & _MASK32, seed >> 32, 0 if isinstance(step, Tensor) else step)
     with torch.cuda.device_of(out):
         triton_random.uniform[(-(-out.numel() // _BLOCK),)](
             out,
             index,
+            steps,
             position,
             out.numel(),
             index.shape[1],
             *index.stride(),
+            *steps.stride(),
             *position.stride(),
             # As signed words: Triton types an integer by its size, and compiles for every type.
             *((word ^ 2**31) - 2**31 for word in words),
             int(purpose),
+            STEPS=isinstance(step, Tensor),
             BLOCK=_BLOCK,
         )
     return out
 
 
-def uniform_BN(seed: int, purpose: Purpose, index_B: Tensor, step: int, length: int) -> Tensor:
-    """Uniform draws [B, N], one for each position of each sample."""
+def uniform_BN(
+    seed: int, purpose: Purpose, index_B: Tensor, step: int | Tensor, length: int
+) -> Tensor:
+    """Uniform draws [B, N], one for each position of each sample, at a step of all or of each."""
     position_N = torch.arange(length, device=index_B.device)
+    step = step[:, None] if isinstance(step, Tensor) else step
     return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
 
 

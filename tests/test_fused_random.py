@@ -77,6 +77,21 @@ def test_every_shape_has_the_same_bits(draw: Draw, shape: str) -> None:
     draw(2**40 + 1, Purpose.PROPOSAL, index, 9, position)
 
 
+def test_steps_of_their_own_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = torch.tensor([0, 5, 2**31, 2**32 - 1, 7, 8, 9])
+    position = torch.arange(3)
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        found = uniform(3, Purpose.SOURCE, LARGE[:, None], step[:, None], position[None, :])
+        for i, k in enumerate(step.tolist()):
+            alone = uniform(3, Purpose.SOURCE, LARGE[i : i + 1, None], k, position[None, :])
+            assert torch.equal(found[i : i + 1], alone)
+        flat = uniform(3, Purpose.SOURCE, LARGE, step, torch.zeros_like(step))
+        assert torch.equal(flat, found[:, 0])
+        batch = uniform_BN(3, Purpose.SOURCE, LARGE, step, 3)
+        assert torch.equal(batch, found)
+
+
 def test_whole_batches_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = []
     for mode in ("off", "on"):

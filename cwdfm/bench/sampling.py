@@ -88,12 +88,13 @@ def whole(solver: Solver, steps: Steps) -> Way:
 
 @torch.no_grad()
 def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps: int) -> None:
-    """Compile what a long run meets: fewer sequences than a batch, and few rows."""
+    """Compile and record what a long run meets: fewer sequences than a batch, and few rows."""
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
     for few in (shapes.sample_batch, shapes.sample_batch - 1, shapes.sample_batch // 2, 1):
         model.trunk(state.tokens[:few], torch.zeros(few, device=device))
     for _ in range(8):
+        model.trunk(state.tokens, torch.zeros(shapes.sample_batch, device=device))
         state, _ = solver.step(model, source, SCHEDULE, state, 0.5, 0.5 + 0.5 / steps)
 
 
@@ -104,7 +105,7 @@ def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
         shapes, device = settings.shapes, settings.device
         peer.mixture_path()  # before anything is built for it
         source = kind(shapes.vocab)
-        model = make_model(settings, source)
+        model = make_model(settings, source, recorded=False)
         index = torch.arange(shapes.sample_batch, device=device)
         noise = source.noise(index, shapes.length, seed=0)
         grid = (shapes.first + torch.arange(shapes.peer_steps + 1.0)) / shapes.run

@@ -23,8 +23,8 @@ from cwdfm.train.run import Run
 SCHEDULE = Polynomial(POWER)
 
 
-def make_model(settings: Settings, source: Source) -> DiT:
-    """The transformer to sample from, compiled where it pays."""
+def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> DiT:
+    """The transformer to sample from, compiled where it pays, recorded as `cwdfm sample` does."""
     torch.manual_seed(0)
     with settings.device:
         model = DiT(preset(settings.shapes.model, source.num_tokens, dropout=0.0)).eval()
@@ -32,6 +32,8 @@ def make_model(settings: Settings, source: Source) -> DiT:
     model.requires_grad_(False)
     if settings.compiled:
         model.compile_trunk(by_block=not settings.whole)
+    if recorded:
+        model.record_trunk()
     return model
 
 

@@ -1,10 +1,12 @@
 """Training: whole optimiser steps of the library's trainer, and the same with the peer's loss.
 
 A step is `Run.train_step`: all micro-batches with corruption, loss and gradients, then the norm's
-clipping, AdamW and the averaged weights. The peer's differs in corruption and loss alone.
+clipping, AdamW and the averaged weights. The peer's differs in corruption and loss, and in that its
+users have a compiled transformer of plain PyTorch, without this library's kernels.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ from cwdfm.bench.case import Case, Measured, Way
 from cwdfm.bench.clock import timed
 from cwdfm.bench.settings import Settings, Shapes
 from cwdfm.bench.subject import SCHEDULE, make_run
+from cwdfm.kernel import plain
 from cwdfm.method.flow import FlowObjective
 from cwdfm.train.recipes import RECIPES
 
@@ -59,6 +62,10 @@ def step(
     """An optimiser step of a recipe, with the library's objective or with the peer's."""
 
     def measure(settings: Settings) -> Measured:
+        with plain() if theirs else nullcontext():
+            return timed_step(settings)
+
+    def timed_step(settings: Settings) -> Measured:
         shapes = settings.shapes
         size = vocab(shapes)
         path = peer.mixture_path() if theirs else None

@@ -14,13 +14,13 @@ from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.method.base import Tick
 from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
 from cwdfm.solver import EntropyBound, FirstHitting
+from cwdfm.solver.sample import Tick
 from cwdfm.weight import Neighbor
 
 
@@ -62,6 +62,7 @@ def main(arguments: list[str]) -> None:
         check_given(trained, options)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
+        trained.model.record_trunk()
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
         todo = from_first(_todo(parts, options) if rank() == 0 else None)
         start = time.perf_counter()

@@ -9,6 +9,8 @@ CWDFM_FUSED=on uses it wherever it can run at all, its interpreter on a CPU incl
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
@@ -83,6 +85,17 @@ def product_dtype(x: Tensor) -> torch.dtype:
     kind = x.device.type
     cast = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
     return torch.get_autocast_dtype(kind) if cast else x.dtype
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Triton left alone for a while, to compare with."""
+    global MODE
+    kept, MODE = MODE, "off"
+    try:
+        yield
+    finally:
+        MODE = kept
 
 
 def _wanted(device: torch.device) -> bool:

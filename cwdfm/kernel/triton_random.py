@@ -30,11 +30,14 @@ def philox(c0, c1, c2, c3, k0, k1):
 @triton.jit(
     do_not_specialize=[
         "index",
+        "steps",
         "position",
         "total",
         "columns",
         "index_row",
         "index_column",
+        "steps_row",
+        "steps_column",
         "position_row",
         "position_column",
         "seed_low",
@@ -46,17 +49,21 @@ def philox(c0, c1, c2, c3, k0, k1):
 def uniform(
     out,  # [R, C] float64, contiguous
     index,  # [R, C] int64, any strides
+    steps,  # likewise, if STEPS: else `step` is all of them
     position,  # [R, C] int64, any strides
     total,  # R * C
     columns,
     index_row,  # strides
     index_column,
+    steps_row,
+    steps_column,
     position_row,
     position_column,
     seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
     seed_high,
     step,
     purpose,
+    STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """out = uniform(seed, purpose, index, step, position), element by element."""
@@ -66,9 +73,13 @@ def uniform(
     column = place - row * columns
     i = tl.load(index + row * index_row + column * index_column, mask=inside, other=0)
     p = tl.load(position + row * position_row + column * position_column, mask=inside, other=0)
+    if STEPS:
+        s = tl.load(steps + row * steps_row + column * steps_column, mask=inside, other=0)
+    else:
+        s = step.to(tl.int64) & MASK32
     high, low, _, _ = philox(
         p & MASK32,
-        step.to(tl.int64) & MASK32,
+        s,
         i & MASK32,
         ((i >> 32) << 8) | purpose,
         seed_low.to(tl.int64) & MASK32,

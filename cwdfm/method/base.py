@@ -18,13 +18,12 @@ from cwdfm.errors import InputError
 from cwdfm.loss import Bound
 from cwdfm.model.dit import DiTConfig, Read
 from cwdfm.solver import Samples
-from cwdfm.solver.sample import Callback
+from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
 # The network as the trainer calls it: input [B, M], times [B], and what to make of its last hidden
 # vectors and its head. DDP and FSDP2 wrap exactly this.
 Forward = Callable[[Tensor, Tensor, Read], Tensor]
-Tick = Callable[[int], object]  # is told how many sequences took one step
 
 
 @dataclass(frozen=True)
@@ -135,11 +134,6 @@ class Objective(ABC):
     def restored(self, state: dict[str, float]) -> "Objective":
         """The objective as it was when `state` was written."""
         return self
-
-
-def each_step(tick: Tick | None) -> Callback | None:
-    """What `cwdfm.sample` calls after a step, to tell of it."""
-    return None if tick is None else lambda state, _: tick(len(state.index))
 
 
 def refuse_solver(method: Method, solver: Any, allowed: str, reason: str) -> None:

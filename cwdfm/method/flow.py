@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, each_step, refuse_solver
+from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.without import Without
 from cwdfm.model.rows import Rows
 from cwdfm.path import Path
@@ -53,7 +53,7 @@ class Flow(Method):
             fixed=asked.fixed,
             index=asked.index,
             batch_size=asked.batch_size,
-            callback=each_step(asked.tick),
+            progress=asked.tick,
         )
 
     def likelihood(

@@ -22,6 +22,7 @@ from cwdfm.kernel import fused_gelu, product_dtype
 from cwdfm.kernel.adaptive_norm import Addition, add_norm
 from cwdfm.kernel.rotary import rotary
 from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix, attend
+from cwdfm.model.record import Recorded
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
@@ -120,6 +121,10 @@ class DiT(nn.Module):
             return
         for block in self.blocks:
             block.forward = torch.compile(block.forward)
+
+    def record_trunk(self) -> None:
+        """Record what comes before the head, in place, for a GPU that samples: see `record.py`."""
+        self.trunk = Recorded(self, self.trunk)  # type: ignore[assignment, method-assign]
 
     def uncompiled(self) -> AbstractContextManager[object]:
         """Run what was compiled as it was written: behind a cache, each call is another graph."""

@@ -41,11 +41,13 @@ def predict_rows(
 
     Nothing is asked of the model where no row is wanted at all.
     """
-    if not len(rows):
+    if rows.active is not None and not len(rows.active):
         return
     elements = MAX_ELEMENTS.get(x_BN.device.type, MAX_ELEMENTS["cpu"])
     chunk = max(1, elements // source.num_tokens)
     for i, logits in enumerate(_row_chunks(model, source, x_BN, t_B.float(), rows, chunk)):
+        if not len(logits):  # where crowded rows turn out to be none
+            return
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
         if i == 0:
@@ -71,17 +73,22 @@ def _row_chunks(
 
 def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Tensor:
     """The trunk's vectors [K, D] at some coordinates; sequences without any are left out."""
-    active_A, rows_there = rows.among_active()
+    active_A = rows.active
+    if active_A is None:
+        return rows.take(_hidden(model, x_BN, t_B))
     select = getattr(model, "select", None)
     part = model if select is None else select(rows.mask.any(1))
-    hidden_AND = part.trunk(x_BN[active_A], t_B[active_A])
-    expected = (len(active_A), x_BN.shape[1])
-    if hidden_AND.shape[:2] != expected:
+    return rows.take_among(active_A, _hidden(part, x_BN[active_A], t_B[active_A]))
+
+
+def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor) -> Tensor:
+    hidden_BND = model.trunk(x_BN, t_B)
+    if hidden_BND.shape[:2] != x_BN.shape:
         raise InputError(
-            f"model.trunk must return hidden vectors [{expected[0]}, {expected[1]}, width], "
-            f"got {describe(hidden_AND)}"
+            f"model.trunk must return hidden vectors [{x_BN.shape[0]}, {x_BN.shape[1]}, width], "
+            f"got {describe(hidden_BND)}"
         )
-    return rows_there.take(hidden_AND)
+    return hidden_BND
 
 
 def fusible_rows(
@@ -98,10 +105,10 @@ def fusible_rows(
     weight = readout.weight
     whole = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens  # and no shard
     fusible = weight.device == x_BN.device and fused_head(x_BN.device, product_dtype(weight))
-    if not (whole and fusible) or not len(rows):
+    if not (whole and fusible) or (rows.active is not None and not len(rows.active)):
         return None
     hidden_KD = _hidden_rows(model, x_BN, t_B.float(), rows)
-    fits = product_dtype(hidden_KD) == product_dtype(weight)
+    fits = product_dtype(hidden_KD) == product_dtype(weight) and len(rows)
     return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
 
 

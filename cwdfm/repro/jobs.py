@@ -78,8 +78,7 @@ class Sample(Job):
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources, self.at)
         half = resources.device.type == "cuda"
-        if half:
-            trained.model.compile_trunk(by_block=True)
+        trained.model.record_trunk()
         with torch.autocast(resources.device.type, torch.bfloat16, enabled=half):
             out = generate(
                 trained,

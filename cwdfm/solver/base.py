@@ -5,7 +5,9 @@ from it, as its Info. The loop over a time grid lives in `sample.py`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ class State:
     fixed: Tensor  # [B, N] bool: given tokens, which never change
     index: Tensor  # [B] int64: the samples' global numbers, which their randomness hangs on
     seed: int
-    step: int
+    step: int | Tensor  # steps taken: by all, or int64 [B] by each
     updates: Tensor  # [B, N] int32: how often each token changed
     loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
     before: Tensor  # [B, N] int64: the last data token that a change replaced; -1 if none yet
@@ -41,6 +43,25 @@ class Info:
     backward: Tensor  # [B, N] bool: tokens that a corrector sent back to the source
     rows: int  # coordinates at which logits were computed or read
     asked: Tensor  # [B] bool: sequences for which the model was needed
+
+
+class Drawing(Protocol):
+    """How tokens are drawn: fields that every solver has."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+
+@dataclass(frozen=True)
+class Reveals:
+    """What is known of all steps of a grid before the model is asked."""
+
+    step: Tensor  # [B, N] int64: the step in which each coordinate moves, once; -1: it does not
+    drawing: Drawing  # how its token is drawn then
 
 
 class Solver(ABC):
@@ -90,6 +111,16 @@ class Solver(ABC):
         t_next: float,
     ) -> tuple[State, Info]:
         """Simulate from t to t_next; a step to 1 moves every masked token to its proposal."""
+
+    def reveals(
+        self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
+    ) -> Reveals | None:
+        """When each coordinate moves along a grid of times, from this state.
+
+        Only where it moves once at most, and when does not hang on the model; None elsewhere, which
+        is the default. See `visit.py` for what is gained.
+        """
+        return None
 
 
 def moved(source: Source, state: State, tokens_BN: Tensor) -> State:

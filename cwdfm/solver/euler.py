@@ -6,10 +6,13 @@ coordinate moves to its proposal xhat_1^i ~ p_{1|t}^i if E^i < alpha^i H, so wit
 
 Whenever alpha does not depend on this step's logits, the jumps are drawn before the model is
 asked. Then logits are needed only where something jumps, and not at all for a sequence in which
-nothing does; the law is the same.
+nothing does; the law is the same. With a mask source all steps' jumps can be drawn first.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import expm1
 from typing import Literal
 
 import torch
@@ -21,11 +24,13 @@ from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Solver, State, moved
+from cwdfm.solver.base import Info, Reveals, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.propose import check_step, propose
 from cwdfm.source import Source
 from cwdfm.weight import Weight
+
+CROWDED = 5.0  # jumps of a sequence to be expected, from where on hardly any has none
 
 
 @dataclass(frozen=True)
@@ -75,16 +80,17 @@ class Euler(Solver):
             # The part p_0(x^i) of the backward velocity falls on the present token: no jump at all.
             backward_BN = backward_hazard * source.renoise_probability(x_BN) * ~state.fixed
 
+        left = 1.0 if known_BN is None else float(schedule.survival(t))
         if self.weight is None or (known_BN is not None and not self.weight.needs_logits):
             # The jumps first, then the model, where they are.
-            alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
-            jump_BN, back_BN = _race(state, alpha_BN, forward_hazard, backward_BN)
-            rows = Rows.of(jump_BN & movable_BN)
+            jump_BN, back_BN = self._jumps(state, movable_BN, forward_hazard, backward_BN)
+            expected = left * -expm1(-forward_hazard) * x_BN.shape[1]
+            rows = Rows.of(jump_BN & movable_BN, crowded=expected >= CROWDED)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
             jump_BN = proposal_BN != x_BN
         else:
             # The weight reads logits, or needs proposals to tell what is revealed: the model first.
-            rows = Rows.of(movable_BN)
+            rows = Rows.of(movable_BN, crowded=left * x_BN.shape[1] >= CROWDED)
             scores = (self.weight,) if self.weight.needs_logits else ()
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
@@ -99,6 +105,31 @@ class Euler(Solver):
             tokens_BN = torch.where(back_BN, source.renoise(x_BN, u_BN), tokens_BN)
         info = Info(t, t_next, jump_BN, back_BN, len(rows), rows.mask.any(1))
         return moved(source, state, tokens_BN), info
+
+    def reveals(
+        self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
+    ) -> Reveals | None:
+        known_BN = source.revealed(state.tokens)
+        reads_logits = self.weight is not None and self.weight.needs_logits
+        if known_BN is None or reads_logits or self.corrector is not None:
+            return None
+        movable_BN = ~(state.fixed | known_BN)
+        reveal_BN = torch.full_like(state.tokens, -1)
+        for k, (t, t_next) in enumerate(pairwise(times)):
+            forward_hazard, _ = self._hazards(schedule, t, t_next)
+            now = replace(state, step=state.step + k)
+            jump_BN, _ = self._jumps(now, movable_BN, forward_hazard, None)
+            jump_BN = jump_BN & movable_BN
+            reveal_BN = reveal_BN.masked_fill(jump_BN, k)
+            movable_BN = movable_BN & ~jump_BN
+        return Reveals(reveal_BN, self)
+
+    def _jumps(
+        self, state: State, movable_BN: Tensor, forward_hazard: float, backward_BN: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Where clocks ring, forward and backward, if the weight needs no logits."""
+        alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
+        return _race(state, alpha_BN, forward_hazard, backward_BN)
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
         """The hazards of the step, forward and backward; the last step is forward alone."""

@@ -1,7 +1,6 @@
 """What every solver asks of the model in a step: proposals xhat_1 ~ p_{1|t}, and scores of them."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,20 +12,9 @@ from cwdfm.model.predict import fusible_rows, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform
-from cwdfm.solver.base import State
+from cwdfm.solver.base import Drawing, State
 from cwdfm.source import Source
 from cwdfm.weight import Weight
-
-
-class Drawing(Protocol):
-    """How tokens are drawn: fields that every solver has."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
 
 
 def check_step(t: float, t_next: float) -> None:
@@ -49,10 +37,13 @@ def propose(
     Each is [B, N]; elsewhere the proposal is the present token and a score 0. `t_B` [B] are the
     times that the model is told. Scores are of the model's own logits, whatever the temperature.
     """
-    index_K = state.index[rows.sequence]
-    u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, state.step, rows.position)
     asked = (model, source, state.tokens, t_B, rows)
-    if _fusible(drawing, scores) and (found := fusible_rows(*asked)) is not None:
+    # The model first: counting the rows may mean to wait, and it can work meanwhile.
+    found = fusible_rows(*asked) if _fusible(drawing, scores) else None
+    step_K = state.step if isinstance(state.step, int) else state.step[rows.sequence]
+    index_K = state.index[rows.sequence]
+    u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, step_K, rows.position)
+    if found is not None:
         drawn = head_draw(
             *found, u_K, source.vocab_size, temperature=drawing.temperature, scores=bool(scores)
         )

@@ -12,11 +12,13 @@ from cwdfm.model.predict import check_flow_network, check_split, evaluating, mod
 from cwdfm.model.protocol import Model
 from cwdfm.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Solver, State, given
+from cwdfm.solver.base import Info, Reveals, Solver, State, given
+from cwdfm.solver.visit import Plan, visit
 from cwdfm.source import Source
 from cwdfm.times import Spacing, time_grid
 
 Callback = Callable[[State, Info], object]
+Tick = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def sample(
     index: Tensor | None = None,
     batch_size: int | None = None,
     callback: Callback | None = None,
+    progress: Tick | None = None,
     device: torch.device | str | None = None,
 ) -> Samples:
     """Draw `shape` = (B, N) tokens in `steps` steps.
@@ -55,6 +58,8 @@ def sample(
     - `index` [B]: the samples' global numbers, default 0..B-1. Sample i of a seed is the same
       sample, whatever else is in the batch and however `batch_size` cuts it.
     - `callback(state, info)` is called after each step of each batch.
+    - `progress(k)` hears that k sequences have taken a step. Unlike a callback it does not keep
+      sequences in step with each other (see `visit.py`).
     - `device`: where to sample; default the model's own if it is a module, else the CPU.
     """
     check_flow_network(model)
@@ -85,7 +90,12 @@ def sample(
             )
             if not parts:
                 check_split(model, state.tokens, times[0])
-            parts.append(_walk(model, source, schedule, solver, state, times, callback))
+            reveals = None if callback else solver.reveals(source, schedule, state, times)
+            if reveals is None:
+                walk = (model, source, schedule, solver, state, times, callback, progress)
+                parts.append(_walk(*walk))
+            else:
+                parts.append(_visit(model, source, state, times, reveals, progress))
     return Samples(
         tokens=torch.cat([part.tokens for part in parts]),
         updates=torch.cat([part.updates for part in parts]),
@@ -103,6 +113,7 @@ def _walk(
     state: State,
     times: list[float],
     callback: Callback | None,
+    progress: Tick | None,
 ) -> Samples:
     """One batch from the grid's first time to its last."""
     evaluations_B = torch.zeros_like(state.index)
@@ -113,7 +124,39 @@ def _walk(
         rows += info.rows
         if callback is not None:
             callback(state, info)
+        if progress is not None:
+            progress(len(state.index))
     return Samples(state.tokens, state.updates, state.loops, evaluations_B, rows)
+
+
+def _visit(
+    model: Model,
+    source: Source,
+    state: State,
+    times: list[float],
+    reveals: Reveals,
+    progress: Tick | None,
+) -> Samples:
+    """One batch, each sequence from reveal to reveal."""
+    total, told = len(state.index) * (len(times) - 1), 0
+
+    def say(share: float) -> None:
+        nonlocal told
+        due = round(share * total)
+        if progress is not None:
+            progress(due - told)
+        told = due
+
+    plan = Plan.of(reveals.step)
+    tokens_BN = visit(model, source, reveals.drawing, state, times, plan, say)
+    moved_BN = reveals.step >= 0
+    return Samples(
+        tokens=tokens_BN,
+        updates=moved_BN.int(),
+        loops=torch.zeros_like(state.loops),
+        evaluations=plan.evaluations,
+        rows=sum(len(each.rows) for each in plan.rounds),
+    )
 
 
 def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:

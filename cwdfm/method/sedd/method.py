@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice
 from cwdfm.loss import Bound
-from cwdfm.method.base import Draw, Method, each_step, refuse_solver
+from cwdfm.method.base import Draw, Method, refuse_solver
 from cwdfm.method.sedd.absorb import Absorb
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.likelihood import score_bound
@@ -82,7 +82,7 @@ class SEDD(Method):
             fixed=asked.fixed,
             index=asked.index,
             batch_size=asked.batch_size,
-            callback=each_step(asked.tick),
+            progress=asked.tick,
         )
 
     def _check_without(self, tokens: tuple[int, ...]) -> None:

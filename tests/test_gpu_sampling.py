@@ -1,0 +1,173 @@
+"""On a CUDA device: sampling does not wait for the host, and recorded trunks are the plain ones.
+
+Run there with `pytest -m gpu tests/test_gpu_sampling.py`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+from cwdfm import kernel
+from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.model.record import AFTER, Recorded
+from cwdfm.model.rows import Rows
+from cwdfm.schedule import Linear
+from cwdfm.solver import Euler, Solver, sample
+from cwdfm.solver.visit import Plan, visit
+from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.weight import Entropy, Neighbor
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or find_spec("triton") is None,
+        reason="no CUDA device, or no Triton",
+    ),
+]
+VOCAB, LENGTH, BATCH = 50, 24, 16
+
+
+def network(source: Source) -> DiT:
+    torch.manual_seed(0)
+    net = DiT(DiTConfig(num_tokens=source.num_tokens, width=64, depth=2, heads=4)).eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return net.requires_grad_(False).cuda()
+
+
+def inputs(batch: int = BATCH, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator("cuda").manual_seed(seed)
+    x = torch.randint(VOCAB, (batch, LENGTH), generator=g, device="cuda")
+    return x, torch.rand(batch, generator=g, device="cuda")
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_rows_are_the_cpu_s(share: float, crowded: bool) -> None:
+    g = torch.Generator().manual_seed(1)
+    mask = torch.rand(33, 70, generator=g) < share
+    here, there = Rows.of(mask), Rows.of(mask.cuda(), crowded=crowded)
+    assert len(here) == len(there)
+    assert torch.equal(here.place, there.place.cpu())
+    values = torch.rand(33, 70, generator=g)
+    assert torch.equal(here.take(values), there.take(values.cuda()).cpu())
+    if crowded or here.active is None:
+        assert there.active is None
+    else:
+        assert there.active is not None
+        assert torch.equal(here.active, there.active.cpu())
+
+
+def test_the_model_may_be_asked_before_rows_are_counted() -> None:
+    x, t = inputs()
+    model = network(UniformSource(VOCAB))
+    with torch.no_grad():
+        Rows.of(x > 3, crowded=True)
+        model.trunk(x, t)
+        with no_waiting():
+            rows = Rows.of(x > 3, crowded=True)
+            assert rows.active is None
+            model.trunk(x, t)
+    assert len(rows) == int((x > 3).sum())
+
+
+@pytest.mark.parametrize("weight", [None, Neighbor(1, 5.0)], ids=str)
+def test_visits_do_not_wait(weight: Neighbor | None) -> None:
+    source = MaskSource(VOCAB)
+    model, solver = network(source), Euler(weight=weight)
+    times = torch.linspace(0, 1, 65, dtype=torch.float64).tolist()
+    state = solver.init(source, torch.arange(BATCH, device="cuda"), LENGTH)
+    reveals = solver.reveals(source, Linear(), state, times)
+    assert reveals is not None
+    plan = Plan.of(reveals.step)
+    asked = (model, source, solver, state, times, plan, lambda share: None)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        first = visit(*asked)
+        with no_waiting():
+            again = visit(*asked)
+    assert torch.equal(first, again)
+    assert int(first.max()) < VOCAB
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("fused", ["auto", "off"])
+def test_recorded_trunks_are_the_plain_ones(
+    half: bool, fused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "MODE", fused)
+    model = network(UniformSource(VOCAB))
+    plain = model.trunk
+    model.record_trunk()
+    recorded = model.trunk
+    assert isinstance(recorded, Recorded)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
+        for seed in range(AFTER + 4):
+            for batch in (BATCH, 3):
+                asked = inputs(batch, seed)
+                assert torch.equal(model.trunk(*asked), plain(*asked))
+        assert len(recorded.recordings) == 2
+        # Other weights are not sampled from with the old ones' recording.
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        for seed in range(AFTER + 4):
+            asked = inputs(BATCH, seed)
+            assert torch.equal(model.trunk(*asked), plain(*asked))
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    x, t = inputs()
+    model.requires_grad_(True)
+    model.trunk(x, t).sum().backward()  # type: ignore[no-untyped-call]
+    assert model.blocks[0].get_parameter("qkv.weight").grad is not None
+
+
+def test_a_shape_that_comes_but_once_is_not_recorded() -> None:
+    model = network(UniformSource(VOCAB))
+    model.record_trunk()
+    with torch.no_grad():
+        for batch in range(1, 6):
+            model.trunk(*inputs(batch))
+    assert isinstance(model.trunk, Recorded)
+    assert not model.trunk.recordings
+
+
+SOLVERS = [Euler(), Euler(weight=Neighbor(1, 5.0)), Euler(weight=Entropy(1.0))]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+@pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
+def test_samples_with_a_recording_are_those_without(solver: Solver, source: Source) -> None:
+    model = network(source)
+    asked = (model, source, Linear(), solver)
+    plain = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
+    model.record_trunk()
+    recorded = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
+    assert torch.equal(plain.tokens, recorded.tokens)
+    assert torch.equal(plain.evaluations, recorded.evaluations)
+    assert isinstance(model.trunk, Recorded)
+    assert model.trunk.recordings
+
+
+@pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
+def test_a_compiled_trunk_can_be_recorded(source: Source) -> None:
+    model = network(source)
+    model.compile_trunk(by_block=True)
+    model.record_trunk()
+    with torch.autocast("cuda", torch.bfloat16):
+        found = sample(model, source, Linear(), Euler(), shape=(BATCH, LENGTH), steps=30)
+    assert isinstance(model.trunk, Recorded)
+    assert model.trunk.recordings
+    assert int(found.tokens.max()) < VOCAB
