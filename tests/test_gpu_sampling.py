@@ -130,7 +130,7 @@ def test_recorded_trunks_are_the_plain_ones(
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     x, t = inputs()
     model.requires_grad_(True)
-    model.trunk(x, t).sum().backward()  # type: ignore[no-untyped-call]
+    model.trunk(x, t).sum().backward()
     assert model.blocks[0].get_parameter("qkv.weight").grad is not None
 
 
