@@ -85,12 +85,16 @@ def check_finite(logits: Tensor) -> None:
     """
     top = logits.amax(dim=-1)
     if not bool(torch.isfinite(top).all()):
-        bad = int((~torch.isfinite(top)).sum())
-        raise InputError(
-            f"the model's logits hold NaN, +inf, or nothing but -inf in {bad} of {top.numel()} "
-            f"rows; they must be finite (single entries of -inf are allowed: probability zero). "
-            f"Check the model's weights for NaN and its half-precision overflow"
-        )
+        raise not_finite(int((~torch.isfinite(top)).sum()), top.numel())
+
+
+def not_finite(bad: int, rows: int) -> InputError:
+    """The message for rows of logits that define no distribution."""
+    return InputError(
+        f"the model's logits hold NaN, +inf, or nothing but -inf in {bad} of {rows} rows; they "
+        f"must be finite (single entries of -inf are allowed: probability zero). Check the model's "
+        f"weights for NaN and its half-precision overflow"
+    )
 
 
 def check_positive(name: str, value: float, what: str = "a finite number > 0") -> None:

@@ -76,6 +76,15 @@ def tokens(length: int) -> Tensor:
     return torch.randint(0, 11, (3, length), generator=torch.manual_seed(2)).cuda()
 
 
+def apart(mine: list[Tensor], other: list[Tensor]) -> float:
+    """The distance of all together, as a share of their length."""
+    return float((flat(mine) - flat(other)).norm() / flat(other).norm())
+
+
+def flat(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.detach().float().flatten() for part in parts])
+
+
 def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
     """Each up to `tolerance` of its length: elements that cancel have large errors of their own."""
     for a, b in zip(mine, other, strict=True):
@@ -244,8 +253,11 @@ def test_transformer_trains_by_the_fused_short_attention(
     trunk = torch.compile(model.trunk, fullgraph=True) if compiled else model.trunk
     with half():
         mine = trained(model, trunk, x)
-    assert ran == ["attend"] * 2 + ["attend_back"] * 2
-    assert_alike(mine, plain, 0.1)
+        assert ran == ["attend"] * 2 + ["attend_back"] * 2
+        monkeypatch.setattr(kernel, "MODE", "off")
+        usual = trained(model, model.trunk, x)
+    # Half precision costs what it costs: gradients of the first layers cancel for the most part.
+    assert apart(mine, plain) < 1.5 * apart(usual, plain) + 0.01
 
 
 @pytest.mark.parametrize("shape", [*norms.SHAPES, (8, 1024, 768), (40, 60, 2048)], ids=str)

@@ -15,11 +15,12 @@ from cwdfm import kernel
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.record import AFTER, Recorded
 from cwdfm.model.rows import Rows
-from cwdfm.schedule import Linear
+from cwdfm.repeat import FEW
+from cwdfm.schedule import Linear, Polynomial
 from cwdfm.solver import Euler, Solver, sample
 from cwdfm.solver.visit import Plan, visit
 from cwdfm.source import MaskSource, Source, UniformSource
-from cwdfm.weight import Entropy, Neighbor
+from cwdfm.weight import Distance, Entropy, Neighbor
 
 pytestmark = [
     pytest.mark.gpu,
@@ -94,14 +95,44 @@ def test_visits_do_not_wait(weight: Neighbor | None) -> None:
     state = solver.init(source, torch.arange(BATCH, device="cuda"), LENGTH)
     reveals = solver.reveals(source, Linear(), state, times)
     assert reveals is not None
-    plan = Plan.of(reveals.step)
-    asked = (model, source, solver, state, times, plan, lambda share: None)
+    plan = Plan.of(reveals.step, times)
+    asked = (model, source, solver, state, plan, lambda share: None)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         first = visit(*asked)
         with no_waiting():
             again = visit(*asked)
     assert torch.equal(first, again)
     assert int(first.max()) < VOCAB
+
+
+class Nosy(Neighbor):
+    """A weight that waits for the device."""
+
+    def context_score(self, revealed_BN: Tensor) -> Tensor:
+        score_BN = super().context_score(revealed_BN)
+        return score_BN if bool(revealed_BN.any()) else score_BN * 1.0
+
+
+WEIGHTS = [None, Neighbor(1, 5.0), Distance(1.0, 4), Nosy(2, 1.0)]
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+@pytest.mark.parametrize("steps", [1, 3, FEW + 1, FEW + 2, 200])
+def test_reveals_drawn_ahead_are_the_cpu_s(weight: Neighbor | None, steps: int) -> None:
+    source, solver = MaskSource(VOCAB), Euler(weight=weight)
+    times = torch.linspace(0, 1, steps + 1, dtype=torch.float64).tolist()
+    found = []
+    for device in ("cpu", "cuda"):
+        prompt = torch.full((BATCH, LENGTH), source.mask_id, device=device)
+        prompt[:, :3] = 1
+        index = torch.arange(BATCH, device=device)
+        state = solver.init(source, index, LENGTH, seed=9, prompt=prompt)
+        reveals = solver.reveals(source, Polynomial(2.0), state, times)
+        assert reveals is not None
+        found.append(reveals.step.cpu())
+    assert torch.equal(*found)
+    assert int(found[0][:, 3:].min()) >= 0
+    assert int(found[0][:, :3].max()) == -1
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "cwdfm"
 # layer of its own.
 LAYERS: list[set[str]] = [
     {"errors", "provenance"},
+    {"told", "repeat"},
     {"config", "tensors", "chemistry", "distributed", "sample_file"},
     {"kernel"},
     {"random", "categorical"},

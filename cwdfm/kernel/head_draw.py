@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.categorical import first_above
-from cwdfm.errors import check_finite
 from cwdfm.kernel import product_dtype
+from cwdfm.told import DOUBTS
 
 BLOCK = 256
 GROUP = 16
@@ -76,13 +76,17 @@ def head_draw(
     )
     top_CK, mass_CK, total_CK, slope_CK = statistics(*head, vocab, temperature, scores)
     top_K = top_CK.amax(0)
-    # A NaN among the logits may not show in the maxima; it does in the sums.
-    check_finite(torch.where(mass_CK.isnan().any(0), torch.nan, top_K)[:, None])
+    # A NaN among the logits may not show in the maxima; it does in the sums. The host learns of it
+    # when it learns of it: to wait here would leave the GPU without work.
+    bad_K = mass_CK.isnan().any(0) | ~top_K.isfinite()
+    DOUBTS.add(bad_K)
     gap_CK = (top_CK - top_K).double()  # -inf for a block of probability zero
-    mass_KC = (mass_CK.double() * (gap_CK / temperature).exp()).T.contiguous()
+    mass_CK = (mass_CK.double() * (gap_CK / temperature).exp()).masked_fill(bad_K, 1.0)
+    mass_KC = mass_CK.T.contiguous()
     block_K, rest_K = first_above(mass_KC, u_K)
-    token_K, _ = first_above(masses_inside(*head, block_K, vocab, temperature).double(), rest_K)
-    tokens_K = block_K * BLOCK + token_K
+    mass_KW = masses_inside(*head, block_K, vocab, temperature).double()
+    token_K, _ = first_above(mass_KW.masked_fill(bad_K[:, None], 1.0), rest_K)
+    tokens_K = (block_K * BLOCK + token_K).clamp(max=vocab - 1)  # of bad rows: any token
     if total_CK is None or slope_CK is None:
         return Draw(tokens_K, None, None)
     return Draw(tokens_K, *_summary(gap_CK, total_CK.double(), slope_CK.double()))

@@ -17,6 +17,7 @@ from cwdfm.kernel import fused_head, product_dtype
 from cwdfm.model.protocol import Model, SplitModel
 from cwdfm.model.rows import Rows
 from cwdfm.source import Source
+from cwdfm.told import DOUBTS
 
 # Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy.
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
@@ -76,8 +77,10 @@ def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Te
     active_A = rows.active
     if active_A is None:
         return rows.take(_hidden(model, x_BN, t_B))
-    select = getattr(model, "select", None)
-    part = model if select is None else select(rows.mask.any(1))
+    part, select = model, getattr(model, "select", None)
+    if select is not None:
+        active_A = active_A.sort().values  # as a mask has them
+        part = select(torch.zeros_like(x_BN[:, 0], dtype=torch.bool).index_fill(0, active_A, True))
     return rows.take_among(active_A, _hidden(part, x_BN[active_A], t_B[active_A]))
 
 
@@ -162,13 +165,18 @@ def model_device(model: object) -> torch.device | None:
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """A module in evaluation mode for a while: dropout would add randomness that no seed counts."""
+    """A module in evaluation mode for a while: dropout would add randomness that no seed counts.
+
+    At its end no logits are in doubt any more.
+    """
     training = isinstance(model, torch.nn.Module) and model.training
     if isinstance(model, torch.nn.Module):
         model.eval()
     try:
         yield
+        DOUBTS.settle()
     finally:
+        DOUBTS.drop()
         if isinstance(model, torch.nn.Module):
             model.train(training)
 

@@ -5,6 +5,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from cwdfm.told import Told
+
 
 class Rows:
     """Some coordinates of a batch [B, N], in row-major order."""
@@ -72,7 +74,7 @@ class _Masked(Rows):
         self.shape = mask_BN.shape[0], mask_BN.shape[1]
         self.crowded = crowded and mask_BN.is_cuda  # elsewhere there is nothing to wait for
         self.__dict__["mask"] = mask_BN
-        self._count = _Told(mask_BN.sum(1))
+        self._count = Told(mask_BN.sum(1))
         self._room = _compacted(mask_BN.flatten()) if mask_BN.is_cuda else None
 
     @cached_property
@@ -87,25 +89,6 @@ class _Masked(Rows):
             return None
         there_B = self._count.value > 0
         return None if bool(there_B.all()) else there_B.nonzero()[:, 0].to(self.mask.device)
-
-
-class _Told:
-    """A tensor on its way from the device to the host."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._x, self._event = x, None
-        if x.is_cuda:
-            self._x = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-            self._x.copy_(x, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record(torch.cuda.current_stream(x.device))
-
-    @property
-    def value(self) -> Tensor:
-        """It, once it is there."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._x
 
 
 def _compacted(mask_M: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ nothing does; the law is the same. With a mask source all steps' jumps can be dr
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import expm1
+from math import expm1, inf
 from typing import Literal
 
 import torch
@@ -23,6 +23,7 @@ from cwdfm.errors import InputError, check_choice
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform_BN
+from cwdfm.repeat import repeat
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Reveals, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
@@ -115,17 +116,27 @@ class Euler(Solver):
             return None
         movable_BN = ~(state.fixed | known_BN)
         reveal_BN = torch.full_like(state.tokens, -1)
-        for k, (t, t_next) in enumerate(pairwise(times)):
-            forward_hazard, _ = self._hazards(schedule, t, t_next)
-            now = replace(state, step=state.step + k)
-            jump_BN, _ = self._jumps(now, movable_BN, forward_hazard, None)
+        hazards = [self._hazards(schedule, t, t_next)[0] for t, t_next in pairwise(times)]
+        ends = hazards[-1] == inf
+        hazard_S = torch.tensor(hazards, dtype=torch.float64).to(reveal_BN.device)
+
+        def step(k: Tensor) -> None:
+            now = replace(state, step=(state.step + k).expand(len(state.index)))
+            jump_BN, _ = self._jumps(now, movable_BN, hazard_S.index_select(0, k), None)
             jump_BN = jump_BN & movable_BN
-            reveal_BN = reveal_BN.masked_fill(jump_BN, k)
-            movable_BN = movable_BN & ~jump_BN
-        return Reveals(reveal_BN, self)
+            reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
+            movable_BN.logical_and_(~jump_BN)
+
+        repeat(step, len(hazards) - ends, reveal_BN.device)
+        last = len(hazards) - 1
+        return Reveals(reveal_BN.masked_fill(movable_BN, last) if ends else reveal_BN, self)
 
     def _jumps(
-        self, state: State, movable_BN: Tensor, forward_hazard: float, backward_BN: Tensor | None
+        self,
+        state: State,
+        movable_BN: Tensor,
+        forward_hazard: float | Tensor,
+        backward_BN: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Where clocks ring, forward and backward, if the weight needs no logits."""
         alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
@@ -134,7 +145,7 @@ class Euler(Solver):
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
         """The hazards of the step, forward and backward; the last step is forward alone."""
         if t_next == 1:
-            return float("inf"), 0.0
+            return inf, 0.0
         exact = self.hazard == "integrated"
         if exact:
             forward = float(schedule.integrated_hazard(t, t_next))
@@ -147,14 +158,14 @@ class Euler(Solver):
 
 
 def _race(
-    state: State, alpha_BN: Tensor, forward_hazard: float, backward_BN: Tensor | None
+    state: State, alpha_BN: Tensor, forward_hazard: float | Tensor, backward_BN: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Which forward clocks ring within the step, and before the backward ones; which of these do.
 
     A clock of hazard H rings at time E / H of the step, E ~ Exp(1). An infinite forward hazard, the
     last step's, moves everything, whatever its alpha.
     """
-    if forward_hazard == float("inf"):
+    if isinstance(forward_hazard, float) and forward_hazard == inf:
         return torch.ones_like(state.fixed), torch.zeros_like(state.fixed)
     forward_BN = alpha_BN * forward_hazard
     forward_clock_BN = _exponential(state, Purpose.FORWARD)

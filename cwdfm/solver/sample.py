@@ -147,8 +147,8 @@ def _visit(
             progress(due - told)
         told = due
 
-    plan = Plan.of(reveals.step)
-    tokens_BN = visit(model, source, reveals.drawing, state, times, plan, say)
+    plan = Plan.of(reveals.step, times)
+    tokens_BN = visit(model, source, reveals.drawing, state, plan, say)
     moved_BN = reveals.step >= 0
     return Samples(
         tokens=tokens_BN,

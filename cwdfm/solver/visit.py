@@ -22,6 +22,8 @@ from cwdfm.solver.base import Drawing, State
 from cwdfm.solver.propose import propose
 from cwdfm.source import Source
 
+QUARTERS = 4
+
 
 @dataclass(frozen=True)
 class Round:
@@ -29,6 +31,7 @@ class Round:
 
     rows: Rows
     step: Tensor  # [B] int64: the step that each sequence is at; where it is done, its last
+    t: Tensor  # [B]: the time of that step
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Plan:
     evaluations: Tensor  # [B] int64: the rounds of each sequence
 
     @classmethod
-    def of(cls, reveal_BN: Tensor) -> "Plan":
+    def of(cls, reveal_BN: Tensor, times: Sequence[float]) -> "Plan":
         """Each sequence's steps with a reveal, one a round."""
         shape, device = (reveal_BN.shape[0], reveal_BN.shape[1]), reveal_BN.device
         step_BN, rank_BN, count_B = _ranked(reveal_BN.cpu())
@@ -50,14 +53,19 @@ class Plan:
         place_M = rank_M.argsort(stable=True)[int((rank_M < 0).sum()) :].to(device)
         # The sequences with the most rounds first: those that have another are its beginning.
         order_B = count_B.argsort(descending=True, stable=True).to(device)
-        active = (count_B[None, :] > torch.arange(size)[:, None]).sum(1).tolist()
+        active = (count_B[None, :] > torch.arange(size)[:, None]).sum(1)
+        # Towards the end they are fewer and fewer. The sizes of batches are few even so, for what
+        # is prepared for a size, such as a recording of the trunk.
+        quarter = -(-shape[0] // QUARTERS)
+        sizes_A = [min(shape[0], -(-some // quarter) * quarter) for some in active.tolist()]
         # The step of each sequence in each round; its last one again where it has no more.
         round_BR = torch.minimum(torch.arange(size)[None, :], (count_B[:, None] - 1).clamp(min=0))
-        step_RB = step_BN.gather(1, round_BR).T.contiguous().to(device)
-        parts = zip(place_M.split(sizes), active, step_RB, strict=True)
+        step_RB = step_BN.gather(1, round_BR).T.contiguous()
+        t_RB = torch.tensor(times, dtype=torch.float32)[step_RB].to(device)
+        parts = zip(place_M.split(sizes), sizes_A, step_RB.to(device), t_RB, strict=True)
         rounds = [
-            Round(Rows(shape, place_K, None if some == shape[0] else order_B[:some]), step_B)
-            for place_K, some, step_B in parts
+            Round(Rows(shape, place_K, None if some == shape[0] else order_B[:some]), step_B, t_B)
+            for place_K, some, step_B, t_B in parts
         ]
         return cls(rounds, count_B.to(device))
 
@@ -67,17 +75,14 @@ def visit(
     source: Source,
     drawing: Drawing,
     state: State,
-    times: Sequence[float],
     plan: Plan,
     say: Callable[[float], object],
 ) -> Tensor:
     """The finished tokens [B, N]. `say(share)` hears how much of the work is done."""
-    time_S = torch.tensor(times, dtype=torch.float32).to(state.tokens.device)
     tokens_BN = state.tokens
     for number, each in enumerate(plan.rounds, start=1):
         now = replace(state, tokens=tokens_BN, step=state.step + each.step)
-        t_B = time_S[each.step]
-        tokens_BN, _ = propose(model, source, now, t_B, each.rows, drawing)
+        tokens_BN, _ = propose(model, source, now, each.t, each.rows, drawing)
         say(number / len(plan.rounds))
     return tokens_BN
 

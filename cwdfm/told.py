@@ -1,0 +1,62 @@
+"""What a GPU tells the host later, so that nobody waits for it until it is needed."""
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import not_finite
+
+
+class Told:
+    """A tensor on its way to the host; from a CPU, one that is there."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+        self._event: torch.cuda.Event | None = None
+        if x.is_cuda:
+            self._x = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+            self._x.copy_(x, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(x.device))
+
+    @property
+    def arrived(self) -> bool:
+        """Whether it is there."""
+        return self._event is None or self._event.query()
+
+    @property
+    def value(self) -> Tensor:
+        """It, once it is there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._x
+
+
+class Doubts:
+    """Rows of logits that may turn out to be no numbers, after they were drawn from."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Told, int]] = []
+
+    def add(self, bad_K: Tensor) -> None:
+        """Refuse logits if any of their rows is bad: now, on a GPU as soon as it is known."""
+        self._open.append((Told(bad_K.sum()), len(bad_K)))
+        while self._open and self._open[0][0].arrived:
+            self._settle_first()
+
+    def settle(self) -> None:
+        """Wait for all that is not known yet."""
+        while self._open:
+            self._settle_first()
+
+    def drop(self) -> None:
+        """Forget them: what they were about has failed anyway."""
+        self._open.clear()
+
+    def _settle_first(self) -> None:
+        told, rows = self._open.pop(0)
+        if bad := int(told.value):
+            self.drop()
+            raise not_finite(bad, rows)
+
+
+DOUBTS = Doubts()  # of whatever samples at the moment, settled by `evaluating`
