@@ -206,3 +206,31 @@ def test_bad_configurations() -> None:
     short = DiT(replace(SMALL, positions=8))
     with pytest.raises(cwdfm.InputError, match=r"learned 8 positions.*sequence of 12"):
         short(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1))
+
+
+@pytest.mark.parametrize("time", ["given", "zero", "none"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+@torch.no_grad()
+def test_the_trunk_in_two_parts(time: str, share: float) -> None:
+    """At few coordinates, at most of them, at none; each sequence with a time of its own."""
+    torch.manual_seed(0)
+    config = DiTConfig(7, width=16, depth=2, heads=2, conditioning=8, time=time)  # type: ignore[arg-type]
+    model = DiT(config).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    x, t = torch.randint(7, (5, 9)), torch.rand(5)
+    place = (torch.rand(x.numel()) < share).nonzero()[:, 0]
+    found = model.end(model.begin(x, t), place)
+    assert found.shape == (len(place), 16)
+    whole = model.trunk(x, t).flatten(0, 1)[place]
+    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_trunk_of_one_block_in_two_parts() -> None:
+    model = DiT(DiTConfig(7, width=16, depth=1, heads=2)).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    x, t, place = torch.randint(7, (5, 9)), torch.rand(5), torch.tensor([3, 44, 0])
+    whole = model.trunk(x, t).flatten(0, 1)[place]
+    torch.testing.assert_close(model.end(model.begin(x, t), place), whole, rtol=1e-5, atol=1e-5)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cwdfm import kernel
-from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.model.dit import Begun, DiT, DiTConfig
 from cwdfm.model.record import AFTER, Recorded
 from cwdfm.model.rows import Rows
 from cwdfm.repeat import FEW
@@ -135,6 +135,27 @@ def test_reveals_drawn_ahead_are_the_cpu_s(weight: Neighbor | None, steps: int) 
     assert int(found[0][:, :3].max()) == -1
 
 
+def assert_equal(mine: Begun, other: Begun) -> None:
+    assert torch.equal(mine.stream, other.stream)
+    assert torch.equal(mine.mixed, other.mixed)
+    assert mine.time is not None
+    assert other.time is not None
+    assert torch.equal(mine.time, other.time)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_the_trunk_s_end_is_the_trunk(half: bool, share: float) -> None:
+    x, t = inputs()
+    model = network(UniformSource(VOCAB))
+    place = (torch.rand(x.numel(), device="cuda") < share).nonzero()[:, 0]
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
+        whole = model.trunk(x, t).flatten(0, 1)[place].float()
+        parts = model.end(model.begin(x, t), place).float()
+    assert parts.shape == whole.shape
+    assert float((parts - whole).norm()) <= (0.02 if half else 1e-4) * float(whole.norm()) + 1e-9
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("fused", ["auto", "off"])
 def test_recorded_trunks_are_the_plain_ones(
@@ -142,26 +163,25 @@ def test_recorded_trunks_are_the_plain_ones(
 ) -> None:
     monkeypatch.setattr(kernel, "MODE", fused)
     model = network(UniformSource(VOCAB))
-    plain = model.trunk
+    plain = model.begin
     model.record_trunk()
-    recorded = model.trunk
+    recorded = model.begin
     assert isinstance(recorded, Recorded)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
         for seed in range(AFTER + 4):
             for batch in (BATCH, 3):
                 asked = inputs(batch, seed)
-                assert torch.equal(model.trunk(*asked), plain(*asked))
+                assert_equal(model.begin(*asked), plain(*asked))
         assert len(recorded.recordings) == 2
         # Other weights are not sampled from with the old ones' recording.
         for parameter in model.parameters():
             parameter.mul_(1.5)
         for seed in range(AFTER + 4):
             asked = inputs(BATCH, seed)
-            assert torch.equal(model.trunk(*asked), plain(*asked))
+            assert_equal(model.begin(*asked), plain(*asked))
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-    x, t = inputs()
     model.requires_grad_(True)
-    model.trunk(x, t).sum().backward()
+    model.begin(*inputs()).mixed.sum().backward()
     assert model.blocks[0].get_parameter("qkv.weight").grad is not None
 
 
@@ -170,9 +190,9 @@ def test_a_shape_that_comes_but_once_is_not_recorded() -> None:
     model.record_trunk()
     with torch.no_grad():
         for batch in range(1, 6):
-            model.trunk(*inputs(batch))
-    assert isinstance(model.trunk, Recorded)
-    assert not model.trunk.recordings
+            model.begin(*inputs(batch))
+    assert isinstance(model.begin, Recorded)
+    assert not model.begin.recordings
 
 
 SOLVERS = [Euler(), Euler(weight=Neighbor(1, 5.0)), Euler(weight=Entropy(1.0))]
@@ -188,8 +208,8 @@ def test_samples_with_a_recording_are_those_without(solver: Solver, source: Sour
     recorded = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
     assert torch.equal(plain.tokens, recorded.tokens)
     assert torch.equal(plain.evaluations, recorded.evaluations)
-    assert isinstance(model.trunk, Recorded)
-    assert model.trunk.recordings
+    assert isinstance(model.begin, Recorded)
+    assert model.begin.recordings
 
 
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
@@ -199,6 +219,6 @@ def test_a_compiled_trunk_can_be_recorded(source: Source) -> None:
     model.record_trunk()
     with torch.autocast("cuda", torch.bfloat16):
         found = sample(model, source, Linear(), Euler(), shape=(BATCH, LENGTH), steps=30)
-    assert isinstance(model.trunk, Recorded)
-    assert model.trunk.recordings
+    assert isinstance(model.begin, Recorded)
+    assert model.begin.recordings
     assert int(found.tokens.max()) < VOCAB

@@ -140,7 +140,7 @@ def test_rows_among_the_active() -> None:
     assert rows.active.tolist() == mask.any(1).nonzero()[:, 0].tolist()
     x = torch.randn(6, 5, 3, generator=g)
     backwards = rows.active.flip(0)
-    assert torch.equal(rows.take_among(backwards, x[backwards]), x[mask])
+    assert torch.equal(x[backwards].flatten(0, 1)[rows.among(backwards)], x[mask])
     assert torch.equal(rows.take(x), x[mask])
     assert Rows.of(torch.ones(2, 3, dtype=torch.bool)).active is None
 

@@ -92,9 +92,9 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
     for few in (shapes.sample_batch, shapes.sample_batch - 1, shapes.sample_batch // 2, 1):
-        model.trunk(state.tokens[:few], torch.zeros(few, device=device))
+        model.begin(state.tokens[:few], torch.zeros(few, device=device))
     for _ in range(8):
-        model.trunk(state.tokens, torch.zeros(shapes.sample_batch, device=device))
+        model.begin(state.tokens, torch.zeros(shapes.sample_batch, device=device))
         state, _ = solver.step(model, source, SCHEDULE, state, 0.5, 0.5 + 0.5 / steps)
 
 

@@ -1,5 +1,7 @@
 """A model that never puts out some of its tokens."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,15 @@ class Without(nn.Module):
     def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
         """The model's own."""
         hidden: Tensor = self.model.trunk(x_t, t)  # type: ignore[operator]
+        return hidden
+
+    def begin(self, x_t: Tensor, t: Tensor) -> Any:
+        """The model's own."""
+        return self.model.begin(x_t, t)  # type: ignore[operator]
+
+    def end(self, begun: Any, place_K: Tensor) -> Tensor:
+        """The model's own."""
+        hidden: Tensor = self.model.end(begun, place_K)  # type: ignore[operator]
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from cwdfm.model.record import Recorded
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
+FEW_ROWS = 0.25  # share of coordinates, up to which the last block's rest works on these alone
 
 # What may be made of hidden vectors [B, N, D] and the head in place of logits.
 Read = Callable[[Tensor, nn.Linear], Tensor]
@@ -123,8 +124,8 @@ class DiT(nn.Module):
             block.forward = torch.compile(block.forward)
 
     def record_trunk(self) -> None:
-        """Record what comes before the head, in place, for a GPU that samples: see `record.py`."""
-        self.trunk = Recorded(self, self.trunk)  # type: ignore[assignment, method-assign]
+        """Record what samplers ask for, in place, where a GPU samples: see `record.py`."""
+        self.begin = Recorded(self, self.begin)  # type: ignore[method-assign]
 
     def uncompiled(self) -> AbstractContextManager[object]:
         """Run what was compiled as it was written: behind a cache, each call is another graph."""
@@ -139,7 +140,33 @@ class DiT(nn.Module):
 
         `attention` None is the one that the network is trained with.
         """
-        sight, length, device = attention or self.sight, x_t.shape[1], x_t.device
+        asked = self._before_last(x_t, t, attention or self.sight)
+        h_BND, pending = self.blocks[-1](*asked)
+        return self._after_last(h_BND, pending, asked[2])
+
+    def begin(self, x_t: Tensor, t: Tensor) -> "Begun":
+        """The trunk as far as coordinates mix. All behind that works on each on its own."""
+        asked = self._before_last(x_t, t, self.sight)
+        last = cast("Block", self.blocks[-1])
+        return Begun(*last.attend(*asked), asked[2])
+
+    def end(self, begun: "Begun", place_K: Tensor) -> Tensor:
+        """Hidden vectors [K, D] at place = b N + i: the trunk's there, up to rounding."""
+        h_BND, mixed_BND, c_BC = begun
+        last = cast("Block", self.blocks[-1])
+        if place_K.numel() > h_BND[..., 0].numel() * FEW_ROWS:
+            hidden_BND = self._after_last(*last.finish(h_BND, mixed_BND, c_BC), c_BC)
+            return hidden_BND.flatten(0, 1).index_select(0, place_K)
+        # Rows as sequences of one: each has the time of its own.
+        h_K1D, mixed_K1D = (x.flatten(0, 1)[place_K][:, None] for x in (h_BND, mixed_BND))
+        c_KC = None if c_BC is None else c_BC[place_K // h_BND.shape[1]]
+        return self._after_last(*last.finish(h_K1D, mixed_K1D, c_KC), c_KC)[:, 0]
+
+    def _before_last(
+        self, x_t: Tensor, t: Tensor, sight: Attention
+    ) -> tuple[Tensor, Addition | None, Tensor | None, tuple[Tensor, Tensor], Mix]:
+        """What the last block is asked."""
+        length, device = x_t.shape[1], x_t.device
         h_BND = F.embedding(x_t, self.embedding)
         place_N = sight.positions(length, device)
         if self.position is not None:
@@ -150,9 +177,13 @@ class DiT(nn.Module):
             c_BC = self.time(t if self.config.time == "given" else torch.zeros_like(t))
         rotation = rotary(place_N, self.config.width // self.config.heads)
         pending = None
-        for layer, block in enumerate(self.blocks):
-            mix = sight.mix(layer, length, device)
+        mixes = [sight.mix(layer, length, device) for layer in range(len(self.blocks))]
+        for block, mix in zip(self.blocks[:-1], mixes[:-1], strict=True):
             h_BND, pending = block(h_BND, pending, c_BC, rotation, mix)
+        return h_BND, pending, c_BC, rotation, mixes[-1]
+
+    def _after_last(self, h_BND: Tensor, pending: Addition, c_BC: Tensor | None) -> Tensor:
+        """The final norm and its modulation."""
         shift, scale = modulations(self.modulation, c_BC, 2)
         dropout = self.config.dropout if self.training else 0.0
         return add_norm(h_BND, pending, self.norm, shift, scale, dropout)[1]
@@ -168,6 +199,14 @@ class DiT(nn.Module):
                 f"this model has learned {self.config.positions} positions and was given a "
                 f"sequence of {length}; cut the sequence, or train with positions >= {length} or 0"
             )
+
+
+class Begun(NamedTuple):
+    """A trunk's work as far as coordinates mix."""
+
+    stream: Tensor  # [B, N, D]
+    mixed: Tensor  # [B, N, D], by the last attention
+    time: Tensor | None  # [B, C], if the network is told of one
 
 
 class Block(nn.Module):
@@ -200,18 +239,40 @@ class Block(nn.Module):
         mix: Mix,
     ) -> tuple[Tensor, Addition]:
         """The stream, and what is still to be added to it, as the block before left `pending`."""
+        vectors = modulations(self.modulation, c_BC, 6)
+        mixed = self.attend(h_BND, pending, c_BC, rotation, mix, vectors)
+        return self.finish(*mixed, c_BC, vectors)
+
+    def attend(
+        self,
+        h_BND: Tensor,
+        pending: Addition | None,
+        c_BC: Tensor | None,
+        rotation: tuple[Tensor, Tensor],
+        mix: Mix,
+        vectors: Sequence[Tensor | None] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The stream, and what attention mixed, both [B, N, D]."""
+        shift, scale, *_ = vectors or modulations(self.modulation, c_BC, 6)
         dropout = self.dropout if self.training else 0.0
-        shift1, scale1, gate1, shift2, scale2, gate2 = modulations(self.modulation, c_BC, 6)
-        h_BND, x_BND = add_norm(h_BND, pending, self.norm1, shift1, scale1, dropout)
-        attended = Addition(self._attention(x_BND, rotation, mix), gate1)
-        h_BND, x_BND = add_norm(h_BND, attended, self.norm2, shift2, scale2, dropout)
+        h_BND, x_BND = add_norm(h_BND, pending, self.norm1, shift, scale, dropout)
+        qkv_BN3Hd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
+        return h_BND, attend(qkv_BN3Hd, rotation, mix).flatten(2)
+
+    def finish(
+        self,
+        h_BND: Tensor,
+        mixed_BND: Tensor,
+        c_BC: Tensor | None,
+        vectors: Sequence[Tensor | None] | None = None,
+    ) -> tuple[Tensor, Addition]:
+        """What comes after attention, each coordinate on its own."""
+        _, _, gate1, shift, scale, gate2 = vectors or modulations(self.modulation, c_BC, 6)
+        dropout = self.dropout if self.training else 0.0
+        attended = Addition(self.out(mixed_BND), gate1)
+        h_BND, x_BND = add_norm(h_BND, attended, self.norm2, shift, scale, dropout)
         gate2 = None if gate2 is None else unviewed(gate2)
         return h_BND, Addition(unviewed(self._mlp(x_BND)), gate2)
-
-    def _attention(self, x_BND: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
-        qkv_BN3Hd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
-        attended: Tensor = self.out(attend(qkv_BN3Hd, rotation, mix).flatten(2))
-        return attended
 
     def _mlp(self, x_BND: Tensor) -> Tensor:
         moved: Tensor = self.down(linear_gelu(x_BND, self.up))

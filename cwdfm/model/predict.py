@@ -4,7 +4,7 @@ The one place where the library calls a model to sample or to evaluate. No [B, N
 here: a split model never makes one, a plain callable makes its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeGuard
 from weakref import WeakKeyDictionary
@@ -76,22 +76,28 @@ def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Te
     """The trunk's vectors [K, D] at some coordinates; sequences without any are left out."""
     active_A = rows.active
     if active_A is None:
-        return rows.take(_hidden(model, x_BN, t_B))
+        return _hidden(model, x_BN, t_B, lambda: rows.place)
     part, select = model, getattr(model, "select", None)
     if select is not None:
         active_A = active_A.sort().values  # as a mask has them
         part = select(torch.zeros_like(x_BN[:, 0], dtype=torch.bool).index_fill(0, active_A, True))
-    return rows.take_among(active_A, _hidden(part, x_BN[active_A], t_B[active_A]))
+    return _hidden(part, x_BN[active_A], t_B[active_A], lambda: rows.among(active_A))
 
 
-def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor) -> Tensor:
+def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, place_K: Callable[[], Tensor]) -> Tensor:
+    """Vectors [K, D] at places that are known once the trunk is at work."""
+    begin, end = getattr(model, "begin", None), getattr(model, "end", None)
+    if begin is not None and end is not None:
+        begun = begin(x_BN, t_B)
+        hidden_KD: Tensor = end(begun, place_K())
+        return hidden_KD
     hidden_BND = model.trunk(x_BN, t_B)
     if hidden_BND.shape[:2] != x_BN.shape:
         raise InputError(
             f"model.trunk must return hidden vectors [{x_BN.shape[0]}, {x_BN.shape[1]}, width], "
             f"got {describe(hidden_BND)}"
         )
-    return hidden_BND
+    return hidden_BND.flatten(0, 1).index_select(0, place_K())
 
 
 def fusible_rows(

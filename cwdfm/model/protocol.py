@@ -8,6 +8,10 @@ logits are computed only at the coordinates that need them, and sequences withou
 A split model that carries something for each sequence, such as a cache, has `select(active [B])`:
 the model for the sequences that are asked about.
 
+It may also have the trunk in two parts, `begin(x, t)` and `end(begun, place [K])`, the second of
+which works on each coordinate on its own: hidden vectors [K, D] at the coordinates b N + i. What it
+gives is good until the next call.
+
 A split module may also have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). Then,
 on a GPU, draws and losses are fused with that map, and its logits are never stored.
 """

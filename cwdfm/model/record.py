@@ -1,4 +1,4 @@
-"""A trunk that is recorded once and replayed: what a sampler asks again and again.
+"""A trunk's beginning, recorded once and replayed: what a sampler asks for again and again.
 
 To launch the hundreds of kernels of a transformer takes the host about as long as a GPU takes for
 them. A CUDA graph is launched as one. Recorded with it are the weights as products read them:
@@ -25,39 +25,39 @@ class _Recording:
     graph: torch.cuda.CUDAGraph
     x_t: Tensor
     t: Tensor
-    hidden: Tensor
+    answer: Any
     weights: list[Tensor]  # that the graph reads: kept for it alone
 
 
 class Recorded:
-    """A model's trunk: the same vectors, up to the rounding of kernels chosen for other shapes.
+    """A function of x_t, t and a model's weights; what it returns is good until the next call.
 
-    They are good until the next call. On a CPU, with gradients, or with anything but x_t and t, it
-    is the trunk itself.
+    On a CPU or with gradients it is the function itself.
     """
 
-    def __init__(self, model: nn.Module, trunk: Callable[..., Tensor]) -> None:
-        self.model, self.trunk = model, trunk
+    def __init__(self, model: nn.Module, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.model, self.function = model, function
         self.seen: Counter[Any] = Counter()
         self.recordings: dict[Any, _Recording] = {}
         self.pool: Any = None  # memory that they share: no two run at a time
 
-    def __call__(self, x_t: Tensor, t: Tensor, *rest: Any) -> Tensor:
-        if rest or not x_t.is_cuda or torch.is_grad_enabled():
-            return self.trunk(x_t, t, *rest)
+    def __call__(self, x_t: Tensor, t: Tensor) -> Any:
+        """The function's answer."""
+        if not x_t.is_cuda or torch.is_grad_enabled():
+            return self.function(x_t, t)
         # Weights that change are recorded anew.
         version = sum(p._version for p in self.model.parameters() if not p.is_inference())
         key = (x_t.shape, t.dtype, product_dtype(t), self.model.training, version)
         self.seen[key] += 1
         if key not in self.recordings:
             if self.seen[key] <= AFTER or len(self.recordings) >= MOST:
-                return self.trunk(x_t, t)
+                return self.function(x_t, t)
             self.recordings[key] = self._record(x_t, t)
         found = self.recordings[key]
         found.x_t.copy_(x_t)
         found.t.copy_(t)
         found.graph.replay()
-        return found.hidden
+        return found.answer
 
     def _record(self, x_t: Tensor, t: Tensor) -> _Recording:
         x_t, t = x_t.clone(), t.clone()
@@ -72,11 +72,11 @@ class Recorded:
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
                 for _ in range(2):  # whatever is compiled or chosen on a first call
-                    self.trunk(x_t, t)
+                    self.function(x_t, t)
             torch.cuda.current_stream().wait_stream(aside)
             with torch.cuda.graph(graph, pool=self.pool):
-                hidden = self.trunk(x_t, t)
-        return _Recording(graph, x_t, t, hidden, weights)
+                answer = self.function(x_t, t)
+        return _Recording(graph, x_t, t, answer, weights)
 
 
 @contextmanager

@@ -46,12 +46,11 @@ class Rows:
         """The values [K] there; of vectors [B, N, D], [K, D]."""
         return x_BN.flatten(0, 1).index_select(0, self.place)
 
-    def take_among(self, active_A: Tensor, x_AN: Tensor) -> Tensor:
-        """`take` from a batch of the active sequences alone."""
+    def among(self, active_A: Tensor) -> Tensor:
+        """Their places [K] in a batch of the active sequences alone."""
         slot_B = torch.empty(self.shape[0], dtype=torch.int64, device=active_A.device)
         slot_B[active_A] = torch.arange(len(active_A), device=active_A.device)
-        place_K = slot_B[self.sequence] * self.shape[1] + self.position
-        return x_AN.flatten(0, 1).index_select(0, place_K)
+        return slot_B[self.sequence] * self.shape[1] + self.position
 
     def put(self, value_K: Tensor) -> Tensor:
         """Values [B, N] from those there, and 0 elsewhere."""
