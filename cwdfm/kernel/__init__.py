@@ -126,7 +126,11 @@ def _triton_runs(device: torch.device) -> bool:
     return device.type == "cpu" and INTERPRETED
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _runs_traced(device: torch.device) -> bool:
     """The same for compiled code, which cannot look into it."""
     return _triton_runs(device)
+
+
+# What torch.compiler.assume_constant_result does, without importing the compiler, which takes
+# longer than all the rest of this package and torch.
+_runs_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
