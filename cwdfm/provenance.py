@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def write_json(path: Path, data: object) -> None:
     part.replace(path)
 
 
+@cache  # asked once: the code that runs is the one that was read at the start
 def _revision() -> str | None:
     """The git commit of the code, marked if the tree differs from it.
 
@@ -57,6 +59,7 @@ def _revision() -> str | None:
     return commit.stdout.strip()
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -64,6 +67,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _cpu() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ class PackagedMolecules(Molecules):
         return {
             "package": self.package,
             "version": package_version(self.package),
-            "sha256": {path.name: sha256(path) for path, _ in self._paths()},
+            "sha256": {
+                path.name: _sha256(path, path.stat().st_mtime_ns) for path, _ in self._paths()
+            },
         }
 
     def _paths(self) -> list[tuple[Path, Split | None]]:
@@ -40,3 +43,9 @@ class PackagedMolecules(Molecules):
     def _file(self, path: Path, own: Split | None) -> Iterator[Row]:
         for line, smiles in column(path, self.column):
             yield Row(f"{path.name}, line {line}", smiles, own)
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, modified: int) -> str:
+    """Read once a process: experiments load the same data dozens of times."""
+    return sha256(path)

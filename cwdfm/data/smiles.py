@@ -76,6 +76,11 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
     def _id_of(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens, start=len(SPECIAL))}
 
+    @cached_property
+    def _text_of(self) -> tuple[str, ...]:
+        """By id: special tokens leave no trace."""
+        return ("",) * len(SPECIAL) + self.tokens
+
     def unknown(self, tokens: Iterable[str]) -> list[str]:
         """Those of the tokens that the vocabulary lacks, sorted."""
         return sorted(set(tokens) - self._id_of.keys())
@@ -102,17 +107,16 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The molecule up to the first end token; begin and padding tokens leave no trace."""
-        out = []
+        out, text_of, eos_id = [], self._text_of, self.eos_id  # millions of ids come here
         for i in map(int, ids):
-            if i == self.eos_id:
+            if i == eos_id:
                 break
-            if not 0 <= i < self.vocab_size:
+            if not 0 <= i < len(text_of):
                 raise InputError(
                     f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
                     f"id {self.vocab_size} would be a mask that no solver step has revealed"
                 )
-            if i >= len(SPECIAL):
-                out.append(self.tokens[i - len(SPECIAL)])
+            out.append(text_of[i])
         return "".join(out)
 
     def holes(self, template: str) -> list[int | None]:
