@@ -144,6 +144,12 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are not about chunks: the interpreter goes through all rows, empty or not."""
+    monkeypatch.setattr(module, "CHUNK", 4)
+
+
 @interpreted
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("timed", [True, False])
@@ -266,6 +272,7 @@ def test_vectors_and_gradients_may_come_in_any_layout(launches: list[dict[str, A
 
 @interpreted
 @pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.usefixtures("short_chunks")
 def test_operators_are_what_they_tell_the_compiler(timed: bool) -> None:
     x = given((2, 5, 12), timed=timed).to(FULL)
     seed = torch.tensor([3])
@@ -319,12 +326,13 @@ def moved(config: DiTConfig) -> DiT:
     return model
 
 
-def tokens() -> Tensor:
-    return torch.randint(0, 11, (3, 16), generator=torch.Generator().manual_seed(2))
+def tokens(batch: int = 3, length: int = 16) -> Tensor:
+    return torch.randint(0, 11, (batch, length), generator=torch.Generator().manual_seed(2))
 
 
 @interpreted
 @pytest.mark.parametrize("config", NETWORKS, ids=str)
+@pytest.mark.usefixtures("short_chunks")
 def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,11 +362,12 @@ def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str
 @interpreted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
 @pytest.mark.parametrize(("config", "dropout"), [(NETWORKS[0], 0.5), (NETWORKS[2], 0.0)], ids=str)
+@pytest.mark.usefixtures("short_chunks")
 def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]
 ) -> None:
     """The front end alone ("aot_eager"), which calls the operators; a seed is drawn every time."""
-    model, x = moved(replace(config, dropout=dropout)), tokens()
+    model, x = moved(replace(config, dropout=dropout)), tokens(2, 4)
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     for seed in (3, 4):
         torch.manual_seed(seed)
@@ -369,16 +378,17 @@ def test_compiled_in_one_graph(
             torch.testing.assert_close(mine, other)
         assert len(launches) == 10
     with torch.no_grad():
-        first, second = (compiled(x, torch.full((3,), 0.3)) for _ in range(2))
+        first, second = (compiled(x, torch.full((2,), 0.3)) for _ in range(2))
     assert torch.equal(first, second) == (dropout == 0)
 
 
 @interpreted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # likewise
+@pytest.mark.usefixtures("short_chunks")
 def test_two_graphs_serve_all_blocks(launches: list[dict[str, Any]]) -> None:
     """One for the first, which has nothing pending, one for all the others."""
-    model, x = moved(replace(SMALL, depth=3)), tokens()
+    model, x = moved(replace(SMALL, depth=3)), tokens(2, 4)
     plain = trained(model, model.trunk, x)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")

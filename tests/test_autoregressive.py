@@ -364,6 +364,7 @@ ON_A_GPU = (
 @pytest.mark.parametrize(
     "device", [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=ON_A_GPU)]
 )
+@pytest.mark.usefixtures("plain_norms")
 def test_draws_fused_with_the_head_are_the_plain_ones(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def trained(model: DiT, trunk: Callable[..., Tensor], x: Tensor, *rest: Attentio
 
 @interpreted
 @pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4)], ids=str)
+@pytest.mark.usefixtures("plain_norms")
 def test_transformer_trains_as_with_the_plain_rotation(
     sight: Attention, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def test_tokens_behind_a_cache_stand_where_they_are(launches: list[int]) -> None
 
 @interpreted
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+@pytest.mark.usefixtures("plain_norms")
 def test_compiled_in_one_graph(launches: list[int]) -> None:
     """The front end alone ("aot_eager"), which calls the operators; gradients on and off."""
     model, x = moved_dit(), torch.randint(0, 11, (3, 8), generator=torch.manual_seed(2))

@@ -194,6 +194,7 @@ def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> N
 @interpreted
 @pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+@pytest.mark.usefixtures("plain_norms")
 def test_transformer_trains_in_one_graph(sight: Attention, launches: list[str]) -> None:
     """Eagerly and compiled, by the front end alone ("aot_eager"), against plain float32."""
     model, x = moved_dit(width=64), torch.randint(0, 11, (3, 9), generator=torch.manual_seed(2))
