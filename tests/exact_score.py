@@ -7,13 +7,14 @@ sums over y are sums over y.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import integrate
+from scipy import integrate, special
 from scipy.linalg import expm
 from torch import Tensor
 
@@ -87,11 +88,11 @@ class Process:
     length: int
     absorb: bool
 
-    @property
+    @cached_property
     def q(self) -> Array:
         return rate_matrix(self.vocab, self.absorb)
 
-    @property
+    @cached_property
     def states(self) -> list[State]:
         return list(product(range(self.vocab + self.absorb), repeat=self.length))
 
@@ -103,9 +104,7 @@ class Process:
         s = self.model(x, told).double().exp().numpy()
         if self.absorb:
             s = s / (self.vocab * math.expm1(sigma))
-        for k, state in enumerate(self.states):
-            for i, token in enumerate(state):
-                s[k, i, token] = 1.0
+        np.put_along_axis(s, x[..., None].numpy(), 1.0, axis=-1)
         return np.asarray(s)
 
     def token_law(self, s: Array, x: int, sigma: float, change: float) -> Array:
@@ -212,17 +211,16 @@ class Process:
 
     def entropy(self, x_1: State, sigma: float) -> float:
         """E sum_i sum_{y != x} Q(y, x) [s - r log s + r (log r - 1)] at one sigma."""
-        kernel, s, total = expm(sigma * self.q), self.scores(sigma), 0.0
-        for k, chance in enumerate(self.noised(x_1, sigma)):
-            for i, x in enumerate(self.states[k]):
-                for y in range(s.shape[-1]):
-                    if chance == 0 or y == x or self.q[y, x] == 0:
-                        continue
-                    r = kernel[x_1[i], y] / kernel[x_1[i], x]
-                    constant = r * (math.log(r) - 1) if r > 0 else 0.0
-                    log_part = r * math.log(s[k, i, y]) if r > 0 else 0.0
-                    total += chance * self.q[y, x] * (s[k, i, y] - log_part + constant)
-        return total
+        kernel, s, x = expm(sigma * self.q), self.scores(sigma), np.array(self.states)
+        chance = self.noised(x_1, sigma)
+        s, x, chance = s[chance > 0], x[chance > 0], chance[chance > 0]
+        to = kernel[list(x_1)]  # [N, T]
+        r = to / to[np.arange(self.length), x][..., None]  # [states, N, T]
+        rate = self.q.T[x]
+        np.put_along_axis(rate, x[..., None], 0.0, axis=-1)
+        some = rate > 0
+        s, r, weight = s[some], r[some], (chance[:, None, None] * rate)[some]
+        return float(weight @ (s - special.xlogy(r, s) + special.xlogy(r, r) - r))
 
     def bound(self, x_1: State, high: float, low: float) -> float:
         """The bound on -log p(x_1), with the integral over sigma by quadrature."""
