@@ -2,12 +2,13 @@
 
 import json
 import math
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -31,11 +33,13 @@ from cwdfm.train.checkpoint import checkpoints, load_latest
 from cwdfm.train.listen import TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimise import Average, learning_rate
+from cwdfm.train.parallel import Parallel
 from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.speed import training_flops
-from tests.train_script import counting, make_run, recipe
+from tests.train_script import counting, make_run, recipe, train
+from tests.train_together import PARALLEL, settings, without_the_end
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = [sys.executable, "-m", "tests.train_script"]
@@ -64,7 +68,7 @@ def records(out: Path) -> list[dict[str, float]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole")
-    subprocess.run([*SCRIPT, str(out)], cwd=ROOT, check=True, capture_output=True)
+    train(out)
     return out
 
 
@@ -90,7 +94,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(
     process = started(tmp_path, after)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    subprocess.run([*SCRIPT, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    train(tmp_path)
     assert_identical(whole, tmp_path)
     steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps)), "a step was logged twice"
@@ -104,35 +108,47 @@ def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
     found = load_latest(tmp_path / "checkpoints")
     assert found is not None
     assert 5 <= found[2]["step"] < 40
-    subprocess.run([*SCRIPT, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    train(tmp_path)
     assert_identical(whole, tmp_path)
 
 
-def torchrun(processes: int, out: Path, *changes: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", "-m", "tests.train_script", str(out), *changes]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, env=environment, text=True)
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes, by DDP and by FSDP, and a run of one."""
+    out = tmp_path_factory.mktemp("together")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "tests.train_together", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
+    train(out / "one", dropout=0.0)
+    return out
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(tmp_path: Path, parallel: str) -> None:
+@contextmanager
+def group_of_one() -> Iterator[None]:
+    """As torchrun makes it of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.xdist_group("together")  # one worker, so that the fixture is made once
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Parallel) -> None:
     """Same losses and weights up to the rounding of the gradients' sum (no dropout).
 
     The two accumulate. They go on from a checkpoint of their own, and one process goes on from it.
     """
-    one, two = tmp_path / "1", tmp_path / "2"
-    torchrun(1, one, "dropout=0")
-    torchrun(2, two, "dropout=0", "accumulation=2", f"parallel={parallel}")
+    one, two, again = (together / name for name in ("one", parallel, f"{parallel}-again"))
     assert_close(one, two)
-    shutil.rmtree(two / "checkpoints" / "step-00000040")
-    torchrun(2, two, "dropout=0", "accumulation=2", f"parallel={parallel}")
-    assert_close(one, two)
-    shutil.rmtree(two / "checkpoints" / "step-00000040")
-    torchrun(1, two, "dropout=0", "accumulation=2", f"parallel={parallel}")
-    assert_close(one, two)
+    assert_close(one, again)
+    without_the_end(two, tmp_path / "alone")
+    with group_of_one():
+        train(tmp_path / "alone", **settings(parallel))
+    assert_close(one, tmp_path / "alone")
 
 
 def assert_close(a: Path, b: Path) -> None:

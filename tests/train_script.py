@@ -1,7 +1,4 @@
-"""A training run in a process of its own, for tests that kill it: python -m tests.train_script OUT.
-
-Under torchrun it takes part in a group of processes.
-"""
+"""A training run, also in a process of its own to be killed: python -m tests.train_script OUT."""
 
 import sys
 from pathlib import Path
@@ -10,7 +7,6 @@ import numpy as np
 import torch
 
 from cwdfm.data import SmilesTokenizer, TokenData
-from cwdfm.distributed import joined
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe
 from cwdfm.train.run import Run
@@ -49,18 +45,12 @@ def make_run(out: Path, settings: Recipe) -> Run:
     return Run(settings, counting(), out, torch.device("cpu"))
 
 
-def value(text: str) -> object:
-    """A flag's value: a number where it is one."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+def train(out: Path, **changes: object) -> None:
+    """From where a run stands to its end."""
+    run = make_run(out, recipe(**changes))
+    run.resume()
+    fit(run)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    changes = dict(pair.split("=") for pair in sys.argv[2:])
-    with joined("cpu"):
-        run = make_run(Path(sys.argv[1]), recipe(**{k: value(v) for k, v in changes.items()}))
-        run.resume()
-        fit(run)
+    train(Path(sys.argv[1]))

@@ -1,0 +1,34 @@
+"""Training runs in a group of processes: torchrun ... -m tests.train_together OUT.
+
+All in one start, which takes longer than the training.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from cwdfm.distributed import barrier, joined, rank
+from cwdfm.train.parallel import Parallel
+from tests.train_script import train
+
+PARALLEL: tuple[Parallel, ...] = ("ddp", "fsdp")
+
+
+def settings(parallel: Parallel) -> dict[str, object]:
+    return {"dropout": 0.0, "accumulation": 2, "parallel": parallel}
+
+
+def without_the_end(run: Path, to: Path) -> None:
+    """A copy of a finished run that lacks the last checkpoint."""
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns("step-00000040"))
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    with joined("cpu"):
+        for parallel in PARALLEL:
+            train(out / parallel, **settings(parallel))
+            if rank() == 0:
+                without_the_end(out / parallel, out / f"{parallel}-again")
+            barrier()
+            train(out / f"{parallel}-again", **settings(parallel))
