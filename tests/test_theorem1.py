@@ -7,7 +7,6 @@ the counts and loses the marginals: the control that shows the test can tell.
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -46,11 +45,13 @@ def path_reveals(
 
 
 def chain_reveals(
-    source: cwdfm.Source, weight: cwdfm.Weight, t: float, length: int, n: int, steps: int = 400
+    source: cwdfm.Source, weight: cwdfm.Weight, t: float, length: int, n: int, steps: int = 200
 ) -> Tensor:
     """The chain towards a known x_1, stepped by hand from a noise that nowhere equals it.
 
-    Weights act on the state at the start of a step, so the counts are off by O(1/steps).
+    Weights act on the state at the start of a step, so the counts are off by O(1/steps): at 200
+    steps their mean of 4.9 is, over 40,000 sequences, off by 0.007 with an error of 0.008. Even
+    0.02 would be one false alarm in 400,000 instead of a million, at 3,000 sequences.
     """
     goal = 7
 
@@ -99,7 +100,7 @@ def test_chain_keeps_counts_and_marginals(source: cwdfm.Source, weight: cwdfm.We
     assert_marginals(revealed, 0.49)
 
 
-@pytest.mark.parametrize("reveals", [path_reveals, partial(chain_reveals, steps=200)])
+@pytest.mark.parametrize("reveals", [path_reveals, chain_reveals])
 def test_positional_bias_keeps_counts_and_loses_marginals(reveals: Callable[..., Tensor]) -> None:
     revealed = reveals(cwdfm.MaskSource(12), PositionalBias(), 0.7, 10, 3_000)
     assert_follows(counts_law(revealed), binomial(10, 0.49))
