@@ -126,9 +126,9 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def group_of_one() -> Iterator[None]:
+def group_of_one(store: Path) -> Iterator[None]:
     """As torchrun makes it of one process."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     try:
         yield
     finally:
@@ -146,7 +146,7 @@ def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Pa
     assert_close(one, two)
     assert_close(one, again)
     without_the_end(two, tmp_path / "alone")
-    with group_of_one():
+    with group_of_one(tmp_path / "store"):
         train(tmp_path / "alone", **settings(parallel))
     assert_close(one, tmp_path / "alone")
 
