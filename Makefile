@@ -26,7 +26,7 @@ lint: install
 
 # On a CPU Triton's kernels run in its interpreter; on a GPU: `pytest -m gpu`.
 test: lint
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 --dist loadgroup -m 'not gpu'
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu'
 
 bench: install
 	$(BIN)/python -m benchmarks.context_path --out results/context_path.json

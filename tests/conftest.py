@@ -5,10 +5,30 @@ times slower at 16 x 16 matrices. The processes that tests start hear it as well
 """
 
 import os
+from typing import Any
 
 import pytest
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
+# Files whose fixtures are worth making once.
+ONE_WORKER = ("test_bench.py", "test_data.py", "test_repro.py", "test_train.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Those files go to one worker each, all other tests to whoever is free.
+
+    Not by xdist's groups: it writes them where pytest 9.2 does not look, and nothing is grouped.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return file if file.endswith(ONE_WORKER) else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture

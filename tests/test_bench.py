@@ -130,9 +130,6 @@ def test_without_the_peer_its_lines_say_so(monkeypatch: pytest.MonkeyPatch) -> N
 # The cases.
 
 
-ONCE = pytest.mark.xdist_group("bench")  # one worker, so that the fixture is made once
-
-
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases at the tiny scale."""
@@ -141,7 +138,6 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@ONCE
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_gives_numbers(name: str, everything: Path) -> None:
     lines = [x for x in json.loads(everything.read_text())["table"] if x["case"] == name]
@@ -154,7 +150,6 @@ def test_every_case_gives_numbers(name: str, everything: Path) -> None:
     assert lines[0]["times_first"] == 1
 
 
-@ONCE
 def test_the_path_is_a_share_of_training(everything: Path) -> None:
     lines = json.loads(everything.read_text())["table"]
     (step,) = (x for x in lines if x["case"] == "training-uniform" and x["way"] == "cwdfm")
@@ -163,7 +158,6 @@ def test_the_path_is_a_share_of_training(everything: Path) -> None:
     assert path["facts"]["share_of_training"] == pytest.approx(share)
 
 
-@ONCE
 def test_results_come_back_from_their_file(everything: Path) -> None:
     results = Results.open(everything, TINY)
     assert list(results.in_order) == list(CASES)

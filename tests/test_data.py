@@ -32,8 +32,6 @@ pytest.importorskip("rdkit")
 needs_qm9 = pytest.mark.skipif(not importlib.util.find_spec("qm9pack"), reason="needs qm9pack")
 needs_moses = pytest.mark.skipif(not importlib.util.find_spec("moses"), reason="needs molsets")
 
-ONCE = pytest.mark.xdist_group("qm9")  # one worker, so that the fixture is made once
-
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 
 
@@ -128,7 +126,6 @@ def test_rdkit_complaints_are_silenced_for_us_only(capfd: pytest.CaptureFixture[
 
 
 @needs_qm9
-@ONCE
 def test_qm9_figures(qm9: TokenData) -> None:
     report = qm9.report
     assert adds_up(report)
@@ -151,7 +148,6 @@ def test_qm9_figures(qm9: TokenData) -> None:
 
 
 @needs_qm9
-@ONCE
 def test_qm9_tokens_are_lossless_and_packed(qm9: TokenData) -> None:
     for text, row in zip(qm9.texts("valid"), qm9.valid.tolist(), strict=True):
         tokens = split_smiles(text)
@@ -161,7 +157,6 @@ def test_qm9_tokens_are_lossless_and_packed(qm9: TokenData) -> None:
 
 
 @needs_qm9
-@ONCE
 def test_qm9_split_is_disjoint_and_fixed(qm9: TokenData) -> None:
     train, valid = qm9.texts("train"), qm9.texts("valid")
     assert len({*train, *valid}) == len(train) + len(valid) == 130_744
@@ -173,7 +168,6 @@ def test_qm9_split_is_disjoint_and_fixed(qm9: TokenData) -> None:
 
 
 @needs_qm9
-@ONCE
 def test_qm9_stored_forms_are_fixed_points(qm9: TokenData) -> None:
     # Else a generator that repeats a training string would count as novel.
     sample = qm9.texts("valid")

@@ -24,7 +24,6 @@ from cwdfm.train.recipes import RECIPES
 from tests.test_text_metric import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
-ONCE = pytest.mark.xdist_group("smoke")  # one worker, so that the fixture is made once
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,6 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-@ONCE
 def test_the_baselines_at_smoke_scale(smoke: Store) -> None:
     """Every row trained, sampled and scored."""
     text, molecules = EXPERIMENTS["baselines"].plan("smoke").tables(smoke)
@@ -206,7 +204,6 @@ def test_the_baselines_at_smoke_scale(smoke: Store) -> None:
     assert molecules.rows[0].ours[0].value == 8  # all of the data are valid
 
 
-@ONCE
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_write_tables_and_figures_without_blanks(name: str, smoke: Store) -> None:
     out = smoke.folder.parent / "out"

@@ -135,7 +135,6 @@ def group_of_one(store: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.xdist_group("together")  # one worker, so that the fixture is made once
 @pytest.mark.parametrize("parallel", PARALLEL)
 def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Parallel) -> None:
     """Same losses and weights up to the rounding of the gradients' sum (no dropout).
