@@ -326,7 +326,7 @@ def test_save_and_load(prepared: Path) -> None:
 
 
 def test_loads_without_rdkit_and_the_compiler(prepared: Path) -> None:
-    """torch's compiler takes longer to import than torch."""
+    """Importing torch's compiler takes as long as importing torch."""
     code = (
         "import sys; sys.modules['rdkit'] = sys.modules['qm9pack'] = None\n"
         "from cwdfm.data import load; print(load(sys.argv[1]).report['kept'])\n"

@@ -131,6 +131,6 @@ def _runs_traced(device: torch.device) -> bool:
     return _triton_runs(device)
 
 
-# What torch.compiler.assume_constant_result does, without importing the compiler, which takes
-# longer than all the rest of this package and torch.
+# What torch.compiler.assume_constant_result does, without importing the compiler, which takes as
+# long as importing torch.
 _runs_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
