@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 GRADIENT_BYTES = 4  # a parameter, float32
 BACKWARD_SHARE = 2 / 3  # of a micro-batch
+SHARE = 0.2  # of a step, from where on something bounds it
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,10 @@ class Projection:
 
     @property
     def bound(self) -> str:
-        """What most of a step is spent on."""
-        return "exchange of gradients" if self.waited > self.compute else "arithmetic"
+        """What a step is spent on, if it takes a fifth of it."""
+        parts = {"arithmetic": self.compute, "exchange of gradients": self.waited}
+        whole = self.compute + self.waited
+        return " and ".join(name for name, part in parts.items() if part > SHARE * whole)
 
 
 def project(

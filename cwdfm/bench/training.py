@@ -39,6 +39,11 @@ def masked_text_changes(shapes: Shapes) -> dict[str, Any]:
     return {**text_changes(shapes), "source": "mask", "masked_only": True}
 
 
+def context_changes(shapes: Shapes) -> dict[str, Any]:
+    """The same on the context-weighted path."""
+    return {**text_changes(shapes), "path": "context", "path_radius": 3}
+
+
 def molecule_changes(shapes: Shapes) -> dict[str, Any]:
     """The QM9 recipe, a whole batch at once."""
     return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
@@ -137,6 +142,16 @@ CASES = (
         "training-mask",
         lambda shapes: _text_title(shapes, "mask source, cross-entropy on masked tokens"),
         _text(masked_text_changes),
+    ),
+    Case(
+        "training-context",
+        lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
+        {
+            "mixture path": step("owt-paper", lambda shapes: shapes.vocab, text_changes),
+            "context-weighted path": step(
+                "owt-paper", lambda shapes: shapes.vocab, context_changes
+            ),
+        },
     ),
     Case(
         "training-molecules",

@@ -1,0 +1,255 @@
+"""The page on speed, docs/speed.md: measured figures with the reasons behind them.
+
+Numbers come from results/bench (`cwdfm bench`) and results/profile.json (`benchmarks.profile`).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cwdfm.bench.projection import Job, Network, Projection, project
+from cwdfm.model.dit import DiT
+from cwdfm.model.presets import preset
+
+Result = dict[str, Any]
+ROOT = Path(__file__).parent.parent
+VOCAB = 50_257
+DATA_BYTES = 2  # of a token in memory-mapped windows
+
+
+def newest() -> dict[str, tuple[Result, list[Result]]]:
+    """Of every case, the file that measured it last and its lines there."""
+    found: dict[str, tuple[Result, list[Result]]] = {}
+    files = [json.loads(path.read_text()) for path in (ROOT / "results" / "bench").glob("*.json")]
+    for result in sorted(files, key=lambda result: str(result["date"])):
+        for case in result["cases"]:
+            lines = [line for line in result["table"] if line["case"] == case]
+            found[case] = (result, lines)
+    return found
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(x: float | None) -> str:
+    if x is None:
+        return ""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def bench() -> str:
+    """All cases with all their ways."""
+    parts = []
+    for result, lines in newest().values():
+        what = result["cases"][lines[0]["case"]]["record"]["what"]
+        rows = [
+            [
+                line["way"],
+                number(line["ms"]) if line["ms"] is not None else line["note"],
+                number(line["memory_gb"]),
+                number(line["bound_ms"]),
+                "" if line["reached"] is None else f"{100 * line['reached']:.0f}%",
+                "" if line["times_first"] is None else f"{line['times_first']:.2f}",
+                "; ".join(
+                    f"{name.replace('_', ' ')} {number(value)}"
+                    for name, value in line["facts"].items()
+                ),
+            ]
+            for line in lines
+        ]
+        head = ["", "ms", "GB", "bound, ms", "reached", "x first", ""]
+        made = result["cases"][lines[0]["case"]]["made"]
+        parts.append(
+            f"**{lines[0]['case']}**: {what}.\n\n{table(head, rows)}\n\n"
+            f"Revision `{made['revision']}`, {made['date'][:10]}; ceilings of that run "
+            f"{result['ceilings']['flops'] / 1e12:,.0f} TFLOP/s and "
+            f"{result['ceilings']['bytes'] / 1e12:.2f} TB/s."
+        )
+    return "\n\n".join(parts)
+
+
+def fact(case: str, way: int, name: str) -> float:
+    """A number of one way of a case."""
+    line = newest()[case][1][way]
+    return float(line[name] if name in line else line["facts"][name])
+
+
+def goals() -> str:
+    """What was to be reached, and what was."""
+    ratio = {case: [line["times_first"] for line in lines] for case, (_, lines) in newest().items()}
+    memory = fact("sampling-step", 1, "memory_gb") / fact("sampling-step", 0, "memory_gb")
+    minutes = fact("training-molecules", 0, "minutes_for_25000_steps")
+    path = fact("context-path", 0, "ms")
+    rows = [
+        [
+            "training on text, uniform source, over the peer as its users have it",
+            "1.5",
+            f"{ratio['training-uniform'][1]:.2f}",
+        ],
+        [
+            "... over the peer with head and loss compiled too",
+            "1.5",
+            f"{ratio['training-uniform'][2]:.2f}",
+        ],
+        ["... mask source, as its users have it", "1.8", f"{ratio['training-mask'][1]:.2f}"],
+        ["... with head and loss compiled too", "1.8", f"{ratio['training-mask'][2]:.2f}"],
+        ["sampling step, uniform source, over the peer", "7", f"{ratio['sampling-step'][1]:.1f}"],
+        ["... the peer's memory over ours", "8", f"{memory:.0f}"],
+        ["1,024 steps, mask source, over the peer", "12", f"{ratio['samples-mask'][1]:.1f}"],
+        [
+            "4,096 steps over 1,024, mask source",
+            "at most 1.6",
+            f"{ratio['samples-more-steps'][1]:.2f}",
+        ],
+        [
+            "Neighbor weights over Euler, mask source",
+            "at most 1.03",
+            f"{ratio['neighbor-mask'][1]:.2f}",
+        ],
+        [
+            "Neighbor-weighted step, uniform source, ms",
+            "at most 30",
+            number(fact("neighbor-uniform", 1, "ms")),
+        ],
+        ["context-weighted path alone, ms", "at most 1", number(path)],
+        ["QM9, 92M, 25,000 steps, minutes", "at most 35", number(minutes)],
+        ["float64 draws over float32", "at most 1.1", f"{ratio['draws'][1]:.2f}"],
+    ]
+    if "training-context" in ratio:
+        share = f"{ratio['training-context'][1]:.3f}"
+        rows.append(["a training step on it over the mixture path", "at most 1.01", share])
+    return table(["", "goal", "measured"], rows)
+
+
+def profiles() -> str:
+    """Where the time goes, if it was recorded."""
+    path = ROOT / "results" / "profile.json"
+    if not path.exists():
+        return ""
+    result = json.loads(path.read_text())
+    work = result["work"]
+    kinds = sorted(
+        {kind for part in work.values() for kind in part["kinds"]},
+        key=lambda kind: -sum(part["kinds"].get(kind, 0.0) for part in work.values()),
+    )
+    rows = [[kind, *(number(part["kinds"].get(kind)) for part in work.values())] for kind in kinds]
+    rows.append(["kernels together", *(number(part["busy_ms"]) for part in work.values())])
+    rows.append(["by the clock", *(number(part["ms"]) for part in work.values())])
+    return (
+        "\n\n## Where the time goes\n\nMilliseconds of a training step of one micro-batch, and of "
+        "a sampling step, by kind of kernel.\n\n"
+        + table(["", *work], rows)
+        + f"\n\n`{result['command']}`, revision `{result['revision']}`, {result['date'][:10]}, "
+        f"{result['hardware']['gpu']}, torch {result['versions']['torch']}."
+    )
+
+
+def projection() -> str:
+    """The paper's run on OpenWebText from one GPU's speed."""
+    parameters = sum(p.numel() for p in DiT(preset("base", VOCAB)).parameters())
+    job, network = Job(parameters), Network()
+    speed = fact("training-uniform", 0, "tokens_per_second")
+    rows = []
+    for gpus in (1, 8, 64):
+        p: Projection = project(job, gpus, speed, 64 * 1024)
+        rows.append(
+            [
+                str(gpus),
+                f"{p.hours / 24:,.1f}",
+                f"{p.gpu_hours:,.0f}",
+                f"{1e3 * p.compute:,.0f}",
+                f"{1e3 * p.exchange:.1f}",
+                f"{1e3 * p.waited:.1f}",
+                p.bound,
+            ]
+        )
+    head = [
+        "GPUs",
+        "days",
+        "GPU hours",
+        "compute, ms",
+        "exchange, ms",
+        "waited for, ms",
+        "bound by",
+    ]
+    reading = job.batch_tokens * DATA_BYTES / (job.batch_tokens / 64 / speed)
+    return (
+        f"The paper trains {job.steps:,} steps of {job.batch_tokens:,} tokens. From "
+        f"{speed / 1e3:,.0f}k tokens/s on one GPU, measured above:\n\n"
+        + table(head, rows)
+        + f"\n\nCompute and exchange are of one step. Gradients, {4 * parameters / 1e9:.2f} GB in "
+        f"float32, go round a ring at {network.inside / 1e9:.0f} GB/s within a machine of "
+        f"{network.machine} and at {network.between / 1e9:.0f} GB/s between machines (datasheets, "
+        f"not measured), beside the last micro-batch's backward pass. On 64 GPUs a GPU has 8 "
+        f"sequences of a step, a micro-batch of an eighth of the measured one: the projection "
+        f"takes it to run at the same speed, which smaller products will not quite do. Data is no "
+        f"bound: 64 GPUs together read {reading / 1e6:.0f} MB/s of tokens."
+    )
+
+
+def page() -> str:
+    """All of it."""
+    settings = newest()["training-uniform"][0]["settings"]
+    return f"""# Speed
+
+Generated by `python -m benchmarks.report` from results/bench and results/profile.json.
+
+`cwdfm bench --out speed.json` measures the same on your machine: training, sampling and their
+pieces, each beside the bound that its matrix products and bytes set at the ceilings of the same
+run, and beside `flow_matching` where that is installed (it is no dependency, and its licence
+forbids more than a comparison). Here: one {settings["device"]}, torch {settings["torch"]},
+flow_matching {settings["flow_matching"]}, bf16.
+
+The peer brings path, loss and solver; the network is the same transformer for both, compiled. In
+training the peer's has plain PyTorch inside; its users call the loss as it is, which is the first
+comparison, and could compile head and loss as well, which is the second.
+
+## Goals
+
+{goals()}{profiles()}
+
+## What is done about it
+
+Training:
+
+- The head's loss never stores logits of all tokens: a chunk's logits are computed once, and
+  become their own gradient in place, so there are three products and not four
+  (`kernel/head_cross_entropy.py`).
+- What is added to the stream, its gate and the norm behind it are one pass there and one back
+  (`kernel/adaptive_norm.py`); rotation is one kernel on packed q, k, v (`kernel/rotary.py`); up
+  to 64 tokens attention with its rotation is one kernel (`kernel/short_attention.py`).
+- Batches are corrupted, and the loss's rows are counted, on a stream of their own beside the step
+  before (`train/ahead.py`).
+- With a mask source only masked tokens reach the head.
+
+Sampling:
+
+- Jumps are drawn before the model is asked, so the head works where something jumps, draws
+  without logits in memory (`kernel/head_draw.py`), and behind the last attention so does the
+  trunk (`DiT.end`).
+- With a mask source the reveals of all steps are drawn first. Sequences then go from reveal to
+  reveal without keeping step, and steps without a reveal cost nothing (`solver/visit.py`).
+- The trunk is a CUDA graph with weights cast once (`model/record.py`), and nothing in a step
+  waits for the GPU: rows are counted while the trunk runs (`model/rows.py`), and whether logits
+  were numbers is learned later (`told.py`).
+
+## What bounds the rest
+
+In training, products and attention are cuBLAS's and cuDNN's, and what lies between them (norms,
+gelu, the head's softmax, rotation) passes over each tensor once. The bound in the tables counts
+products and attention alone, at the speed of large square products, and nothing for those passes.
+What the peer gains by compiling head and loss is what its users leave lying.
+
+The context-weighted path alone is bound by latency: one draw of Algorithm 1 waits for the one
+before. In training it runs beside the step before, on a stream of its own.
+
+## The paper's run
+
+{projection()}
+
+## All measurements
+
+{bench()}
+"""
