@@ -1,0 +1,132 @@
+"""Which sampler gives the most valid molecules, and at what cost in novel ones.
+
+    python -m benchmarks.qm9_search sample --models qm9-uniform-small RUN --work DIR   # on a GPU
+    python -m benchmarks.qm9_search score --work DIR --out results/qm9_search.json     # with RDKit
+
+One setting is varied at a time from Neighbor weights with 256 steps, then those that pull in
+opposite directions together: temperature, which makes novel molecules, against the corrector and
+steps, which make valid ones. The seed is another than the one results are reported with.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+
+import cwdfm
+from cwdfm import data
+from cwdfm.generation import generate
+from cwdfm.method.choice import SolverChoice
+from cwdfm.metric import CanonicalSet, score_molecules
+from cwdfm.provenance import provenance, write_json
+
+SAMPLES, SEED = 1024, 100
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A sampler."""
+
+    solver: str = "neighbor"
+    radius: int = 1
+    scale: float = 4.0
+    corrector: float = 0.0
+    temperature: float = 1.0
+    steps: int = 256
+
+    def choice(self) -> SolverChoice:
+        options = {key: value for key, value in asdict(self).items() if key != "steps"}
+        return SolverChoice(**options)
+
+
+def settings() -> Iterator[Setting]:
+    """Each once."""
+    single = [
+        Setting(),
+        Setting(solver="euler"),
+        *(Setting(steps=steps) for steps in (64, 512, 1024)),
+        *(Setting(solver="euler", steps=steps) for steps in (512, 1024)),
+        *(Setting(scale=scale) for scale in (1.0, 2.0, 6.0, 8.0)),
+        *(Setting(radius=radius, scale=2.0) for radius in (2, 3)),
+        *(Setting(corrector=scale) for scale in (0.5, 1.0, 2.0, 5.0)),
+        *(Setting(temperature=t) for t in (0.8, 0.9, 1.1, 1.2, 1.3)),
+    ]
+    pairs = product(("neighbor", "euler"), (1.1, 1.2, 1.3, 1.5), (1.0, 3.0, 10.0), (256, 1024))
+    mixed = [
+        Setting(solver=solver, temperature=t, corrector=scale, steps=steps)
+        for solver, t, scale, steps in pairs
+    ]
+    yield from dict.fromkeys([*single, *mixed])
+
+
+def draw(models: list[str], work: Path, n: int, budget: float) -> None:
+    """Samples of every model and setting that is not there yet, until the time is up."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    half = device.type == "cuda"
+    start = time.perf_counter()
+    for name in models:
+        trained = cwdfm.load(name, device)
+        trained.model.record_trunk()
+        for setting in settings():
+            path = work / f"{Path(name).name}-{'-'.join(map(str, asdict(setting).values()))}.json"
+            if path.exists():
+                continue
+            if time.perf_counter() - start > budget:
+                print("the time is up")
+                return
+            begun = time.perf_counter()
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                solver = setting.choice().build(trained.method)
+                out = generate(trained, solver, n=n, steps=setting.steps, seed=SEED)
+            texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
+            found = {
+                "model": Path(name).name,
+                "setting": asdict(setting),
+                "seconds": time.perf_counter() - begun,
+                "texts": texts,
+            }
+            write_json(path, provenance() | found)
+            print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
+
+
+def score(work: Path, out: Path) -> None:
+    """Count what is valid, unique and novel."""
+    training = CanonicalSet(data.load("qm9").texts("train"))
+    rows = []
+    for path in sorted(work.glob("*.json")):
+        found = json.loads(path.read_text())
+        scores = score_molecules(found.pop("texts"), training).to_json()
+        rows.append(found | {name: scores[name]["mean"] for name in ("valid", "unique", "novel")})
+    rows.sort(key=lambda row: -row["valid"])
+    for row in rows:
+        what = " ".join(str(value) for value in row["setting"].values())
+        print(f"{row['model']:20} {what:34} {row['valid']:7.1f} {row['novel']:7.1f}")
+    write_json(out, provenance() | {"config": {"samples": SAMPLES, "seed": SEED}, "rows": rows})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Search for the best sampler of molecules.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    sample = verbs.add_parser("sample")
+    sample.add_argument("--models", nargs="+", required=True)
+    sample.add_argument("--work", type=Path, required=True)
+    sample.add_argument("--n", type=int, default=SAMPLES)
+    sample.add_argument("--budget", type=float, default=600.0, help="seconds")
+    scoring = verbs.add_parser("score")
+    scoring.add_argument("--work", type=Path, required=True)
+    scoring.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    if options.verb == "sample":
+        options.work.mkdir(parents=True, exist_ok=True)
+        draw(options.models, options.work, options.n, options.budget)
+    else:
+        score(options.work, options.out)
+
+
+if __name__ == "__main__":
+    main()
