@@ -105,6 +105,17 @@ def test_visits_do_not_wait(weight: Neighbor | None) -> None:
     assert int(first.max()) < VOCAB
 
 
+def test_batches_of_visits_have_few_sizes() -> None:
+    reveal = torch.arange(9, device="cuda").repeat(16, 1)
+    for b in range(16):
+        reveal[b, b // 2 :] = b // 2  # 1, 1, 2, 2, ... rounds
+    plan = Plan.of(reveal, [k / 9 for k in range(10)])
+    sizes = [16 if r.rows.active is None else len(r.rows.active) for r in plan.rounds]
+    needed = [int((plan.evaluations > r).sum()) for r in range(len(plan.rounds))]
+    assert {*sizes} <= {4, 8, 12, 16}
+    assert all(0 <= size - need < 4 for size, need in zip(sizes, needed, strict=True))
+
+
 class Nosy(Neighbor):
     """A weight that waits for the device."""
 

@@ -22,14 +22,15 @@ class Without(nn.Module):
         hidden: Tensor = self.model.trunk(x_t, t)  # type: ignore[operator]
         return hidden
 
-    def begin(self, x_t: Tensor, t: Tensor) -> Any:
-        """The model's own."""
-        return self.model.begin(x_t, t)  # type: ignore[operator]
+    @property
+    def begin(self) -> Any:
+        """The model's own, if it has one."""
+        return getattr(self.model, "begin", None)
 
-    def end(self, begun: Any, place_K: Tensor) -> Tensor:
-        """The model's own."""
-        hidden: Tensor = self.model.end(begun, place_K)  # type: ignore[operator]
-        return hidden
+    @property
+    def end(self) -> Any:
+        """The model's own, if it has one."""
+        return getattr(self.model, "end", None)
 
     def head(self, hidden: Tensor) -> Tensor:
         """The model's own, with -inf for the tokens left out."""

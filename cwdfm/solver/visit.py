@@ -54,10 +54,10 @@ class Plan:
         # The sequences with the most rounds first: those that have another are its beginning.
         order_B = count_B.argsort(descending=True, stable=True).to(device)
         active = (count_B[None, :] > torch.arange(size)[:, None]).sum(1)
-        # Towards the end they are fewer and fewer. The sizes of batches are few even so, for what
-        # is prepared for a size, such as a recording of the trunk.
-        quarter = -(-shape[0] // QUARTERS)
-        sizes_A = [min(shape[0], -(-some // quarter) * quarter) for some in active.tolist()]
+        # Towards the end they are fewer and fewer. On a GPU the sizes of batches are few even so,
+        # for what is prepared for a size, such as a recording of the trunk.
+        unit = -(-shape[0] // QUARTERS) if device.type == "cuda" else 1
+        sizes_A = [min(shape[0], -(-some // unit) * unit) for some in active.tolist()]
         # The step of each sequence in each round; its last one again where it has no more.
         round_BR = torch.minimum(torch.arange(size)[None, :], (count_B[:, None] - 1).clamp(min=0))
         step_RB = step_BN.gather(1, round_BR).T.contiguous()
