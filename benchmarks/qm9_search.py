@@ -35,6 +35,7 @@ class Setting:
     solver: str = "neighbor"
     radius: int = 1
     scale: float = 4.0
+    beta: float = 6.0
     corrector: float = 0.0
     temperature: float = 1.0
     steps: int = 256
@@ -55,6 +56,13 @@ def settings() -> Iterator[Setting]:
         *(Setting(radius=radius, scale=2.0) for radius in (2, 3)),
         *(Setting(corrector=scale) for scale in (0.5, 1.0, 2.0, 5.0)),
         *(Setting(temperature=t) for t in (0.8, 0.9, 1.1, 1.2, 1.3)),
+    ]
+    # The paper's rule against counted jumps, from few steps to many.
+    weighted = ("neighbor", "neighbor-counted", "entropy", "entropy-counted", "euler")
+    single += [
+        Setting(solver=solver, beta=beta, steps=steps)
+        for solver, steps in product(weighted, (16, 32, 64, 128, 256))
+        for beta in ((1.5, 6.0) if solver.startswith("entropy") else (6.0,))
     ]
     pairs = product(("neighbor", "euler"), (1.1, 1.2, 1.3, 1.5), (1.0, 3.0, 10.0), (256, 1024))
     mixed = [

@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     HITTING = 8  # first hitting: when the next coordinate is unmasked
     NEXT = 9  # first hitting: which coordinate that is
     TIE = 10  # which of several equally good coordinates comes first
+    COUNT = 11  # how many coordinates move, where that is drawn apart from which
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:

@@ -21,6 +21,8 @@ Name = Literal[
     "ancestral",
     "neighbor",
     "entropy",
+    "neighbor-counted",
+    "entropy-counted",
     "first-hitting",
     "confidence",
     "margin",
@@ -80,10 +82,11 @@ class SolverChoice:
         return BlockSolver(solver, end if self.stop else None)
 
 
-def _euler(choice: SolverChoice, weight: Weight | None = None) -> Euler:
+def _euler(choice: SolverChoice, weight: Weight | None = None, *, counted: bool = False) -> Euler:
     return Euler(
         weight=weight,
         hazard=choice.hazard,
+        counted=counted,
         corrector=Corrector(choice.corrector) if choice.corrector else None,
         temperature=choice.temperature,
         top_p=choice.top_p,
@@ -112,6 +115,8 @@ BUILD: dict[str, Callable[[SolverChoice], Any]] = {
     "ancestral": _ancestral,
     "neighbor": lambda choice: _euler(choice, _neighbor(choice)),
     "entropy": lambda choice: _euler(choice, Entropy(choice.beta)),
+    "neighbor-counted": lambda choice: _euler(choice, _neighbor(choice), counted=True),
+    "entropy-counted": lambda choice: _euler(choice, Entropy(choice.beta), counted=True),
     "first-hitting": _draws(FirstHitting),
     "confidence": _top_k("confidence"),
     "margin": _top_k("margin"),

@@ -41,12 +41,17 @@ class Euler(Solver):
     - `weight`: None is the plain Euler solver; Neighbor and Entropy give the paper's two.
     - `hazard`: H = (t' - t) lambda_t for "euler", the paper's; H = log((1 - kappa_t) /
       (1 - kappa_t')) for "integrated", which is exact for constant alpha and costs nothing.
+    - `counted`: as many coordinates move as without a weight, those first whose clocks E / alpha
+      ring first. Else each moves on its own with probability 1 - exp(-alpha H), the paper's rule,
+      by which fewer move than without a weight wherever alpha H is not small: what is left over is
+      then revealed all at once in the last step.
     - `corrector`: None, or re-noising (see Corrector); the weight acts on the forward part.
     - `temperature`, `top_p`, `dtype`: of the categorical draws. Weights see the model's own logits.
     """
 
     weight: Weight | None = None
     hazard: Literal["euler", "integrated"] = "euler"
+    counted: bool = False
     corrector: Corrector | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -59,6 +64,11 @@ class Euler(Solver):
             raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
         if self.corrector is not None and not isinstance(self.corrector, Corrector):
             raise InputError(f"corrector must be a Corrector or None, got {self.corrector!r}")
+        if self.counted and self.corrector is not None:
+            raise InputError(
+                "counted=True with a corrector: how many tokens move forward is settled by a race "
+                "with those that move back; leave one of the two out"
+            )
 
     @torch.no_grad()
     def step(
@@ -96,7 +106,7 @@ class Euler(Solver):
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
             alpha_BN = self.weight.alpha(revealed_BN, scored[0] if scored else 0.0)
-            jump_BN, back_BN = _race(state, alpha_BN, forward_hazard, backward_BN)
+            jump_BN, back_BN = self._rings(state, alpha_BN, forward_hazard, backward_BN)
             jump_BN = jump_BN & ~revealed_BN
 
         back_BN = back_BN & ~jump_BN
@@ -140,6 +150,23 @@ class Euler(Solver):
     ) -> tuple[Tensor, Tensor]:
         """Where clocks ring, forward and backward, if the weight needs no logits."""
         alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
+        return self._rings(state, alpha_BN, forward_hazard, backward_BN)
+
+    def _rings(
+        self,
+        state: State,
+        alpha_BN: Tensor,
+        forward_hazard: float | Tensor,
+        backward_BN: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Which clocks ring within the step, forward and backward.
+
+        An infinite forward hazard, the last step's, moves everything, whatever its alpha.
+        """
+        if isinstance(forward_hazard, float) and forward_hazard == inf:
+            return torch.ones_like(state.fixed), torch.zeros_like(state.fixed)
+        if self.counted and self.weight is not None:
+            return _counted(state, alpha_BN, forward_hazard), torch.zeros_like(state.fixed)
         return _race(state, alpha_BN, forward_hazard, backward_BN)
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
@@ -162,11 +189,8 @@ def _race(
 ) -> tuple[Tensor, Tensor]:
     """Which forward clocks ring within the step, and before the backward ones; which of these do.
 
-    A clock of hazard H rings at time E / H of the step, E ~ Exp(1). An infinite forward hazard, the
-    last step's, moves everything, whatever its alpha.
+    A clock of hazard H rings at time E / H of the step, E ~ Exp(1).
     """
-    if isinstance(forward_hazard, float) and forward_hazard == inf:
-        return torch.ones_like(state.fixed), torch.zeros_like(state.fixed)
     forward_BN = alpha_BN * forward_hazard
     forward_clock_BN = _exponential(state, Purpose.FORWARD)
     forward_rings_BN = forward_clock_BN < forward_BN
@@ -176,6 +200,20 @@ def _race(
     backward_rings_BN = backward_clock_BN < backward_BN
     earlier_BN = backward_clock_BN * forward_BN < forward_clock_BN * backward_BN
     return forward_rings_BN & ~(backward_rings_BN & earlier_BN), backward_rings_BN
+
+
+def _counted(state: State, alpha_BN: Tensor, hazard: float | Tensor) -> Tensor:
+    """The first m clocks E / alpha to ring, m being how many ring within the step without a weight.
+
+    So m ~ Binomial(n, 1 - exp(-H)) of the n coordinates with alpha > 0, and they are drawn one by
+    one without replacement, each with probability alpha^i over the sum of what is left.
+    """
+    clock_BN, free_BN = _exponential(state, Purpose.FORWARD), alpha_BN > 0
+    u_BN = _exponential(state, Purpose.COUNT)
+    count_B1 = ((u_BN < hazard) & free_BN).sum(1, keepdim=True)
+    order_BN = torch.where(free_BN, clock_BN / alpha_BN, inf).argsort(dim=1)
+    place_N = torch.arange(order_BN.shape[1], device=order_BN.device)
+    return torch.zeros_like(free_BN).scatter(1, order_BN, place_N < count_B1)
 
 
 def _exponential(state: State, purpose: Purpose) -> Tensor:
