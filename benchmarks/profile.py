@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from cwdfm.bench.settings import Settings
 from cwdfm.bench.subject import SCHEDULE, make_model, make_run
 from cwdfm.bench.training import molecule_changes, text_changes
+from cwdfm.model.predict import evaluating
 from cwdfm.provenance import provenance, write_json
 from cwdfm.solver import Euler, State
 from cwdfm.source import UniformSource
@@ -100,7 +101,7 @@ def sampling(settings: Settings) -> dict[str, Any]:
     first, next_ = shapes.first / shapes.run, (shapes.first + 1) / shapes.run
 
     def work() -> None:
-        with settings.precision():
+        with settings.precision(), evaluating(model):
             solver.step(model, source, SCHEDULE, state, first, next_)
 
     return shares(work, device)

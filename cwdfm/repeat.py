@@ -8,11 +8,13 @@ from torch import Tensor
 FEW = 16  # steps that are not worth a recording
 
 
-def repeat(step: Callable[[Tensor], None], times: int, device: torch.device) -> None:
+def repeat(
+    step: Callable[[Tensor], None], times: int, device: torch.device, *, known: bool
+) -> None:
     """step(k) for k = 0, 1, ..., times - 1, k being an int64 tensor [1] on the device.
 
     A step changes tensors in place, as its last acts. On a GPU it is recorded as a CUDA graph and
-    replayed, unless it waits for the device somewhere: then it is called.
+    replayed, unless it waits for the device somewhere: then it is called. `known`: it does not.
     """
     k = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -23,24 +25,26 @@ def repeat(step: Callable[[Tensor], None], times: int, device: torch.device) -> 
     done = 0
     if device.type == "cuda" and times > FEW:
         with torch.cuda.device(device):
-            done = _replay(call, times)
+            done = _replay(call, times, known)
     for _ in range(done, times):
         call()
 
 
-def _replay(call: Callable[[], None], times: int) -> int:
+def _replay(call: Callable[[], None], times: int, known: bool) -> int:
     """How many calls were made: all of them, or those after which it was seen to wait."""
     graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         call()  # whatever is compiled or chosen on a first call
-        quiet = _without_waiting(call)
+        done = 1
+        if not known:
+            done += _without_waiting(call)
     torch.cuda.current_stream().wait_stream(aside)
-    if not quiet:
-        return 1
-    with torch.cuda.graph(graph):
+    if not known and done == 1:
+        return done
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         call()
-    for _ in range(2, times):
+    for _ in range(done, times):
         graph.replay()
     return times
 

@@ -1,5 +1,9 @@
 """What a GPU tells the host later, so that nobody waits for it until it is needed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor
 
@@ -48,15 +52,31 @@ class Doubts:
         while self._open:
             self._settle_first()
 
-    def drop(self) -> None:
-        """Forget them: what they were about has failed anyway."""
-        self._open.clear()
-
     def _settle_first(self) -> None:
         told, rows = self._open.pop(0)
         if bad := int(told.value):
-            self.drop()
             raise not_finite(bad, rows)
 
 
-DOUBTS = Doubts()  # of whatever samples at the moment, settled by `evaluating`
+_PRESENT: ContextVar[Doubts | None] = ContextVar("doubts", default=None)
+
+
+@contextmanager
+def doubting() -> Iterator[None]:
+    """Logits may be in doubt for a while: at the end of it, all is settled."""
+    doubts = Doubts()
+    before = _PRESENT.set(doubts)
+    try:
+        yield
+        doubts.settle()
+    finally:
+        _PRESENT.reset(before)
+
+
+def doubt(bad_K: Tensor) -> None:
+    """Refuse logits if any of their rows is bad: where they may be in doubt, later; else now."""
+    present = _PRESENT.get()
+    doubts = Doubts() if present is None else present
+    doubts.add(bad_K)
+    if present is None:
+        doubts.settle()

@@ -234,3 +234,46 @@ def test_a_trunk_of_one_block_in_two_parts() -> None:
     x, t, place = torch.randint(7, (5, 9)), torch.rand(5), torch.tensor([3, 44, 0])
     whole = model.trunk(x, t).flatten(0, 1)[place]
     torch.testing.assert_close(model.end(model.begin(x, t), place), whole, rtol=1e-5, atol=1e-5)
+
+
+class Silent(DiT):
+    """With a trunk of its own."""
+
+    def trunk(self, x_t: Tensor, t: Tensor, attention: Any = None) -> Tensor:
+        return super().trunk(x_t, t, attention) * 0
+
+
+@torch.no_grad()
+def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
+    """A subclass's own, or one with a hook on its last block, is asked as a whole."""
+    torch.manual_seed(0)
+    config = DiTConfig(7, width=16, depth=2, heads=2)
+    plain, silent = DiT(config).eval(), Silent(config).eval()
+    for parameter in plain.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.5)
+    silent.load_state_dict(plain.state_dict())
+    assert plain.two_parts
+    assert not silent.two_parts
+    asked = (cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler())
+    shape: dict[str, Any] = {"shape": (20, 9), "steps": 6}
+    found = [cwdfm.sample(model, *asked, **shape).tokens for model in (plain, silent)]
+    own = cwdfm.sample(lambda x, t: silent(x, t), *asked, **shape).tokens
+    assert torch.equal(found[1], own)
+    assert not torch.equal(found[0], own)
+    plain.blocks[-1].register_forward_hook(lambda module, args, out: (out[0] * 0, out[1]))
+    assert not plain.two_parts
+    hooked = cwdfm.sample(plain, *asked, **shape).tokens
+    assert torch.equal(hooked, cwdfm.sample(lambda x, t: plain(x, t), *asked, **shape).tokens)
+
+
+@torch.no_grad()
+def test_parts_that_are_not_the_trunk_are_refused() -> None:
+    class Wrong(DiT):
+        def end(self, begun: Any, place_K: Tensor) -> Tensor:
+            return super().end(begun, place_K) + 1
+
+    model = Wrong(DiTConfig(7, width=16, depth=2, heads=2)).eval()
+    with pytest.raises(cwdfm.InputError, match="let two_parts be False"):
+        cwdfm.sample(
+            model, cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler(), shape=(2, 9), steps=3
+        )

@@ -6,7 +6,7 @@ Run there with `pytest -m gpu tests/test_gpu_kernel.py`.
 
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.head_rows import _adds_in_product
 from cwdfm.kernel.row_draw import row_draw
 from cwdfm.model.dit import DiT, DiTConfig
-from cwdfm.told import DOUBTS
 from cwdfm.weight.entropy import prediction_entropy
 from tests.stats import assert_differs, assert_follows
 
@@ -116,15 +115,6 @@ def test_law_is_exact(vocab: int, dtype: torch.dtype) -> None:
     assert_differs(counts, flat / flat.sum())
 
 
-T = TypeVar("T")
-
-
-def settled(drawn: T) -> T:
-    """What was drawn, once it is known to come from numbers."""
-    DOUBTS.settle()
-    return drawn
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.dtype) -> None:
     readout = head(64, 600, dtype)
@@ -137,11 +127,11 @@ def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.d
     broken = hidden.clone()
     broken[7, 5] = torch.nan
     with pytest.raises(cwdfm.InputError, match="in 1 of 3000 rows"):
-        settled(head_draw(broken, readout, u, 600))
+        head_draw(broken, readout, u, 600)
     for bad in (torch.nan, torch.inf):
         readout.bias[400] = bad
         with pytest.raises(cwdfm.InputError, match="in 3000 of 3000 rows"):
-            settled(head_draw(hidden, readout, u, 600))
+            head_draw(hidden, readout, u, 600)
 
 
 @pytest.fixture
@@ -450,14 +440,14 @@ def test_rows_may_lie_anywhere(vocab: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_rows_without_a_distribution_are_refused(bad: float) -> None:
-    """Later, by whoever settles what is in doubt; the GPU goes on working."""
+    """At once, where nothing may stay in doubt; the GPU goes on working."""
     logits = torch.zeros(9, 5000, device="cuda")
     u = torch.full((9,), 0.5, dtype=torch.float64, device="cuda")
-    assert settled(sample_categorical(logits, u)).tolist() == [2500] * 9
+    assert sample_categorical(logits, u).tolist() == [2500] * 9
     logits[3, 4000 if bad != -torch.inf else slice(None)] = bad
     with pytest.raises(cwdfm.InputError, match="in 1 of 9 rows"):
-        settled(sample_categorical(logits, u))
-    assert settled(sample_categorical(logits[:3], u[:3])).tolist() == [2500] * 3
+        sample_categorical(logits, u)
+    assert sample_categorical(logits[:3], u[:3]).tolist() == [2500] * 3
 
 
 def test_rows_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cwdfm import kernel
 from cwdfm.model.dit import Begun, DiT, DiTConfig
+from cwdfm.model.predict import evaluating
 from cwdfm.model.record import AFTER, Recorded
 from cwdfm.model.rows import Rows
 from cwdfm.repeat import FEW
@@ -97,7 +98,7 @@ def test_visits_do_not_wait(weight: Neighbor | None) -> None:
     assert reveals is not None
     plan = Plan.of(reveals.step, times)
     asked = (model, source, solver, state, plan, lambda share: None)
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16), evaluating(model):
         first = visit(*asked)
         with no_waiting():
             again = visit(*asked)
@@ -167,6 +168,39 @@ def test_the_trunk_s_end_is_the_trunk(half: bool, share: float) -> None:
     assert float((parts - whole).norm()) <= (0.02 if half else 1e-4) * float(whole.norm()) + 1e-9
 
 
+def _scaled(model: DiT) -> None:
+    for parameter in model.parameters():
+        parameter.mul_(1.5)
+
+
+def _replaced(model: DiT) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 0.7
+
+
+def test_half_precision_weights_are_recorded_as_they_are() -> None:
+    model = network(UniformSource(VOCAB)).bfloat16()
+    plain = model.begin
+    model.record_trunk()
+    model.record_trunk()  # once is enough
+    with torch.no_grad():
+        for seed in range(AFTER + 3):
+            asked = inputs(BATCH, seed)
+            assert_equal(model.begin(*asked), plain(*asked))
+    assert model.embedding.dtype == torch.bfloat16
+
+
+def test_a_recording_of_inference_mode_serves_outside_of_it() -> None:
+    model = network(UniformSource(VOCAB))
+    plain = model.begin
+    model.record_trunk()
+    with torch.inference_mode():
+        for seed in range(AFTER + 2):
+            model.begin(*inputs(BATCH, seed))
+    with torch.no_grad():
+        assert_equal(model.begin(*inputs()), plain(*inputs()))
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("fused", ["auto", "off"])
 def test_recorded_trunks_are_the_plain_ones(
@@ -184,12 +218,13 @@ def test_recorded_trunks_are_the_plain_ones(
                 asked = inputs(batch, seed)
                 assert_equal(model.begin(*asked), plain(*asked))
         assert len(recorded.recordings) == 2
-        # Other weights are not sampled from with the old ones' recording.
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-        for seed in range(AFTER + 4):
-            asked = inputs(BATCH, seed)
-            assert_equal(model.begin(*asked), plain(*asked))
+        # Other weights are not sampled from with the old ones' recording, however they came.
+        for change in (_scaled, _replaced):
+            change(model)
+            for seed in range(AFTER + 4):
+                asked = inputs(BATCH, seed)
+                assert_equal(model.begin(*asked), plain(*asked))
+        assert len(recorded.recordings) == 1
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     model.requires_grad_(True)
     model.begin(*inputs()).mixed.sum().backward()

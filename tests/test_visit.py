@@ -96,6 +96,16 @@ def test_progress_adds_up(model: DiT) -> None:
         assert min(told) >= 0
 
 
+def test_progress_counts_what_needs_nothing(model: DiT) -> None:
+    """Batches of one, of which only the third has a token to draw."""
+    prompt = torch.ones(BATCH, LENGTH, dtype=torch.int64)
+    prompt[2, 4] = SOURCE.mask_id
+    told: list[int] = []
+    asked: dict[str, Any] = {"steps": 7, "batch_size": 1, "prompt": prompt, "progress": told.append}
+    sample(model, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), **asked)
+    assert sum(told) == 7 * BATCH
+
+
 def test_where_the_model_decides_it_is_asked_first() -> None:
     times = [0.0, 0.5, 1.0]
     solvers = [Euler(weight=Entropy(1.0)), Euler(corrector=Corrector(0.5))]

@@ -97,4 +97,5 @@ def free(settings: Settings) -> None:
     if settings.compiled:
         torch.compiler.reset()
     if settings.device.type == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()  # a stream's, which outlive what it was used for
         torch.cuda.empty_cache()

@@ -15,7 +15,10 @@ from cwdfm.bench.clock import timed
 from cwdfm.bench.settings import Settings, Shapes
 from cwdfm.bench.subject import SCHEDULE, make_model
 from cwdfm.model.dit import DiT
+from cwdfm.model.predict import evaluating
+from cwdfm.model.record import AFTER
 from cwdfm.solver import Euler, Samples, Solver, State, sample
+from cwdfm.solver.visit import QUARTERS
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Neighbor
 
@@ -42,7 +45,7 @@ def stretch(kind: type[Source], solver: Solver) -> Way:
             counts[0], counts[1] = asked.sum(), rows
             return state
 
-        with settings.precision():
+        with settings.precision(), evaluating(model):
             index = torch.arange(shapes.sample_batch, device=device)
             state = solver.init(source, index, shapes.length)
             state = walk(state, max(0, shapes.first - 4), shapes.first)
@@ -91,10 +94,12 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
     """Compile and record what a long run meets: fewer sequences than a batch, and few rows."""
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
-    for few in (shapes.sample_batch, shapes.sample_batch - 1, shapes.sample_batch // 2, 1):
-        model.begin(state.tokens[:few], torch.zeros(few, device=device))
+    for part in range(QUARTERS, 0, -1):
+        few = -(-shapes.sample_batch // QUARTERS) * part
+        tokens = state.tokens[:few]
+        for _ in range(AFTER + 2):
+            model.begin(tokens, torch.zeros(len(tokens), device=device))
     for _ in range(8):
-        model.begin(state.tokens, torch.zeros(shapes.sample_batch, device=device))
         state, _ = solver.step(model, source, SCHEDULE, state, 0.5, 0.5 + 0.5 / steps)
 
 

@@ -87,6 +87,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 
+def mode() -> str:
+    """Which of "auto", "on" and "off" holds at the moment."""
+    return MODE
+
+
 @contextmanager
 def plain() -> Iterator[None]:
     """Triton left alone for a while, to compare with."""

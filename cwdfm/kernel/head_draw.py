@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cwdfm.categorical import first_above
 from cwdfm.kernel import product_dtype
-from cwdfm.told import DOUBTS
+from cwdfm.told import doubt
 
 BLOCK = 256
 GROUP = 16
@@ -79,7 +79,7 @@ def head_draw(
     # A NaN among the logits may not show in the maxima; it does in the sums. The host learns of it
     # when it learns of it: to wait here would leave the GPU without work.
     bad_K = mass_CK.isnan().any(0) | ~top_K.isfinite()
-    DOUBTS.add(bad_K)
+    doubt(bad_K)
     gap_CK = (top_CK - top_K).double()  # -inf for a block of probability zero
     mass_CK = (mass_CK.double() * (gap_CK / temperature).exp()).masked_fill(bad_K, 1.0)
     mass_KC = mass_CK.T.contiguous()

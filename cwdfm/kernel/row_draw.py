@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from cwdfm.told import DOUBTS
+from cwdfm.told import doubt
 
 LINE_BYTES = 16  # a thread's widest load
 BLOCK_BYTES = 32 * LINE_BYTES  # a warp's: a block's sums then need no other warp
@@ -33,7 +33,7 @@ def row_draw(logits_KV: Tensor, u_K: Tensor, *, temperature: float = 1.0) -> Ten
     """Token ids [K] of softmax(logits / temperature): see `sample_categorical`.
 
     Logits in half precision or float32, `u_K` float64 uniforms in [0, 1). A row that defines no
-    distribution is an error; from a GPU, one that nobody waits for: see `Doubts`.
+    distribution is an error; from a GPU, one that nobody waits for: see `told.py`.
     """
     from cwdfm.kernel.triton_draw import draw_rows
 
@@ -63,5 +63,5 @@ def row_draw(logits_KV: Tensor, u_K: Tensor, *, temperature: float = 1.0) -> Ten
             STAGES=STAGES,
             num_warps=max(1, tile // WARP_BLOCKS),
         )
-    DOUBTS.add(token_K < 0)
+    doubt(token_K < 0)
     return token_K.clamp(min=0)

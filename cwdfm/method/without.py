@@ -23,14 +23,18 @@ class Without(nn.Module):
         return hidden
 
     @property
-    def begin(self) -> Any:
-        """The model's own, if it has one."""
-        return getattr(self.model, "begin", None)
+    def two_parts(self) -> bool:
+        """The model's own."""
+        return bool(getattr(self.model, "two_parts", False))
 
-    @property
-    def end(self) -> Any:
-        """The model's own, if it has one."""
-        return getattr(self.model, "end", None)
+    def begin(self, x_t: Tensor, t: Tensor) -> Any:
+        """The model's own."""
+        return self.model.begin(x_t, t)  # type: ignore[operator]
+
+    def end(self, begun: Any, place_K: Tensor) -> Tensor:
+        """The model's own."""
+        hidden: Tensor = self.model.end(begun, place_K)  # type: ignore[operator]
+        return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
         """The model's own, with -inf for the tokens left out."""

@@ -125,7 +125,8 @@ class DiT(nn.Module):
 
     def record_trunk(self) -> None:
         """Record what samplers ask for, in place, where a GPU samples: see `record.py`."""
-        self.begin = Recorded(self, self.begin)  # type: ignore[method-assign]
+        if not isinstance(self.begin, Recorded):
+            self.begin = Recorded(self, self.begin)  # type: ignore[method-assign]
 
     def uncompiled(self) -> AbstractContextManager[object]:
         """Run what was compiled as it was written: behind a cache, each call is another graph."""
@@ -143,6 +144,13 @@ class DiT(nn.Module):
         asked = self._before_last(x_t, t, attention or self.sight)
         h_BND, pending = self.blocks[-1](*asked)
         return self._after_last(h_BND, pending, asked[2])
+
+    @property
+    def two_parts(self) -> bool:
+        """Whether `begin` and `end` are the trunk: nothing was put in its place, or hooked in."""
+        last = self.blocks[-1]
+        hooked = any(getattr(last, f"_{kind}_hooks") for kind in ("forward", "forward_pre"))
+        return type(self).trunk is DiT.trunk and not hooked
 
     def begin(self, x_t: Tensor, t: Tensor) -> "Begun":
         """The trunk as far as coordinates mix. All behind that works on each on its own."""
@@ -177,10 +185,11 @@ class DiT(nn.Module):
             c_BC = self.time(t if self.config.time == "given" else torch.zeros_like(t))
         rotation = rotary(place_N, self.config.width // self.config.heads)
         pending = None
-        mixes = [sight.mix(layer, length, device) for layer in range(len(self.blocks))]
-        for block, mix in zip(self.blocks[:-1], mixes[:-1], strict=True):
+        last = len(self.blocks) - 1
+        for layer, block in enumerate(self.blocks[:last]):
+            mix = sight.mix(layer, length, device)
             h_BND, pending = block(h_BND, pending, c_BC, rotation, mix)
-        return h_BND, pending, c_BC, rotation, mixes[-1]
+        return h_BND, pending, c_BC, rotation, sight.mix(last, length, device)
 
     def _after_last(self, h_BND: Tensor, pending: Addition, c_BC: Tensor | None) -> Tensor:
         """The final norm and its modulation."""

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_finite, describe
 from cwdfm.kernel import fused_head, product_dtype
-from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.model.protocol import Model, SplitModel, TwoPartModel
 from cwdfm.model.rows import Rows
 from cwdfm.source import Source
-from cwdfm.told import DOUBTS
+from cwdfm.told import doubting
 
 # Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy.
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
@@ -86,11 +86,9 @@ def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Te
 
 def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, place_K: Callable[[], Tensor]) -> Tensor:
     """Vectors [K, D] at places that are known once the trunk is at work."""
-    begin, end = getattr(model, "begin", None), getattr(model, "end", None)
-    if begin is not None and end is not None:
-        begun = begin(x_BN, t_B)
-        hidden_KD: Tensor = end(begun, place_K())
-        return hidden_KD
+    if in_two_parts(model):
+        begun = model.begin(x_BN, t_B)
+        return model.end(begun, place_K())
     hidden_BND = model.trunk(x_BN, t_B)
     if hidden_BND.shape[:2] != x_BN.shape:
         raise InputError(
@@ -147,6 +145,11 @@ def is_split(model: object) -> TypeGuard[SplitModel]:
     return callable(getattr(model, "trunk", None)) and callable(getattr(model, "head", None))
 
 
+def in_two_parts(model: object) -> TypeGuard[TwoPartModel]:
+    """Whether a split model offers its trunk in two parts."""
+    return is_split(model) and bool(getattr(model, "two_parts", False))
+
+
 def check_split(model: Model, x_BN: Tensor, t: float) -> None:
     """Refuse a model whose trunk and head are not the two halves of it, tried on one sequence."""
     if not is_split(model):
@@ -154,7 +157,16 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
     few = 4  # positions: enough to tell, without another tensor of the vocabulary's width
     whole_KV = model(x_BN[:1], t_1)[0, :few].float()
-    halves_KV = model.head(model.trunk(x_BN[:1], t_1)[0, :few]).float()
+    hidden_KD = model.trunk(x_BN[:1], t_1)[0, :few]
+    halves_KV = model.head(hidden_KD).float()
+    if in_two_parts(model):
+        place_K = torch.arange(len(hidden_KD), device=x_BN.device)
+        parts_KD = model.end(model.begin(x_BN[:1], t_1), place_K)
+        if not torch.allclose(parts_KD.float(), hidden_KD.float(), rtol=0.05, atol=0.05):
+            raise InputError(
+                "the model says that it has its trunk in two parts, and end(begin(x, t)) is not "
+                "trunk(x, t): the sampler would use the wrong one; let two_parts be False"
+            )
     if not torch.allclose(whole_KV, halves_KV, rtol=0.02, atol=0.02, equal_nan=True):
         raise InputError(
             "the model has a trunk and a head, and head(trunk(x, t)) is not model(x, t): the "
@@ -179,10 +191,9 @@ def evaluating(model: object) -> Iterator[None]:
     if isinstance(model, torch.nn.Module):
         model.eval()
     try:
-        yield
-        DOUBTS.settle()
+        with doubting():
+            yield
     finally:
-        DOUBTS.drop()
         if isinstance(model, torch.nn.Module):
             model.train(training)
 

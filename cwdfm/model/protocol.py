@@ -8,9 +8,8 @@ logits are computed only at the coordinates that need them, and sequences withou
 A split model that carries something for each sequence, such as a cache, has `select(active [B])`:
 the model for the sequences that are asked about.
 
-It may also have the trunk in two parts, `begin(x, t)` and `end(begun, place [K])`, the second of
-which works on each coordinate on its own: hidden vectors [K, D] at the coordinates b N + i. What it
-gives is good until the next call.
+`TwoPartModel`: one that has its trunk in two parts as well, `begin(x, t)` and `end(begun, place)`,
+the second of which works on each coordinate on its own, and says so by `two_parts`.
 
 A split module may also have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). Then,
 on a GPU, draws and losses are fused with that map, and its logits are never stored.
@@ -36,4 +35,21 @@ class SplitModel(Model, Protocol):
 
     def head(self, hidden: Tensor, /) -> Tensor:
         """Logits [K, num_tokens] of hidden vectors [K, D], each row on its own."""
+        ...
+
+
+class TwoPartModel(SplitModel, Protocol):
+    """A split model whose trunk's end is computed at the coordinates that are asked for alone."""
+
+    @property
+    def two_parts(self) -> bool:
+        """Whether the two parts are the trunk."""
+        ...
+
+    def begin(self, x_t: Tensor, t: Tensor, /) -> Any:
+        """The trunk as far as coordinates mix; good until the next call."""
+        ...
+
+    def end(self, begun: Any, place: Tensor, /) -> Tensor:
+        """Hidden vectors [K, D] at the coordinates b N + i, place [K]."""
         ...

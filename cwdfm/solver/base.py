@@ -26,6 +26,7 @@ class State:
     tokens: Tensor  # [B, N] int64, x_t
     fixed: Tensor  # [B, N] bool: given tokens, which never change
     index: Tensor  # [B] int64: the samples' global numbers, which their randomness hangs on
+    free: int  # coordinates that are not fixed, of the sequence that has the most of them
     seed: int
     step: int | Tensor  # steps taken: by all, or int64 [B] by each
     updates: Tensor  # [B, N] int32: how often each token changed
@@ -93,6 +94,7 @@ class Solver(ABC):
             tokens=torch.where(fixed_BN, prompt_BN, noise_BN),
             fixed=fixed_BN,
             index=index_B,
+            free=int((~fixed_BN).sum(1).max()),
             seed=seed,
             step=0,
             updates=zeros_BN,
@@ -135,6 +137,7 @@ def moved(source: Source, state: State, tokens_BN: Tensor) -> State:
         tokens=tokens_BN,
         fixed=state.fixed,
         index=state.index,
+        free=state.free,
         seed=state.seed,
         step=state.step + 1,
         updates=state.updates + changed_BN.int(),

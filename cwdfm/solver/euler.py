@@ -29,7 +29,7 @@ from cwdfm.solver.base import Info, Reveals, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.propose import check_step, propose
 from cwdfm.source import Source
-from cwdfm.weight import Weight
+from cwdfm.weight import Sum, Weight
 
 CROWDED = 5.0  # jumps of a sequence to be expected, from where on hardly any has none
 
@@ -95,13 +95,13 @@ class Euler(Solver):
         if self.weight is None or (known_BN is not None and not self.weight.needs_logits):
             # The jumps first, then the model, where they are.
             jump_BN, back_BN = self._jumps(state, movable_BN, forward_hazard, backward_BN)
-            expected = left * -expm1(-forward_hazard) * x_BN.shape[1]
+            expected = left * -expm1(-forward_hazard) * state.free
             rows = Rows.of(jump_BN & movable_BN, crowded=expected >= CROWDED)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
             jump_BN = proposal_BN != x_BN
         else:
             # The weight reads logits, or needs proposals to tell what is revealed: the model first.
-            rows = Rows.of(movable_BN, crowded=left * x_BN.shape[1] >= CROWDED)
+            rows = Rows.of(movable_BN, crowded=left * state.free >= CROWDED)
             scores = (self.weight,) if self.weight.needs_logits else ()
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
@@ -137,7 +137,8 @@ class Euler(Solver):
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 
-        repeat(step, len(hazards) - ends, reveal_BN.device)
+        known = self.weight is None or _ours(self.weight)
+        repeat(step, len(hazards) - ends, reveal_BN.device, known=known)
         last = len(hazards) - 1
         return Reveals(reveal_BN.masked_fill(movable_BN, last) if ends else reveal_BN, self)
 
@@ -182,6 +183,12 @@ class Euler(Solver):
             return forward, 0.0
         forward *= 1 + self.corrector.strength(t)
         return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
+
+
+def _ours(weight: Weight) -> bool:
+    """Whether a weight is one of the library's, which do not wait for the device."""
+    parts = weight.terms if isinstance(weight, Sum) else (weight,)
+    return all(type(part).__module__.startswith("cwdfm.") for part in parts)
 
 
 def _race(

@@ -49,6 +49,8 @@ def propose(
         )
         found_K = [_summary_score(score, drawn) for score in scores]
         return rows.replace(state.tokens, drawn.tokens), [rows.put(x_K) for x_K in found_K]
+    if not len(rows):
+        return state.tokens, [rows.put(u_K) for _ in scores]
     token_K = torch.empty_like(rows.place)
     score_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
     first = 0

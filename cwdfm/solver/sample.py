@@ -149,6 +149,7 @@ def _visit(
 
     plan = Plan.of(reveals.step, times)
     tokens_BN = visit(model, source, reveals.drawing, state, plan, say)
+    say(1.0)  # also where there was nothing to do
     moved_BN = reveals.step >= 0
     return Samples(
         tokens=tokens_BN,

@@ -1,0 +1,84 @@
+"""Logits in doubt: refused by whoever asked for them, later where that may be, never forgotten."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cwdfm import told
+from cwdfm.errors import InputError
+from cwdfm.told import doubt, doubting
+
+GOOD, BAD = torch.zeros(3, dtype=torch.bool), torch.tensor([False, True, False])
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a GPU: nothing is there before it is waited for."""
+
+    class Late(told.Told):
+        def __init__(self, x: Tensor) -> None:
+            super().__init__(x)
+            self.waited = False
+
+        @property
+        def arrived(self) -> bool:
+            return self.waited
+
+        @property
+        def value(self) -> Tensor:
+            self.waited = True
+            return super().value
+
+    monkeypatch.setattr(told, "Told", Late)
+
+
+def test_what_is_there_is_refused_at_once() -> None:
+    with doubting(), pytest.raises(InputError, match="in 1 of 3 rows"):
+        doubt(BAD)
+
+
+@pytest.mark.usefixtures("late")
+def test_by_itself_it_waits() -> None:
+    doubt(GOOD)
+    with pytest.raises(InputError, match="in 1 of 3 rows"):
+        doubt(BAD)
+    doubt(GOOD)  # and nothing is left over
+
+
+def ask(*bad: Tensor, then: type[Exception] | None = None) -> int:
+    """Draw where logits may be in doubt; how often it went on."""
+    went = 0
+    with doubting():
+        for rows in bad:
+            doubt(rows)
+            went += 1
+        if then is not None:
+            raise then
+    return went
+
+
+@pytest.mark.usefixtures("late")
+def test_later_where_that_may_be() -> None:
+    assert ask(GOOD, GOOD) == 2
+    with pytest.raises(InputError, match="in 1 of 3 rows"):
+        ask(BAD, GOOD)
+    doubt(GOOD)  # and nothing is left over
+
+
+@pytest.mark.usefixtures("late")
+def test_an_error_is_not_hidden_by_a_doubt() -> None:
+    with pytest.raises(ZeroDivisionError):
+        ask(BAD, then=ZeroDivisionError)
+    doubt(GOOD)
+
+
+@pytest.mark.usefixtures("late")
+def test_what_fails_within_does_not_settle_what_is_around() -> None:
+    def around() -> None:
+        with doubting():
+            doubt(BAD)
+            with pytest.raises(ZeroDivisionError):
+                ask(GOOD, then=ZeroDivisionError)
+
+    with pytest.raises(InputError, match="in 1 of 3 rows"):
+        around()
