@@ -81,7 +81,8 @@ def draw(models: list[str], work: Path, n: int, budget: float) -> None:
         trained = cwdfm.load(name, device)
         trained.model.record_trunk()
         for setting in settings():
-            path = work / f"{Path(name).name}-{'-'.join(map(str, asdict(setting).values()))}.json"
+            what = "-".join(map(str, asdict(setting).values()))
+            path = work / f"{trained.fingerprint()[:8]}-{n}-{SEED}-{what}.json"
             if path.exists():
                 continue
             if time.perf_counter() - start > budget:
@@ -93,7 +94,10 @@ def draw(models: list[str], work: Path, n: int, budget: float) -> None:
                 out = generate(trained, solver, n=n, steps=setting.steps, seed=SEED)
             texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
             found = {
-                "model": Path(name).name,
+                "model": name,
+                "weights": trained.fingerprint(),
+                "samples": n,
+                "seed": SEED,
                 "setting": asdict(setting),
                 "seconds": time.perf_counter() - begun,
                 "texts": texts,
@@ -114,7 +118,7 @@ def score(work: Path, out: Path) -> None:
     for row in rows:
         what = " ".join(str(value) for value in row["setting"].values())
         print(f"{row['model']:20} {what:34} {row['valid']:7.1f} {row['novel']:7.1f}")
-    write_json(out, provenance() | {"config": {"samples": SAMPLES, "seed": SEED}, "rows": rows})
+    write_json(out, provenance() | {"config": {}, "rows": rows})
 
 
 def main() -> None:

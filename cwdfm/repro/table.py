@@ -18,7 +18,9 @@ class Value:
         """The number, and behind it the spread where there is one."""
         if self.value is None:
             return ""
-        number = f"{self.value:,.{self.digits}f}"
+        # A count is a count; means of several have digits.
+        whole = self.spread is None and self.digits == 1 and float(self.value).is_integer()
+        number = f"{self.value:,.{0 if whole else self.digits}f}"
         return number if self.spread is None else f"{number}{between}{self.spread:.{self.digits}f}"
 
 
