@@ -70,4 +70,4 @@ class Cell:
         if bound is not None:
             value = Value(bound["result"]["perplexity"], bound["result"]["perplexity_error"], 2)
         took = [store.result(job) for job in (self.train(), self.sample())]
-        return value, *(Value(None if r is None else r["seconds"], None, 0) for r in took)
+        return value, *(Value(None if r is None else r["seconds"], None, 1) for r in took)
