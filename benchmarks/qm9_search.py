@@ -72,7 +72,7 @@ def settings() -> Iterator[Setting]:
     yield from dict.fromkeys([*single, *mixed])
 
 
-def draw(models: list[str], work: Path, n: int, budget: float) -> None:
+def draw(models: list[str], work: Path, n: int, most: int, budget: float) -> None:
     """Samples of every model and setting that is not there yet, until the time is up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     half = device.type == "cuda"
@@ -80,7 +80,7 @@ def draw(models: list[str], work: Path, n: int, budget: float) -> None:
     for name in models:
         trained = cwdfm.load(name, device)
         trained.model.record_trunk()
-        for setting in settings():
+        for setting in (setting for setting in settings() if setting.steps <= most):
             what = "-".join(map(str, asdict(setting).values()))
             path = work / f"{trained.fingerprint()[:8]}-{n}-{SEED}-{what}.json"
             if path.exists():
@@ -128,6 +128,7 @@ def main() -> None:
     sample.add_argument("--models", nargs="+", required=True)
     sample.add_argument("--work", type=Path, required=True)
     sample.add_argument("--n", type=int, default=SAMPLES)
+    sample.add_argument("--most", type=int, default=1024, help="leave out settings of more steps")
     sample.add_argument("--budget", type=float, default=600.0, help="seconds")
     scoring = verbs.add_parser("score")
     scoring.add_argument("--work", type=Path, required=True)
@@ -135,7 +136,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.verb == "sample":
         options.work.mkdir(parents=True, exist_ok=True)
-        draw(options.models, options.work, options.n, options.budget)
+        draw(options.models, options.work, options.n, options.most, options.budget)
     else:
         score(options.work, options.out)
 
