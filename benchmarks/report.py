@@ -162,6 +162,35 @@ def qm9_limits(result: Result) -> str:
     )
 
 
+def qm9_search(result: Result) -> str:
+    """The paper's rule against counted jumps, at the settings that both were tried with."""
+    plain = {"radius": 1, "scale": 4.0, "corrector": 0.0, "temperature": 1.0}
+    cells: dict[tuple[str, str], dict[int, str]] = {}
+    for row in result["rows"]:
+        setting = row["setting"]
+        if any(setting[name] != value for name, value in plain.items()):
+            continue
+        beta = f", beta {setting['beta']:g}" if setting["solver"].startswith("entropy") else ""
+        key = (row["model"], setting["solver"] + beta)
+        cells.setdefault(key, {})[setting["steps"]] = f"{row['valid']:.0f} / {row['novel']:.0f}"
+    steps = sorted({step for found in cells.values() for step in found})
+    rows = [
+        [f"{model}: {solver}", *(found.get(step, "") for step in steps)]
+        for (model, solver), found in sorted(cells.items())
+    ]
+    samples = sorted({row["samples"] for row in result["rows"]})
+    return (
+        "## Counted jumps\n\n"
+        f"Valid / novel of {' or '.join(f'{n:,}' for n in samples)}, one seed, against the number "
+        "of steps: context weights by the paper's rule, by which fewer tokens move than without a "
+        "weight, and counted, by which as many do. Counts scatter by about 15.\n\n"
+        + table(["model: solver", *map(str, steps)], rows)
+        + "\n\nDrawn by `python -m benchmarks.qm9_search sample`, revision "
+        + ", ".join(f"`{r}`" for r in sorted({row["revision"] for row in result["rows"]}))
+        + f"; scored by {origin(result)}"
+    )
+
+
 def finetune(result: Result) -> str:
     rows = [
         [
@@ -289,6 +318,7 @@ def prepare(result: Result) -> str:
 SECTIONS = {
     "qm9_small": qm9_small,
     "qm9_limits": qm9_limits,
+    "qm9_search": qm9_search,
     "finetune": finetune,
     "text_small_mask": text_small,
     "text_small_uniform": text_small,
