@@ -5,6 +5,7 @@ times slower at 16 x 16 matrices. The processes that tests start hear it as well
 """
 
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -29,6 +30,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             return file if file.endswith(ONE_WORKER) else nodeid
 
     return Scheduling(config, log)
+
+
+@pytest.fixture(autouse=True)
+def forgetful_compiler() -> None:
+    """What other tests compiled does not count towards the few versions kept of a function.
+
+    Where nothing has imported the compiler, there is nothing to forget.
+    """
+    compiler = sys.modules.get("torch._dynamo")
+    if compiler is not None:
+        compiler.reset()
 
 
 @pytest.fixture
