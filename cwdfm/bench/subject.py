@@ -46,12 +46,13 @@ def shake(model: nn.Module) -> None:
 
 def make_run(settings: Settings, recipe: Recipe, vocab: int, **changes: Any) -> Run:
     """A training run of a recipe with some changes on random tokens, ready to step."""
-    changes |= {"model": settings.shapes.model, "compile": False}
+    by_block = settings.compiled and not settings.whole
+    changes |= {"model": settings.shapes.model, "compile": by_block}
     recipe = replace(recipe, **changes)
     run = Run(recipe, random_data(vocab, recipe), Path("nowhere"), settings.device)
     shake(run.model)
-    if settings.compiled:
-        run.model.compile_trunk(by_block=not settings.whole)
+    if settings.compiled and settings.whole:
+        run.model.compile_trunk(by_block=False)
     return run
 
 

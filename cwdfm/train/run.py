@@ -25,6 +25,7 @@ from cwdfm.times import stratified_times
 from cwdfm.train.ahead import Ahead
 from cwdfm.train.batch import Rows, mix
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
+from cwdfm.train.graphed import Graphed
 from cwdfm.train.methods import Task
 from cwdfm.train.optimise import Average, learning_rate, make_optimiser
 from cwdfm.train.parallel import keeping_gradients, like, own, spread, whole
@@ -64,6 +65,10 @@ class Run:
         self._forward = spread(self.model, recipe.parallel, device)
         if recipe.compile:
             self.model.compile_trunk(by_block=True)  # ready in seconds
+        self.graphed = self._graphable()
+        if self.graphed:
+            graphed = Graphed(self.model, self.model.trunk)
+            self.model.trunk = graphed  # type: ignore[assignment, method-assign]
         self.optimiser = make_optimiser(recipe, self.model)
         self.average = Average(self.model, recipe.ema)
         self._ahead: Ahead[tuple[Objective, int, int], Lesson]
@@ -71,6 +76,11 @@ class Run:
         self.step = 0
         self.losses: list[Tensor] = []  # of the steps since the last record
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
+
+    def _graphable(self) -> bool:
+        """Whether the trunk's passes are recorded: one process, and attention without a plan."""
+        alone = world() == 1 and self.device.type == "cuda"
+        return alone and self.recipe.compile and self.task.model.attention != "block"
 
     def fixed(self, x_1: Tensor) -> Tensor:
         """Which tokens are given: the first, if the recipe says so."""
@@ -100,6 +110,10 @@ class Run:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(recipe, self.step)
         self._forward.train()
+        if self.graphed:
+            for parameter in self.model.parameters():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         losses = []
         numbers = [(self.step, number) for number in range(recipe.accumulation)]
         following = [*numbers[1:], (self.step + 1, 0)]
@@ -116,7 +130,7 @@ class Run:
                 self._ahead.start((self.objective, *after))
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad(set_to_none=not self.graphed)
         self.average.update(self.model, self.step)
         self.step += 1
         return mean_over_all(torch.stack(losses).mean())

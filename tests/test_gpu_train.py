@@ -1,0 +1,97 @@
+"""On a CUDA device: training with recorded passes is training without them.
+
+Run there with `pytest -m gpu tests/test_gpu_train.py`.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from cwdfm.bench.subject import random_data
+from cwdfm.train.graphed import AFTER, Graphed
+from cwdfm.train.recipe import Recipe
+from cwdfm.train.recipes import RECIPES
+from cwdfm.train.run import Run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or find_spec("triton") is None,
+        reason="no CUDA device, or no Triton",
+    ),
+]
+STEPS = AFTER + 4
+
+
+def recipe_of(**changes: object) -> Recipe:
+    """A small run on molecules' lengths; the passes are compiled, as they are where it matters."""
+    settings: dict[str, object] = {
+        "model": "debug",
+        "batch_size": 32,
+        "length": 16,
+        "steps": 50,
+        "warmup": 2,
+        "compile": True,
+        "precision": "bfloat16",
+    }
+    return Recipe(**(vars(RECIPES["qm9-small"]()) | settings | changes))  # type: ignore[arg-type]
+
+
+def trained(
+    recipe: Recipe, graphed: bool, steps: int = STEPS
+) -> tuple[list[float], list[torch.Tensor], Run]:
+    torch.compiler.reset()
+    run = Run(recipe, random_data(40, recipe), Path("nowhere"), torch.device("cuda"))
+    assert isinstance(run.model.trunk, Graphed)
+    if not graphed:
+        run.model.trunk = run.model.trunk.trunk
+        run.graphed = False
+    losses = [float(run.train_step()) for _ in range(steps)]
+    return losses, [p.detach().clone() for p in run.model.parameters()], run
+
+
+CASES = [
+    {},
+    {"accumulation": 2},
+    {"dropout": 0.1},
+    {"source": "mask", "masked_only": True},
+    {"method": "ar"},
+    {"precision": "float32"},
+]
+
+
+@pytest.mark.parametrize("changes", CASES, ids=str)
+def test_recorded_passes_train_alike(changes: dict[str, object]) -> None:
+    recipe = recipe_of(**changes)
+    losses, weights, _ = trained(recipe, graphed=False)
+    again, others, run = trained(recipe, graphed=True)
+    trunk = run.model.trunk
+    assert isinstance(trunk, Graphed)
+    assert trunk.replayed is not None
+    assert again == pytest.approx(losses, rel=1e-5)
+    for mine, other in zip(others, weights, strict=True):
+        assert float((mine - other).norm()) <= 1e-4 * float(other.norm()) + 1e-7
+    assert losses[0] != losses[-1]
+
+
+def test_other_shapes_and_evaluation_are_not_replayed() -> None:
+    _, _, run = trained(recipe_of(), graphed=True)
+    trunk = run.model.trunk
+    assert isinstance(trunk, Graphed)
+    x = torch.randint(40, (5, 16), device="cuda")
+    t = torch.rand(5, device="cuda")
+    assert trunk(x, t).shape[:2] == (5, 16)
+    run.model.eval()
+    x, t = torch.randint(40, (32, 16), device="cuda"), torch.rand(32, device="cuda")
+    with torch.no_grad():
+        assert torch.equal(trunk(x, t), trunk.trunk(x, t))
+
+
+def test_dropout_differs_from_step_to_step() -> None:
+    """And is what the step's seed says, recorded or not."""
+    recipe = recipe_of(dropout=0.5, learning_rate=1e-12, warmup=0)
+    losses, _, _ = trained(recipe, graphed=True, steps=AFTER + 6)
+    assert len({round(loss, 6) for loss in losses[AFTER:]}) == 6
