@@ -37,17 +37,19 @@ def recipe_of(**changes: object) -> Recipe:
         "compile": True,
         "precision": "bfloat16",
     }
-    return Recipe(**(vars(RECIPES["qm9-small"]()) | settings | changes))  # type: ignore[arg-type]
+    return Recipe(**(vars(RECIPES["qm9-small"]()) | settings | changes))
 
 
-def trained(
-    recipe: Recipe, graphed: bool, steps: int = STEPS
-) -> tuple[list[float], list[torch.Tensor], Run]:
+Trained = tuple[list[float], list[torch.Tensor], Run]
+
+
+def trained(recipe: Recipe, graphed: bool, steps: int = STEPS) -> Trained:
+    """Losses, weights, and the run."""
     torch.compiler.reset()
     run = Run(recipe, random_data(40, recipe), Path("nowhere"), torch.device("cuda"))
     assert isinstance(run.model.trunk, Graphed)
     if not graphed:
-        run.model.trunk = run.model.trunk.trunk
+        run.model.trunk = run.model.trunk.trunk  # type: ignore[method-assign]
         run.graphed = False
     losses = [float(run.train_step()) for _ in range(steps)]
     return losses, [p.detach().clone() for p in run.model.parameters()], run
