@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import cwdfm
 from cwdfm import categorical, kernel
 from cwdfm.categorical import sample_categorical
+from cwdfm.kernel.cast import CASTS
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_draw import BLOCK, Draw, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
@@ -34,6 +36,7 @@ pytestmark = [
     ),
 ]
 SCHEDULE = cwdfm.Polynomial(2.0)
+BELOW_ONE = 1 - 2.0**-53
 
 
 def head(width: int, num_tokens: int, dtype: torch.dtype, scale: float = 2.0) -> nn.Linear:
@@ -132,6 +135,143 @@ def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.d
         readout.bias[400] = bad
         with pytest.raises(cwdfm.InputError, match="in 3000 of 3000 rows"):
             head_draw(hidden, readout, u, 600)
+
+
+def drawn(logits_V: Tensor, u_K: Tensor, dtype: torch.dtype, temperature: float = 1.0) -> Draw:
+    """Draws from one row of logits, which may be anything: they are the bias of a head that
+    multiplies zeros. Another id, the mask, follows them and would be drawn if it were looked at.
+    """
+    vocab = len(logits_V)
+    readout = head(64, vocab + 1, dtype).requires_grad_(False)
+    readout.weight.zero_()
+    bias = torch.cat([logits_V.cuda().float(), torch.full((1,), 1e30, device="cuda")])
+    readout.bias = nn.Parameter(bias, requires_grad=False)
+    rows = torch.zeros(len(u_K), 64, dtype=dtype, device="cuda")
+    return head_draw(rows, readout, u_K.cuda(), vocab, temperature=temperature, scores=True)
+
+
+def float64(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("vocab", [1, 33, BLOCK, 5 * BLOCK - 3, 50257])
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
+def test_tokens_have_their_exact_intervals(
+    vocab: int, temperature: float, dtype: torch.dtype
+) -> None:
+    """u just inside either end of a token's interval of the exact cumulative masses gives it."""
+    logits = torch.randn(vocab, generator=torch.manual_seed(vocab))
+    ends = {0, 1, BLOCK - 1, BLOCK, 4 * BLOCK, 99 * BLOCK - 1, 196 * BLOCK, vocab - 1}
+    tokens = sorted(token for token in ends if token < vocab)
+    logits[tokens] = 4.0
+    p = (logits.double() / temperature).softmax(0)
+    above = p.cumsum(0)
+    slack = 2e-6 * above[tokens]
+    low, high = (above - p)[tokens] + slack, above[tokens] - slack
+    assert bool((low < high).all()), "the tokens are too rare for this test"
+    for u in (low, high):
+        assert drawn(logits, u, dtype, temperature).tokens.tolist() == tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_ends_of_the_unit_interval_stay_in_the_support(dtype: torch.dtype) -> None:
+    """Nine tenths of the tokens, whole blocks, and the last ones are impossible."""
+    for seed in range(20):
+        g = torch.manual_seed(seed)
+        logits = torch.randn(50257, generator=g) * 8
+        gone = torch.rand(50257, generator=g) < 0.9
+        gone[: 3 * BLOCK + seed] = gone[-50257 // 3 :] = True
+        logits[gone] = -torch.inf
+        possible = (~gone).nonzero()[:, 0]
+        logits[possible[[0, -1]]] = 25.0
+        u = torch.rand(300, generator=g, dtype=torch.float64)
+        u[:2] = float64(0.0, BELOW_ONE)
+        tokens = drawn(logits, u, dtype).tokens.cpu()
+        assert not bool(gone[tokens].any())
+        assert tokens[:2].tolist() == possible[[0, -1]].tolist()
+
+
+def test_rare_tokens_and_rare_blocks_are_drawn() -> None:
+    """Of probability 1e-12 beside a likely one, and alone in a block; a block of exp(-200)."""
+    logits = torch.full((50257,), -torch.inf)
+    places = [100 * BLOCK + 5, 100 * BLOCK + 7, 150 * BLOCK]
+    logits[places] = float64(1.0, 1e-12, 1e-12).log().float()
+    below_one = float64(2.1e-12, 1.9e-12, 1.1e-12, 0.9e-12, 0.1e-12)
+    found = drawn(logits, 1 - below_one, torch.bfloat16).tokens.tolist()
+    assert found == [places[k] for k in (0, 1, 1, 2, 2)]
+    logits[4] = -200.0
+    found = drawn(logits, float64(0.0, 1e-90, 1e-80), torch.bfloat16).tokens.tolist()
+    assert found == [4, 4, places[0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows", [1, 2000, 4100])
+def test_entropy_and_confidence_are_those_in_float64(rows: int, dtype: torch.dtype) -> None:
+    readout = head(768, 50258, dtype)
+    readout.bias[: 2 * BLOCK + 3] = -torch.inf
+    hidden, u = rows_of(rows, 768, dtype)
+    found = head_draw(hidden, readout, u, 50257, temperature=0.7, scores=True)
+    logits = hidden.double() @ readout.weight.double().T + readout.bias.double()
+    log_p = logits[:, :50257].log_softmax(-1)
+    entropy = -(log_p.exp() * log_p.clamp(min=-1e9)).sum(-1)
+    torch.testing.assert_close(found.entropy, entropy, atol=0, rtol=1e-5)
+    torch.testing.assert_close(found.confidence, log_p.amax(-1).exp(), atol=0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows", [30, 3000])
+def test_bad_rows_leave_the_others_alone(rows: int, dtype: torch.dtype) -> None:
+    """NaN, +inf and nothing but -inf, among others; before anybody knows of it."""
+    readout = head(768, 50258, dtype)
+    readout.weight[:, 3].fill_(1.0)
+    hidden, u = rows_of(rows, 768, dtype)
+    expected = settled(head_draw(hidden, readout, u, 50257)).tokens
+    hidden[1, 5], hidden[4, 3], hidden[6, 3] = torch.nan, torch.inf, -torch.inf
+    tokens = head_draw(hidden, readout, u, 50257, scores=True).tokens
+    with pytest.raises(cwdfm.InputError, match=f"in 3 of {rows} rows"):
+        DOUBTS.settle()
+    good = torch.ones(rows, dtype=torch.bool)
+    good[[1, 4, 6]] = False
+    assert torch.equal(tokens[good], expected[good])
+    assert 0 <= int(tokens.min()) <= int(tokens.max()) < 50257
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows", [1, 65, 3000])
+def test_rows_that_crowd_into_one_block(rows: int, dtype: torch.dtype) -> None:
+    """Nearly all of them, and the rest anywhere: many tiles of one block, and tiles of one row."""
+    readout = head(256, 50258, dtype)
+    readout.bias[77 * BLOCK : 78 * BLOCK] += 12.0
+    hidden, u = rows_of(rows, 256, dtype)
+    tokens = head_draw(hidden, readout, u, 50257).tokens
+    assert float((tokens // BLOCK == 77).double().mean()) > 0.9
+    plain = sample_categorical(exact_logits(hidden, readout, 50257).double(), u)
+    assert int((tokens != plain).sum()) <= -(-rows * 5 // 1000)
+
+
+def test_a_draw_is_few_launches() -> None:
+    """Besides four kernels: to clear counters, to count bad rows, and to tell the host."""
+    asked: list[str] = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            asked.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    readout = head(768, 50258, torch.float32)
+    hidden, u = rows_of(500, 768, torch.bfloat16)
+    with CASTS.kept(), torch.autocast("cuda", torch.bfloat16):
+        for _ in range(2):  # the first one casts the weight
+            asked.clear()
+            with Seen():  # type: ignore[no-untyped-call]
+                head_draw(hidden, readout, u, 50257, scores=True)
+    DOUBTS.settle()
+    on_the_host = ("empty", "empty_like", "detach", "_local_scalar_dense")
+    launched = [name for name in asked if name not in on_the_host]
+    assert sorted(launched) == ["copy_", "sum", "zeros"]
 
 
 @pytest.fixture

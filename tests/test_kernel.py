@@ -16,20 +16,23 @@ from torch import Tensor, nn
 
 import cwdfm
 from cwdfm import kernel
-from cwdfm.categorical import sample_categorical
+from cwdfm.categorical import first_above, sample_categorical
 from cwdfm.kernel import head_rows
+from cwdfm.kernel.cast import CASTS, Casts
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
-from cwdfm.kernel.head_draw import BLOCK, _summary, _tiles, head_draw
+from cwdfm.kernel.head_draw import BLOCK, Draw, blocks_of, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.reveal import reveal
 from cwdfm.model.dit import DiT, DiTConfig
-from cwdfm.model.predict import fusible_rows
+from cwdfm.model.predict import evaluating, fusible_rows
 from cwdfm.model.rows import Rows
 from cwdfm.path import algorithm1
+from cwdfm.told import DOUBTS
 from cwdfm.weight.entropy import prediction_entropy
 from tests.stats import assert_differs, assert_follows
 
 SCHEDULE = cwdfm.Polynomial(2.0)
+BELOW_ONE = 1 - 2.0**-53
 SOURCES = [cwdfm.MaskSource(11), cwdfm.UniformSource(11)]
 WEIGHT = cwdfm.Neighbor(2, 0.7)
 LOSSES = [
@@ -267,38 +270,6 @@ def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "blocks", "size"), [(1, 1, 4), (37, 5, 4), (9, 40, 4), (64, 3, 8)]
-)
-def test_tiles_cover_every_row_once(rows: int, blocks: int, size: int) -> None:
-    block_K = torch.randint(0, blocks, (rows,), generator=torch.manual_seed(0))
-    order, (block, first, end) = _tiles(block_K, blocks, size)
-    seen = []
-    for b, f, e in zip(block.tolist(), first.tolist(), end.tolist(), strict=True):
-        if b == blocks:
-            continue  # superfluous
-        places = order[f : min(f + size, e)]
-        assert len(places) > 0
-        assert bool((block_K[places] == b).all())
-        seen += places.tolist()
-    assert sorted(seen) == list(range(rows))
-
-
-def test_summary_of_blocks_is_that_of_the_whole() -> None:
-    logits_KCW = torch.randn(20, 4, 8, generator=torch.manual_seed(0), dtype=torch.float64) * 3
-    logits_KCW[:, 2] = -torch.inf  # a block of probability zero
-    logits_KCW[3, 1, 5] = -torch.inf
-    top_KC = logits_KCW.amax(-1)
-    gap_KCW = logits_KCW - top_KC.masked_fill(top_KC == -torch.inf, 0.0)[..., None]
-    total_KC = gap_KCW.exp().sum(-1)
-    slope_KC = (gap_KCW.exp() * gap_KCW.masked_fill(gap_KCW == -torch.inf, 0)).sum(-1)
-    gap_KC = top_KC - top_KC.amax(-1, keepdim=True)
-    entropy, confidence = _summary(gap_KC.T, total_KC.T, slope_KC.T)
-    logits_KV = logits_KCW.flatten(1)
-    torch.testing.assert_close(entropy, prediction_entropy(logits_KV))
-    torch.testing.assert_close(confidence, logits_KV.softmax(-1).amax(-1))
-
-
-@pytest.mark.parametrize(
     "weight",
     [
         cwdfm.Entropy(2.0),
@@ -370,8 +341,8 @@ def test_fused_draws_are_the_plain_ones(
 
 @interpreted
 def test_fused_law_is_exact() -> None:
-    """A hidden vector, 5,000 draws over three blocks; false-alarm rate 1e-6, with a control."""
-    vocab, n = 2 * BLOCK + 20, 5_000
+    """A hidden vector, 800 draws over three blocks; false-alarm rate 1e-6, with a control."""
+    vocab, n = 2 * BLOCK + 20, 800
     readout = head(16, vocab)
     hidden = torch.randn(1, 16, generator=torch.manual_seed(3)).expand(n, 16)
     u = torch.rand(n, generator=torch.manual_seed(4), dtype=torch.float64)
@@ -379,8 +350,163 @@ def test_fused_law_is_exact() -> None:
     counts = np.bincount(tokens.numpy(), minlength=vocab)
     law = readout(hidden[0]).double().softmax(-1).numpy()
     assert_follows(counts, law / law.sum())
-    flat = law**0.8
+    flat = law**0.5
     assert_differs(counts, flat / flat.sum())
+
+
+def drawn(logits_V: Tensor, u_K: Tensor, temperature: float = 1.0) -> Draw:
+    """Draws from one row of logits, which may be anything: they are the bias of a head that
+    multiplies zeros. Another id, the mask, follows them and would be drawn if it were looked at.
+    """
+    vocab = len(logits_V)
+    readout = head(1, vocab + 1)
+    readout.weight.zero_()
+    readout.bias.copy_(torch.cat([logits_V, torch.full((1,), 1e30)]))
+    rows = torch.zeros(len(u_K), 1)
+    return head_draw(rows, readout, u_K, vocab, temperature=temperature, scores=True)
+
+
+def float64(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# One block, with room and full; two, five (no power of two) and nine of them.
+@interpreted
+@pytest.mark.parametrize("vocab", [1, 33, BLOCK, BLOCK + 1, 5 * BLOCK - 3, 8 * BLOCK + 9])
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
+def test_fused_tokens_have_their_exact_intervals(vocab: int, temperature: float) -> None:
+    """u just inside either end of a token's interval of the exact cumulative masses gives it."""
+    logits = torch.randn(vocab, generator=torch.manual_seed(vocab)) * 1.5
+    ends = {0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 1, 4 * BLOCK, 8 * BLOCK - 1, vocab - 1}
+    tokens = sorted(token for token in ends if token < vocab)
+    logits[tokens] = logits[tokens].abs()
+    p = (logits.double() / temperature).softmax(0)
+    above = p.cumsum(0)
+    slack = 2e-6 * above[tokens]
+    low, high = (above - p)[tokens] + slack, above[tokens] - slack
+    assert bool((low < high).all()), "the tokens are too rare for this test"
+    for u in (low, high):
+        assert drawn(logits, u, temperature).tokens.tolist() == tokens
+
+
+@interpreted
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_fused_draws_stay_in_the_support(temperature: float) -> None:
+    """Blocks and tokens of probability zero in front, between and behind; ends of [0, 1)."""
+    logits = torch.full((5 * BLOCK - 1,), -torch.inf)
+    first, second, last = possible = [BLOCK + 7, BLOCK + 9, 3 * BLOCK + 1]
+    logits[possible] = torch.tensor([-40.0, 0.3, -30.0]) * temperature
+    u = float64(0.0, 1e-300, 0.5, BELOW_ONE)
+    found = drawn(logits, u, temperature)
+    assert found.tokens.tolist() == [first, first, second, last]
+    assert found.entropy is not None
+    assert found.confidence is not None
+    exact = prediction_entropy(logits.double())
+    torch.testing.assert_close(found.entropy, exact.expand(4), atol=1e-12, rtol=1e-5)
+    assert bool((found.confidence <= 1).all())
+
+
+@interpreted
+@pytest.mark.parametrize("vocab", [BLOCK - 8, 3 * BLOCK])
+def test_the_end_of_the_unit_interval_is_the_last_fused_token(vocab: int) -> None:
+    """However the masses round: sums taken in another order may end below u * total."""
+    for seed in range(6):
+        logits = torch.randn(vocab, generator=torch.manual_seed(seed)) * 8
+        logits[-1] = 20.0
+        found = drawn(logits, float64(BELOW_ONE, 0.0)).tokens.tolist()
+        assert found == [vocab - 1, int((logits > -80).long().argmax())]
+
+
+@interpreted
+def test_a_boundary_belongs_to_the_fused_token_behind_it() -> None:
+    """Four equal masses, two in a block, impossible tokens between: all sums are exact."""
+    places = [1, 3, BLOCK, BLOCK + 5]
+    logits = torch.full((2 * BLOCK,), -torch.inf)
+    logits[places] = 7.0
+    assert drawn(logits, float64(0.0, 0.25, 0.5, 0.75)).tokens.tolist() == places
+
+
+@interpreted
+def test_rare_tokens_and_rare_blocks_are_drawn() -> None:
+    """Of probability 1e-12 beside a likely one, and alone in a block; a block of exp(-200)."""
+    logits = torch.full((3 * BLOCK,), -torch.inf)
+    logits[[BLOCK + 5, BLOCK + 7, 2 * BLOCK + 2]] = float64(1.0, 1e-12, 1e-12).log().float()
+    below_one = float64(2.1e-12, 1.9e-12, 1.1e-12, 0.9e-12, 0.1e-12)
+    found = drawn(logits, 1 - below_one).tokens - BLOCK
+    assert found.tolist() == [5, 7, 7, BLOCK + 2, BLOCK + 2]
+    logits[4] = -200.0
+    assert drawn(logits, float64(0.0, 1e-90, 1e-80)).tokens.tolist() == [4, 4, BLOCK + 5]
+
+
+@interpreted
+def test_extreme_temperatures_of_fused_draws() -> None:
+    logits = torch.linspace(-5, 5, 300)
+    logits[17] = 5.1
+    u = float64(0.0, 0.5, BELOW_ONE)
+    with np.errstate(over="ignore"):
+        assert drawn(logits, u, 1e-6).tokens.tolist() == [17] * 3
+    assert drawn(logits, u, 1e6).tokens.tolist() == [0, 150, 299]
+
+
+@interpreted
+@pytest.mark.parametrize(("rows", "blocks"), [(1, 1), (5, 2), (3, 197), (40, 3), (2, 300)])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_blocks_are_looked_up_and_their_rows_listed(
+    rows: int, blocks: int, temperature: float
+) -> None:
+    """Random blocks against the plain lookup in float64; each row is listed once, in its block."""
+    g = torch.manual_seed(blocks)
+    top = torch.randn(blocks, rows, generator=g) * 4
+    top[torch.rand(blocks, rows, generator=g) < 0.3] = -torch.inf
+    top[blocks // 2] = 0.0
+    mass = torch.where(top == -torch.inf, 0.0, 1 + torch.rand(blocks, rows, generator=g) * 50)
+    u = torch.rand(rows, generator=g, dtype=torch.float64)
+    falls = blocks_of(top, mass, None, None, u, temperature)
+    exact = mass.double() * ((top - top.amax(0)).double() / temperature).exp()
+    block, share = first_above(exact.T.contiguous(), u)
+    assert torch.equal(falls.first, block * BLOCK)
+    torch.testing.assert_close(falls.share, share, atol=1e-4, rtol=1e-5)
+    assert not bool(falls.bad.any())
+    assert falls.entropy is None
+    assert torch.equal(falls.counts.long(), torch.bincount(block, minlength=blocks))
+    for c, count in enumerate(falls.counts.tolist()):
+        listed = falls.members[c, :count].sort().values.tolist()
+        assert listed == (block == c).nonzero()[:, 0].tolist()
+
+
+@interpreted
+def test_summary_of_blocks_is_that_of_the_whole() -> None:
+    """In float64 from blocks in float32; at temperature 1, whatever the draws' own."""
+    logits_KCW = torch.randn(6, 5, 8, generator=torch.manual_seed(0)) * 3
+    logits_KCW[:, 2] = -torch.inf  # a block of probability zero
+    logits_KCW[3, 1, 5] = -torch.inf
+    logits_KCW[4] -= 1e4
+    logits_KCW[5, 0, 0] = 60.0  # a distribution that is nearly certain
+    logits_KCW = logits_KCW.double()
+    top_KC = logits_KCW.amax(-1)
+    gap_KCW = logits_KCW - top_KC.masked_fill(top_KC == -torch.inf, 0.0)[..., None]
+    total_KC = gap_KCW.exp().sum(-1)
+    slope_KC = (gap_KCW.exp() * gap_KCW.masked_fill(gap_KCW == -torch.inf, 0)).sum(-1)
+    mass_KC = (gap_KCW / 0.7).exp().sum(-1)
+    found = [x.T.float().contiguous() for x in (top_KC, mass_KC, total_KC, slope_KC)]
+    top, mass, total, slope = found
+    u = torch.full((6,), 0.5, dtype=torch.float64)
+    falls = blocks_of(top, mass, total, slope, u, 0.7)
+    logits_KV = logits_KCW.flatten(1)
+    assert falls.entropy is not None
+    assert falls.confidence is not None
+    torch.testing.assert_close(falls.entropy, prediction_entropy(logits_KV), atol=1e-12, rtol=1e-6)
+    torch.testing.assert_close(falls.confidence, logits_KV.softmax(-1).amax(-1), atol=0, rtol=1e-6)
+
+
+@interpreted
+def test_a_row_s_fused_token_does_not_depend_on_the_rows_around_it() -> None:
+    readout = head(20, 600)
+    hidden, u = torch.randn(40, 20), torch.rand(40, dtype=torch.float64)
+    together = head_draw(hidden, readout, u, 600).tokens
+    for part in (slice(0, 1), slice(7, 30), slice(0, 40, 3)):
+        alone = head_draw(hidden[part], readout, u[part], 600).tokens
+        assert torch.equal(alone, together[part])
 
 
 @interpreted
@@ -389,17 +515,69 @@ def test_fused_draws_refuse_no_numbers_and_accept_impossible_tokens() -> None:
     readout.bias[: BLOCK + 3] = -torch.inf  # a whole block and more
     u = torch.rand(40, generator=torch.manual_seed(0), dtype=torch.float64)
     hidden = torch.randn(40, 16)
-    drawn = head_draw(hidden, readout, u, 600, scores=True)
-    assert int(drawn.tokens.min()) >= BLOCK + 3
-    assert drawn.entropy is not None
-    assert bool(drawn.entropy.isfinite().all())
+    found = head_draw(hidden, readout, u, 600, scores=True)
+    assert int(found.tokens.min()) >= BLOCK + 3
+    assert found.entropy is not None
+    assert bool(found.entropy.isfinite().all())
     for bad in (torch.nan, torch.inf):
         readout.bias[400] = bad
         with np.errstate(all="ignore"), pytest.raises(cwdfm.InputError, match="in 40 of 40 rows"):
             head_draw(hidden, readout, u, 600)
     readout.bias.fill_(-torch.inf)
-    with pytest.raises(cwdfm.InputError, match="nothing but -inf"):
+    with np.errstate(all="ignore"), pytest.raises(cwdfm.InputError, match="nothing but -inf"):
         head_draw(hidden, readout, u, 600)
+
+
+@interpreted
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # by the interpreter's maximum
+@pytest.mark.parametrize("vocab", [100, 600])
+def test_bad_rows_leave_the_others_alone(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN, +inf and nothing but -inf, while nobody knows of it yet: their tokens are any tokens."""
+    doubted: list[Tensor] = []
+    monkeypatch.setattr(DOUBTS, "add", doubted.append)
+    readout = head(16, vocab + 1)
+    readout.weight[:, 3].fill_(1.0)
+    hidden, u = torch.randn(8, 16), torch.rand(8, dtype=torch.float64)
+    expected = head_draw(hidden, readout, u, vocab).tokens
+    hidden[1, 5], hidden[4, 3], hidden[6, 3] = torch.nan, torch.inf, -torch.inf
+    with np.errstate(all="ignore"):
+        tokens = head_draw(hidden, readout, u, vocab, scores=True).tokens
+    bad = torch.zeros(8, dtype=torch.bool)
+    bad[[1, 4, 6]] = True
+    assert torch.equal(doubted[1], bad)
+    assert torch.equal(tokens[~bad], expected[~bad])
+    assert int(tokens.min()) >= 0
+    assert int(tokens.max()) < vocab
+
+
+def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
+    """Unless they change, in place or to others; outside, they are cast each time."""
+    casts, model = Casts(), nn.Linear(4, 3)
+    weight, half = model.weight, torch.float16
+    assert casts.of(weight, torch.float32).data_ptr() == weight.data_ptr()
+    assert casts.of(weight, half) is not casts.of(weight, half)
+    with casts.kept():
+        first = casts.of(weight, half)
+        assert torch.equal(first, weight.half())
+        assert not first.requires_grad
+        assert casts.of(weight, half) is first
+        assert casts.of(weight, torch.bfloat16).dtype == torch.bfloat16
+        with casts.kept():
+            assert casts.of(weight, half) is first
+        assert casts.of(weight, half) is first
+        with torch.no_grad():
+            weight.add_(1.0)
+        assert torch.equal(casts.of(weight, half), weight.half())
+        weight.data = torch.zeros(3, 4)
+        assert torch.equal(casts.of(weight, half), weight.half())
+        other = nn.Parameter(torch.ones(3, 4))
+        assert torch.equal(casts.of(other, half), other.half())
+    weight.data.fill_(7.0)  # which no weight counts
+    with casts.kept():
+        assert torch.equal(casts.of(weight, half), weight.half())
+    with evaluating(model):
+        assert CASTS.of(weight, half) is CASTS.of(weight, half)
+    assert CASTS.of(weight, half) is not CASTS.of(weight, half)
 
 
 @interpreted

@@ -14,7 +14,6 @@ LAYERS: list[set[str]] = [
     {"config", "tensors", "chemistry", "distributed", "sample_file"},
     {"kernel"},
     {"random", "categorical"},
-    {"kernel.head_draw"},
     {"schedule", "source", "data"},
     {"times", "weight"},
     {"path", "model"},

@@ -2,10 +2,10 @@
 
 `head_draw` samples, `head_cross_entropy` and `head_log_prob` train, `reveal` is Algorithm 1's loop,
 `rotary` tells the network where tokens stand, `short_attention` mixes those of short sequences,
-`adaptive_norm` adds to the stream and normalises it; `triton_*` hold their Triton kernels and are
-only imported where they run. Whether they run is decided here. CWDFM_FUSED=off leaves Triton alone,
-CWDFM_FUSED=on uses it wherever it can run at all, its interpreter on a CPU included; the default,
-"auto", uses it where it is faster.
+`adaptive_norm` adds to the stream and normalises it, `cast` keeps weights as products read them;
+`triton_*` hold their Triton kernels and are only imported where they run. Whether they run is
+decided here. CWDFM_FUSED=off leaves Triton alone, CWDFM_FUSED=on uses it wherever it can run at
+all, its interpreter on a CPU included; the default, "auto", uses it where it is faster.
 """
 
 import os

@@ -3,19 +3,22 @@
 The law is `sample_categorical`'s: u * total is looked up among the cumulative masses in two levels,
 first among blocks of the vocabulary, then inside one, both in float64 with one counted uniform a
 draw. A first kernel computes all logits, in registers, and keeps of each block its maximum and its
-sum of exponentials. A second computes the logits of the one block that a row's draw fell into. So
-tokens are those of the plain path, up to the rounding of the logits.
+sum of exponentials. A second finds the block that each row's draw falls into, and lists the rows of
+each block. A third computes the logits of a block for the rows that fell into it, a fourth looks
+the token up. So tokens are those of the plain path, up to the rounding of the logits. The logits of
+a row do not depend on the rows beside it, nor on how many there are.
 
 Shapes: K rows, D width, V data tokens, C blocks of W = BLOCK tokens.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cwdfm.categorical import first_above
 from cwdfm.kernel import product_dtype
+from cwdfm.kernel.cast import CASTS
 from cwdfm.told import doubt
 
 BLOCK = 256
@@ -29,6 +32,18 @@ class Tile(NamedTuple):
     width: int
     warps: int
     stages: int
+
+
+class Falls(NamedTuple):
+    """Where draws fall among the blocks: see `draw_blocks`."""
+
+    counts: Tensor  # [C] int32: rows whose block it is
+    members: Tensor  # [C, K] int32: those rows, in any order
+    first: Tensor  # [K] int64: the first token of the row's block
+    share: Tensor  # [K] float64: how far into the block
+    bad: Tensor  # [K] bool: no distribution; such rows fall into the first block
+    entropy: Tensor | None  # [K] float64
+    confidence: Tensor | None  # [K] float64
 
 
 class Draw(NamedTuple):
@@ -49,7 +64,7 @@ def statistics_tile(rows: int, dtype: torch.dtype) -> Tile:
 
 
 def block_tile(dtype: torch.dtype) -> Tile:
-    """The second kernel's tile: rows that share a block are few."""
+    """The third kernel's tile: rows that share a block are few."""
     if dtype == torch.float32:
         return Tile(rows=16, width=16, warps=8, stages=2)
     return Tile(rows=64, width=64, warps=8, stages=3)
@@ -69,36 +84,14 @@ def head_draw(
     `u_K` are float64 uniforms in [0, 1), K > 0. With `scores` entropy and confidence come along.
     """
     dtype = product_dtype(hidden_KD)
-    head = (
-        hidden_KD.to(dtype).contiguous(),
-        readout.weight.to(dtype).contiguous(),
-        readout.bias,
-    )
-    top_CK, mass_CK, total_CK, slope_CK = statistics(*head, vocab, temperature, scores)
-    top_K = top_CK.amax(0)
-    # A NaN among the logits may not show in the maxima; it does in the sums. The host learns of it
-    # when it learns of it: to wait here would leave the GPU without work.
-    bad_K = mass_CK.isnan().any(0) | ~top_K.isfinite()
-    doubt(bad_K)
-    gap_CK = (top_CK - top_K).double()  # -inf for a block of probability zero
-    mass_CK = (mass_CK.double() * (gap_CK / temperature).exp()).masked_fill(bad_K, 1.0)
-    mass_KC = mass_CK.T.contiguous()
-    block_K, rest_K = first_above(mass_KC, u_K)
-    mass_KW = masses_inside(*head, block_K, vocab, temperature).double()
-    token_K, _ = first_above(mass_KW.masked_fill(bad_K[:, None], 1.0), rest_K)
-    tokens_K = (block_K * BLOCK + token_K).clamp(max=vocab - 1)  # of bad rows: any token
-    if total_CK is None or slope_CK is None:
-        return Draw(tokens_K, None, None)
-    return Draw(tokens_K, *_summary(gap_CK, total_CK.double(), slope_CK.double()))
-
-
-def _summary(gap_CK: Tensor, total_CK: Tensor, slope_CK: Tensor) -> tuple[Tensor, Tensor]:
-    """H = log Z - sum p (l - top) and max p = 1 / Z, with Z = sum exp(l - top), from the blocks."""
-    share_CK = gap_CK.exp()
-    z_K = (total_CK * share_CK).sum(0)
-    finite_CK = gap_CK.masked_fill(gap_CK == -torch.inf, 0.0)  # no 0 * inf
-    energy_K = ((slope_CK + total_CK * finite_CK) * share_CK).sum(0) / z_K
-    return (z_K.log() - energy_K).clamp(min=0.0), 1 / z_K
+    head = (hidden_KD.to(dtype).contiguous(), CASTS.of(readout.weight, dtype), readout.bias)
+    found = statistics(*head, vocab, temperature, scores)
+    falls = blocks_of(*found, u_K, temperature)
+    # The host learns of rows that are no numbers when it learns of it: to wait here would leave the
+    # GPU without work.
+    doubt(falls.bad)
+    mass_KW = masses_inside(*head, falls.counts, falls.members, vocab, temperature)
+    return Draw(tokens_of(mass_KW, falls.share, falls.first), falls.entropy, falls.confidence)
 
 
 def statistics(
@@ -143,33 +136,82 @@ def statistics(
     return top, mass, total, slope
 
 
+def blocks_of(
+    top_CK: Tensor,
+    mass_CK: Tensor,
+    total_CK: Tensor | None,
+    slope_CK: Tensor | None,
+    u_K: Tensor,
+    temperature: float,
+) -> Falls:
+    """Where the draws fall, from what `statistics` finds."""
+    from cwdfm.kernel.triton_draw import draw_blocks
+
+    blocks, rows = top_CK.shape
+    scores = total_CK is not None and slope_CK is not None
+    make = partial(torch.empty, rows, device=top_CK.device)
+    falls = Falls(
+        counts=torch.zeros(blocks, dtype=torch.int32, device=top_CK.device),
+        members=torch.empty_like(top_CK, dtype=torch.int32),
+        first=make(dtype=torch.int64),
+        share=make(dtype=torch.float64),
+        bad=make(dtype=torch.bool),
+        entropy=make(dtype=torch.float64) if scores else None,
+        confidence=make(dtype=torch.float64) if scores else None,
+    )
+    draw_blocks[(rows,)](
+        top_CK,
+        mass_CK,
+        mass_CK if total_CK is None else total_CK,
+        mass_CK if slope_CK is None else slope_CK,
+        u_K.contiguous(),
+        falls.counts,
+        falls.members,
+        falls.first,
+        falls.share,
+        falls.bad,
+        falls.share if falls.entropy is None else falls.entropy,
+        falls.share if falls.confidence is None else falls.confidence,
+        rows,
+        blocks,
+        1 / temperature,
+        BLOCK=BLOCK,
+        BLOCKS=_power_of_two(blocks),
+        SCORES=scores,
+        num_warps=_warps(blocks),
+    )
+    return falls
+
+
 def masses_inside(
     hidden_KD: Tensor,
     weight_VD: Tensor,
     bias_V: Tensor | None,
-    block_K: Tensor,
+    counts_C: Tensor,
+    members_CK: Tensor,
     vocab: int,
     temperature: float,
 ) -> Tensor:
     """exp((l - top) / temperature) [K, W], float32, of the tokens of each row's block."""
     from cwdfm.kernel.triton_head import block_masses
 
-    tile = block_tile(hidden_KD.dtype)
-    out = _empty(hidden_KD, len(hidden_KD), BLOCK)
-    order_K, tiles = _tiles(block_K, -(-vocab // BLOCK), tile.rows)
-    block_masses[(len(tiles[0]),)](
+    (blocks, rows), tile = members_CK.shape, block_tile(hidden_KD.dtype)
+    out = _empty(hidden_KD, rows, BLOCK)
+    block_masses[(min(rows, -(-rows // tile.rows) + blocks),)](
         hidden_KD,
         weight_VD,
         weight_VD if bias_V is None else bias_V,
-        order_K,
-        *tiles,
+        counts_C,
+        members_CK,
         out,
+        rows,
         vocab,
         1 / temperature,
         WIDTH=hidden_KD.shape[1],
         BLOCK_ROWS=tile.rows,
         BLOCK_VOCAB=BLOCK,
         BLOCK_WIDTH=tile.width,
+        BLOCKS=_power_of_two(blocks),
         HAS_BIAS=bias_V is not None,
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -177,23 +219,21 @@ def masses_inside(
     return out
 
 
-def _tiles(block_K: Tensor, blocks: int, size: int) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The rows sorted by block, and tiles of at most `size` rows of one block each.
+def tokens_of(mass_KW: Tensor, share_K: Tensor, first_K: Tensor) -> Tensor:
+    """The tokens drawn; they take the place of the first ones of their blocks."""
+    from cwdfm.kernel.triton_draw import draw_tokens
 
-    A tile is (block, first place in the order, end of its block's places). How many there are is
-    known to the device alone, and not worth waiting for: at most min(K, K / size + C) are made, and
-    the superfluous ones name the block C, which does not exist.
-    """
-    rows, device = len(block_K), block_K.device
-    sorted_K, order_K = block_K.sort()
-    edge = torch.searchsorted(sorted_K, torch.arange(blocks + 1, device=device))
-    tiles_C = (edge.diff() + size - 1) // size
-    end_C = tiles_C.cumsum(0)
-    tile = torch.arange(min(rows, -(-rows // size) + blocks), device=device)
-    block = torch.searchsorted(end_C, tile, right=True)
-    known = block.clamp(max=blocks - 1)
-    first = edge[known] + (tile - (end_C - tiles_C)[known]) * size
-    return order_K, (block, first, edge[known + 1])
+    draw_tokens[(len(mass_KW),)](mass_KW, share_K, first_K, BLOCK=BLOCK, num_warps=_warps(BLOCK))
+    return first_K
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _warps(cells: int) -> int:
+    """A warp for 256 float64 masses, eight a thread: sums then need no other warp."""
+    return max(1, _power_of_two(cells) // 256)
 
 
 def _empty(like: Tensor, rows: int, columns: int) -> Tensor:

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
-"""Triton kernel of the draws from logits in memory: a program a row, which memory gives once.
+"""Triton kernels of the draws, a program a row: from logits in memory, which gives them once; and
+from what the head's kernels leave of logits.
 
 Shapes: K rows, V tokens, in C blocks of BLOCK.
 """
@@ -86,3 +87,69 @@ def draw_rows(
     e = tl.exp2((z - tl.max(z, axis=0)) * rate)
     chosen, _, _ = _first_above(e.to(tl.float64), share)
     tl.store(token + row, tl.where(total > 0, cell * BLOCK + chosen - lead, -1).to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["rows", "blocks"], do_not_specialize_on_alignment=["u"])
+def draw_blocks(
+    top,  # [C, K]: see `head_statistics`
+    mass,  # [C, K]
+    total,  # [C, K], if SCORES
+    slope,  # [C, K], if SCORES
+    u,  # [K] float64
+    count,  # [C] int32, zeros; out: rows whose draw falls into the block
+    members,  # [C, K] int32, out: those rows, in any order
+    token,  # [K] int64, out: the first of the row's block
+    share,  # [K] float64, out: how far into the block the draw falls, up to 1
+    bad,  # [K] bool, out: whether the logits define no distribution
+    entropy,  # [K] float64, out, if SCORES
+    confidence,  # [K] float64, out, if SCORES
+    rows,
+    blocks,
+    rate,  # 1 / temperature
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,  # C or more, a power of two
+    SCORES: tl.constexpr,
+):
+    """The first block of each row whose cumulative mass exceeds u * total."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCKS)
+    valid = block < blocks
+    at = block.to(tl.int64) * rows + row
+    largest = tl.load(top + at, mask=valid, other=float("-inf")).to(tl.float64)
+    sums = tl.load(mass + at, mask=valid, other=0.0).to(tl.float64)
+    highest = tl.max(largest, axis=0)
+    gap = largest - tl.where(highest == float("-inf"), 0.0, highest)
+    cell, inside, z = _first_above(sums * tl.exp(gap * rate), tl.load(u + row))
+    # A NaN or +inf among the logits is a NaN in the sums, and nothing but -inf leaves no mass. Such
+    # a row draws from the first block, that what follows need not know of it.
+    good = z > 0
+    cell = tl.where(good, cell, 0)
+    tl.store(bad + row, ~good)
+    tl.store(share + row, tl.where(good, inside, 0.0))
+    tl.store(token + row, cell.to(tl.int64) * BLOCK)
+    place = tl.atomic_add(count + cell, 1, sem="relaxed")
+    tl.store(members + cell.to(tl.int64) * rows + place, row.to(tl.int32))
+    if SCORES:
+        # H = log Z - sum p (l - highest) and max p = 1 / Z, with Z = sum exp(l - highest).
+        part = tl.exp(gap)
+        totals = tl.load(total + at, mask=valid, other=0.0).to(tl.float64)
+        slopes = tl.load(slope + at, mask=valid, other=0.0).to(tl.float64)
+        z = tl.sum(totals * part, axis=0)
+        finite = tl.where(gap == float("-inf"), 0.0, gap)  # no 0 * inf
+        energy = tl.sum((slopes + totals * finite) * part, axis=0) / z
+        tl.store(entropy + row, tl.maximum(tl.log(z) - energy, 0.0))
+        tl.store(confidence + row, 1 / z)
+
+
+@triton.jit
+def draw_tokens(
+    mass,  # [K, BLOCK]: of the tokens of the row's block
+    share,  # [K] float64: how far into it the draw falls
+    token,  # [K] int64: the block's first; out: the one drawn
+    BLOCK: tl.constexpr,
+):
+    """The first token of each row's block whose cumulative mass exceeds share * total."""
+    row = tl.program_id(0).to(tl.int64)
+    masses = tl.load(mass + row * BLOCK + tl.arange(0, BLOCK)).to(tl.float64)
+    chosen, _, _ = _first_above(masses, tl.load(share + row))
+    tl.store(token + row, tl.load(token + row) + chosen)

@@ -110,33 +110,42 @@ def head_statistics(
         tl.store(slope + out, tl.sum(e * finite, axis=1), mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def block_masses(
     hidden,  # [K, D]
     weight,  # [>= V, D]
     bias,  # [>= V]
-    order,  # [K]: rows sorted by their block
-    block_of,  # [tiles]: the tile's block; C where there is no tile
-    first_of,  # [tiles]: its first place in the order
-    end_of,  # [tiles]: where its block's rows end in the order
+    count,  # [C] int32: rows whose block it is
+    members,  # [C, K] int32: those rows
     out,  # [K, BLOCK_VOCAB]: exp((l - top) / temperature) of the row's block
+    rows,
     vocab,
     rate,
     WIDTH: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_VOCAB: tl.constexpr,
     BLOCK_WIDTH: tl.constexpr,
+    BLOCKS: tl.constexpr,  # C or more, a power of two
     HAS_BIAS: tl.constexpr,
 ):
-    """The masses inside one block a row, for tiles of rows that share their block."""
-    tile = tl.program_id(0)
-    block = tl.load(block_of + tile)
-    if block < tl.cdiv(vocab, BLOCK_VOCAB):
-        place = tl.load(first_of + tile) + tl.arange(0, BLOCK_ROWS)
-        valid = place < tl.load(end_of + tile)
-        row = tl.load(order + place, mask=valid, other=0)
+    """The masses inside one block a row, for tiles of at most BLOCK_ROWS rows that share theirs.
+
+    How many tiles there are is known to the device alone: there is a program for each that there
+    may be, and the superfluous ones end at once.
+    """
+    program = tl.program_id(0)
+    index = tl.arange(0, BLOCKS)
+    counts = tl.load(count + index, mask=index < tl.cdiv(vocab, BLOCK_VOCAB), other=0)
+    tiles = tl.cdiv(counts, BLOCK_ROWS)
+    if program < tl.sum(tiles, axis=0):
+        block = tl.sum((tl.cumsum(tiles, axis=0) <= program).to(tl.int32), axis=0)
+        tile = program - tl.sum(tl.where(index < block, tiles, 0), axis=0)
+        place = tile * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+        valid = place < tl.sum(tl.where(index == block, counts, 0), axis=0)
+        row = tl.load(members + block.to(tl.int64) * rows + place, mask=valid, other=0)
+        row = row.to(tl.int64)
         inside = tl.arange(0, BLOCK_VOCAB)
-        column = (block * BLOCK_VOCAB + inside).to(tl.int32)
+        column = block * BLOCK_VOCAB + inside
         logits = _logits_tile(
             hidden, weight, bias, row, column, vocab, WIDTH, BLOCK_WIDTH, HAS_BIAS
         )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_finite, describe
 from cwdfm.kernel import fused_head, product_dtype
+from cwdfm.kernel.cast import CASTS
 from cwdfm.model.protocol import Model, SplitModel, TwoPartModel
 from cwdfm.model.rows import Rows
 from cwdfm.source import Source
@@ -185,13 +186,13 @@ def model_device(model: object) -> torch.device | None:
 def evaluating(model: object) -> Iterator[None]:
     """A module in evaluation mode for a while: dropout would add randomness that no seed counts.
 
-    At its end no logits are in doubt any more.
+    Its weights are taken not to change meanwhile. At its end no logits are in doubt any more.
     """
     training = isinstance(model, torch.nn.Module) and model.training
     if isinstance(model, torch.nn.Module):
         model.eval()
     try:
-        with doubting():
+        with doubting(), CASTS.kept():
             yield
     finally:
         if isinstance(model, torch.nn.Module):
