@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cwdfm
 from cwdfm import categorical, kernel
 from cwdfm.categorical import sample_categorical
+from cwdfm.kernel import head_rows
 from cwdfm.kernel.cast import CASTS
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_draw import BLOCK, Draw, head_draw
@@ -610,3 +611,32 @@ def test_rows_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "MODE", "off")
     sample_categorical(logits, u)
     assert calls == [2000, 2000]
+
+
+# Data tokens, columns: of text; a row that fills its blocks; a tail of two blocks, and one of none.
+SOFTMAX_SHAPES = [(50257, 50304), (50257, 50264), (49152, 49152), (30522, 30528), (16384, 16400)]
+
+
+@pytest.mark.parametrize(("vocab", "columns"), SOFTMAX_SHAPES)
+@pytest.mark.parametrize("held", [True, False])
+def test_rows_become_their_gradient_whoever_holds_them(
+    vocab: int, columns: int, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many rows a program, to 2^-8 of every element; twice the same bits."""
+    if not held:
+        monkeypatch.setattr(head_rows, "HELD_COLUMNS", ())
+    rows = 1500
+    g = torch.manual_seed(0)
+    logits = (torch.randn(rows, columns, generator=g) * 3).to("cuda", torch.bfloat16)
+    tokens, grad = (torch.rand(2, rows, 1, generator=g) * vocab).cuda()
+    tokens, grad = tokens.long(), grad / vocab - 0.5
+    full = logits[:, :vocab].float()
+    exact = full.softmax(-1).mul_(-grad).scatter_add_(1, tokens, grad)
+    before = logits.clone()
+    log_z = head_rows.softmax_rows(logits, vocab, change=(tokens, grad))
+    torch.testing.assert_close(log_z, full.logsumexp(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits[:, :vocab].float(), exact, rtol=2**-8, atol=1e-9)
+    assert bool((logits[:, vocab:] == 0).all())
+    again = head_rows.softmax_rows(before, vocab, change=(tokens, grad))
+    assert torch.equal(again, log_z)
+    assert torch.equal(before, logits)

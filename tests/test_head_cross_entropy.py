@@ -31,12 +31,16 @@ HEADS = [(130, 131, True), (64, 70, True), (128, 128, False)]
 WIDTH, ROWS = 12, 70
 
 
-@pytest.fixture(params=["off", pytest.param("on", marks=interpreted)])
+@pytest.fixture(params=["off", *(pytest.param(p, marks=interpreted) for p in ("on", "held"))])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Without Triton and with it; several chunks and, in the kernel, several blocks of tokens."""
-    monkeypatch.setattr(kernel, "MODE", request.param)
+    """Without Triton and with both of its kernels; several chunks and, in kernels, several blocks
+    of tokens and several rows a program.
+    """
+    monkeypatch.setattr(kernel, "MODE", "off" if request.param == "off" else "on")
     monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 30 * 130})
-    monkeypatch.setattr(head_rows, "ROW_BLOCK", 64)
+    monkeypatch.setattr(head_rows, "THREADS", 4)
+    monkeypatch.setattr(head_rows, "HELD_DEPTH", 1)
+    monkeypatch.setattr(head_rows, "HELD_COLUMNS", range(10**6) if request.param == "held" else ())
     return str(request.param)
 
 
@@ -127,6 +131,16 @@ def test_what_lies_behind_the_data_tokens_is_not_read_and_made_zero(known: bool)
     head_rows.softmax_rows(logits_kV, 130, given, change=(tokens_kJ, grad_kJ))
     torch.testing.assert_close(logits_kV[:, :130], exact.float(), rtol=1e-4, atol=1e-6)
     assert bool((logits_kV[:, 130:] == 0).all())
+
+
+def test_rows_are_held_where_they_fit_and_it_pays() -> None:
+    def holds(columns: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        return head_rows._holds(torch.empty(2, columns, dtype=dtype, device="meta"))
+
+    assert all(holds(columns) for columns in (30528, 50264, 50304))
+    assert not any(holds(columns) for columns in (192, 50257, 128256))
+    assert not holds(50304, torch.float16)
+    assert not holds(50304, torch.float32)
 
 
 def test_gradcheck() -> None:

@@ -59,6 +59,7 @@ LOCAL_MODULES = {
     "triton_adaptive_norm",
     "triton_draw",
     "triton_head",
+    "triton_rows",
     "triton_random",
     "triton_reveal",
     "triton_rotary",

@@ -24,11 +24,20 @@ MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
 # Rows of logits begin at multiples of this, without which matrix products in half precision leave
 # the fast path; and chunks are whole tiles.
 ALIGN = 64
-# Tokens that a program of the kernel works on at once, by 16 warps of at most 64 registers a
-# thread: then two programs fit on a multiprocessor, and a GPU of 132 has 26 MB of rows in the
-# works, which an H200's L2 cache of 50 MB holds until they are read for the second time. Blocks on
-# their way from memory while one is worked on keep it busy with so few programs.
-ROW_BLOCK, WARP_BLOCK, REGISTERS, STAGES = 8192, 512, 64, 3
+# How kernels work on rows: see `triton_rows.py`. All have 16 warps, with 16 bytes a thread at once.
+THREADS = 512
+# Of two kernels the one that reads rows twice has 64 registers a thread: then two programs fit on a
+# multiprocessor, and a GPU of 132 has 26 MB of rows in the works, which an H200's L2 cache of 50 MB
+# holds until they are read for the second time. Blocks on their way from memory while one is worked
+# on keep it busy with so few programs.
+DEPTH, STAGES, REGISTERS = 2, 3, 64
+# The other holds a row in 128 registers a thread, one program a multiprocessor: so many columns
+# that it is worth it, so few that they fit, at two a register. Two more rows are in its shared
+# memory, of which an H100 has as much and an A100 has not: with one Triton would ask for the next
+# row only when this one is done.
+HELD_COLUMNS = range(2**14, 7 * 2**13 + 1)
+HELD_DEPTH, HELD_STAGES, HELD_REGISTERS = 4, 3, 128
+HELD_SHARED_BYTES = 228 * 2**10
 # The bias is the weight of an input that is always 1, so that its gradient comes with d_weight's
 # product: at the sizes above 776 columns for 768, a hundredth more work, or a column of tiles where
 # they do not fit. Summing the gradient's rows would read 6.6 GB once more, 1.6 ms. Eight such
@@ -93,30 +102,74 @@ def _fused_rows(
     log_z_k: Tensor | None,
     change: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    from cwdfm.kernel import triton_head
+    from cwdfm.kernel import triton_rows
 
-    known = log_z_k is not None
+    normalises = log_z_k is None
     if log_z_k is None:
         log_z_k = torch.empty(len(logits_kV), dtype=torch.float32, device=logits_kV.device)
     # Where there is no change, anything stands in for its tensors.
     tokens_kJ, grad_kJ = (x.contiguous() for x in change or (log_z_k[:, None],) * 2)
-    block = min(ROW_BLOCK, 1 << (logits_kV.shape[1] - 1).bit_length())
-    triton_head.softmax_rows[(len(logits_kV),)](
-        logits_kV,
-        log_z_k,
-        tokens_kJ,
-        grad_kJ,
-        logits_kV.stride(0),
-        VOCAB=vocab,
-        J=tokens_kJ.shape[1],
-        BLOCK=block,
-        STAGES=STAGES,
-        NORMALISE=not known,
+    tensors, count = (logits_kV, log_z_k, tokens_kJ, grad_kJ), tokens_kJ.shape[1]
+    if normalises and change is not None and count == 1 and _holds(logits_kV):
+        programs = min(len(logits_kV), _multiprocessors(logits_kV.device)[0])
+        triton_rows.softmax_held_rows[(programs,)](
+            *tensors, len(logits_kV), 0, **_options(logits_kV, vocab, held=True)
+        )
+        return log_z_k
+    triton_rows.softmax_rows[(len(logits_kV),)](
+        *tensors,
+        J=count,
+        BLOCK_J=_power_of_two(count),
+        NORMALISE=normalises,
         GRADIENT=change is not None,
-        num_warps=max(1, block // WARP_BLOCK),
-        maxnreg=REGISTERS,
+        **_options(logits_kV, vocab, held=False),
     )
     return log_z_k
+
+
+def _holds(logits_kV: Tensor) -> bool:
+    """Whether registers can hold a row, and gain by it."""
+    columns, device = logits_kV.shape[1], logits_kV.device
+    fits = columns in HELD_COLUMNS and columns % 2 == 0 and logits_kV.dtype == torch.bfloat16
+    return fits and _multiprocessors(device)[1] >= HELD_SHARED_BYTES
+
+
+def _options(logits_kV: Tensor, vocab: int, *, held: bool) -> dict[str, int]:
+    """What both kernels are compiled for: blocks [depth, lanes] of data tokens alone, and a tail.
+
+    16 bytes of a lane are next to each other.
+    """
+    columns, wide = logits_kV.shape[1], 16 // logits_kV.element_size()
+    lanes = min(THREADS * wide, max(wide, _power_of_two(columns)))
+    depth = HELD_DEPTH if held else DEPTH
+    full = vocab // (depth * lanes)
+    tail = -(-(columns - full * depth * lanes) // lanes)
+    return {
+        "VOCAB": vocab,
+        "COLUMNS": columns,
+        "LANES": lanes,
+        "WIDE": wide,
+        "DEPTH": depth,
+        "FULL": full,
+        "TAIL": _power_of_two(tail) if tail else 0,
+        "STAGES": HELD_STAGES if held else STAGES,
+        "num_warps": max(1, lanes // (32 * wide)),
+        "maxnreg": HELD_REGISTERS if held else REGISTERS,
+    }
+
+
+def _power_of_two(n: int) -> int:
+    """The first that is not below n."""
+    return 1 << (n - 1).bit_length()
+
+
+@cache
+def _multiprocessors(device: torch.device) -> tuple[int, int]:
+    """How many there are, and the shared memory of each; on a CPU several, of any size."""
+    if device.type != "cuda":
+        return 3, HELD_SHARED_BYTES
+    gpu = torch.cuda.get_device_properties(device)
+    return gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor
 
 
 class GradientSums:
