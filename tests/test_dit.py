@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend
 
 import cwdfm
-from cwdfm import kernel
-from cwdfm.kernel import fused_gelu
 from cwdfm.kernel.rotary import rotary, rotate
-from cwdfm.model import attention, dit
+from cwdfm.model import attention
 from cwdfm.model.attention import SHORT, Causal, Full
-from cwdfm.model.dit import DiT, DiTConfig, linear_gelu
+from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
 
@@ -109,40 +107,6 @@ def test_half_precision_without_autocast(config: DiTConfig) -> None:
         half = perturbed(config).to(torch.bfloat16).trunk(x, t)
     assert half.dtype == torch.bfloat16
     assert float((half - full).norm()) < 0.03 * float(full.norm())
-
-
-def test_products_take_their_gelu_along_where_no_gradient_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """And in half precision alone, on a GPU alone, unless told not to."""
-    with FakeTensorMode():
-        half = torch.empty(2, dtype=torch.bfloat16, device="cuda")
-        full, here = torch.empty(2, device="cuda"), torch.empty(2, dtype=torch.bfloat16)
-    with torch.no_grad():
-        assert [fused_gelu(x) for x in (half, full, here)] == [True, False, False]
-    assert not fused_gelu(half)
-    monkeypatch.setattr(kernel, "MODE", "off")
-    with torch.no_grad():
-        assert not fused_gelu(half)
-
-
-@pytest.mark.parametrize("autocast", [True, False])
-def test_the_product_with_its_gelu_is_the_plain_one(
-    autocast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a CPU this operator is exact where a GPU's has the approximation: they differ by 5e-4."""
-    torch.manual_seed(0)
-    x, layer = torch.randn(2, 5, 16), nn.Linear(16, 64)
-    if not autocast:
-        x, layer = x.bfloat16(), layer.bfloat16()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        plain = linear_gelu(x, layer)
-        monkeypatch.setattr(dit, "fused_gelu", lambda _: True)
-        compiled = torch.compile(linear_gelu, backend="eager", fullgraph=True)
-        for fused in (linear_gelu(x, layer), compiled(x, layer)):
-            assert fused.dtype == torch.bfloat16
-            torch.testing.assert_close(fused, plain, rtol=2**-7, atol=1e-3)
-            assert not torch.equal(fused, plain)
 
 
 def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:

@@ -58,6 +58,7 @@ OPTIONAL = {"rdkit", "safetensors", "matplotlib", "PIL", "tyro", "triton"}
 LOCAL_MODULES = {
     "triton_adaptive_norm",
     "triton_draw",
+    "triton_gelu",
     "triton_head",
     "triton_rows",
     "triton_random",

@@ -2,10 +2,11 @@
 
 `head_draw` samples, `head_cross_entropy` and `head_log_prob` train, `reveal` is Algorithm 1's loop,
 `rotary` tells the network where tokens stand, `short_attention` mixes those of short sequences,
-`adaptive_norm` adds to the stream and normalises it, `cast` keeps weights as products read them;
-`triton_*` hold their Triton kernels and are only imported where they run. Whether they run is
-decided here. CWDFM_FUSED=off leaves Triton alone, CWDFM_FUSED=on uses it wherever it can run at
-all, its interpreter on a CPU included; the default, "auto", uses it where it is faster.
+`adaptive_norm` adds to the stream and normalises it, `gelu` is between two linear maps, `cast`
+keeps weights as products read them; `triton_*` hold their Triton kernels and are only imported
+where they run. Whether they run is decided here. CWDFM_FUSED=off leaves Triton alone,
+CWDFM_FUSED=on uses it wherever it can run at all, its interpreter on a CPU included; the default,
+"auto", uses it where it is faster.
 """
 
 import os
@@ -78,6 +79,11 @@ def fused_gelu(x: Tensor) -> bool:
     """
     half = product_dtype(x) in HALF
     return x.is_cuda and half and not torch.is_grad_enabled() and MODE != "off"
+
+
+def fused_bias_gelu(x: Tensor) -> bool:
+    """Whether Triton takes the gelu of a linear map of x, and its bias' gradient. Traced too."""
+    return _takes(x) and torch.is_grad_enabled()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

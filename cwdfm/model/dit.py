@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice, check_integer, check_positive
-from cwdfm.kernel import fused_gelu, product_dtype
 from cwdfm.kernel.adaptive_norm import Addition, add_norm
+from cwdfm.kernel.gelu import linear_gelu
 from cwdfm.kernel.rotary import rotary
 from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix, attend
 from cwdfm.model.record import Recorded
@@ -330,16 +330,3 @@ def unviewed(x: Tensor) -> Tensor:
     """
     same: Tensor = torch.ops.aten._unsafe_view(x, x.shape)
     return same
-
-
-def linear_gelu(x_BND: Tensor, layer: nn.Linear) -> Tensor:
-    """gelu(layer(x)), by its approximation with tanh.
-
-    cuBLAS can apply bias and gelu to a product before it is stored, which saves a pass over
-    the widest of all tensors here.
-    """
-    if not fused_gelu(x_BND):
-        return F.gelu(layer(x_BND), approximate="tanh")
-    x, weight, bias = (p.to(product_dtype(x_BND)) for p in (x_BND, layer.weight, layer.bias))
-    y = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)
-    return y.view(*x.shape[:-1], -1)
