@@ -27,7 +27,6 @@ from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.predict import evaluating, fusible_rows
 from cwdfm.model.rows import Rows
 from cwdfm.path import algorithm1
-from cwdfm.told import DOUBTS
 from cwdfm.weight.entropy import prediction_entropy
 from tests.stats import assert_differs, assert_follows
 
@@ -534,7 +533,7 @@ def test_fused_draws_refuse_no_numbers_and_accept_impossible_tokens() -> None:
 def test_bad_rows_leave_the_others_alone(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN, +inf and nothing but -inf, while nobody knows of it yet: their tokens are any tokens."""
     doubted: list[Tensor] = []
-    monkeypatch.setattr(DOUBTS, "add", doubted.append)
+    monkeypatch.setattr("cwdfm.kernel.head_draw.doubt", doubted.append)
     readout = head(16, vocab + 1)
     readout.weight[:, 3].fill_(1.0)
     hidden, u = torch.randn(8, 16), torch.rand(8, dtype=torch.float64)
