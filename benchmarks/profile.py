@@ -2,8 +2,9 @@
 
     python -m benchmarks.profile --out results/profile.json
 
-On a GPU, with the shapes of `cwdfm bench`: the paper's text network and its molecules, and one step
-of sampling text. `--scale tiny --device cpu` tries it out, with operators in the kernels' place.
+On a GPU, with the shapes of `cwdfm bench`: the paper's text network with both sources, its
+molecules, and one step of sampling text. `--scale tiny --device cpu` tries it out, with operators
+in the kernels' place.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from cwdfm.bench.settings import Settings
 from cwdfm.bench.subject import SCHEDULE, make_model, make_run
-from cwdfm.bench.training import molecule_changes, text_changes
+from cwdfm.bench.training import masked_text_changes, molecule_changes, text_changes
 from cwdfm.model.predict import evaluating
 from cwdfm.provenance import provenance, write_json
 from cwdfm.solver import Euler, State
@@ -32,7 +33,7 @@ KINDS = {
     "matrix products": r"nvjet|gemm|cutlass|cublas|splitK|aten::(addmm|mm|bmm|linear)",
     "norms, gates, additions": r"add_norm|layer_norm",
     "gelu": r"gelu",
-    "softmax of the head": r"softmax_rows|head_statistics|block_masses",
+    "softmax and draws of the head": r"softmax_(held_)?rows|head_statistics|block_masses|draw_",
     "rotation": r"rotate",
     "optimiser": r"multi_tensor|adam|Adam",
     "embedding": r"embedding|compute_grad_weight|sum_and_scatter|gather",
@@ -116,11 +117,14 @@ def main() -> None:
     settings = Settings(options.scale, torch.device(options.device))
     shapes = settings.shapes
     found = {
-        "training, text": training(settings, "owt-paper", shapes.vocab, text_changes(shapes)),
+        "training, uniform": training(settings, "owt-paper", shapes.vocab, text_changes(shapes)),
+        "training, mask": training(
+            settings, "owt-paper", shapes.vocab, masked_text_changes(shapes)
+        ),
         "training, molecules": training(
             settings, "qm9-paper", shapes.molecule_vocab, molecule_changes(shapes)
         ),
-        "sampling, text": sampling(settings),
+        "sampling, uniform": sampling(settings),
     }
     config = settings.key() | {"repeats": REPEATS}
     write_json(options.out, {**provenance(), "config": config, "work": found})

@@ -138,11 +138,30 @@ def profiles() -> str:
     rows.append(["kernels together", *(number(part["busy_ms"]) for part in work.values())])
     rows.append(["by the clock", *(number(part["ms"]) for part in work.values())])
     return (
-        "\n\n## Where the time goes\n\nMilliseconds of a training step of one micro-batch, and of "
-        "a sampling step, by kind of kernel.\n\n"
+        "\n\n## Where the time goes\n\nMilliseconds of a training step of one micro-batch (text, "
+        "molecules), and of a sampling step, by kind of kernel.\n\n"
         + table(["", *work], rows)
+        + f"\n\n{limits(work)}"
         + f"\n\n`{result['command']}`, revision `{result['revision']}`, {result['date'][:10]}, "
         f"{result['hardware']['gpu']}, torch {result['versions']['torch']}."
+    )
+
+
+def limits(work: Result) -> str:
+    """What would be left of a training step if all but products and attention were free."""
+    said = []
+    for source in ("uniform", "mask"):
+        kinds = work[f"training, {source}"]["kinds"]
+        least = kinds["matrix products"] + kinds["attention"]
+        theirs = [fact(f"training-{source}", way, "micro_batch_ms") for way in (1, 2)]
+        said.append(
+            f"{source} source: {least:.0f} ms, {theirs[0] / least:.2f} times the peer as its users "
+            f"have it and {theirs[1] / least:.2f} times the one with head and loss compiled"
+        )
+    return (
+        "If all but the products and the attention were free, a training step would take, with a "
+        + "; with a ".join(said)
+        + ". Those are cuBLAS's and cuDNN's kernels, and the peer runs the same."
     )
 
 

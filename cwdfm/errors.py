@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong", and the checks that raise it.
+"""The exception that means "the input is wrong", and the checks that raise it.
 
 Every message says what was given, what is allowed and what to do about it. The checks run before
 any work is done, so that bad input never costs a half-finished run.
@@ -14,6 +14,10 @@ from torch import Tensor
 
 class InputError(ValueError):
     """The caller's input is wrong; the message says how to put it right."""
+
+
+class WorkFailed(RuntimeError):
+    """The input was right and the work went wrong; the message says how far it came."""
 
 
 def describe(x: object) -> str:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.cli.repro import report
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
@@ -93,6 +94,30 @@ def test_a_job_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
             work(store, [Count(1)], HERE, say=silent)
     assert store.result(Count(1)) is None
     assert work(store, [Count(1)], HERE, say=silent).complete
+
+
+def test_a_job_that_breaks_off_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = Store(tmp_path), Count.run
+
+    def breaking(job: Count, *others: Any) -> dict[str, Any]:
+        if job.number == 1:
+            raise RuntimeError("out of memory\nand more of that")
+        return real(job, *others)
+
+    lost, jobs = Add(Count(1), Count(2)), [Add(Count(1), Count(2)), Add(Count(2), Count(3))]
+    with monkeypatch.context() as patch:
+        patch.setattr(Count, "run", breaking)
+        outcome = work(store, jobs, HERE, say=silent)
+    assert outcome.done == 3
+    assert not outcome.complete
+    why = {Count(1): "RuntimeError: out of memory", lost: "needs one that failed"}
+    assert outcome.failed == why
+    assert "and more of that" in (store.place(Count(1)) / "failure.txt").read_text()
+    with pytest.raises(cwdfm.errors.WorkFailed, match=r"2 jobs failed.*count-.*tries again"):
+        report(outcome)
+    assert work(store, jobs, HERE, say=silent).complete
 
 
 def share(folder: Path) -> None:

@@ -4,8 +4,7 @@ import sys
 from collections.abc import Callable
 
 from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro, sample, train
-from cwdfm.errors import InputError
-from cwdfm.train.loop import Diverged
+from cwdfm.errors import InputError, WorkFailed
 
 VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "prepare": (prepare.main, "tokenise and pack a corpus of text"),
@@ -35,7 +34,7 @@ def main() -> None:
         VERBS[arguments[0]][0](arguments[1:])
     except InputError as error:
         fail(str(error))
-    except Diverged as error:
+    except WorkFailed as error:
         fail(str(error), code=1)
     except KeyboardInterrupt:
         fail("interrupted; the same command goes on with what is left", code=130)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cwdfm.cli.options import parse
 from cwdfm.distributed import joined
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, WorkFailed
 from cwdfm.repro.experiment import write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Outcome, Resources, Store, in_order, work
@@ -64,5 +64,9 @@ def report(outcome: Outcome) -> None:
         print(f"not done here: {len(jobs)} jobs ({jobs[0]}, ...): {reason}")
     if outcome.elsewhere:
         print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
+    if outcome.failed:
+        job, why = next(iter(outcome.failed.items()))
+        message = f"{len(outcome.failed)} jobs failed, the first of them {job}: {why}"
+        raise WorkFailed(f"{message}; its folder holds failure.txt, the same command tries again")
     if outcome.complete:
         print("complete")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -194,10 +195,11 @@ class Outcome:
     lacking: dict[Job, str]  # what this machine could not do, and why
     elsewhere: list[Job]  # in others' hands
     waiting: list[Job]  # for one of those
+    failed: dict[Job, str]  # what broke off, and why; it is tried again next time
 
     @property
     def complete(self) -> bool:
-        return not (self.lacking or self.elsewhere or self.waiting)
+        return not (self.lacking or self.elsewhere or self.waiting or self.failed)
 
 
 def work(
@@ -211,6 +213,7 @@ def work(
 ) -> Outcome:
     """Do all jobs that can be done here; if `only` names kinds of them, none but those.
 
+    A job that breaks off leaves `failure.txt` in its folder, and the others go on.
     With `wait` > 0, look again every so many seconds for what others were at, until nothing is in
     others' hands.
     """
@@ -233,13 +236,16 @@ def _pass(
     lacking: dict[Job, str] = {}
     elsewhere: list[Job] = []
     waiting: list[Job] = []
+    failed: dict[Job, str] = {}
     for number, job in enumerate(order, start=1):
         if store.result(job) is not None:
             done.add(job)
         elif only and job.kind not in only:
             lacking[job] = f"only {', '.join(only)} are to be done"
         elif missing := [other for other in job.needs if other not in done]:
-            if any(other in lacking for other in missing):
+            if any(other in failed for other in missing):
+                failed[job] = "needs one that failed"
+            elif any(other in lacking for other in missing):
                 lacking[job] = "needs one that is lacking"
             else:
                 waiting.append(job)
@@ -249,4 +255,10 @@ def _pass(
                 (done.add if store.do(job, resources) else elsewhere.append)(job)
             except Unavailable as error:
                 lacking[job] = str(error)
-    return Outcome(len(done), lacking, elsewhere, waiting)
+            except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
+                raise
+            except Exception as error:  # of this one; the others are worth having
+                (store.place(job) / "failure.txt").write_text(traceback.format_exc())
+                failed[job] = traceback.format_exception_only(error)[-1].splitlines()[0]
+                say(f"failed: {job}: {failed[job]}")
+    return Outcome(len(done), lacking, elsewhere, waiting, failed)

@@ -67,7 +67,12 @@ def _text(scale: Scale) -> Size:
         return Size(tiny, n=24, steps=4, curve=(2, 4), rows=4)  # MAUVE wants twenty
     if scale == "small":
         recipe = replace(
-            RECIPES["text-small"](), steps=1400, learning_rate=1e-3, dropout=0.0, **_QUIET
+            RECIPES["text-small"](),
+            steps=1000,
+            warmup=200,
+            learning_rate=1e-3,
+            dropout=0.0,
+            **_QUIET,
         )
         return Size(recipe, 256, 512, (64, 128, 256, 512, 1024), rows=256)
     curve = (64, 128, 256, 512, 1024, 2048)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from cwdfm.distributed import from_first, rank, world
+from cwdfm.errors import WorkFailed
 from cwdfm.train.checkpoint import checkpoints
 from cwdfm.train.listen import JsonLines, Listener
 from cwdfm.train.optimise import learning_rate
@@ -20,7 +21,7 @@ from cwdfm.train.validate import validate
 AGREE_EVERY = 10  # steps between questions whether all processes shall stop
 
 
-class Diverged(RuntimeError):
+class Diverged(WorkFailed):
     """The loss is no longer a number, or has exploded."""
 
 
