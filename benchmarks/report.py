@@ -1,4 +1,4 @@
-"""Write docs/results.md and speed.md from the files in results/: no number is copied by hand.
+"""Write docs/results.md, speed.md and claims.md from results/: no number is copied by hand.
 
 python -m benchmarks.report
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.claims_page import claims_page
 from benchmarks.speed_page import page, table
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
@@ -375,3 +376,4 @@ def _has_numbers(found: Table) -> bool:
 if __name__ == "__main__":
     (ROOT / "docs" / "results.md").write_text(report())
     (ROOT / "docs" / "speed.md").write_text(page())
+    (ROOT / "docs" / "claims.md").write_text(claims_page())
