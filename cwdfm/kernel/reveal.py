@@ -5,6 +5,7 @@ from torch import Tensor
 
 BLOCK = 1024  # coordinates that are sorted at once
 CHUNK = 8  # buckets, at most, that are read at once
+FEW = 9  # buckets, at most, whose borders are in registers; a square's eight neighbours make nine
 WARP = 32  # threads
 PROGRAMS = 1024  # warps: about 8 for each multiprocessor of a large GPU
 
@@ -56,7 +57,10 @@ def reveal(
             BLOCK=BLOCK,
             num_warps=4,
         )
-        triton_reveal.reveal[(-(-batch // lanes),)](
+        kernel, split = triton_reveal.reveal, {"CHUNK": chunk}
+        if buckets <= FEW:
+            kernel, split = triton_reveal.reveal_few, {}
+        kernel[(-(-batch // lanes),)](
             *state,
             count_B.contiguous(),
             u_BN.contiguous(),
@@ -68,8 +72,8 @@ def reveal(
             lanes,
             NEIGHBORS=neighbors,
             BUCKETS=buckets,
-            CHUNK=chunk,
             ASCENDING=ascending,
+            **split,
             num_warps=1,
             num_stages=1,
             enable_fp_fusion=False,  # a fused product and sum rounds once, the CPU's twice

@@ -12,12 +12,16 @@ before the stores, to be under way together.
 Rows [B, N] rather than columns [N, B]: a sector of 32 bytes then holds 16 places of the one
 sequence that asked for it. The next draw's ends of buckets, one place before the last ones, and a
 coordinate's neighbours are in the sectors that the thread's cache already has.
+
+Where buckets are few, `reveal_few` has their borders in registers, and what it reads of the state
+it reads for all neighbours at once. `reveal` takes any number of them.
 """
 
 import triton
 import triton.language as tl
 
 WARP = tl.constexpr(32)
+TOUCH = tl.constexpr(1024)  # elements that are brought into the near cache at once
 
 
 @triton.jit
@@ -192,3 +196,176 @@ def reveal(
             tl.store(slot + j, end, mask=masked)
             j = near
             score = near_score
+
+
+@triton.jit
+def _touch(x, total, found, BLOCK: tl.constexpr):
+    """Bring x [total] into the near cache: it is read, and its bits are added to `found`."""
+    for first in range(0, total, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        found |= tl.load(x + place, mask=place < total, other=0).to(tl.int32)
+    return found
+
+
+@triton.jit
+def _pick(values, c, other, COUNT: tl.constexpr):
+    """values[c], of a tuple; `other` where c is not a place of it."""
+    found = other
+    for n in tl.static_range(COUNT):
+        found = tl.where(c == n, values[n], found)
+    return found
+
+
+@triton.jit(do_not_specialize=["count", "uniforms", "batch", "length", "width", "lanes"])
+def reveal_few(
+    bucket,  # [B, N] as `sort` leaves it; here and below changed in place
+    order,  # [B, N]
+    slot,  # [B, N]
+    border,  # [> BUCKETS, B] int32, read only
+    count,  # [B] int: draws to make
+    uniforms,  # [B, >= max(count)] float64
+    neighbors,  # [N, K] int32, -1 for none; those of a coordinate differ from each other
+    ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
+    batch,
+    length,
+    width,  # of `uniforms`
+    lanes,  # sequences of this program, at most WARP
+    NEIGHBORS: tl.constexpr,  # fewer than 16
+    BUCKETS: tl.constexpr,  # at most 16
+    ASCENDING: tl.constexpr,  # whether alpha grows with the score
+):
+    """What `reveal` does, for few buckets: ends[c], where bucket c ends, is in a register."""
+    lane = tl.arange(0, WARP)
+    first = tl.program_id(0).to(tl.int64) * lanes
+    b = first + lane
+    draws = tl.load(count + b, mask=(lane < lanes) & (b < batch), other=0).to(tl.int32)
+    ends = ()
+    for c in tl.static_range(BUCKETS):
+        ends += (tl.load(border + (c + 1) * batch + b, mask=draws > 0, other=0),)
+
+    # A coordinate's neighbours are asked for once, so each draw would wait for a far cache.
+    found = _touch(neighbors, length * NEIGHBORS, tl.zeros((TOUCH,), tl.int32), TOUCH)
+    rows = tl.minimum(lanes, batch - first) * length
+    found = _touch(bucket + first * length, rows, found, TOUCH)
+    found = _touch(order + first * length, rows, found, TOUCH)
+    found = _touch(slot + first * length, rows, found, TOUCH)
+    # Never stored, which the compiler does not know: it would leave out what nobody uses.
+    tl.store(border + tl.arange(0, TOUCH), found, mask=lanes < 0)
+
+    bucket += b * length
+    order += b * length
+    slot += b * length
+    uniforms += b * width
+    following = tl.load(uniforms, mask=draws > 0, other=0.0)
+    for k in range(tl.max(draws, axis=0)):
+        active = k < draws
+        u = following
+        following = tl.load(uniforms + k + 1, mask=k + 1 < draws, other=0.0)
+
+        # The last members, which will fill gaps: nothing is stored before these are needed.
+        lasts = ()
+        for c in tl.static_range(BUCKETS):
+            last = tl.load(order + ends[c] - 1, mask=active & (ends[c] > 0), other=0)
+            lasts += (last,)
+
+        # The occupied bucket of largest alpha is the unit in which the others are counted.
+        begins = (tl.zeros((WARP,), tl.int32),)
+        for c in tl.static_range(BUCKETS - 1):
+            begins += (ends[c],)
+        top = tl.zeros((WARP,), tl.int32)
+        begin = tl.zeros((WARP,), tl.int32)
+        end = tl.zeros((WARP,), tl.int32)
+        # The best comes last, and stays.
+        for c in tl.static_range(
+            0 if ASCENDING else BUCKETS - 1, BUCKETS if ASCENDING else -1, 1 if ASCENDING else -1
+        ):
+            occupied = ends[c] > begins[c]
+            top = tl.where(occupied, c, top)
+            begin = tl.where(occupied, begins[c], begin)
+            end = tl.where(occupied, ends[c], end)
+        units = ()
+        masses = ()
+        for c in tl.static_range(BUCKETS):
+            units += (tl.load(ratio + c * BUCKETS + top, mask=active, other=1.0),)
+            masses += ((ends[c] - begins[c]).to(tl.float64) * units[c],)
+        total = masses[0]
+        for c in tl.static_range(1, BUCKETS):
+            total += masses[c]
+        rests = (u * total,)
+        for c in tl.static_range(BUCKETS):
+            rests += (rests[c] - masses[c],)
+        # The first bucket that is not used up; where rounding leaves none, the top's last member.
+        chosen = top
+        rest = rests[BUCKETS]
+        unit = tl.full((WARP,), 1.0, tl.float64)
+        for c in tl.static_range(BUCKETS - 1, -1, -1):
+            hit = rests[c] < masses[c]
+            chosen = tl.where(hit, c, chosen)
+            begin = tl.where(hit, begins[c], begin)
+            end = tl.where(hit, ends[c], end)
+            rest = tl.where(hit, rests[c], rest)
+            unit = tl.where(hit, units[c], unit)
+        place = tl.minimum(begin + (rest / unit).to(tl.int32), end - 1)
+
+        i = tl.load(order + place, mask=active, other=0).to(tl.int32)
+        near = ()
+        for n in tl.static_range(NEIGHBORS):
+            near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active, other=-1),)
+        # Up from bucket to bucket and out of the last: in each, the last member fills the gap.
+        gap = place
+        gaps = ()
+        fills = ()
+        for c in tl.static_range(BUCKETS):
+            moves = active & (c >= chosen)
+            gaps += (gap,)
+            fills += (moves & (gap < ends[c] - 1),)
+            tl.store(order + gap, lasts[c], mask=fills[c])
+            gap = tl.where(c >= chosen, ends[c] - 1, place)
+        scores = ()
+        for n in tl.static_range(NEIGHBORS):
+            j = near[n]
+            scores += (tl.load(bucket + j, mask=j >= 0, other=BUCKETS).to(tl.int32),)
+        for c in tl.static_range(BUCKETS):
+            tl.store(slot + lasts[c], gaps[c], mask=fills[c])
+        tl.store(bucket + i, BUCKETS, mask=active)
+        raised = ()
+        for c in tl.static_range(BUCKETS):
+            raised += (tl.where(active & (c >= chosen), ends[c] - 1, ends[c]),)
+
+        # The masked neighbours move up one after the other. Which places they ask for is known
+        # before, by counting in 4 bits a bucket how many left it, so all are read at once.
+        left = tl.zeros((WARP,), tl.int32 if BUCKETS <= 8 else tl.int64)
+        tails = ()
+        holes = ()
+        lasts = ()
+        for n in tl.static_range(NEIGHBORS):
+            masked = scores[n] < BUCKETS
+            shift = (tl.where(masked, scores[n], 0) * 4).to(left.dtype)
+            tail = _pick(raised, scores[n], 0, BUCKETS) - 1 - ((left >> shift) & 15).to(tl.int32)
+            tail = tl.where(masked, tail, -1)
+            left += masked.to(left.dtype) << shift
+            tails += (tail,)
+            holes += (tl.load(slot + near[n], mask=masked, other=-1).to(tl.int32),)
+            lasts += (tl.load(order + tail, mask=masked, other=-1).to(tl.int32),)
+        # What an earlier neighbour's move would have put there instead. No two have one tail, and
+        # none moves twice: a bucket's first members, which came last, leave it last.
+        settled_holes = ()
+        settled_lasts = ()
+        for n in tl.static_range(NEIGHBORS):
+            hole = holes[n]
+            last = lasts[n]
+            for m in tl.static_range(n):
+                hole = tl.where(settled_lasts[m] == near[n], settled_holes[m], hole)
+                last = tl.where(settled_holes[m] == tails[n], settled_lasts[m], last)
+            settled_holes += (hole,)
+            settled_lasts += (last,)
+        for n in tl.static_range(NEIGHBORS):
+            masked = scores[n] < BUCKETS
+            tl.store(bucket + near[n], scores[n] + 1, mask=masked)
+            tl.store(order + settled_holes[n], settled_lasts[n], mask=masked)
+            tl.store(slot + settled_lasts[n], settled_holes[n], mask=masked)
+            tl.store(order + tails[n], near[n], mask=masked)  # after the two: they may be one
+            tl.store(slot + near[n], tails[n], mask=masked)
+        ends = ()
+        for c in tl.static_range(BUCKETS):
+            ends += (raised[c] - ((left >> (4 * c)) & 15).to(tl.int32),)
