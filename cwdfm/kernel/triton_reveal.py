@@ -231,7 +231,7 @@ def reveal_few(
     width,  # of `uniforms`
     lanes,  # sequences of this program, at most WARP
     NEIGHBORS: tl.constexpr,  # fewer than 16
-    BUCKETS: tl.constexpr,  # at most 16
+    BUCKETS: tl.constexpr,  # fewer than 16
     ASCENDING: tl.constexpr,  # whether alpha grows with the score
 ):
     """What `reveal` does, for few buckets: ends[c], where bucket c ends, is in a register."""
@@ -262,27 +262,28 @@ def reveal_few(
         u = following
         following = tl.load(uniforms + k + 1, mask=k + 1 < draws, other=0.0)
 
-        # The last members, which will fill gaps: nothing is stored before these are needed.
-        lasts = ()
-        for c in tl.static_range(BUCKETS):
-            last = tl.load(order + ends[c] - 1, mask=active & (ends[c] > 0), other=0)
-            lasts += (last,)
-
-        # The occupied bucket of largest alpha is the unit in which the others are counted.
         begins = (tl.zeros((WARP,), tl.int32),)
-        for c in tl.static_range(BUCKETS - 1):
+        tails = ()
+        lasts = ()
+        occupied = ()
+        for c in tl.static_range(BUCKETS):
             begins += (ends[c],)
+            occupied += (ends[c] > begins[c],)
+            # The last members, which will fill gaps: nothing is stored before.
+            tails += (order + ends[c] - 1,)
+            lasts += (tl.load(tails[c], mask=active & occupied[c], other=0).to(tl.int32),)
+
+        # The occupied bucket of largest alpha is the unit in which the others are counted. The best
+        # comes last, and stays.
         top = tl.zeros((WARP,), tl.int32)
         begin = tl.zeros((WARP,), tl.int32)
-        end = tl.zeros((WARP,), tl.int32)
-        # The best comes last, and stays.
+        last = tl.zeros((WARP,), tl.int32)
         for c in tl.static_range(
             0 if ASCENDING else BUCKETS - 1, BUCKETS if ASCENDING else -1, 1 if ASCENDING else -1
         ):
-            occupied = ends[c] > begins[c]
-            top = tl.where(occupied, c, top)
-            begin = tl.where(occupied, begins[c], begin)
-            end = tl.where(occupied, ends[c], end)
+            top = tl.where(occupied[c], c, top)
+            begin = tl.where(occupied[c], begins[c], begin)
+            last = tl.where(occupied[c], lasts[c], last)
         units = ()
         masses = ()
         for c in tl.static_range(BUCKETS):
@@ -294,59 +295,58 @@ def reveal_few(
         rests = (u * total,)
         for c in tl.static_range(BUCKETS):
             rests += (rests[c] - masses[c],)
-        # The first bucket that is not used up; where rounding leaves none, the top's last member.
+        # The first bucket that is not used up. Where rounding leaves none, the top's first member:
+        # what is left is then far below one.
         chosen = top
-        rest = rests[BUCKETS]
+        rest = tl.zeros((WARP,), tl.float64)
         unit = tl.full((WARP,), 1.0, tl.float64)
+        tail = begin
         for c in tl.static_range(BUCKETS - 1, -1, -1):
             hit = rests[c] < masses[c]
             chosen = tl.where(hit, c, chosen)
             begin = tl.where(hit, begins[c], begin)
-            end = tl.where(hit, ends[c], end)
+            tail = tl.where(hit, ends[c] - 1, tail)
+            last = tl.where(hit, lasts[c], last)
             rest = tl.where(hit, rests[c], rest)
             unit = tl.where(hit, units[c], unit)
-        place = tl.minimum(begin + (rest / unit).to(tl.int32), end - 1)
+        place = tl.minimum(begin + (rest / unit).to(tl.int32), tail)
 
         i = tl.load(order + place, mask=active, other=0).to(tl.int32)
         near = ()
         for n in tl.static_range(NEIGHBORS):
             near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active, other=-1),)
         # Up from bucket to bucket and out of the last: in each, the last member fills the gap.
-        gap = place
-        gaps = ()
-        fills = ()
-        for c in tl.static_range(BUCKETS):
-            moves = active & (c >= chosen)
-            gaps += (gap,)
-            fills += (moves & (gap < ends[c] - 1),)
-            tl.store(order + gap, lasts[c], mask=fills[c])
-            gap = tl.where(c >= chosen, ends[c] - 1, place)
+        tl.store(order + place, last, mask=active)
+        for c in tl.static_range(1, BUCKETS):
+            fills = active & (c > chosen) & occupied[c]
+            tl.store(tails[c - 1], lasts[c], mask=fills)
         scores = ()
         for n in tl.static_range(NEIGHBORS):
             j = near[n]
             scores += (tl.load(bucket + j, mask=j >= 0, other=BUCKETS).to(tl.int32),)
-        for c in tl.static_range(BUCKETS):
-            tl.store(slot + lasts[c], gaps[c], mask=fills[c])
+        tl.store(slot + last, place, mask=active)
+        for c in tl.static_range(1, BUCKETS):
+            fills = active & (c > chosen) & occupied[c]
+            tl.store(slot + lasts[c], ends[c - 1] - 1, mask=fills)
         tl.store(bucket + i, BUCKETS, mask=active)
         raised = ()
         for c in tl.static_range(BUCKETS):
             raised += (tl.where(active & (c >= chosen), ends[c] - 1, ends[c]),)
 
         # The masked neighbours move up one after the other. Which places they ask for is known
-        # before, by counting in 4 bits a bucket how many left it, so all are read at once.
-        left = tl.zeros((WARP,), tl.int32 if BUCKETS <= 8 else tl.int64)
-        tails = ()
+        # before, by counting in 4 bits a score how many had it, so all are read at once.
+        seen = tl.zeros((WARP,), tl.int32 if BUCKETS < 8 else tl.int64)
+        ends = ()
         holes = ()
         lasts = ()
         for n in tl.static_range(NEIGHBORS):
             masked = scores[n] < BUCKETS
-            shift = (tl.where(masked, scores[n], 0) * 4).to(left.dtype)
-            tail = _pick(raised, scores[n], 0, BUCKETS) - 1 - ((left >> shift) & 15).to(tl.int32)
-            tail = tl.where(masked, tail, -1)
-            left += masked.to(left.dtype) << shift
-            tails += (tail,)
+            shift = (scores[n] * 4).to(seen.dtype)
+            before = ((seen >> shift) & 15).to(tl.int32)
+            seen += tl.full((WARP,), 1, seen.dtype) << shift
+            ends += (_pick(raised, scores[n], 0, BUCKETS) - 1 - before,)  # negative for none
             holes += (tl.load(slot + near[n], mask=masked, other=-1).to(tl.int32),)
-            lasts += (tl.load(order + tail, mask=masked, other=-1).to(tl.int32),)
+            lasts += (tl.load(order + ends[n], mask=masked, other=-1).to(tl.int32),)
         # What an earlier neighbour's move would have put there instead. No two have one tail, and
         # none moves twice: a bucket's first members, which came last, leave it last.
         settled_holes = ()
@@ -356,7 +356,7 @@ def reveal_few(
             last = lasts[n]
             for m in tl.static_range(n):
                 hole = tl.where(settled_lasts[m] == near[n], settled_holes[m], hole)
-                last = tl.where(settled_holes[m] == tails[n], settled_lasts[m], last)
+                last = tl.where(settled_holes[m] == ends[n], settled_lasts[m], last)
             settled_holes += (hole,)
             settled_lasts += (last,)
         for n in tl.static_range(NEIGHBORS):
@@ -364,8 +364,8 @@ def reveal_few(
             tl.store(bucket + near[n], scores[n] + 1, mask=masked)
             tl.store(order + settled_holes[n], settled_lasts[n], mask=masked)
             tl.store(slot + settled_lasts[n], settled_holes[n], mask=masked)
-            tl.store(order + tails[n], near[n], mask=masked)  # after the two: they may be one
-            tl.store(slot + near[n], tails[n], mask=masked)
+            tl.store(order + ends[n], near[n], mask=masked)  # after the two: they may be one
+            tl.store(slot + near[n], ends[n], mask=masked)
         ends = ()
         for c in tl.static_range(BUCKETS):
-            ends += (raised[c] - ((left >> (4 * c)) & 15).to(tl.int32),)
+            ends += (raised[c] - ((seen >> (4 * c)) & 15).to(tl.int32),)
