@@ -1,7 +1,8 @@
 """The exception that means "the input is wrong", and the checks that raise it.
 
 Every message says what was given, what is allowed and what to do about it. The checks run before
-any work is done, so that bad input never costs a half-finished run.
+any work is done, so that bad input never costs a half-finished run; on a GPU some values are judged
+while the first work on them runs: see `told.py`.
 """
 
 import math
@@ -40,6 +41,12 @@ def load_extra(module: str, extra: str) -> Any:
 
 def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
     """Refuse anything but an int64 tensor [B, N] with ids in 0..num_tokens-1."""
+    check_token_tensor(name, x_BN)
+    check_token_range(name, num_tokens, *(int(v) for v in x_BN.aminmax()))
+
+
+def check_token_tensor(name: str, x_BN: Tensor) -> None:
+    """Refuse anything but an int64 tensor [B, N] that holds something."""
     if not isinstance(x_BN, Tensor) or x_BN.dim() != 2 or x_BN.dtype != torch.int64:
         raise InputError(
             f"{name} must be an int64 tensor of shape [batch, length], got {describe(x_BN)}; "
@@ -49,7 +56,10 @@ def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
         raise InputError(
             f"{name} is empty ({describe(x_BN)}); give at least one sequence of at least one token"
         )
-    low, high = (int(v) for v in x_BN.aminmax())
+
+
+def check_token_range(name: str, num_tokens: int, low: int, high: int) -> None:
+    """Refuse ids whose least or greatest is not in 0..num_tokens-1."""
     if low < 0 or high >= num_tokens:
         raise InputError(
             f"{name} holds ids from {low} to {high}, allowed are 0..{num_tokens - 1}; "
@@ -57,19 +67,22 @@ def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
         )
 
 
-def check_times(t: Tensor, batch: int, length: int | None = None) -> None:
-    """Refuse anything but a floating tensor [B] with values in [0, 1]; or [B, N] for a length."""
-    shapes = ((batch,),) if length is None else ((batch,), (batch, length))
+def check_time_tensor(t: Tensor, batch: int, length: int) -> None:
+    """Refuse anything but a floating tensor [B] or [B, N]."""
+    shapes = ((batch,), (batch, length))
     if not isinstance(t, Tensor) or t.shape not in shapes or not t.is_floating_point():
-        other = "" if length is None else f", or {(batch, length)}, one a token"
         raise InputError(
-            f"t must be a floating tensor of shape ({batch},), one time a sequence{other}, "
-            f"got {describe(t)}; use torch.full(({batch},), t)"
+            f"t must be a floating tensor of shape ({batch},), one time a sequence, or "
+            f"{(batch, length)}, one a token, got {describe(t)}; use torch.full(({batch},), t)"
         )
-    if not bool(((t >= 0) & (t <= 1)).all()):
+
+
+def check_time_range(low: float, high: float) -> None:
+    """Refuse times whose least or greatest is not in [0, 1]; NaN is in neither."""
+    if not (low >= 0 and high <= 1):
         raise InputError(
-            f"t must lie in [0, 1], got values from {t.min().item():.6g} to "
-            f"{t.max().item():.6g}; t = 0 is noise, t = 1 is data"
+            f"t must lie in [0, 1], got values from {low:.6g} to {high:.6g}; t = 0 is noise, "
+            f"t = 1 is data"
         )
 
 

@@ -72,8 +72,8 @@ def uniform(
     every positive total.
     """
     check_seed(seed)
-    if isinstance(step, int) and not 0 <= step <= _MASK32:
-        raise InputError(f"step must lie in 0..2^32-1, got {step}")
+    if isinstance(step, int):
+        check_step(step)
     if index.device == position.device and fused_random(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
     counter = (
@@ -111,8 +111,7 @@ def _fused_uniform(
             *index.stride(),
             *steps.stride(),
             *position.stride(),
-            # As signed words: Triton types an integer by its size, and compiles for every type.
-            *((word ^ 2**31) - 2**31 for word in words),
+            *_signed(*words),
             int(purpose),
             STEPS=isinstance(step, Tensor),
             BLOCK=_BLOCK,
@@ -129,18 +128,72 @@ def uniform_BN(
     return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
 
 
+def count_below_B(
+    seed: int, purpose: Purpose, index_B: Tensor, step: int, bound_B: Tensor, without_BN: Tensor
+) -> Tensor:
+    """How many of uniform_BN's draws [B, N] are below bound_B, int64 [B].
+
+    Those where `without_BN` holds are not counted.
+    """
+    check_seed(seed)
+    check_step(step)
+    if not fused_random(index_B.device):
+        u_BN = uniform_BN(seed, purpose, index_B, step, without_BN.shape[1])
+        return ((u_BN < bound_B[:, None]) & ~without_BN).sum(1)
+
+    from cwdfm.kernel import triton_random
+
+    count_B = torch.empty_like(index_B)
+    if without_BN.numel() == 0:
+        return count_B.zero_()
+    with torch.cuda.device_of(count_B):
+        triton_random.count_below[(len(index_B),)](
+            count_B,
+            index_B.contiguous(),
+            bound_B.contiguous(),
+            without_BN.contiguous().view(torch.int8),
+            without_BN.shape[1],
+            *_signed(seed & _MASK32, seed >> 32, step),
+            int(purpose),
+            BLOCK=_BLOCK,
+        )
+    return count_B
+
+
+def _signed(*words: int) -> tuple[int, ...]:
+    """32-bit words as signed ones: Triton types an integer by its size, compiles for every type."""
+    return tuple((word ^ 2**31) - 2**31 for word in words)
+
+
 def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
     """The global sample indices [B] of a batch: 0..B-1 unless the caller numbers them."""
     if index is None:
         return torch.arange(batch, device=device)
+    check_index_tensor(index, batch)
+    if batch > 0:
+        check_index_range(*(int(v) for v in index.aminmax()))
+    return index.to(device)
+
+
+def check_index_tensor(index: Tensor, batch: int) -> None:
+    """Refuse anything but an int64 tensor [B]."""
     if not isinstance(index, Tensor) or index.shape != (batch,) or index.dtype != torch.int64:
         raise InputError(
             f"index must be an int64 tensor of shape ({batch},), one number a sample, "
             f"got {describe(index)}"
         )
-    if bool((index < 0).any()):
-        raise InputError(f"index must not be negative, got {int(index.min())}")
-    return index.to(device)
+
+
+def check_index_range(low: float, high: float) -> None:
+    """Refuse indices the least of which is negative."""
+    if low < 0:
+        raise InputError(f"index must not be negative, got {low}")
+
+
+def check_step(step: int) -> None:
+    """Refuse a step that does not fit into 32 bits."""
+    if not 0 <= step <= _MASK32:
+        raise InputError(f"step must lie in 0..2^32-1, got {step}")
 
 
 def check_seed(seed: int) -> None:

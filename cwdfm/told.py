@@ -1,6 +1,6 @@
 """What a GPU tells the host later, so that nobody waits for it until it is needed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -33,6 +33,25 @@ class Told:
         if self._event is not None:
             self._event.synchronize()
         return self._x
+
+
+class RangeCheck:
+    """A check of the least and the greatest value of x, which must hold some.
+
+    On a CPU it is made at once. On a GPU it is under way while other work is launched; whoever
+    uses x must bear any value until it is settled.
+    """
+
+    def __init__(self, x: Tensor, check: Callable[[float, float], None]) -> None:
+        bounds = torch.empty(2, dtype=x.dtype, device=x.device)
+        torch.aminmax(x.detach(), out=(bounds[0], bounds[1]))
+        self._told, self._check = Told(bounds), check
+        if not x.is_cuda:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the two values, and refuse x if they are bad."""
+        self._check(*self._told.value.tolist())
 
 
 class Doubts:

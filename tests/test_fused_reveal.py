@@ -24,6 +24,8 @@ WEIGHTS = [
     cwdfm.Neighbor(1, 1.0),
     cwdfm.Neighbor(2, -0.7),
     cwdfm.Neighbor(3, 0.5, "cut"),
+    cwdfm.Neighbor(3, 1.0),  # 7 buckets: in registers, as are those of all before
+    cwdfm.Neighbor(4, 0.4, "cut"),  # 9 buckets: the most that are
     cwdfm.Neighbor(5, 0.3),  # 11 buckets: two chunks, one place left over
     cwdfm.Neighbor(10, -0.2, "cut"),  # the window is longer than the sequence
     cwdfm.Neighbor(1, 1.0, "cut", (3, 4)),
@@ -65,6 +67,17 @@ def test_any_share_of_sequences_and_warps(
 ) -> None:
     monkeypatch.setattr(launch, "PROGRAMS", programs)
     check(cwdfm.Neighbor(1, 1.5), *example(batch, LENGTH, 0.3))
+
+
+@pytest.mark.parametrize("few", [0, 15])
+@pytest.mark.parametrize("radius", [1, 3, 4, 7])
+def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draw of long runs: neighbours that are the last of their bucket, or become it."""
+    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    for scale in (1.0, -0.5):
+        start, _, u = example(3, 40, 0.0)
+        check(cwdfm.Neighbor(radius, scale), start, torch.tensor([40, 39, 20]), u)
 
 
 def test_all_masked_all_revealed_and_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

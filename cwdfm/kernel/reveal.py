@@ -5,7 +5,7 @@ from torch import Tensor
 
 BLOCK = 1024  # coordinates that are sorted at once
 CHUNK = 8  # buckets, at most, that are read at once
-FEW = 9  # buckets, at most, whose borders are in registers; a square's eight neighbours make nine
+FEW = 9  # buckets, at most 15, whose borders fit into registers: those of a square on a grid
 WARP = 32  # threads
 PROGRAMS = 1024  # warps: about 8 for each multiprocessor of a large GPU
 
@@ -57,9 +57,8 @@ def reveal(
             BLOCK=BLOCK,
             num_warps=4,
         )
-        kernel, split = triton_reveal.reveal, {"CHUNK": chunk}
-        if buckets <= FEW:
-            kernel, split = triton_reveal.reveal_few, {}
+        few = buckets <= FEW
+        kernel = triton_reveal.reveal_few if few else triton_reveal.reveal
         kernel[(-(-batch // lanes),)](
             *state,
             count_B.contiguous(),
@@ -73,7 +72,7 @@ def reveal(
             NEIGHBORS=neighbors,
             BUCKETS=buckets,
             ASCENDING=ascending,
-            **split,
+            **({} if few else {"CHUNK": chunk}),
             num_warps=1,
             num_stages=1,
             enable_fp_fusion=False,  # a fused product and sum rounds once, the CPU's twice

@@ -26,6 +26,21 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
+@triton.jit
+def draw(index, step, position, seed_low, seed_high, purpose):
+    """The uniform draws, float64, of int64 counters."""
+    high, low, _, _ = philox(
+        position & MASK32,
+        step,
+        index & MASK32,
+        ((index >> 32) << 8) | purpose,
+        seed_low.to(tl.int64) & MASK32,
+        seed_high.to(tl.int64) & MASK32,
+    )
+    bits = ((high >> 5) << 26) | (low >> 6)
+    return bits.to(tl.float64) * UNIT
+
+
 # Compiled once for all values and shapes: steps and batches must not wait for a compiler.
 @triton.jit(
     do_not_specialize=[
@@ -77,13 +92,31 @@ def uniform(
         s = tl.load(steps + row * steps_row + column * steps_column, mask=inside, other=0)
     else:
         s = step.to(tl.int64) & MASK32
-    high, low, _, _ = philox(
-        p & MASK32,
-        s,
-        i & MASK32,
-        ((i >> 32) << 8) | purpose,
-        seed_low.to(tl.int64) & MASK32,
-        seed_high.to(tl.int64) & MASK32,
-    )
-    bits = ((high >> 5) << 26) | (low >> 6)
-    tl.store(out + place, bits.to(tl.float64) * UNIT, mask=inside)
+    tl.store(out + place, draw(i, s, p, seed_low, seed_high, purpose), mask=inside)
+
+
+@triton.jit(do_not_specialize=["columns", "seed_low", "seed_high", "step", "purpose"])
+def count_below(
+    out,  # [R] int64
+    index,  # [R] int64
+    bound,  # [R] float
+    without,  # [R, C] int8: not counted where it is not 0
+    columns,
+    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
+    seed_high,
+    step,
+    purpose,
+    BLOCK: tl.constexpr,
+):
+    """out[r] = how many uniform(seed, purpose, index[r], step, column) are below bound[r]."""
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.load(index + row)
+    s = step.to(tl.int64) & MASK32
+    limit = tl.load(bound + row).to(tl.float64)
+    below = tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, columns, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        skip = tl.load(without + row * columns + column, mask=column < columns, other=1)
+        u = draw(i, s, column.to(tl.int64), seed_low, seed_high, purpose)
+        below += ((u < limit) & (skip == 0)).to(tl.int32)
+    tl.store(out + row, tl.sum(below, axis=0).to(tl.int64))

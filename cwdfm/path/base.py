@@ -2,14 +2,23 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_mask, check_times, check_tokens
-from cwdfm.random import Purpose, sample_index, uniform_BN
+from cwdfm.errors import (
+    InputError,
+    check_mask,
+    check_time_range,
+    check_time_tensor,
+    check_token_range,
+    check_token_tensor,
+)
+from cwdfm.random import Purpose, check_index_range, check_index_tensor, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
+from cwdfm.told import RangeCheck
 from cwdfm.weight import Weight
 
 
@@ -71,8 +80,11 @@ class Path(ABC):
         The draw is a function of (seed, step, index): `index` [B] numbers the samples globally
         (default 0..B-1), `step` is the training step. `fixed` [B, N] marks given coordinates.
         """
-        check_tokens("x_1", x_1, self.source.vocab_size)
-        check_times(t, x_1.shape[0], x_1.shape[1])
+        # On a GPU nobody waits for values before the work is launched: bad ones are harmless in it.
+        check_token_tensor("x_1", x_1)
+        checks = [RangeCheck(x_1, partial(check_token_range, "x_1", self.source.vocab_size))]
+        check_time_tensor(t, x_1.shape[0], x_1.shape[1])
+        checks.append(RangeCheck(t, check_time_range))
         if t.dim() == 2 and self.context_weight is not None:
             raise InputError(
                 f"coordinates with times of their own need a path that reveals each on its own: "
@@ -82,11 +94,19 @@ class Path(ABC):
         if fixed is None:
             fixed = torch.zeros_like(x_1, dtype=torch.bool)
         check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-        index_B = sample_index(index, len(x_1), x_1.device)
-        x_0 = self.source.noise(index_B, x_1.shape[1], seed=seed, step=step)
+        if index is None:
+            index_B = torch.arange(len(x_1), device=x_1.device)
+        else:
+            check_index_tensor(index, len(x_1))
+            checks.append(RangeCheck(index, check_index_range))
+            index_B = index.to(x_1.device)
         kappa = self.schedule.kappa(t.double())
         revealed = self.reveal(fixed, kappa, index_B, seed=seed, step=step)
+        # After the reveals, which take a GPU long enough to launch the rest meanwhile.
+        x_0 = self.source.noise(index_B, x_1.shape[1], seed=seed, step=step)
         x_t = torch.where(revealed, x_1, x_0)
+        for check in checks:
+            check.settle()
         return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 

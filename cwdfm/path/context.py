@@ -6,8 +6,8 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance
 from cwdfm.path.algorithm1 import reveal_in_order
-from cwdfm.path.base import Path, independent_reveals
-from cwdfm.random import Purpose, uniform_BN
+from cwdfm.path.base import Path
+from cwdfm.random import Purpose, count_below_B, uniform_BN
 from cwdfm.weight import Weight
 
 
@@ -38,7 +38,6 @@ class ContextPath(Path):
         self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
     ) -> Tensor:
         # A sum of N independent reveals is Binomial(N, kappa), with no binomial sampler needed.
-        independent_BN = independent_reveals(start_BN, kappa_B, index_B, seed=seed, step=step)
-        count_B = (independent_BN & ~start_BN).sum(1)
+        count_B = count_below_B(seed, Purpose.REVEAL, index_B, step, kappa_B, start_BN)
         u_BN = uniform_BN(seed, Purpose.ORDER, index_B, step, start_BN.shape[1])
         return reveal_in_order(self.weight, start_BN, count_B, u_BN)
