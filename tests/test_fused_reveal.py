@@ -106,14 +106,21 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
     check(cwdfm.Neighbor(1, 1.0), start, count, u[:, : int(count.max())])
 
 
-@pytest.mark.parametrize("length", [launch.BLOCK + 100, 2**15 + 1])
+@pytest.mark.parametrize("length", [launch.BLOCK + 100, launch.WIDE + 1, 2**15 + 1])
 def test_long_sequences(length: int) -> None:
-    """Sorted in several blocks; places of 16 bits, and of 32."""
+    """Sorted in several blocks; places of 32 bits, of 16, and of 32 again."""
     start, count, u = example(1, length, 0.998)
     check(cwdfm.Neighbor(1, 1.0, "cut"), start, count.clamp(max=8), u)
 
 
-def test_more_buckets_than_a_byte_counts() -> None:
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_narrow_words(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "WIDE", 0)
+    check(weight, *example(3, LENGTH, 0.2))
+
+
+def test_more_buckets_than_a_byte_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "WIDE", 0)
     start, _, u = example(1, LENGTH, 0.4)
     check(cwdfm.Neighbor(64, 0.1, "cut"), start, torch.tensor([2]), u)
 

@@ -6,6 +6,7 @@ from torch import Tensor
 BLOCK = 1024  # coordinates that are sorted at once
 CHUNK = 8  # buckets, at most, that are read at once
 FEW = 9  # buckets, at most 15, whose borders fit into registers: those of a square on a grid
+WIDE = 2048  # coordinates of a program, at most, that have words of 32 bits
 WARP = 32  # threads
 PROGRAMS = 1024  # warps: about 8 for each multiprocessor of a large GPU
 
@@ -30,20 +31,22 @@ def reveal(
     batch, length = start_BN.shape
     neighbors, buckets = neighbors_NK.shape[1], len(ratio_CC)
     device = start_BN.device
-    # No wider than need be: what a sequence changes should stay in a near cache.
-    place = torch.int16 if length < 2**15 else torch.int32
-    bucket_BN = torch.empty(
-        batch, length, dtype=torch.int8 if buckets < 2**7 else torch.int16, device=device
-    )
+    # Threads of a warp wait for the slowest load among them, so sequences share a warp only where
+    # there are more of them than warps.
+    lanes = min(WARP, -(-batch // PROGRAMS))
+    # What a sequence changes should stay in a near cache. Where it does in words of 32 bits, no
+    # wider or narrower ones are made of them; else places and buckets are no wider than need be.
+    place, level = torch.int32, torch.int32
+    if lanes * length > WIDE:
+        place = torch.int16 if length < 2**15 else torch.int32
+        level = torch.int8 if buckets < 2**7 else torch.int16
+    bucket_BN = torch.empty(batch, length, dtype=level, device=device)
     order_BN, slot_BN = (torch.empty(batch, length, dtype=place, device=device) for _ in range(2))
     chunks = -(-buckets // CHUNK)
     chunk = -(-buckets // chunks)
     levels = 1 << (chunk * chunks - 1).bit_length()
     border_LB = torch.empty(levels + 1, batch, dtype=torch.int32, device=device)
     state = (bucket_BN, order_BN, slot_BN, border_LB)
-    # Threads of a warp wait for the slowest load among them, so sequences share a warp only where
-    # there are more of them than warps.
-    lanes = min(WARP, -(-batch // PROGRAMS))
     with torch.cuda.device_of(start_BN):
         triton_reveal.sort[(batch,)](
             start_BN.contiguous().view(torch.int8),

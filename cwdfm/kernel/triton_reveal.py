@@ -208,12 +208,24 @@ def _touch(x, total, found, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _pick(values, c, other, COUNT: tl.constexpr):
-    """values[c], of a tuple; `other` where c is not a place of it."""
-    found = other
-    for n in tl.static_range(COUNT):
-        found = tl.where(c == n, values[n], found)
-    return found
+def _halve(values, second, COUNT: tl.constexpr):
+    """Of each pair in a tuple of COUNT the second where asked for, else the first."""
+    pairs = ()
+    for n in tl.static_range(0, COUNT - 1, 2):
+        pairs += (tl.where(second, values[n + 1], values[n]),)
+    if COUNT % 2 == 1:
+        pairs += (values[COUNT - 1],)
+    return pairs
+
+
+@triton.jit
+def _pick(values, c, COUNT: tl.constexpr):
+    """values[c], of a tuple of at most 16; anything of it where c is not a place of it."""
+    values = _halve(values, (c & 1) != 0, COUNT)
+    values = _halve(values, (c & 2) != 0, (COUNT + 1) // 2)
+    values = _halve(values, (c & 4) != 0, (COUNT + 3) // 4)
+    values = _halve(values, (c & 8) != 0, (COUNT + 7) // 8)
+    return values[0]
 
 
 @triton.jit(do_not_specialize=["count", "uniforms", "batch", "length", "width", "lanes"])
@@ -344,7 +356,8 @@ def reveal_few(
             shift = (scores[n] * 4).to(seen.dtype)
             before = ((seen >> shift) & 15).to(tl.int32)
             seen += tl.full((WARP,), 1, seen.dtype) << shift
-            ends += (_pick(raised, scores[n], 0, BUCKETS) - 1 - before,)  # negative for none
+            end = _pick(raised, scores[n], BUCKETS) - 1 - before
+            ends += (tl.where(masked, end, -1),)
             holes += (tl.load(slot + near[n], mask=masked, other=-1).to(tl.int32),)
             lasts += (tl.load(order + ends[n], mask=masked, other=-1).to(tl.int32),)
         # What an earlier neighbour's move would have put there instead. No two have one tail, and
