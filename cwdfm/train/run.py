@@ -78,9 +78,11 @@ class Run:
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
 
     def _graphable(self) -> bool:
-        """Whether the trunk's passes are recorded: one process, and attention without a plan."""
+        """Whether the trunk's passes are recorded: one process, attention without a plan, and no
+        dropout, whose seeds a recording cannot take from the host."""
         alone = world() == 1 and self.device.type == "cuda"
-        return alone and self.recipe.compile and self.task.model.attention != "block"
+        plain = self.task.model.attention != "block" and self.recipe.dropout == 0
+        return alone and self.recipe.compile and plain
 
     def fixed(self, x_1: Tensor) -> Tensor:
         """Which tokens are given: the first, if the recipe says so."""
