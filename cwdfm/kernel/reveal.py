@@ -22,7 +22,7 @@ def reveal(
 ) -> Tensor:
     """The reveal mask [B, N] after count_B further reveals, all on one device.
 
-    neighbors_NK int32 (-1: none), ratio_CC float64; see `cwdfm.path.algorithm1` for their meaning.
+    neighbors_NK int32, ratio_CC float64; see `cwdfm.path.algorithm1` for their meaning.
     """
     from cwdfm.kernel import triton_reveal
 

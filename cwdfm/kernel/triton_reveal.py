@@ -30,8 +30,8 @@ def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.co
     inside = i < length
     bucket = tl.zeros_like(i)
     for n in range(NEIGHBORS):
-        j = tl.load(neighbors + i * NEIGHBORS + n, mask=inside, other=-1)
-        bucket += tl.load(start + j, mask=j >= 0, other=0).to(tl.int32)
+        j = tl.load(neighbors + i * NEIGHBORS + n, mask=inside, other=0)
+        bucket += tl.load(start + j).to(tl.int32)
     masked = tl.load(start + i, mask=inside, other=1) == 0
     return tl.where(masked, bucket, BUCKETS)
 
@@ -39,7 +39,7 @@ def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.co
 @triton.jit(do_not_specialize=["start", "batch", "length"])
 def sort(
     start,  # [B, N] int8: revealed from the beginning
-    neighbors,  # [N, K] int32, -1 for none
+    neighbors,  # [N, K] int32, i itself for none
     bucket,  # [B, N] out: revealed neighbours; BUCKETS for a revealed coordinate
     order,  # [B, N] out: masked coordinates by bucket
     slot,  # [B, N] out: where each lies in `order`
@@ -98,7 +98,7 @@ def reveal(
     border,  # [> BUCKETS rounded up to whole chunks, B] int32
     count,  # [B] int: draws to make
     uniforms,  # [B, >= max(count)] float64
-    neighbors,  # [N, K] int32, -1 for none
+    neighbors,  # [N, K] int32, i itself for none
     ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
     batch,
     length,
@@ -158,8 +158,9 @@ def reveal(
 
         i = tl.load(order + place, mask=active, other=0).to(tl.int32)
         # The loop over neighbours reads one ahead.
-        j = tl.load(neighbors + i * NEIGHBORS, mask=active, other=-1)
-        score = tl.load(bucket + j, mask=j >= 0, other=BUCKETS).to(tl.int32)
+        tl.store(bucket + i, BUCKETS, mask=active)
+        j = tl.load(neighbors + i * NEIGHBORS, mask=active, other=0)
+        score = tl.load(bucket + j, mask=active, other=BUCKETS).to(tl.int32)
 
         # Up from bucket to bucket and out of the last: in each, the last member fills the gap. That
         # leaves alone the last members of the buckets above, so a chunk's are read before.
@@ -178,11 +179,11 @@ def reveal(
                 tl.store(order + gap, lasts[n], mask=filled)
                 tl.store(slot + lasts[n], gap, mask=filled)
                 gap = tl.where(moves, tails[n], gap)
-        tl.store(bucket + i, BUCKETS, mask=active)
 
         for n in range(1, NEIGHBORS + 1):
-            near = tl.load(neighbors + i * NEIGHBORS + n, mask=active & (n < NEIGHBORS), other=-1)
-            near_score = tl.load(bucket + near, mask=near >= 0, other=BUCKETS).to(tl.int32)
+            further = active & (n < NEIGHBORS)
+            near = tl.load(neighbors + i * NEIGHBORS + n, mask=further, other=0)
+            near_score = tl.load(bucket + near, mask=further, other=BUCKETS).to(tl.int32)
             masked = score < BUCKETS
             above = border + (score + 1) * batch
             end = tl.load(above, mask=masked, other=1) - 1
@@ -236,7 +237,7 @@ def reveal_few(
     border,  # [> BUCKETS, B] int32, read only
     count,  # [B] int: draws to make
     uniforms,  # [B, >= max(count)] float64
-    neighbors,  # [N, K] int32, -1 for none; those of a coordinate differ from each other
+    neighbors,  # [N, K] int32, i itself for none; the others of a row differ from each other
     ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
     batch,
     length,
@@ -326,21 +327,20 @@ def reveal_few(
         i = tl.load(order + place, mask=active, other=0).to(tl.int32)
         near = ()
         for n in tl.static_range(NEIGHBORS):
-            near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active, other=-1),)
+            near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active, other=0),)
         # Up from bucket to bucket and out of the last: in each, the last member fills the gap.
         tl.store(order + place, last, mask=active)
         for c in tl.static_range(1, BUCKETS):
             fills = active & (c > chosen) & occupied[c]
             tl.store(tails[c - 1], lasts[c], mask=fills)
+        tl.store(bucket + i, BUCKETS, mask=active)
         scores = ()
         for n in tl.static_range(NEIGHBORS):
-            j = near[n]
-            scores += (tl.load(bucket + j, mask=j >= 0, other=BUCKETS).to(tl.int32),)
+            scores += (tl.load(bucket + near[n], mask=active, other=BUCKETS).to(tl.int32),)
         tl.store(slot + last, place, mask=active)
         for c in tl.static_range(1, BUCKETS):
             fills = active & (c > chosen) & occupied[c]
             tl.store(slot + lasts[c], ends[c - 1] - 1, mask=fills)
-        tl.store(bucket + i, BUCKETS, mask=active)
         raised = ()
         for c in tl.static_range(BUCKETS):
             raised += (tl.where(active & (c >= chosen), ends[c] - 1, ends[c]),)

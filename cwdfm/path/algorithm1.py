@@ -57,11 +57,14 @@ def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor
 
 @lru_cache(maxsize=8)
 def _tables(weight: Neighbor, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """neighbors [N, K] int32, -1 for none; and ratio [C, C].
+    """neighbors [N, K] int32; and ratio [C, C].
 
+    Where a coordinate lacks a neighbour, it is its own: while it is masked that counts for nothing,
+    and once it is revealed it has no place to move from.
     ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
     """
     neighbors_NK = weight.neighbors(length)
+    neighbors_NK = torch.where(neighbors_NK < 0, torch.arange(length)[:, None], neighbors_NK)
     level_C = weight.scale * torch.arange(neighbors_NK.shape[1] + 1, dtype=torch.float64)
     ratio_CC = (level_C[:, None] - level_C[None, :]).clamp(max=0).exp()
     return neighbors_NK.to(torch.int32).contiguous().to(device), ratio_CC.to(device)
@@ -124,7 +127,7 @@ def _reveal_loop(
         for i in range(length):
             score[i] = 0
             for j in neighbors_NK[i]:
-                if j >= 0 and revealed_BN[b, j]:
+                if revealed_BN[b, j]:
                     score[i] += 1
             if not revealed_BN[b, i]:
                 start[score[i]] += 1
@@ -160,6 +163,6 @@ def _reveal_loop(
             for c in range(chosen, buckets):
                 _promote(i, c, order, slot, start)
             for j in neighbors_NK[i]:
-                if j >= 0 and not revealed_BN[b, j]:
+                if not revealed_BN[b, j]:
                     _promote(j, score[j], order, slot, start)
                     score[j] += 1
