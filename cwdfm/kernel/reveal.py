@@ -34,8 +34,8 @@ def reveal(
     # Threads of a warp wait for the slowest load among them, so sequences share a warp only where
     # there are more of them than warps.
     lanes = min(WARP, -(-batch // PROGRAMS))
-    # What a sequence changes should stay in a near cache. Where it does in words of 32 bits, no
-    # wider or narrower ones are made of them; else places and buckets are no wider than need be.
+    # What a sequence changes should stay in a near cache. Words of 32 bits need no conversions;
+    # where they would not fit, places and buckets are no wider than need be.
     place, level = torch.int32, torch.int32
     if lanes * length > WIDE:
         place = torch.int16 if length < 2**15 else torch.int32
