@@ -75,7 +75,8 @@ def test_recorded_passes_train_alike(changes: dict[str, object]) -> None:
     assert trunk.replayed is not None
     assert again == pytest.approx(losses, rel=1e-5)
     for mine, other in zip(others, weights, strict=True):
-        assert float((mine - other).norm()) <= 1e-4 * float(other.norm()) + 1e-7
+        # Sums of gradients in another order, enlarged by AdamW; other masks would show at 0.1.
+        assert float((mine - other).norm()) <= 1e-3 * float(other.norm()) + 1e-7
     assert losses[0] != losses[-1]
 
 

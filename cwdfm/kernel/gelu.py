@@ -30,7 +30,7 @@ def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
     if fused_gelu(x):
         x, weight, bias = (v.to(product_dtype(x)) for v in (x, layer.weight, layer.bias))
         flat = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)
-        return flat.view(*x.shape[:-1], -1)
+        return flat.view(*x.shape[:-1], flat.shape[-1])
     if not fused_bias_gelu(x):
         return F.gelu(layer(x), approximate="tanh")
     # To the product the bias is a constant: its gradient comes from behind it.

@@ -78,11 +78,9 @@ class Run:
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
 
     def _graphable(self) -> bool:
-        """Whether the trunk's passes are recorded: one process, attention without a plan, and no
-        dropout, whose seeds a recording cannot take from the host."""
+        """Whether the trunk's passes are recorded: one process, attention without a plan."""
         alone = world() == 1 and self.device.type == "cuda"
-        plain = self.task.model.attention != "block" and self.recipe.dropout == 0
-        return alone and self.recipe.compile and plain
+        return alone and self.recipe.compile and self.task.model.attention != "block"
 
     def fixed(self, x_1: Tensor) -> Tensor:
         """Which tokens are given: the first, if the recipe says so."""
@@ -123,10 +121,7 @@ class Run:
             lesson = self._ahead.take((self.objective, *here))
             more = after[0] == self.step  # and the last one's backward pass exchanges gradients
             with keeping_gradients(self._forward) if more else nullcontext():
-                with self.precision():
-                    loss = lesson.loss(self._forward)
-                (loss / recipe.accumulation).backward()
-            losses.append(loss.detach())
+                losses.append(self._learn(lesson))
             self._ahead.release(lesson)
             if after[0] < recipe.steps:
                 self._ahead.start((self.objective, *after))
@@ -136,6 +131,16 @@ class Run:
         self.average.update(self.model, self.step)
         self.step += 1
         return mean_over_all(torch.stack(losses).mean())
+
+    def _learn(self, lesson: Lesson) -> Tensor:
+        """A micro-batch's loss, its gradients added to those of the parameters.
+
+        Nothing of its graph is left behind: passes cannot be recorded while nodes of another live.
+        """
+        with self.precision():
+            loss = lesson.loss(self._forward)
+        (loss / self.recipe.accumulation).backward()
+        return loss.detach()
 
     def precision(self) -> torch.autocast:
         """Matrix products in the recipe's precision, for a while."""
