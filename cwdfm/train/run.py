@@ -78,9 +78,14 @@ class Run:
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
 
     def _graphable(self) -> bool:
-        """Whether the trunk's passes are recorded: one process, attention without a plan."""
+        """Whether the trunk's passes are recorded: one process, attention without a plan.
+
+        And neither micro-batches nor dropout, which large networks have: those gain nothing.
+        """
+        recipe = self.recipe
         alone = world() == 1 and self.device.type == "cuda"
-        return alone and self.recipe.compile and self.task.model.attention != "block"
+        plain = self.task.model.attention != "block" and recipe.dropout == 0
+        return alone and recipe.compile and plain and recipe.accumulation == 1
 
     def fixed(self, x_1: Tensor) -> Tensor:
         """Which tokens are given: the first, if the recipe says so."""
