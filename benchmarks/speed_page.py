@@ -147,21 +147,40 @@ def profiles() -> str:
     )
 
 
+def between_products(rows: float) -> float:
+    """Bytes that training one micro-batch must move between its products, K = rows with a loss.
+
+    For T tokens, width D, L blocks, MLPs of r D: norms with gates and additions read and write the
+    stream in float32 and a branch each way in half precision (12 T D there, 18 back, 2 L + 1
+    times), gelu 4 r T D and 6 r T D, rotation q and k (8 T D each way), the head's softmax 4 K V.
+    """
+    config, tokens = preset("base", VOCAB), 64 * 1024
+    norms = (2 * config.depth + 1) * 30
+    blocks = config.depth * (10 * config.mlp_ratio + 16)
+    return (norms + blocks) * tokens * config.width + 4 * rows * VOCAB
+
+
 def limits(work: Result) -> str:
-    """What would be left of a training step if all but products and attention were free."""
+    """What a training step would take if all passes between products ran at the speed of copies."""
     said = []
-    for source in ("uniform", "mask"):
+    for source, share in (("uniform", 1.0), ("mask", 2 / 3)):
         kinds = work[f"training, {source}"]["kinds"]
-        least = kinds["matrix products"] + kinds["attention"]
+        products = kinds["matrix products"] + kinds["attention"]
+        speed = newest()[f"training-{source}"][0]["ceilings"]["bytes"]
+        passes = 1e3 * between_products(share * 64 * 1024) / speed
+        least = products + passes
         theirs = [fact(f"training-{source}", way, "micro_batch_ms") for way in (1, 2)]
         said.append(
-            f"{source} source: {least:.0f} ms, {theirs[0] / least:.2f} times the peer as its users "
-            f"have it and {theirs[1] / least:.2f} times the one with head and loss compiled"
+            f"- {source} source: products and attention {products:.0f} ms as measured, "
+            f"{passes:.0f} ms for the passes between them, {least:.0f} ms together; measured "
+            f"{fact(f'training-{source}', 0, 'micro_batch_ms'):.0f} ms. At best "
+            f"{theirs[0] / least:.2f} times the peer as its users have it, "
+            f"{theirs[1] / least:.2f} times the one with head and loss compiled."
         )
     return (
-        "If all but the products and the attention were free, a training step would take, with a "
-        + "; with a ".join(said)
-        + ". Those are cuBLAS's and cuDNN's kernels, and the peer runs the same."
+        "What bounds training: products and attention are cuBLAS's and cuDNN's, the same that the "
+        "peer runs. What lies between them must move its bytes, at best at the speed of copies. So "
+        "a micro-batch cannot take less than\n\n" + "\n".join(said)
     )
 
 
@@ -261,7 +280,6 @@ Sampling:
   without a nucleus a step of many jumps, or of a plan of reveals, waits for nothing: rows are
   counted while the trunk runs (`model/rows.py`), and whether logits were numbers is learned later
   (`told.py`). Elsewhere the host waits for the rows, or looks at the logits.
-- `DiT.end` is newer than the sampling figures below.
 
 ## What bounds the rest
 
