@@ -261,13 +261,17 @@ Training:
 
 - The head's loss never stores logits of all tokens: a chunk's logits are computed once, and
   become their own gradient in place, so there are three products and not four
-  (`kernel/head_cross_entropy.py`).
+  (`kernel/head_cross_entropy.py`). A row of logits is read once, held in registers and written
+  once, with the next row on its way (`kernel/head_rows.py`).
 - What is added to the stream, its gate and the norm behind it are one pass there and one back
   (`kernel/adaptive_norm.py`); rotation is one kernel on packed q, k, v (`kernel/rotary.py`); up
-  to 64 tokens attention with its rotation is one kernel (`kernel/short_attention.py`).
+  to 64 tokens attention with its rotation is one kernel (`kernel/short_attention.py`); gelu's way
+  back sums the bias's gradient as well (`kernel/gelu.py`).
 - Batches are corrupted, and the loss's rows are counted, on a stream of their own beside the step
   before (`train/ahead.py`).
 - With a mask source only masked tokens reach the head.
+- Small networks take longer to launch than to run: without dropout and micro-batches, the trunk's
+  passes there and back are CUDA graphs (`train/graphed.py`).
 
 Sampling:
 
@@ -283,13 +287,13 @@ Sampling:
 
 ## What bounds the rest
 
-In training, products and attention are cuBLAS's and cuDNN's, and what lies between them (norms,
-gelu, the head's softmax, rotation) is bound by bytes. The bound in the tables counts
-products and attention alone, at the speed of large square products, and nothing for those passes.
-What the peer gains by compiling head and loss is what its users leave lying.
+Training: see above. The bound in the tables below counts products and attention alone, at the
+speed of large square products, and nothing for the passes between them. What the peer gains by
+compiling head and loss is what its users leave lying.
 
 The context-weighted path alone is bound by latency: one draw of Algorithm 1 waits for the one
-before. In training it runs beside the step before, on a stream of its own.
+before, and a warp alone on its multiprocessor waits for every instruction. In training it runs
+beside the step before, on a stream of its own, and costs nothing to speak of (training-context).
 
 ## The paper's run
 

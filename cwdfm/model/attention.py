@@ -32,6 +32,8 @@ SHORT = 64
 # Without an order of preference: the default one has these two in this order, and to set another
 # before PyTorch's first attention on a GPU would lose its own preference for cuDNN.
 FOR_SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# Behind a cache every call has another length, and cuDNN would plan anew for each: 80 ms a token.
+FOR_CACHED = [SDPBackend.FLASH_ATTENTION, *FOR_SHORT]
 
 
 class Attention(ABC):
@@ -139,7 +141,8 @@ class Behind(Attention):
 
     def _mix(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.cache.joined(layer, k, v)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        with sdpa_kernel(FOR_CACHED):
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
 
 
 def attend(qkv_BM3Hd: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
