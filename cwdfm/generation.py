@@ -7,8 +7,9 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 from cwdfm.method.base import Draw
+from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained
-from cwdfm.solver import Samples
+from cwdfm.solver import Refine, Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
@@ -30,6 +31,7 @@ def generate(
     length: int | None = None,
     prompt: str | None = None,
     template: str | None = None,
+    refine: Refine | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
     progress: Tick | None = None,
@@ -41,9 +43,15 @@ def generate(
     `length` None is the model's own; others work, though a model has seen no others, unless it has
     learned positions and is asked for more than those. `prompt` is how every sample begins;
     `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
+    `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`).
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
+    if refine is not None and not isinstance(trained.method, Flow):
+        raise InputError(
+            f"refining noises tokens anew as a flow does, and this model is trained by "
+            f"{type(trained.method).__name__}; leave it out, or take a flow or MDLM"
+        )
     asked = Draw(
         shape=(n, (length or trained.length) if tokens is None else len(tokens)),
         steps=steps,
@@ -54,6 +62,7 @@ def generate(
         index=index,
         batch_size=batch_size or fitting_batch(trained),
         without=() if template is None else special(trained),
+        refine=refine,
         tick=progress,
     )
     return trained.method.draw(trained.model, solver, asked)

@@ -9,6 +9,7 @@ SC 2011), written in int64 tensor arithmetic so that it runs on every device tor
 kernel computes the same bits.
 """
 
+import hashlib
 from enum import IntEnum
 
 import torch
@@ -188,6 +189,12 @@ def check_index_range(low: float, high: float) -> None:
     """Refuse indices the least of which is negative."""
     if low < 0:
         raise InputError(f"index must not be negative, got {low}")
+
+
+def mix(seed: int, number: int) -> int:
+    """Another seed, of 63 bits, from a seed and a counter, whatever their sizes."""
+    digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def check_step(step: int) -> None:

@@ -12,37 +12,41 @@ from cwdfm.schedule import Schedule
 Spacing = Literal["t", "kappa"]
 
 
-def time_grid(schedule: Schedule, steps: int, spacing: Spacing | Tensor = "t") -> Tensor:
-    """The grid 0 = t_0 < ... < t_steps = 1, float64 [steps + 1].
+def time_grid(
+    schedule: Schedule, steps: int, spacing: Spacing | Tensor = "t", *, first: float = 0.0
+) -> Tensor:
+    """The grid first = t_0 < ... < t_steps = 1, float64 [steps + 1].
 
     `spacing` "t" is uniform in time (the paper), "kappa" uniform in kappa, so that every step
     reveals the same expected share; or a tensor with the times themselves.
     """
     check_integer("steps", steps)
+    if not 0 <= first < 1:
+        raise InputError(f"a grid begins at a time in [0, 1), got {first}")
     if isinstance(spacing, Tensor):
-        return _check_grid(spacing, steps)
+        return _check_grid(spacing, steps, first)
     if not isinstance(spacing, str):
         raise InputError(f"grid must be 't', 'kappa' or a tensor of times, got {spacing!r}")
     check_choice("grid", spacing, ("t", "kappa"))
-    linear = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
     if spacing == "t":
-        return linear
-    grid = schedule.inverse(linear)
-    grid[0], grid[-1] = 0.0, 1.0  # not left to the rounding of the inverse
+        return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
+    begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))
+    grid = schedule.inverse(torch.linspace(begin, 1, steps + 1, dtype=torch.float64))
+    grid[0], grid[-1] = first, 1.0  # not left to the rounding of the inverse
     return grid
 
 
-def _check_grid(grid: Tensor, steps: int) -> Tensor:
+def _check_grid(grid: Tensor, steps: int, first: float) -> Tensor:
     if grid.shape != (steps + 1,) or not grid.is_floating_point():
         raise InputError(
             f"a custom grid for {steps} steps must be a floating tensor of shape ({steps + 1},), "
             f"got {describe(grid)}"
         )
     grid = grid.double().cpu()
-    if grid[0] != 0 or grid[-1] != 1 or not bool((grid.diff() > 0).all()):
+    if grid[0] != first or grid[-1] != 1 or not bool((grid.diff() > 0).all()):
         raise InputError(
-            f"a custom grid must increase strictly from 0 to 1, got {grid.tolist()}; to start from "
-            f"a state of your own at a later time, step by hand with solver.step"
+            f"a custom grid must increase strictly from {first:g} to 1, got {grid.tolist()}; to "
+            f"begin with sequences of your own at a later time, give start=Start(tokens, t)"
         )
     return grid
 

@@ -19,7 +19,7 @@ from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
-from cwdfm.solver import EntropyBound, FirstHitting
+from cwdfm.solver import EntropyBound, FirstHitting, Refine, Solver
 from cwdfm.solver.sample import Tick
 from cwdfm.weight import Neighbor
 
@@ -42,6 +42,10 @@ class Options(SolverChoice):
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
     template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
+    refine: int = 0  # rounds in which a share of the tokens is noised and sampled again; 0 for none
+    refine_share: float = 0.1  # which share of them
+    refine_steps: int = 6  # of the solver in each round
+    refine_temperature: float | None = None  # of the draws there; None for --temperature
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
@@ -98,6 +102,16 @@ def check(options: Options) -> None:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
     check_seed(options.seed)
     options.check()
+    refinement(options)
+
+
+def refinement(options: Options) -> Refine | None:
+    """What is done to the samples afterwards."""
+    check_integer("refine", options.refine, 0)
+    if options.refine == 0:
+        return None
+    temperature = options.refine_temperature
+    return Refine(options.refine, options.refine_share, options.refine_steps, temperature)
 
 
 def length_of(trained: Pretrained, options: Options) -> int:
@@ -127,6 +141,8 @@ def check_given(trained: Pretrained, options: Options) -> None:
     weight = getattr(solver, "weight", None)
     if isinstance(weight, Neighbor):  # a window must fit, and the folder stay clean if not
         weight(torch.zeros(1, length, dtype=torch.bool))
+    if isinstance(solver, Solver) and (after := refinement(options)) is not None:
+        after.applied(solver)
     if isinstance(solver, FirstHitting | EntropyBound) and options.steps < length:
         print(
             f"note: {options.solver} takes up to a step a token; in {options.steps} steps the last "
@@ -151,7 +167,8 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
     """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
     share = f" (this process's {len(todo)})" if world() > 1 else ""
     size, first = options.batch_size or fitting_batch(trained), 0
-    total = max(1, len(todo) * options.steps)
+    steps = options.steps + options.refine * options.refine_steps
+    total = max(1, len(todo) * steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
             index = todo[first : first + size]
@@ -183,6 +200,7 @@ def rows(
             length=options.length,
             prompt=options.prompt,
             template=options.template,
+            refine=refinement(options),
             index=torch.tensor(index),
             batch_size=len(index),
             progress=tick,

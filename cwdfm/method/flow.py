@@ -19,7 +19,9 @@ from cwdfm.method.without import Without
 from cwdfm.model.rows import Rows
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
-from cwdfm.solver import Euler, Samples, Solver, sample
+from cwdfm.solver import Euler, Samples, Solver, refine, sample
+from cwdfm.solver.base import given
+from cwdfm.solver.refine import together
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -40,8 +42,9 @@ class Flow(Method):
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network gives probabilities of data tokens"
             refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
-        return sample(
-            Without(model, asked.without) if asked.without else model,
+        model = Without(model, asked.without) if asked.without else model
+        found = sample(
+            model,
             self.source,
             self.schedule,
             solver,
@@ -55,6 +58,26 @@ class Flow(Method):
             batch_size=asked.batch_size,
             progress=asked.tick,
         )
+        if asked.refine is None:
+            return found
+        fixed_BN = None
+        if asked.prompt is not None:
+            place = (asked.prompt, asked.fixed, found.tokens.device)
+            fixed_BN = given(self.source, asked.shape, *place)[1]
+        refined = refine(
+            model,
+            self.source,
+            self.schedule,
+            solver,
+            found.tokens,
+            asked.refine,
+            seed=asked.seed,
+            fixed=fixed_BN,
+            index=asked.index,
+            batch_size=asked.batch_size,
+            progress=asked.tick,
+        )
+        return together(found, refined)
 
     def likelihood(
         self,

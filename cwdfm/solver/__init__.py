@@ -5,7 +5,8 @@ from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.entropy_bound import EntropyBound
 from cwdfm.solver.euler import Euler
 from cwdfm.solver.first_hitting import FirstHitting
-from cwdfm.solver.sample import Samples, sample
+from cwdfm.solver.refine import Refine, refine
+from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.solver.top_k import TopK
 
 __all__ = [
@@ -14,9 +15,12 @@ __all__ = [
     "Euler",
     "FirstHitting",
     "Info",
+    "Refine",
     "Samples",
     "Solver",
+    "Start",
     "State",
     "TopK",
+    "refine",
     "sample",
 ]

@@ -1,13 +1,13 @@
 """The sampling loop: a solver along a time grid, in batches."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.errors import InputError, check_instance, check_integer, check_tokens, describe
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
 from cwdfm.random import check_seed, sample_index
@@ -32,6 +32,14 @@ class Samples:
     rows: int  # coordinates at which logits were needed, over all steps
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where to begin, if not with noise at time 0."""
+
+    tokens: Tensor  # [B, N] int64: x_t, masks included
+    t: float
+
+
 @torch.no_grad()
 def sample(
     model: Model,
@@ -46,6 +54,7 @@ def sample(
     prompt: Tensor | None = None,
     fixed: Tensor | None = None,
     index: Tensor | None = None,
+    start: Start | None = None,
     batch_size: int | None = None,
     callback: Callback | None = None,
     progress: Tick | None = None,
@@ -57,6 +66,7 @@ def sample(
     - `prompt`, `fixed`: tokens to keep, [B, N] or [N] (see `Solver.init`).
     - `index` [B]: the samples' global numbers, default 0..B-1. Sample i of a seed is the same
       sample, whatever else is in the batch and however `batch_size` cuts it.
+    - `start`: sequences at a later time, to go on from there; the grid then begins at that time.
     - `callback(state, info)` is called after each step of each batch.
     - `progress(k)` hears that k sequences have taken a step. Unlike a callback it does not keep
       sequences in step with each other (see `visit.py`).
@@ -67,7 +77,7 @@ def sample(
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_instance("solver", solver, Solver, "Euler()")
     batch, length = _check_shape(shape)
-    times = time_grid(schedule, steps, grid).tolist()
+    times = time_grid(schedule, steps, grid, first=0.0 if start is None else start.t).tolist()
     check_seed(seed)
     device = torch.device(device or model_device(model) or "cpu")
     index_B = sample_index(index, batch, device)
@@ -76,6 +86,7 @@ def sample(
         prompt, fixed = given(source, (batch, length), prompt, fixed, device)
         if bool(fixed.all()):
             raise InputError("all positions are fixed: nothing is left to sample; unfix some")
+    begin_BN = None if start is None else _check_start(start, source, (batch, length), device)
     check_integer("batch_size", batch if batch_size is None else batch_size)
     parts: list[Samples] = []
     with evaluating(model):
@@ -88,6 +99,10 @@ def sample(
                 prompt=None if prompt is None else prompt[rows],
                 fixed=None if fixed is None else fixed[rows],
             )
+            if begin_BN is not None:
+                state = replace(
+                    state, tokens=torch.where(state.fixed, state.tokens, begin_BN[rows])
+                )
             if not parts:
                 check_split(model, state.tokens, times[0])
             reveals = None if callback else solver.reveals(source, schedule, state, times)
@@ -158,6 +173,17 @@ def _visit(
         evaluations=plan.evaluations,
         rows=sum(len(each.rows) for each in plan.rounds),
     )
+
+
+def _check_start(
+    start: Start, source: Source, shape: tuple[int, int], device: torch.device
+) -> Tensor:
+    check_tokens("start.tokens", start.tokens, source.num_tokens)
+    if start.tokens.shape != shape:
+        raise InputError(
+            f"start.tokens must have the samples' shape, {shape}, got {describe(start.tokens)}"
+        )
+    return start.tokens.to(device)
 
 
 def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:

@@ -1,19 +1,13 @@
 """Which rows a step sees: a function of (seed, step, place in the global batch) alone."""
 
-import hashlib
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cwdfm.random import mix
+
 ON_DEVICE = 2**29  # bytes; larger data stay where they are, on the disk perhaps
-
-
-def mix(seed: int, number: int) -> int:
-    """A seed for PyTorch's generators from a seed and a counter, whatever their sizes: 63 bits."""
-    digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 class Rows:

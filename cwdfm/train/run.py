@@ -21,9 +21,10 @@ from cwdfm.errors import InputError
 from cwdfm.method.base import Batch, Lesson, Objective
 from cwdfm.model.dit import DiT
 from cwdfm.pretrained import Pretrained
+from cwdfm.random import mix
 from cwdfm.times import stratified_times
 from cwdfm.train.ahead import Ahead
-from cwdfm.train.batch import Rows, mix
+from cwdfm.train.batch import Rows
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.graphed import Graphed
 from cwdfm.train.methods import Task

@@ -1,0 +1,174 @@
+"""Refining: the data's law stays, other laws come closer to it, and what is given stays given."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.errors import InputError
+from cwdfm.generation import generate
+from cwdfm.method.autoregressive import Autoregressive
+from cwdfm.sample_file import read_samples
+from tests.exact import correlated_target
+from tests.models import SmallModel
+from tests.stats import assert_differs, assert_follows, histogram
+
+V, N, B = 3, 4, 40_000
+TARGET = correlated_target(V, N, seed=7)
+LAW = TARGET.flatten()
+SCHEDULE = cwdfm.Polynomial(2.0)
+MASK, UNIFORM = cwdfm.MaskSource(V), cwdfm.UniformSource(V)
+EXACT = cwdfm.FirstHitting()  # one token at a time: without any error of its own
+
+
+def posterior(source: cwdfm.Source) -> cwdfm.ExactPosterior:
+    return cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
+
+
+def drawn(count: int = B) -> torch.Tensor:
+    """Sequences of the target's law."""
+    code = np.random.default_rng(1).choice(len(LAW), size=count, p=LAW)
+    return torch.from_numpy(np.stack(np.unravel_index(code, TARGET.shape), axis=1))
+
+
+def refined(start: torch.Tensor, how: cwdfm.Refine, path: cwdfm.Path | None = None) -> np.ndarray:
+    found = cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, start, how, path=path)
+    return histogram(found.tokens, V)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("path", [None, cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Neighbor(1, 2.0))])
+def test_the_target_stays(share: float, path: cwdfm.Path | None) -> None:
+    how = cwdfm.Refine(rounds=2, share=share, steps=N)
+    assert_follows(refined(drawn(), how, path), LAW)
+
+
+def test_any_other_law_becomes_the_target() -> None:
+    start = torch.zeros(B, N, dtype=torch.int64)
+    assert_differs(refined(start, cwdfm.Refine(rounds=1, share=0.6, steps=N)), LAW)
+    assert_follows(refined(start, cwdfm.Refine(rounds=25, share=0.6, steps=N)), LAW)
+
+
+def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
+    """What few steps get wrong, further few mend; by total variation."""
+    solver, model = cwdfm.Euler(hazard="integrated"), posterior(UNIFORM)
+    coarse = cwdfm.sample(model, UNIFORM, SCHEDULE, solver, shape=(B, N), steps=3).tokens
+    how = cwdfm.Refine(rounds=8, share=0.3, steps=8)
+    found = cwdfm.refine(model, UNIFORM, SCHEDULE, solver, coarse, how).tokens
+    before, after = (np.abs(histogram(x, V) / B - LAW).sum() / 2 for x in (coarse, found))
+    assert before > 0.15
+    assert after < before / 3
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
+    """With a share of 1 nothing is left of what was there."""
+    how, solver = cwdfm.Refine(rounds=1, share=1.0, steps=5), cwdfm.Euler()
+    zeros, ones = (torch.full((64, N), token) for token in (0, 1))
+    found = [
+        cwdfm.refine(posterior(source), source, SCHEDULE, solver, x, how).tokens
+        for x in (zeros, ones)
+    ]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_batches_and_numbers_do_not_matter(source: cwdfm.Source) -> None:
+    model = SmallModel(source.num_tokens)
+    start, how = drawn(40), cwdfm.Refine(rounds=3, share=0.5, steps=4)
+    ask = (model, source, SCHEDULE, cwdfm.Euler())
+    whole = cwdfm.refine(*ask, start, how, seed=5)
+    parts = cwdfm.refine(*ask, start, how, seed=5, batch_size=7)
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert torch.equal(whole.evaluations, parts.evaluations)
+    index = torch.arange(25, 40)
+    some = cwdfm.refine(*ask, start[25:], how, seed=5, index=index)
+    assert torch.equal(whole.tokens[25:], some.tokens)
+    assert not torch.equal(whole.tokens, cwdfm.refine(*ask, start, how, seed=6).tokens)
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_what_is_given_stays(source: cwdfm.Source) -> None:
+    start = drawn(200)
+    fixed = torch.rand(200, N, generator=torch.Generator().manual_seed(0)) < 0.5
+    model = SmallModel(source.num_tokens)
+    how = cwdfm.Refine(rounds=2, share=0.9, steps=3)
+    found = cwdfm.refine(model, source, SCHEDULE, cwdfm.Euler(), start, how, fixed=fixed)
+    assert torch.equal(found.tokens[fixed], start[fixed])
+    assert not torch.equal(found.tokens, start)
+    assert int(found.tokens.max()) < V
+
+
+def test_a_start_of_ones_own() -> None:
+    """sample(start=...) goes on from x_t: with a mask source what is revealed there stays."""
+    x = drawn(100)
+    x[:, 2:] = MASK.mask_id
+    model = posterior(MASK)
+    found = cwdfm.sample(
+        model,
+        MASK,
+        SCHEDULE,
+        EXACT,
+        shape=(100, N),
+        steps=N,
+        start=cwdfm.Start(x, 0.5),
+    )
+    assert torch.equal(found.tokens[:, :2], x[:, :2])
+    grid = cwdfm.time_grid(SCHEDULE, 4, "kappa", first=0.5)
+    torch.testing.assert_close(grid**2, torch.linspace(0.25, 1, 5, dtype=torch.float64))
+    with pytest.raises(InputError, match=r"samples' shape, \(99, 4\)"):
+        cwdfm.sample(
+            model, MASK, SCHEDULE, EXACT, shape=(99, N), steps=N, start=cwdfm.Start(x, 0.5)
+        )
+    with pytest.raises(InputError, match=r"time in \[0, 1\), got 1.5"):
+        cwdfm.sample(
+            model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=cwdfm.Start(x, 1.5)
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"share": 0.0}, r"share must lie in \(0, 1\], got 0.0"),
+        ({"share": 1.5}, "share must lie"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"steps": 0}, "steps must be"),
+    ],
+)
+def test_bad_settings(changes: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        cwdfm.Refine(**changes)  # type: ignore[arg-type]
+
+
+def test_masks_are_no_data() -> None:
+    x = torch.full((2, N), MASK.mask_id)
+    with pytest.raises(InputError, match="tokens holds ids"):
+        cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, x)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """The same as from Python, a fixed first token included; refining changes something."""
+    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
+    flags = ["--refine", "2", "--refine-steps", "3", "--refine-temperature", "0.5"]
+    sample_main(["qm9-mask-small", "--out", str(out), *common, *flags])
+    trained = cwdfm.load("qm9-mask-small")
+    how = cwdfm.Refine(rounds=2, steps=3, temperature=0.5)
+    found = generate(trained, n=8, steps=6, seed=3, refine=how)
+    plain = generate(trained, n=8, steps=6, seed=3)
+    written = read_samples(out)
+    assert written.tokens == found.tokens.tolist()
+    assert written.head["options"]["refine"] == 2
+    assert not torch.equal(found.tokens, plain.tokens)
+    assert torch.equal(found.tokens[:, 0], plain.tokens[:, 0])
+    assert bool((found.evaluations > plain.evaluations).any())
+
+
+def test_only_flows_are_refined() -> None:
+    trained = cwdfm.load("qm9-mask-small")
+    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
+    with pytest.raises(InputError, match="as a flow does, and this model is trained by Autoreg"):
+        generate(other, n=1, steps=4, refine=cwdfm.Refine())
