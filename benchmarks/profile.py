@@ -102,10 +102,10 @@ def sampling(settings: Settings) -> dict[str, Any]:
     first, next_ = shapes.first / shapes.run, (shapes.first + 1) / shapes.run
 
     def work() -> None:
-        with settings.precision(), evaluating(model):
-            solver.step(model, source, SCHEDULE, state, first, next_)
+        solver.step(model, source, SCHEDULE, state, first, next_)
 
-    return shares(work, device)
+    with settings.precision(), evaluating(model):
+        return shares(work, device)
 
 
 def main() -> None:

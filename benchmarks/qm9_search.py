@@ -5,13 +5,14 @@
 
 One setting is varied at a time from Neighbor weights with 256 steps, then those that pull in
 opposite directions together: temperature, which makes novel molecules, against the corrector and
-steps, which make valid ones. The seed is another than the one results are reported with.
+steps, which make valid ones. `--what refine` asks what a few rounds of refining are worth beside as
+many steps. The seed is another than the one results are reported with.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -21,9 +22,10 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.generation import generate
-from cwdfm.method.choice import SolverChoice
+from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.metric import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
+from cwdfm.solver import Refine
 
 SAMPLES, SEED = 1024, 100
 
@@ -32,17 +34,31 @@ SAMPLES, SEED = 1024, 100
 class Setting:
     """A sampler."""
 
-    solver: str = "neighbor"
+    solver: Name = "neighbor"
     radius: int = 1
     scale: float = 4.0
     beta: float = 6.0
     corrector: float = 0.0
     temperature: float = 1.0
     steps: int = 256
+    rounds: int = 0  # of refining, 6 steps each
+    share: float = 0.1
+    cold: float = 1.0  # temperature there
 
     def choice(self) -> SolverChoice:
-        options = {key: value for key, value in asdict(self).items() if key != "steps"}
-        return SolverChoice(**options)
+        return SolverChoice(
+            solver=self.solver,
+            radius=self.radius,
+            scale=self.scale,
+            beta=self.beta,
+            corrector=self.corrector,
+            temperature=self.temperature,
+        )
+
+    def refine(self) -> Refine | None:
+        if self.rounds == 0:
+            return None
+        return Refine(self.rounds, self.share, temperature=self.cold)
 
 
 def settings() -> Iterator[Setting]:
@@ -58,13 +74,20 @@ def settings() -> Iterator[Setting]:
         *(Setting(temperature=t) for t in (0.8, 0.9, 1.1, 1.2, 1.3)),
     ]
     # The paper's rule against counted jumps, from few steps to many.
-    weighted = ("neighbor", "neighbor-counted", "entropy", "entropy-counted", "euler")
+    weighted: tuple[Name, ...] = (
+        "neighbor",
+        "neighbor-counted",
+        "entropy",
+        "entropy-counted",
+        "euler",
+    )
     single += [
         Setting(solver=solver, beta=beta, steps=steps)
         for solver, steps in product(weighted, (16, 32, 64, 128, 256))
         for beta in ((1.5, 6.0) if solver.startswith("entropy") else (6.0,))
     ]
-    pairs = product(("neighbor", "euler"), (1.1, 1.2, 1.3, 1.5), (1.0, 3.0, 10.0), (256, 1024))
+    both: tuple[Name, ...] = ("neighbor", "euler")
+    pairs = product(both, (1.1, 1.2, 1.3, 1.5), (1.0, 3.0, 10.0), (256, 1024))
     mixed = [
         Setting(solver=solver, temperature=t, corrector=scale, steps=steps)
         for solver, t, scale, steps in pairs
@@ -72,7 +95,26 @@ def settings() -> Iterator[Setting]:
     yield from dict.fromkeys([*single, *mixed])
 
 
-def draw(models: list[str], work: Path, n: int, most: int, budget: float) -> None:
+def refinements() -> Iterator[Setting]:
+    """Rounds of refining against steps, plain, hot before and cold in them."""
+    for steps in (32, 64, 128):
+        yield Setting(solver="euler", steps=steps)
+        for rounds in (2, 6):
+            for cold in (1.0, 0.5):
+                yield Setting(solver="euler", steps=steps, rounds=rounds, cold=cold)
+    for hot, cold, share in product((1.2, 1.5), (0.5, 0.8), (0.1, 0.3)):
+        for rounds in (2, 6):
+            yield Setting(
+                solver="euler", steps=64, temperature=hot, rounds=rounds, share=share, cold=cold
+            )
+
+
+WHAT = {"search": settings, "refine": refinements}
+
+
+def draw(
+    models: list[str], what: Iterable[Setting], work: Path, n: int, most: int, budget: float
+) -> None:
     """Samples of every model and setting that is not there yet, until the time is up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     half = device.type == "cuda"
@@ -80,9 +122,9 @@ def draw(models: list[str], work: Path, n: int, most: int, budget: float) -> Non
     for name in models:
         trained = cwdfm.load(name, device)
         trained.model.record_trunk()
-        for setting in (setting for setting in settings() if setting.steps <= most):
-            what = "-".join(map(str, asdict(setting).values()))
-            path = work / f"{trained.fingerprint()[:8]}-{n}-{SEED}-{what}.json"
+        for setting in (setting for setting in what if setting.steps <= most):
+            said = "-".join(map(str, asdict(setting).values()))
+            path = work / f"{trained.fingerprint()[:8]}-{n}-{SEED}-{said}.json"
             if path.exists():
                 continue
             if time.perf_counter() - start > budget:
@@ -91,7 +133,8 @@ def draw(models: list[str], work: Path, n: int, most: int, budget: float) -> Non
             begun = time.perf_counter()
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 solver = setting.choice().build(trained.method)
-                out = generate(trained, solver, n=n, steps=setting.steps, seed=SEED)
+                after = setting.refine()
+                out = generate(trained, solver, n=n, steps=setting.steps, seed=SEED, refine=after)
             texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
             found = {
                 "model": name,
@@ -100,6 +143,7 @@ def draw(models: list[str], work: Path, n: int, most: int, budget: float) -> Non
                 "seed": SEED,
                 "setting": asdict(setting),
                 "seconds": time.perf_counter() - begun,
+                "evaluations": float(out.evaluations.double().mean()),
                 "texts": texts,
             }
             write_json(path, provenance() | found)
@@ -127,6 +171,7 @@ def main() -> None:
     sample = verbs.add_parser("sample")
     sample.add_argument("--models", nargs="+", required=True)
     sample.add_argument("--work", type=Path, required=True)
+    sample.add_argument("--what", choices=list(WHAT), default="search")
     sample.add_argument("--n", type=int, default=SAMPLES)
     sample.add_argument("--most", type=int, default=1024, help="leave out settings of more steps")
     sample.add_argument("--budget", type=float, default=600.0, help="seconds")
@@ -136,7 +181,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.verb == "sample":
         options.work.mkdir(parents=True, exist_ok=True)
-        draw(options.models, options.work, options.n, options.most, options.budget)
+        what = list(WHAT[options.what]())
+        draw(options.models, what, options.work, options.n, options.most, options.budget)
     else:
         score(options.work, options.out)
 

@@ -68,12 +68,14 @@ def _text(scale: Scale) -> Size:
     if scale == "small":
         recipe = replace(
             RECIPES["text-small"](),
-            steps=1000,
-            warmup=200,
+            # Many small steps: of 1,000 large ones a third went by before any context was used.
+            batch_size=32,
+            steps=3500,
+            warmup=350,
             learning_rate=1e-3,
             dropout=0.0,
             **_QUIET,
         )
-        return Size(recipe, 256, 512, (64, 128, 256, 512, 1024), rows=256)
+        return Size(recipe, 256, 256, (64, 128, 256, 512, 1024), rows=256)
     curve = (64, 128, 256, 512, 1024, 2048)
     return Size(RECIPES["owt-paper"](), 5000, 1024, curve, rows=5000, top_p=0.9)
