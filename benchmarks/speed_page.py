@@ -136,7 +136,10 @@ def profiles() -> str:
     )
     rows = [[kind, *(number(part["kinds"].get(kind)) for part in work.values())] for kind in kinds]
     rows.append(["kernels together", *(number(part["busy_ms"]) for part in work.values())])
-    rows.append(["by the clock", *(number(part["ms"]) for part in work.values())])
+    clock = [
+        number(part["ms"]) if name.startswith("training") else "" for name, part in work.items()
+    ]
+    rows.append(["by the clock (of sampling: see sampling-step below)", *clock])
     return (
         "\n\n## Where the time goes\n\nMilliseconds of a training step of one micro-batch (text, "
         "molecules), and of a sampling step, by kind of kernel.\n\n"
