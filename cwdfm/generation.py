@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_instance
 from cwdfm.method.base import Draw
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained
@@ -43,10 +43,13 @@ def generate(
     `length` None is the model's own; others work, though a model has seen no others, unless it has
     learned positions and is asked for more than those. `prompt` is how every sample begins;
     `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
-    `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`).
+    `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`); its
+    grid is even in what `grid` is, and in time if that is a tensor.
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
+    if refine is not None:
+        check_instance("refine", refine, Refine, "Refine(rounds=2, share=0.1)")
     if refine is not None and not isinstance(trained.method, Flow):
         raise InputError(
             f"refining noises tokens anew as a flow does, and this model is trained by "

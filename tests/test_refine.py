@@ -10,7 +10,7 @@ import torch
 import cwdfm
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
-from cwdfm.generation import generate
+from cwdfm.generation import generate, given
 from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.sample_file import read_samples
 from tests.exact import correlated_target
@@ -35,16 +35,18 @@ def drawn(count: int = B) -> torch.Tensor:
     return torch.from_numpy(np.stack(np.unravel_index(code, TARGET.shape), axis=1))
 
 
-def refined(start: torch.Tensor, how: cwdfm.Refine, path: cwdfm.Path | None = None) -> np.ndarray:
-    found = cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, start, how, path=path)
+def refined(
+    start: torch.Tensor, how: cwdfm.Refine, weight: cwdfm.Weight | None = None
+) -> np.ndarray:
+    found = cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, start, how, weight=weight)
     return histogram(found.tokens, V)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
-@pytest.mark.parametrize("path", [None, cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Neighbor(1, 2.0))])
-def test_the_target_stays(share: float, path: cwdfm.Path | None) -> None:
+@pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
+def test_the_target_stays(share: float, weight: cwdfm.Weight | None) -> None:
     how = cwdfm.Refine(rounds=2, share=share, steps=N)
-    assert_follows(refined(drawn(), how, path), LAW)
+    assert_follows(refined(drawn(), how, weight), LAW)
 
 
 def test_any_other_law_becomes_the_target() -> None:
@@ -124,17 +126,61 @@ def test_a_start_of_ones_own() -> None:
         cwdfm.sample(
             model, MASK, SCHEDULE, EXACT, shape=(99, N), steps=N, start=cwdfm.Start(x, 0.5)
         )
-    with pytest.raises(InputError, match=r"time in \[0, 1\), got 1.5"):
-        cwdfm.sample(
-            model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=cwdfm.Start(x, 1.5)
-        )
+    for t in (1.5, "a"):
+        with pytest.raises(InputError, match=r"time t in \[0, 1\), got"):
+            cwdfm.Start(x, t)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="start must be"):
+        cwdfm.sample(model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
+
+
+class Watched(SmallModel):
+    """Remembers the times that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(MASK.num_tokens)
+        self.times: list[torch.Tensor] = []
+
+    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        self.times.append(t)
+        return super().forward(x_t, t)
+
+
+SOLVERS = [
+    cwdfm.Euler(),
+    cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0), hazard="integrated"),
+    cwdfm.FirstHitting(),
+    cwdfm.TopK("confidence"),
+    cwdfm.EntropyBound(0.1),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_models_hear_of_no_time_before_the_start(solver: cwdfm.Solver) -> None:
+    model, how = Watched(), cwdfm.Refine(rounds=1, share=0.3, steps=N)
+    cwdfm.refine(model, MASK, SCHEDULE, solver, drawn(400), how)
+    heard = torch.cat(model.times)
+    assert float(heard.min()) >= 0.7**0.5 - 1e-6
+    assert float(heard.max()) <= 1
+    cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(400, N), steps=N)
+    assert float(torch.cat(model.times).min()) < 0.7**0.5
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_nothing_to_do(solver: cwdfm.Solver) -> None:
+    """A share so small that no token is noised."""
+    start, how = drawn(3), cwdfm.Refine(rounds=2, share=1e-6, steps=2)
+    found = cwdfm.refine(SmallModel(MASK.num_tokens), MASK, SCHEDULE, solver, start, how)
+    assert torch.equal(found.tokens, start)
+    assert int(found.evaluations.sum()) == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"share": 0.0}, r"share must lie in \(0, 1\], got 0.0"),
+        ({"share": 0.0}, r"share must lie between 1e-6 and 1.*got 0.0"),
         ({"share": 1.5}, "share must lie"),
+        ({"share": "a"}, "share must lie"),
+        ({"temperature": -1.0}, "temperature must be"),
         ({"rounds": 0}, "rounds must be"),
         ({"steps": 0}, "steps must be"),
     ],
@@ -144,10 +190,49 @@ def test_bad_settings(changes: dict[str, float], said: str) -> None:
         cwdfm.Refine(**changes)  # type: ignore[arg-type]
 
 
-def test_masks_are_no_data() -> None:
-    x = torch.full((2, N), MASK.mask_id)
+def test_bad_input() -> None:
+    ask, x = (posterior(MASK), MASK, SCHEDULE, EXACT), drawn(2)
     with pytest.raises(InputError, match="tokens holds ids"):
-        cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, x)
+        cwdfm.refine(*ask, torch.full((2, N), MASK.mask_id))
+    with pytest.raises(InputError, match="seed"):
+        cwdfm.refine(*ask, x, seed=-1)
+    with pytest.raises(InputError, match="how must be"):
+        cwdfm.refine(*ask, x, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="fixed must be"):
+        cwdfm.refine(*ask, x, fixed=torch.zeros(7, dtype=torch.bool))
+    with pytest.raises(InputError, match="refine must be"):
+        generate(cwdfm.load("qm9-mask-small"), n=1, steps=4, refine=3)  # type: ignore[arg-type]
+
+
+def test_grids_prompts_and_ticks() -> None:
+    """What sampling was asked for holds in refining too."""
+    trained = cwdfm.load("qm9-uniform-small")
+    told: list[int] = []
+    how = cwdfm.Refine(rounds=2, share=0.5, steps=3)
+    found = generate(
+        trained, n=6, steps=4, grid="kappa", prompt="CC", refine=how, progress=told.append
+    )
+    assert sum(told) == 6 * (4 + 2 * 3)
+    plain = generate(trained, n=6, steps=4, grid="kappa", prompt="CC")
+    tokens, fixed = given(trained, prompt="CC")
+    assert tokens is not None
+    assert fixed is not None
+    assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(6, -1))
+    by_hand = [
+        cwdfm.refine(
+            trained.model,
+            trained.source,
+            trained.schedule,
+            cwdfm.Euler(),
+            plain.tokens,
+            how,
+            grid=grid,
+            fixed=fixed,
+        ).tokens
+        for grid in ("kappa", "t")
+    ]
+    assert torch.equal(found.tokens, by_hand[0])
+    assert not torch.equal(found.tokens, by_hand[1])
 
 
 def test_the_command(tmp_path: Path) -> None:

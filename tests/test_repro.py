@@ -118,6 +118,25 @@ def test_a_job_that_breaks_off_leaves_the_others_alone(
     with pytest.raises(cwdfm.errors.WorkFailed, match=r"2 jobs failed.*count-.*tries again"):
         report(outcome)
     assert work(store, jobs, HERE, say=silent).complete
+    assert not (store.place(Count(1)) / "failure.txt").exists()
+
+
+def test_a_failure_is_not_tried_again_while_waiting_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, looks = Store(tmp_path), [0]
+
+    def elsewhere(store: Store, job: Job, _: Resources) -> bool:
+        looks[0] += 1
+        if job == Count(1):
+            raise RuntimeError("broken")
+        return looks[0] > 4  # in others' hands for a while
+
+    monkeypatch.setattr(Store, "do", elsewhere)
+    store.place(Count(1)).mkdir()
+    outcome = work(store, [Count(1), Count(2)], HERE, say=silent, wait=0.01)
+    assert outcome.failed == {Count(1): "RuntimeError: broken"}
+    assert looks[0] == 5  # once for the one, four times for the other
 
 
 def share(folder: Path) -> None:

@@ -108,10 +108,9 @@ def check(options: Options) -> None:
 def refinement(options: Options) -> Refine | None:
     """What is done to the samples afterwards."""
     check_integer("refine", options.refine, 0)
-    if options.refine == 0:
-        return None
-    temperature = options.refine_temperature
-    return Refine(options.refine, options.refine_share, options.refine_steps, temperature)
+    rounds, temperature = max(1, options.refine), options.refine_temperature
+    found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
+    return found if options.refine else None
 
 
 def length_of(trained: Pretrained, options: Options) -> int:
@@ -148,6 +147,12 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"note: {options.solver} takes up to a step a token; in {options.steps} steps the last "
             f"one draws all that is left of {length} at once. Give --steps {length}"
         )
+    noised = round(options.refine_share * length) if options.refine else 0
+    if isinstance(solver, FirstHitting | EntropyBound) and options.refine_steps < noised:
+        print(
+            f"note: {options.solver} takes up to a step a token, in refining too, where about "
+            f"{noised} are noised at once. Give --refine-steps {noised}"
+        )
 
 
 def settings(options: Options) -> dict[str, Any]:
@@ -180,7 +185,7 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
                     raise InputError(f"memory does not hold a single sequence: {error}") from error
                 size = max(1, size // 2)
                 progress.say(f"memory is short: going on with {size} sequences at once")
-                progress.reach(first * options.steps)
+                progress.reach(first * steps)
 
 
 def rows(

@@ -72,6 +72,7 @@ class Flow(Method):
             found.tokens,
             asked.refine,
             seed=asked.seed,
+            grid=asked.grid if isinstance(asked.grid, str) else "t",
             fixed=fixed_BN,
             index=asked.index,
             batch_size=asked.batch_size,

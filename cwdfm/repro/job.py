@@ -148,6 +148,7 @@ class Store:
                 "provenance": provenance(),
             }
             write_json(self.place(job) / "result.json", record)
+            (self.place(job) / "failure.txt").unlink(missing_ok=True)
             return True
 
     @contextmanager
@@ -218,8 +219,9 @@ def work(
     others' hands.
     """
     order = in_order(jobs)
+    failed: dict[Job, str] = {}
     while True:
-        outcome = _pass(store, order, resources, only, say)
+        outcome = _pass(store, order, resources, only, say, failed)
         if not outcome.elsewhere or not wait:
             return outcome
         time.sleep(wait)
@@ -231,15 +233,18 @@ def _pass(
     resources: Resources,
     only: Collection[str],
     say: Callable[[str], object],
+    failed: dict[Job, str],
 ) -> Outcome:
+    """One look at all jobs; `failed` has those of earlier looks, and gets this one's."""
     done: set[Job] = set()
     lacking: dict[Job, str] = {}
     elsewhere: list[Job] = []
     waiting: list[Job] = []
-    failed: dict[Job, str] = {}
     for number, job in enumerate(order, start=1):
         if store.result(job) is not None:
             done.add(job)
+        elif job in failed:
+            continue
         elif only and job.kind not in only:
             lacking[job] = f"only {', '.join(only)} are to be done"
         elif missing := [other for other in job.needs if other not in done]:

@@ -32,6 +32,7 @@ class State:
     updates: Tensor  # [B, N] int32: how often each token changed
     loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
     before: Tensor  # [B, N] int64: the last data token that a change replaced; -1 if none yet
+    left: float = 1.0  # 1 - kappa at the time the free coordinates were all noise: 1 at t = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def moved(source: Source, state: State, tokens_BN: Tensor) -> State:
         updates=state.updates + changed_BN.int(),
         loops=state.loops + undone_BN.int(),
         before=torch.where(replaced_BN, state.tokens, state.before),
+        left=state.left,
     )
 
 

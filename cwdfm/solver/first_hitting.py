@@ -1,6 +1,7 @@
 """First hitting: the chain itself, without a time grid, one token a model call."""
 
 from dataclasses import dataclass
+from math import log
 
 import torch
 from torch import Tensor
@@ -82,16 +83,16 @@ class FirstHitting(Solver):
 def hitting_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
     """When each sequence's next jump comes, [B].
 
-    S at that time is the product of u_k^(1/k) over k = F, F - 1, ..., m: one factor for each jump
-    so far, of the F free coordinates, and one for the next. The uniforms are counted by k, so the
-    number of masked coordinates is all that need be known of the past.
+    S at that time is what was left at the start, times u_k^(1/k) for k = F, F - 1, ..., m: one
+    factor for each jump so far, of the F free coordinates, and one for the next. The uniforms are
+    counted by k, so the number of masked coordinates is all that need be known of the past.
     """
     k_N = torch.arange(1, masked_BN.shape[1] + 1, device=masked_BN.device)
     u_BN = uniform(state.seed, Purpose.HITTING, state.index[:, None], 0, k_N[None, :])
     masked_B1, free_B1 = masked_BN.sum(1, keepdim=True), (~state.fixed).sum(1, keepdim=True)
     happened_BN = (masked_B1 <= k_N) & (k_N <= free_B1)
     log_survival_B = torch.where(happened_BN, torch.log1p(-u_BN) / k_N, 0.0).sum(1)
-    return schedule.inverse(-torch.expm1(log_survival_B)).clamp(0.0, 1.0)
+    return schedule.inverse(-torch.expm1(log_survival_B + log(state.left))).clamp(0.0, 1.0)
 
 
 def _next(state: State, alpha_BN: Tensor, masked_BN: Tensor) -> Tensor:

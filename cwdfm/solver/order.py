@@ -43,10 +43,11 @@ def share_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
     """The times [B] at which the path reveals, on average, what is revealed of each sequence.
 
     t = kappa^-1(share), the share being that of the coordinates that are not fixed: what a model
-    that is told the time should hear, for samplers that have no time of their own.
+    that is told the time should hear, for samplers that have no time of their own. Where those were
+    all masked at a later time than 0, they count for what was left then.
     """
     free_B = (~state.fixed).sum(1).double()
-    share_B = 1 - masked_BN.sum(1) / free_B.clamp(min=1)
+    share_B = 1 - state.left * masked_BN.sum(1) / free_B.clamp(min=1)
     return schedule.inverse(share_B)
 
 

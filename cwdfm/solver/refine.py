@@ -10,20 +10,28 @@ closer to it: this is a blocked Gibbs sampler. Temperatures below 1 mend more bo
 of that.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_tokens
+from cwdfm.errors import (
+    InputError,
+    check_instance,
+    check_integer,
+    check_positive,
+    check_tokens,
+)
+from cwdfm.model.predict import model_device
 from cwdfm.model.protocol import Model
-from cwdfm.path import MixturePath, Path
-from cwdfm.random import mix, sample_index
+from cwdfm.path import ContextPath, MixturePath, Path
+from cwdfm.random import check_seed, mix, sample_index
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Solver
+from cwdfm.solver.base import Solver, given
 from cwdfm.solver.sample import Samples, Start, Tick, sample
 from cwdfm.source import Source
 from cwdfm.times import Spacing
+from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
@@ -38,16 +46,21 @@ class Refine:
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds)
         check_integer("steps", self.steps)
-        if not 0 < self.share <= 1:
-            raise InputError(f"share must lie in (0, 1], got {self.share}; 0.1 is a good one")
+        if not isinstance(self.share, int | float) or not 1e-6 <= self.share <= 1:
+            raise InputError(
+                f"share must lie between 1e-6 and 1, the part of the tokens that is noised in a "
+                f"round, got {self.share!r}; try 0.1"
+            )
+        if self.temperature is not None:
+            check_positive("temperature", self.temperature)
 
     def applied(self, solver: Solver) -> Solver:
         """The solver that refines, made of the one that samples."""
         if self.temperature is None:
             return solver
-        if not hasattr(solver, "temperature"):
+        if not is_dataclass(solver) or not hasattr(solver, "temperature"):
             raise InputError(f"{solver} has no temperature to refine with; leave it out")
-        return replace(solver, temperature=self.temperature)  # type: ignore[type-var]
+        return replace(solver, temperature=self.temperature)
 
 
 def refine(
@@ -62,20 +75,32 @@ def refine(
     grid: Spacing = "t",
     fixed: Tensor | None = None,
     index: Tensor | None = None,
-    path: Path | None = None,
+    weight: Weight | None = None,
     batch_size: int | None = None,
     progress: Tick | None = None,
 ) -> Samples:
-    """Refined versions of `tokens` [B, N], data tokens; those `fixed` [B, N] stay as they are.
+    """Refined versions of `tokens` [B, N], data tokens; those `fixed` [B, N] or [N] stay.
 
-    `path` noises them, by default the mixture path; a `ContextPath` leaves islands of context. For
-    the rest see `sample`. The counts of what it took are those of all rounds.
+    They are noised along the mixture path, or with a context `weight` along its path, which leaves
+    what has context together. For the rest see `sample`. What it took is counted over all rounds;
+    noising is no update, and brings no loop.
     """
-    how = how or Refine()
+    how = Refine() if how is None else how
+    check_instance("how", how, Refine, "Refine(rounds=2, share=0.1)")
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_instance("solver", solver, Solver, "Euler()")
+    check_seed(seed)
     check_tokens("tokens", tokens, source.vocab_size)
+    tokens = tokens.to(model_device(model) or tokens.device)
     index_B = sample_index(index, len(tokens), tokens.device)
-    fixed_BN = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
-    path, solver = path or MixturePath(source, schedule), how.applied(solver)
+    nowhere = torch.zeros_like(tokens, dtype=torch.bool)
+    shape = (len(tokens), tokens.shape[1])
+    fixed_BN = given(source, shape, tokens, nowhere if fixed is None else fixed, tokens.device)[1]
+    path: Path = MixturePath(source, schedule)
+    if weight is not None:
+        path = ContextPath(source, schedule, weight)
+    solver = how.applied(solver)
     t = float(schedule.inverse(torch.tensor(1 - how.share, dtype=torch.float64)))
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)
     done: Samples | None = None
@@ -87,7 +112,7 @@ def refine(
             source,
             schedule,
             solver,
-            shape=(len(tokens), tokens.shape[1]),
+            shape=shape,
             steps=how.steps,
             seed=now,
             grid=grid,

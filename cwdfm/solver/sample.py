@@ -39,6 +39,10 @@ class Start:
     tokens: Tensor  # [B, N] int64: x_t, masks included
     t: float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.t, int | float) or not 0 <= self.t < 1:
+            raise InputError(f"sequences to go on from need a time t in [0, 1), got {self.t!r}")
+
 
 @torch.no_grad()
 def sample(
@@ -77,7 +81,8 @@ def sample(
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_instance("solver", solver, Solver, "Euler()")
     batch, length = _check_shape(shape)
-    times = time_grid(schedule, steps, grid, first=0.0 if start is None else start.t).tolist()
+    first = start.t if isinstance(start, Start) else 0.0
+    times = time_grid(schedule, steps, grid, first=first).tolist()
     check_seed(seed)
     device = torch.device(device or model_device(model) or "cpu")
     index_B = sample_index(index, batch, device)
@@ -100,9 +105,7 @@ def sample(
                 fixed=None if fixed is None else fixed[rows],
             )
             if begin_BN is not None:
-                state = replace(
-                    state, tokens=torch.where(state.fixed, state.tokens, begin_BN[rows])
-                )
+                state = _begun(source, schedule, state, begin_BN[rows], first)
             if not parts:
                 check_split(model, state.tokens, times[0])
             reveals = None if callback else solver.reveals(source, schedule, state, times)
@@ -175,9 +178,20 @@ def _visit(
     )
 
 
+def _begun(source: Source, schedule: Schedule, state: State, tokens_BN: Tensor, t: float) -> State:
+    """The state that begins with x_t; where x_t tells what is revealed, that stays."""
+    tokens_BN = torch.where(state.fixed, state.tokens, tokens_BN)
+    known_BN = source.revealed(tokens_BN)
+    fixed_BN = state.fixed if known_BN is None else state.fixed | known_BN
+    free = int((~fixed_BN).sum(1).max())
+    left = float(schedule.survival(t))
+    return replace(state, tokens=tokens_BN, fixed=fixed_BN, free=free, left=left)
+
+
 def _check_start(
     start: Start, source: Source, shape: tuple[int, int], device: torch.device
 ) -> Tensor:
+    check_instance("start", start, Start, "Start(tokens, t=0.9)")
     check_tokens("start.tokens", start.tokens, source.num_tokens)
     if start.tokens.shape != shape:
         raise InputError(

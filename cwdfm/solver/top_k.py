@@ -79,5 +79,6 @@ def _count(schedule: Schedule, state: State, masked_BN: Tensor, t_next: float) -
     if t_next == 1:
         return masked_B
     # The slack keeps a whole number whole, whatever the rounding of kappa.
-    stay_B = (free_B.double() * float(schedule.survival(t_next)) + 1e-6).floor().long()
+    stay = float(schedule.survival(t_next)) / state.left
+    stay_B = (free_B.double() * stay + 1e-6).floor().long()
     return torch.minimum((masked_B - stay_B).clamp(min=1), masked_B)
