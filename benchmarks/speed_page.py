@@ -182,8 +182,9 @@ def limits(work: Result) -> str:
         )
     return (
         "What bounds training: products and attention are cuBLAS's and cuDNN's, the same that the "
-        "peer runs. What lies between them must move its bytes, at best at the speed of copies. So "
-        "a micro-batch cannot take less than\n\n" + "\n".join(said)
+        "peer runs. The passes between them move their bytes, at best at the speed of copies. With "
+        "these passes, and nothing for embedding and optimiser, a micro-batch takes at least\n\n"
+        + "\n".join(said)
     )
 
 
