@@ -15,6 +15,7 @@ from cwdfm.repro.job import Store
 from cwdfm.repro.table import Table
 
 ROOT = Path(__file__).parent.parent
+REFINED = ("temperature", "share", "steps", "rounds", "cold")
 Result = dict[str, Any]
 
 
@@ -192,6 +193,38 @@ def qm9_search(result: Result) -> str:
     )
 
 
+def qm9_refine(result: Result) -> str:
+    """Rounds of refining beside none, for the same steps before."""
+    rows = []
+    settings = [(row, row["setting"]) for row in result["rows"]]
+    for row, setting in sorted(
+        settings, key=lambda pair: (pair[0]["model"], *(pair[1][k] for k in REFINED))
+    ):
+        rounds = f"{setting['rounds']}, temperature {setting['cold']:g}"
+        hot = "" if setting["temperature"] == 1 else f", temperature {setting['temperature']:g}"
+        rows.append(
+            [
+                row["model"],
+                f"{setting['steps']}{hot}",
+                rounds if setting["rounds"] else "none",
+                f"{setting['share']:g}" if setting["rounds"] else "",
+                f"{row['evaluations']:.1f}",
+                f"{row['valid']:.0f} / {row['novel']:.0f}",
+            ]
+        )
+    samples = sorted({row["samples"] for row in result["rows"]})
+    return (
+        "## Refining\n\n"
+        f"Valid / novel of {' or '.join(f'{n:,}' for n in samples)}, one seed, by Euler's solver and "
+        "after rounds of 6 steps each in which a share of the tokens is noised and sampled again. "
+        "Evaluations: model calls a sequence. Counts scatter by about 15.\n\n"
+        + table(["model", "steps", "rounds", "share", "evaluations", "valid / novel"], rows)
+        + "\n\nDrawn by `python -m benchmarks.qm9_search sample --what refine`, revision "
+        + ", ".join(f"`{r}`" for r in sorted({row["revision"] for row in result["rows"]}))
+        + f"; scored by {origin(result)}"
+    )
+
+
 def finetune(result: Result) -> str:
     rows = [
         [
@@ -320,6 +353,7 @@ SECTIONS = {
     "qm9_small": qm9_small,
     "qm9_limits": qm9_limits,
     "qm9_search": qm9_search,
+    "qm9_refine": qm9_refine,
     "finetune": finetune,
     "text_small_mask": text_small,
     "text_small_uniform": text_small,
