@@ -215,9 +215,9 @@ def qm9_refine(result: Result) -> str:
     samples = sorted({row["samples"] for row in result["rows"]})
     return (
         "## Refining\n\n"
-        f"Valid / novel of {' or '.join(f'{n:,}' for n in samples)}, one seed, by Euler's solver and "
-        "after rounds of 6 steps each in which a share of the tokens is noised and sampled again. "
-        "Evaluations: model calls a sequence. Counts scatter by about 15.\n\n"
+        f"Valid / novel of {' or '.join(f'{n:,}' for n in samples)}, one seed, by Euler's solver, "
+        "and after rounds of 6 steps each in which a share of the tokens is noised and sampled "
+        "again. Evaluations: model calls a sequence. Counts scatter by about 15.\n\n"
         + table(["model", "steps", "rounds", "share", "evaluations", "valid / novel"], rows)
         + "\n\nDrawn by `python -m benchmarks.qm9_search sample --what refine`, revision "
         + ", ".join(f"`{r}`" for r in sorted({row["revision"] for row in result["rows"]}))
