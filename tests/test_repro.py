@@ -20,6 +20,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.training import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, in_order, work
+from cwdfm.repro.jobs import _forget_others
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
 from tests.test_text_metric import byte_tokenizer, gpt2
@@ -137,6 +138,22 @@ def test_a_failure_is_not_tried_again_while_waiting_for_others(
     outcome = work(store, [Count(1), Count(2)], HERE, say=silent, wait=0.01)
     assert outcome.failed == {Count(1): "RuntimeError: broken"}
     assert looks[0] == 5  # once for the one, four times for the other
+
+
+def test_runs_of_one_network_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    resets = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(1))
+    recipe = RECIPES["qm9-debug"]()
+    changes: list[tuple[dict[str, Any], int]] = [
+        ({}, 1),
+        ({"seed": 3, "loss": "sce", "path": "context"}, 1),
+        ({"batch_size": 4}, 2),
+        ({"batch_size": 4, "method": "ar"}, 3),
+        ({}, 4),
+    ]
+    for change, expected in changes:
+        _forget_others(replace(recipe, **change))
+        assert len(resets) == expected
 
 
 def share(folder: Path) -> None:

@@ -49,7 +49,7 @@ class Train(Job):
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
         tokens = tokens_of(self.corpus, recipe.length, store, resources)
-        torch.compiler.reset()  # graphs of other methods count towards a limit
+        _forget_others(recipe)
         run = Run(recipe, tokens, place / "run", resources.device)
         run.resume()
         fit(run, [Snapshots(run, self.snapshots, place)])
@@ -62,6 +62,25 @@ class Train(Job):
             "data": tokens.fingerprint,
             "metrics": [json.loads(line) for line in lines],
         }
+
+
+# What compiled passes are for: runs that agree in these can share them.
+_NETWORK = (
+    *("method", "block", "time", "source", "model", "learned_positions", "length", "dropout"),
+    *("batch_size", "accumulation", "precision", "compile"),
+)
+_compiled: list[Any] = []
+
+
+def _forget_others(recipe: Recipe) -> None:
+    """Forget what was compiled for other networks, which would count towards a limit.
+
+    What was compiled for this one stays: the next run is ready at once.
+    """
+    network = [getattr(recipe, name) for name in _NETWORK]
+    if network != _compiled:
+        torch.compiler.reset()
+        _compiled[:] = network
 
 
 @dataclass(frozen=True)
