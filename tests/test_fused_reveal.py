@@ -70,14 +70,14 @@ def test_any_share_of_sequences_and_warps(
 
 
 @pytest.mark.parametrize("few", [0, 15])
-@pytest.mark.parametrize("radius", [1, 3, 4, 7])
+@pytest.mark.parametrize("radius", [1, 4])
 def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every draw of long runs: neighbours that are the last of their bucket, or become it."""
     monkeypatch.setattr(launch, "FEW", few)
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     for scale in (1.0, -0.5):
-        start, _, u = example(3, 40, 0.0)
-        check(cwdfm.Neighbor(radius, scale), start, torch.tensor([40, 39, 20]), u)
+        start, _, u = example(2, 24, 0.0)
+        check(cwdfm.Neighbor(radius, scale), start, torch.tensor([24, 17]), u)
 
 
 def test_all_masked_all_revealed_and_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_long_sequences(length: int) -> None:
     check(cwdfm.Neighbor(1, 1.0, "cut"), start, count.clamp(max=8), u)
 
 
-@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+@pytest.mark.parametrize("weight", WEIGHTS[1:8:3], ids=str)
 def test_narrow_words(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "WIDE", 0)
     check(weight, *example(3, LENGTH, 0.2))

@@ -50,9 +50,9 @@ def test_the_target_stays(share: float, weight: cwdfm.Weight | None) -> None:
 
 
 def test_any_other_law_becomes_the_target() -> None:
-    start = torch.zeros(B, N, dtype=torch.int64)
-    assert_differs(refined(start, cwdfm.Refine(rounds=1, share=0.6, steps=N)), LAW)
-    assert_follows(refined(start, cwdfm.Refine(rounds=25, share=0.6, steps=N)), LAW)
+    start = torch.zeros(10_000, N, dtype=torch.int64)
+    assert_differs(refined(start, cwdfm.Refine(rounds=1, share=0.7, steps=N)), LAW)
+    assert_follows(refined(start, cwdfm.Refine(rounds=20, share=0.7, steps=N)), LAW)
 
 
 def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
