@@ -1,5 +1,6 @@
 """Processes that work together: started by torchrun, or one alone."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,10 @@ def joined(device: str) -> Iterator[torch.device]:
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield chosen
+        # Nobody takes the group apart while another still uses it, and what hangs on it goes first:
+        # threads that want Python's lock at its end are killed, and take the process with them.
+        dist.barrier()
+        gc.collect()
     finally:
         dist.destroy_process_group()
 

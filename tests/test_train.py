@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -118,7 +119,8 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("together")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "tests.train_together", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    told = os.environ | {"PYTHONFAULTHANDLER": "1"}  # where a process died, if one does
+    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
     train(out / "one", dropout=0.0)
