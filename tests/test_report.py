@@ -178,6 +178,10 @@ def test_labels_name_what_differs(tmp_path: Path) -> None:
     assert labels(scale=[4.0, 0.5]) == ["Neighbor (scale 4)", "Neighbor (scale 0.5)", "Euler"]
     differ = ["Neighbor (grid t)", "Neighbor (grid kappa)", "Euler"]
     assert labels(grid=["t", "kappa"]) == differ
+    refined = ["Neighbor (refine 2)", "Neighbor", "Euler"]
+    assert labels(refine=[2, 0]) == refined
+    with pytest.raises(InputError, match="count twice"):  # a share of no rounds is idle
+        labels(refine_share=[0.1, 0.2])
     # The radius is nothing to Euler, whatever the file says.
     assert len(gather([samples(tmp_path / f"e{i}.jsonl", radius=i, seed=i) for i in (1, 2)])) == 1
 
