@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from cwdfm.model.attention import SHORT, Attention, Causal, Full, Halves
 from cwdfm.model.dit import DiTConfig
 from tests import test_adaptive_norm as norms
 from tests import test_gelu as gelus
+from tests.gpu import COMPILED
 from tests.test_rotary import (
     SHAPES,
     check_layouts,
@@ -35,14 +35,7 @@ from tests.test_rotary import (
 )
 from tests.test_short_attention import check_bounds, check_far_apart, check_sizes
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or find_spec("triton") is None,
-        reason="no CUDA device, or no Triton",
-    ),
-]
+pytestmark = COMPILED
 
 
 class Operators(TorchDispatchMode):

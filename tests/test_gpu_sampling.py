@@ -5,7 +5,6 @@ Run there with `pytest -m gpu tests/test_gpu_sampling.py`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -22,15 +21,9 @@ from cwdfm.solver import Euler, Solver, sample
 from cwdfm.solver.visit import Plan, visit
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
+from tests.gpu import COMPILED
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or find_spec("triton") is None,
-        reason="no CUDA device, or no Triton",
-    ),
-]
+pytestmark = COMPILED
 VOCAB, LENGTH, BATCH = 50, 24, 16
 
 

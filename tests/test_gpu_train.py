@@ -3,7 +3,6 @@
 Run there with `pytest -m gpu tests/test_gpu_train.py`.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,9 @@ from cwdfm.train.graphed import AFTER, Graphed
 from cwdfm.train.recipe import Recipe
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
+from tests.gpu import COMPILED
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or find_spec("triton") is None,
-        reason="no CUDA device, or no Triton",
-    ),
-]
+pytestmark = COMPILED
 STEPS = AFTER + 4
 
 

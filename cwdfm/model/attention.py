@@ -32,7 +32,7 @@ SHORT = 64
 # Without an order of preference: the default one has these two in this order, and to set another
 # before PyTorch's first attention on a GPU would lose its own preference for cuDNN.
 FOR_SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# Behind a cache every call has another length, and cuDNN would plan anew for each: 80 ms a token.
+# Behind a cache every call has another length, and cuDNN would plan anew for each.
 FOR_CACHED = [SDPBackend.FLASH_ATTENTION, *FOR_SHORT]
 
 

@@ -68,7 +68,8 @@ def _text(scale: Scale) -> Size:
     if scale == "small":
         recipe = replace(
             RECIPES["text-small"](),
-            # Many small steps: of 1,000 large ones a third went by before any context was used.
+            # Many small steps rather than few large ones: runs this short must learn early to
+            # use the context at all.
             batch_size=32,
             steps=3500,
             warmup=350,

@@ -81,7 +81,7 @@ class Run:
     def _graphable(self) -> bool:
         """Whether the trunk's passes are recorded: one process, attention without a plan.
 
-        And neither micro-batches nor dropout, which large networks have: those gain nothing.
+        And neither micro-batches nor dropout: recordings with those were not seen to be right.
         """
         recipe = self.recipe
         alone = world() == 1 and self.device.type == "cuda"
