@@ -100,7 +100,6 @@ def _fused_uniform(
         return out
     if out.dim() != 2:
         index, steps, position = (x.reshape(1, -1) for x in (index, steps, position))
-    words = (seed & _MASK32, seed >> 32, 0 if isinstance(step, Tensor) else step)
     with torch.cuda.device_of(out):
         triton_random.uniform[(-(-out.numel() // _BLOCK),)](
             out,
@@ -112,7 +111,7 @@ def _fused_uniform(
             *index.stride(),
             *steps.stride(),
             *position.stride(),
-            *_signed(*words),
+            *signed_words(seed, 0 if isinstance(step, Tensor) else step),
             int(purpose),
             STEPS=isinstance(step, Tensor),
             BLOCK=_BLOCK,
@@ -129,41 +128,18 @@ def uniform_BN(
     return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
 
 
-def count_below_B(
-    seed: int, purpose: Purpose, index_B: Tensor, step: int, bound_B: Tensor, without_BN: Tensor
-) -> Tensor:
-    """How many of uniform_BN's draws [B, N] are below bound_B, int64 [B].
+def signed_words(seed: int, step: int) -> tuple[int, int, int]:
+    """Seed and step as 32-bit words for a kernel.
 
-    Those where `without_BN` holds are not counted.
+    Signed ones: Triton types an integer by its size, and compiles for every type.
     """
-    check_seed(seed)
-    check_step(step)
-    if not fused_random(index_B.device):
-        u_BN = uniform_BN(seed, purpose, index_B, step, without_BN.shape[1])
-        return ((u_BN < bound_B[:, None]) & ~without_BN).sum(1)
-
-    from cwdfm.kernel import triton_random
-
-    count_B = torch.empty_like(index_B)
-    if without_BN.numel() == 0:
-        return count_B.zero_()
-    with torch.cuda.device_of(count_B):
-        triton_random.count_below[(len(index_B),)](
-            count_B,
-            index_B.contiguous(),
-            bound_B.contiguous(),
-            without_BN.contiguous().view(torch.int8),
-            without_BN.shape[1],
-            *_signed(seed & _MASK32, seed >> 32, step),
-            int(purpose),
-            BLOCK=_BLOCK,
-        )
-    return count_B
+    low, high, when = (((word & _MASK32) ^ 2**31) - 2**31 for word in (seed, seed >> 32, step))
+    return low, high, when
 
 
-def _signed(*words: int) -> tuple[int, ...]:
-    """32-bit words as signed ones: Triton types an integer by its size, compiles for every type."""
-    return tuple((word ^ 2**31) - 2**31 for word in words)
+def numbered(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
+    """The samples' numbers [B]: 0..B-1 where there is no index."""
+    return torch.arange(batch, device=device) if index is None else index
 
 
 def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tensor:

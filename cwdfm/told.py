@@ -38,19 +38,28 @@ class Told:
 class RangeCheck:
     """A check of the least and the greatest value of x, which must hold some.
 
-    On a CPU it is made at once. On a GPU it is under way while other work is launched; whoever
-    uses x must bear any value until it is settled.
+    On a CPU it is made at once. On a GPU it is launched when asked for, behind work that matters
+    more; whoever uses x must bear any value until it is settled.
     """
 
     def __init__(self, x: Tensor, check: Callable[[float, float], None]) -> None:
-        bounds = torch.empty(2, dtype=x.dtype, device=x.device)
-        torch.aminmax(x.detach(), out=(bounds[0], bounds[1]))
-        self._told, self._check = Told(bounds), check
+        self._x, self._check = x.detach(), check
+        self._told: Told | None = None
         if not x.is_cuda:
+            self.launch()
             self.settle()
 
+    def launch(self) -> None:
+        """Ask the GPU for the two values."""
+        if self._told is None:
+            bounds = torch.empty(2, dtype=self._x.dtype, device=self._x.device)
+            torch.aminmax(self._x, out=(bounds[0], bounds[1]))
+            self._told = Told(bounds)
+
     def settle(self) -> None:
-        """Wait for the two values, and refuse x if they are bad."""
+        """Wait for them, and refuse x if they are bad."""
+        self.launch()
+        assert self._told is not None
         self._check(*self._told.value.tolist())
 
 

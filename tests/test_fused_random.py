@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cwdfm import kernel
 from cwdfm.kernel import fused_random
-from cwdfm.random import _BLOCK, Purpose, count_below_B, uniform, uniform_BN
+from cwdfm.random import _BLOCK, Purpose, uniform, uniform_BN
 from tests.test_random import KNOWN
 
 pytestmark = pytest.mark.skipif(
@@ -121,17 +121,3 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernel, "MODE", mode)
         assert fused_random(torch.device("cpu")) is wanted
         assert not fused_random(torch.device("meta"))
-
-
-@pytest.mark.parametrize("length", [1, 40, _BLOCK + 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_counts_are_those_of_the_draws(
-    length: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bound = torch.tensor([0.0, 0.3, 1.0, -1.0, 2.0, torch.nan, 0.7], dtype=dtype)
-    without = torch.rand(len(LARGE), length, generator=torch.manual_seed(0)) < 0.2
-    u = uniform_BN(2**40, Purpose.REVEAL, LARGE, 2**32 - 1, length)
-    for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
-        count = count_below_B(2**40, Purpose.REVEAL, LARGE, 2**32 - 1, bound, without)
-        assert torch.equal(count, ((u < bound[:, None]) & ~without).sum(1))

@@ -108,7 +108,7 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("length", [launch.BLOCK + 100, launch.WIDE + 1, 2**15 + 1])
 def test_long_sequences(length: int) -> None:
-    """Sorted in several blocks; places of 32 bits, of 16, and of 32 again."""
+    """Sorted in several blocks; words of 32 bits, of 16, and of 32 again."""
     start, count, u = example(1, length, 0.998)
     check(cwdfm.Neighbor(1, 1.0, "cut"), start, count.clamp(max=8), u)
 
@@ -123,6 +123,65 @@ def test_more_buckets_than_a_byte_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(launch, "WIDE", 0)
     start, _, u = example(1, LENGTH, 0.4)
     check(cwdfm.Neighbor(64, 0.1, "cut"), start, torch.tensor([2]), u)
+
+
+@pytest.mark.parametrize("length", [1, LENGTH, launch.BLOCK + 3])
+@pytest.mark.parametrize("with_fixed", [False, True])
+@pytest.mark.parametrize("with_index", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_and_uniforms_drawn_on_the_way(
+    length: int,
+    with_fixed: bool,
+    with_index: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bad values among them, which are refused only later."""
+    kappa = torch.tensor([0.0, 0.3, 1.0, -1.0, 2.0, torch.nan, 0.7], dtype=dtype)
+    if length > LENGTH:
+        kappa = kappa.clamp(max=0.01)  # fewer draws
+    index = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**63 - 1, -3])
+    fixed = torch.rand(len(kappa), length, generator=torch.manual_seed(0)) < 0.2
+    masks = []
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        for seed, step in ((0, 0), (2**64 - 1, 2**32 - 1)):
+            found = algorithm1.reveal_drawn(
+                cwdfm.Neighbor(1, 1.0, "cut"),
+                kappa,
+                length,
+                seed=seed,
+                step=step,
+                index=index if with_index else None,
+                fixed=fixed if with_fixed else None,
+            )
+            assert found.dtype == torch.bool
+            masks.append(found)
+    assert torch.equal(masks[0], masks[2])
+    assert torch.equal(masks[1], masks[3])
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]
+    masks = []
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        masks.append(
+            algorithm1.reveal_drawn(weight, kappa, LENGTH, seed=7, step=1, index=None, fixed=None)
+        )
+    assert torch.equal(*masks)
+
+
+def test_nothing_is_drawn_for_no_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        found = algorithm1.reveal_drawn(
+            cwdfm.Neighbor(1, 1.0), torch.ones(0), 5, seed=0, step=0, index=None, fixed=None
+        )
+        assert found.shape == (0, 5)
+        assert found.dtype == torch.bool
 
 
 def test_paths_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

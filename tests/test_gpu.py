@@ -8,7 +8,7 @@ import torch
 
 import cwdfm
 from cwdfm.kernel import fused_random
-from cwdfm.path.algorithm1 import reveal_in_order
+from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
 from cwdfm.random import Purpose, uniform, uniform_BN
 from tests.models import SmallModel, SmallSplitModel
 from tests.test_conformance import LENGTH, examples
@@ -60,10 +60,13 @@ def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
             u = uniform_BN(2**64 - step, Purpose.ORDER, index, step, length)
             start = torch.zeros(batch, length, dtype=torch.bool, device="cuda")
             reveal_in_order(weight, start, torch.full((batch,), 3, device="cuda"), u)
+            kappa = torch.full((batch,), 0.5, dtype=torch.float64, device="cuda")
+            for given in (index, None):
+                reveal_drawn(weight, kappa, length, seed=5, step=step, index=given, fixed=None)
 
     work(1)  # the weight's tables come to the device
     device = torch.cuda.current_device()
-    kernels = (triton_random.uniform, triton_reveal.sort, triton_reveal.reveal)
+    kernels = (triton_random.uniform, triton_reveal.prepare, triton_reveal.reveal_few)
     compiled = [len(k.device_caches[device][0]) for k in kernels]
     try:
         with pytest.warns(UserWarning, match="prototype"):

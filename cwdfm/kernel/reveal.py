@@ -24,36 +24,77 @@ def reveal(
 
     neighbors_NK int32, ratio_CC float64; see `cwdfm.path.algorithm1` for their meaning.
     """
+    given = (_bytes(start_BN), count_B.contiguous(), None, None)
+    u_BN, words = u_BN.contiguous(), (0, 0, 0, 0, 0)  # the words are read by nobody
+    return _reveal(given, u_BN, words, len(start_BN), neighbors_NK, ratio_CC, ascending)
+
+
+def reveal_drawn(
+    start_BN: Tensor | None,
+    kappa_B: Tensor,
+    index_B: Tensor | None,
+    words: tuple[int, ...],
+    neighbors_NK: Tensor,
+    ratio_CC: Tensor,
+    *,
+    ascending: bool,
+) -> Tensor:
+    """The reveal mask [B, N] after as many further reveals as a Binomial of kappa_B says.
+
+    Counts and uniforms are drawn on the way. Nothing is revealed from the start where `start_BN` is
+    None, and the samples are numbered 0..B-1 where `index_B` is. `words` are the seed's two of 32
+    bits and the step's, signed, and the purposes of the counts and of the uniforms.
+    """
+    shape = (len(kappa_B), len(neighbors_NK))
+    u_BN = torch.empty(shape, dtype=torch.float64, device=kappa_B.device)
+    start = None if start_BN is None else _bytes(start_BN)
+    index = None if index_B is None else index_B.contiguous()
+    given = (start, None, kappa_B.contiguous(), index)
+    return _reveal(given, u_BN, words, len(kappa_B), neighbors_NK, ratio_CC, ascending)
+
+
+def _bytes(mask: Tensor) -> Tensor:
+    return mask.contiguous().view(torch.int8)
+
+
+def _reveal(
+    given: tuple[Tensor | None, ...],  # start [B, N], count [B], kappa [B], index [B]
+    u_BN: Tensor,
+    words: tuple[int, ...],
+    batch: int,
+    neighbors_NK: Tensor,
+    ratio_CC: Tensor,
+    ascending: bool,
+) -> Tensor:
+    """Two launches, and little before them: the host takes longer for it than the GPU."""
     from cwdfm.kernel import triton_reveal
 
-    if start_BN.numel() == 0:
-        return start_BN.clone()
-    batch, length = start_BN.shape
-    neighbors, buckets = neighbors_NK.shape[1], len(ratio_CC)
-    device = start_BN.device
+    length, neighbors = neighbors_NK.shape
+    buckets = len(ratio_CC)
     # Threads of a warp wait for the slowest load among them, so sequences share a warp only where
     # there are more of them than warps.
     lanes = min(WARP, -(-batch // PROGRAMS))
     # What a sequence changes should stay in a near cache. Words of 32 bits need no conversions;
-    # where they would not fit, places and buckets are no wider than need be.
-    place, level = torch.int32, torch.int32
-    if lanes * length > WIDE:
-        place = torch.int16 if length < 2**15 else torch.int32
-        level = torch.int8 if buckets < 2**7 else torch.int16
-    bucket_BN = torch.empty(batch, length, dtype=level, device=device)
-    order_BN, slot_BN = (torch.empty(batch, length, dtype=place, device=device) for _ in range(2))
+    # where they would not fit, places and buckets have 16 if those do.
+    narrow = lanes * length > WIDE and max(length, buckets) < 2**15
+    word = torch.int16 if narrow else torch.int32
+    state_3BN = torch.empty(3, batch, length, dtype=word, device=u_BN.device)
+    if state_3BN.numel() == 0:
+        return state_3BN[0] == buckets
     chunks = -(-buckets // CHUNK)
     chunk = -(-buckets // chunks)
     levels = 1 << (chunk * chunks - 1).bit_length()
-    border_LB = torch.empty(levels + 1, batch, dtype=torch.int32, device=device)
-    state = (bucket_BN, order_BN, slot_BN, border_LB)
-    with torch.cuda.device_of(start_BN):
-        triton_reveal.sort[(batch,)](
-            start_BN.contiguous().view(torch.int8),
+    border_LB = torch.empty(levels + 2, batch, dtype=torch.int32, device=u_BN.device)
+    with torch.cuda.device_of(u_BN):
+        triton_reveal.prepare[(batch,)](
+            state_3BN,
+            border_LB,
+            u_BN,
             neighbors_NK,
-            *state,
+            *given,
             batch,
             length,
+            *words,
             NEIGHBORS=neighbors,
             BUCKETS=buckets,
             LANES=levels,
@@ -63,9 +104,9 @@ def reveal(
         few = buckets <= FEW
         kernel = triton_reveal.reveal_few if few else triton_reveal.reveal
         kernel[(-(-batch // lanes),)](
-            *state,
-            count_B.contiguous(),
-            u_BN.contiguous(),
+            state_3BN,
+            border_LB,
+            u_BN,
             neighbors_NK,
             ratio_CC,
             batch,
@@ -80,4 +121,4 @@ def reveal(
             num_stages=1,
             enable_fp_fusion=False,  # a fused product and sum rounds once, the CPU's twice
         )
-    return bucket_BN == buckets
+    return state_3BN[0] == buckets

@@ -93,30 +93,3 @@ def uniform(
     else:
         s = step.to(tl.int64) & MASK32
     tl.store(out + place, draw(i, s, p, seed_low, seed_high, purpose), mask=inside)
-
-
-@triton.jit(do_not_specialize=["columns", "seed_low", "seed_high", "step", "purpose"])
-def count_below(
-    out,  # [R] int64
-    index,  # [R] int64
-    bound,  # [R] float
-    without,  # [R, C] int8: not counted where it is not 0
-    columns,
-    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
-    seed_high,
-    step,
-    purpose,
-    BLOCK: tl.constexpr,
-):
-    """out[r] = how many uniform(seed, purpose, index[r], step, column) are below bound[r]."""
-    row = tl.program_id(0).to(tl.int64)
-    i = tl.load(index + row)
-    s = step.to(tl.int64) & MASK32
-    limit = tl.load(bound + row).to(tl.float64)
-    below = tl.zeros((BLOCK,), tl.int32)
-    for first in range(0, columns, BLOCK):
-        column = first + tl.arange(0, BLOCK)
-        skip = tl.load(without + row * columns + column, mask=column < columns, other=1)
-        u = draw(i, s, column.to(tl.int64), seed_low, seed_high, purpose)
-        below += ((u < limit) & (skip == 0)).to(tl.int32)
-    tl.store(out + row, tl.sum(below, axis=0).to(tl.int64))

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of Algorithm 1: the buckets' first order, then the draws one after the other.
+"""Triton kernels of Algorithm 1: what it starts from, then the draws one after the other.
 
 `order`, `slot` and the borders are as in `cwdfm.path.algorithm1`, whose loop this is, step for
 step, so that both choose the same tokens.
@@ -20,6 +20,8 @@ it reads for all neighbours at once. `reveal` takes any number of them.
 import triton
 import triton.language as tl
 
+from cwdfm.kernel.triton_random import MASK32, draw
+
 WARP = tl.constexpr(32)
 TOUCH = tl.constexpr(1024)  # elements that are brought into the near cache at once
 
@@ -36,49 +38,112 @@ def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.co
     return tl.where(masked, bucket, BUCKETS)
 
 
-@triton.jit(do_not_specialize=["start", "batch", "length"])
-def sort(
-    start,  # [B, N] int8: revealed from the beginning
+@triton.jit
+def _rows(state, b, batch, length):
+    """Where sequence b has its bucket, order and slot in the state [3, B, N]."""
+    whole = batch.to(tl.int64) * length
+    bucket = state + b * length
+    return bucket, bucket + whole, bucket + 2 * whole
+
+
+# Compiled once for all values and shapes: steps and batches must not wait for a compiler.
+@triton.jit(
+    do_not_specialize=[
+        "start",
+        "count",
+        "kappa",
+        "index",
+        "batch",
+        "length",
+        "seed_low",
+        "seed_high",
+        "step",
+    ]
+)
+def prepare(
+    state,  # [3, B, N] out: bucket, the revealed neighbours, BUCKETS for a revealed coordinate;
+    # order, masked coordinates by bucket; slot, where each lies in `order`
+    border,  # [> LANES + 1, B] int32 out: draws to make; then where each bucket begins in `order`
+    uniforms,  # [B, N] float64 out, where they are drawn here
     neighbors,  # [N, K] int32, i itself for none
-    bucket,  # [B, N] out: revealed neighbours; BUCKETS for a revealed coordinate
-    order,  # [B, N] out: masked coordinates by bucket
-    slot,  # [B, N] out: where each lies in `order`
-    border,  # [> LANES, B] int32 out: where each bucket begins in `order`
+    start,  # [B, N] int8: revealed from the beginning; None for nothing
+    count,  # [B] int: draws to make; None where they and their uniforms are drawn here
+    kappa,  # [B] float: the chance by which a masked coordinate counts, where they are
+    index,  # [B] int64: the samples' numbers, where they are; None for 0..B-1
     batch,
     length,
+    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
+    seed_high,
+    step,
+    REVEAL: tl.constexpr,  # purposes: of the count,
+    ORDER: tl.constexpr,  # and of the uniforms
     NEIGHBORS: tl.constexpr,
     BUCKETS: tl.constexpr,
     LANES: tl.constexpr,  # a power of two >= BUCKETS; the buckets behind BUCKETS stay empty
     BLOCK: tl.constexpr,
 ):
-    """A counting sort of one sequence's masked coordinates: within a bucket, the first last."""
+    """Of one sequence: how often to draw, by what, and its masked coordinates sorted by bucket.
+
+    A counting sort: within a bucket, the first last.
+    """
     b = tl.program_id(0).to(tl.int64)
-    start += b * length
-    bucket += b * length
-    order += b * length
-    slot += b * length
+    bucket, order, slot = _rows(state, b, batch, length)
+    if start is not None:
+        start += b * length
+
+    if count is None:
+        sample = b if index is None else tl.load(index + b)
+        chance = tl.load(kappa + b).to(tl.float64)
+        when = step.to(tl.int64) & MASK32
+        below = tl.zeros((BLOCK,), tl.int32)
+        for first in range(0, length, BLOCK):
+            i = first + tl.arange(0, BLOCK)
+            inside = i < length
+            masked = inside
+            if start is not None:
+                masked = tl.load(start + i, mask=inside, other=1) == 0
+            u = draw(sample, when, i.to(tl.int64), seed_low, seed_high, REVEAL)
+            below += ((u < chance) & masked).to(tl.int32)
+            u = draw(sample, when, i.to(tl.int64), seed_low, seed_high, ORDER)
+            tl.store(uniforms + b * length + i, u, mask=inside)
+        draws = tl.sum(below, axis=0)
+    else:
+        draws = tl.load(count + b).to(tl.int32)
+    tl.store(border + b, draws)
+
+    border += batch + b
     lane = tl.arange(0, LANES)
-    size = tl.zeros((LANES,), tl.int32)
-    for first in range(0, length, BLOCK):
-        i = first + tl.arange(0, BLOCK)
-        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
-        tl.store(bucket + i, found, mask=i < length)
-        for c in range(BUCKETS):
-            size += tl.where(lane == c, tl.sum((found == c).to(tl.int32), axis=0), 0)
-    free = tl.cumsum(size, axis=0)  # the end of what is free in each bucket
-    tl.store(border + b, 0)
-    tl.store(border + (lane + 1) * batch + b, free)
-    for first in range(0, length, BLOCK):
-        i = first + tl.arange(0, BLOCK)
-        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
-        place = tl.zeros_like(i)
-        for c in range(BUCKETS):
-            member = (found == c).to(tl.int32)
-            end = tl.sum(tl.where(lane == c, free, 0), axis=0)
-            place = tl.where(found == c, end - tl.cumsum(member, axis=0), place)
-            free -= tl.where(lane == c, tl.sum(member, axis=0), 0)
-        tl.store(slot + i, place, mask=found < BUCKETS)
-        tl.store(order + place, i, mask=found < BUCKETS)
+    tl.store(border, 0)
+    if start is None:
+        # All are in the bucket 0.
+        tl.store(border + (lane + 1) * batch, tl.zeros_like(lane) + length)
+        for first in range(0, length, BLOCK):
+            i = first + tl.arange(0, BLOCK)
+            inside = i < length
+            tl.store(bucket + i, 0, mask=inside)
+            tl.store(slot + i, length - 1 - i, mask=inside)
+            tl.store(order + i, length - 1 - i, mask=inside)
+    else:
+        size = tl.zeros((LANES,), tl.int32)
+        for first in range(0, length, BLOCK):
+            i = first + tl.arange(0, BLOCK)
+            found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+            tl.store(bucket + i, found, mask=i < length)
+            for c in range(BUCKETS):
+                size += tl.where(lane == c, tl.sum((found == c).to(tl.int32), axis=0), 0)
+        free = tl.cumsum(size, axis=0)  # the end of what is free in each bucket
+        tl.store(border + (lane + 1) * batch, free)
+        for first in range(0, length, BLOCK):
+            i = first + tl.arange(0, BLOCK)
+            found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+            place = tl.zeros_like(i)
+            for c in range(BUCKETS):
+                member = (found == c).to(tl.int32)
+                end = tl.sum(tl.where(lane == c, free, 0), axis=0)
+                place = tl.where(found == c, end - tl.cumsum(member, axis=0), place)
+                free -= tl.where(lane == c, tl.sum(member, axis=0), 0)
+            tl.store(slot + i, place, mask=found < BUCKETS)
+            tl.store(order + place, i, mask=found < BUCKETS)
 
 
 @triton.jit
@@ -90,14 +155,11 @@ def _mass(border, ratio, c, top, batch, active, BUCKETS: tl.constexpr):
     return (end - begin).to(tl.float64) * unit
 
 
-@triton.jit(do_not_specialize=["count", "uniforms", "batch", "length", "width", "lanes"])
+@triton.jit(do_not_specialize=["uniforms", "batch", "length", "width", "lanes"])
 def reveal(
-    bucket,  # [B, N] as `sort` leaves it; here and below changed in place
-    order,  # [B, N]
-    slot,  # [B, N]
-    border,  # [> BUCKETS rounded up to whole chunks, B] int32
-    count,  # [B] int: draws to make
-    uniforms,  # [B, >= max(count)] float64
+    state,  # [3, B, N] as `prepare` leaves it, here and below; changed in place
+    border,  # [> BUCKETS + 1 rounded up to whole chunks, B] int32, changed in place
+    uniforms,  # [B, >= the most draws] float64
     neighbors,  # [N, K] int32, i itself for none
     ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
     batch,
@@ -109,14 +171,12 @@ def reveal(
     CHUNK: tl.constexpr,  # buckets that are read at once
     ASCENDING: tl.constexpr,  # whether alpha grows with the score
 ):
-    """Reveal count[b] coordinates of sequence b: their buckets become BUCKETS."""
+    """Reveal as many coordinates as are to be drawn: their buckets become BUCKETS."""
     lane = tl.arange(0, WARP)
     b = tl.program_id(0).to(tl.int64) * lanes + lane
-    draws = tl.load(count + b, mask=(lane < lanes) & (b < batch), other=0).to(tl.int32)
-    bucket += b * length
-    order += b * length
-    slot += b * length
-    border += b
+    draws = tl.load(border + b, mask=(lane < lanes) & (b < batch), other=0)
+    bucket, order, slot = _rows(state, b, batch, length)
+    border += batch + b
     uniforms += b * width
     following = tl.load(uniforms, mask=draws > 0, other=0.0)
     for k in range(tl.max(draws, axis=0)):
@@ -229,14 +289,11 @@ def _pick(values, c, COUNT: tl.constexpr):
     return values[0]
 
 
-@triton.jit(do_not_specialize=["count", "uniforms", "batch", "length", "width", "lanes"])
+@triton.jit(do_not_specialize=["uniforms", "batch", "length", "width", "lanes"])
 def reveal_few(
-    bucket,  # [B, N] as `sort` leaves it; here and below changed in place
-    order,  # [B, N]
-    slot,  # [B, N]
-    border,  # [> BUCKETS, B] int32, read only
-    count,  # [B] int: draws to make
-    uniforms,  # [B, >= max(count)] float64
+    state,  # [3, B, N] as `prepare` leaves it, here and below; changed in place
+    border,  # [> BUCKETS + 1, B] int32, read only
+    uniforms,  # [B, >= the most draws] float64
     neighbors,  # [N, K] int32, i itself for none; the others of a row differ from each other
     ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
     batch,
@@ -251,23 +308,20 @@ def reveal_few(
     lane = tl.arange(0, WARP)
     first = tl.program_id(0).to(tl.int64) * lanes
     b = first + lane
-    draws = tl.load(count + b, mask=(lane < lanes) & (b < batch), other=0).to(tl.int32)
+    draws = tl.load(border + b, mask=(lane < lanes) & (b < batch), other=0)
     ends = ()
     for c in tl.static_range(BUCKETS):
-        ends += (tl.load(border + (c + 1) * batch + b, mask=draws > 0, other=0),)
+        ends += (tl.load(border + (c + 2) * batch + b, mask=draws > 0, other=0),)
 
     # A coordinate's neighbours are asked for once, so each draw would wait for a far cache.
     found = _touch(neighbors, length * NEIGHBORS, tl.zeros((TOUCH,), tl.int32), TOUCH)
     rows = tl.minimum(lanes, batch - first) * length
-    found = _touch(bucket + first * length, rows, found, TOUCH)
-    found = _touch(order + first * length, rows, found, TOUCH)
-    found = _touch(slot + first * length, rows, found, TOUCH)
+    for part in tl.static_range(3):
+        found = _touch(_rows(state, first, batch, length)[part], rows, found, TOUCH)
     # Never stored, which the compiler does not know: it would leave out what nobody uses.
     tl.store(border + tl.arange(0, TOUCH), found, mask=lanes < 0)
 
-    bucket += b * length
-    order += b * length
-    slot += b * length
+    bucket, order, slot = _rows(state, b, batch, length)
     uniforms += b * width
     following = tl.load(uniforms, mask=draws > 0, other=0.0)
     for k in range(tl.max(draws, axis=0)):

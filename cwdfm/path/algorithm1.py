@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.kernel import fused_reveal
-from cwdfm.kernel.reveal import reveal
+from cwdfm.kernel import fused_random, fused_reveal, reveal
+from cwdfm.random import Purpose, check_seed, check_step, numbered, signed_words, uniform_BN
 from cwdfm.weight import Neighbor, Weight
 
 
@@ -30,6 +30,38 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
         return function
     compiled: Callable[..., None] = njit(cache=True, nogil=True)(function)
     return compiled
+
+
+def reveal_drawn(
+    weight: Weight,
+    kappa_B: Tensor,
+    length: int,
+    *,
+    seed: int,
+    step: int,
+    index: Tensor | None,
+    fixed: Tensor | None,
+) -> Tensor:
+    """The reveal mask [B, N] of m further reveals a sequence, m ~ Binomial(its others, kappa_B).
+
+    `fixed` [B, N] is revealed from the start, None for nothing; `index` [B] numbers the samples,
+    None for 0..B-1.
+    """
+    device = kappa_B.device
+    if isinstance(weight, Neighbor) and fused_random(device) and fused_reveal(device):
+        check_seed(seed)
+        check_step(step)
+        words = (*signed_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
+        tables = _tables(weight, length, device)
+        ascending = weight.scale >= 0
+        return reveal.reveal_drawn(fixed, kappa_B, index, words, *tables, ascending=ascending)
+    index_B = numbered(index, len(kappa_B), device)
+    if fixed is None:
+        fixed = torch.zeros(len(kappa_B), length, dtype=torch.bool, device=device)
+    # A sum of N independent reveals is Binomial(N, kappa), with no binomial sampler needed.
+    below_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length) < kappa_B[:, None]
+    u_BN = uniform_BN(seed, Purpose.ORDER, index_B, step, length)
+    return reveal_in_order(weight, fixed, (below_BN & ~fixed).sum(1), u_BN)
 
 
 def reveal_in_order(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
@@ -74,7 +106,7 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
     ascending = weight.scale >= 0
     if fused_reveal(start_BN.device):
         tables = _tables(weight, start_BN.shape[1], start_BN.device)
-        return reveal(start_BN, count_B, u_BN, *tables, ascending=ascending)
+        return reveal.reveal(start_BN, count_B, u_BN, *tables, ascending=ascending)
     neighbors_NK, ratio_CC = _tables(weight, start_BN.shape[1], torch.device("cpu"))
     # Half the bytes where places fit into 16 bits: the loop's arrays then stay in a near cache.
     place = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32

@@ -15,7 +15,13 @@ from cwdfm.errors import (
     check_token_range,
     check_token_tensor,
 )
-from cwdfm.random import Purpose, check_index_range, check_index_tensor, uniform_BN
+from cwdfm.random import (
+    Purpose,
+    check_index_range,
+    check_index_tensor,
+    numbered,
+    uniform_BN,
+)
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.told import RangeCheck
@@ -56,11 +62,19 @@ class Path(ABC):
 
     @abstractmethod
     def reveal(
-        self, start_BN: Tensor, kappa: Tensor, index_B: Tensor, *, seed: int, step: int
+        self,
+        kappa: Tensor,
+        length: int,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor | None,
+        fixed: Tensor | None,
     ) -> Tensor:
-        """The reveal mask B_t [B, N]; the coordinates `start_BN` are revealed from the start.
+        """The reveal mask B_t [B, N]; the rest of the arguments is as in `sample`.
 
-        `kappa` is [B]; or [B, N], which a path with a context weight is never asked.
+        `kappa` is [B]; or [B, N], which a path with a context weight is never asked. On a GPU bad
+        values of `kappa` and `index` may come here, and must do no harm: they are refused later.
         """
 
     def sample(
@@ -82,37 +96,48 @@ class Path(ABC):
         """
         # On a GPU nobody waits for values before the work is launched: bad ones are harmless in it.
         check_token_tensor("x_1", x_1)
+        batch, length = x_1.shape
         checks = [RangeCheck(x_1, partial(check_token_range, "x_1", self.source.vocab_size))]
-        check_time_tensor(t, x_1.shape[0], x_1.shape[1])
+        check_time_tensor(t, batch, length)
         checks.append(RangeCheck(t, check_time_range))
         if t.dim() == 2 and self.context_weight is not None:
             raise InputError(
                 f"coordinates with times of their own need a path that reveals each on its own: "
                 f"{self.context_weight} places the reveals of one time; give t of shape "
-                f"({len(x_1)},), or use MixturePath"
+                f"({batch},), or use MixturePath"
             )
+        if fixed is not None:
+            check_mask("fixed", fixed, (batch, length))
+        if index is not None:
+            check_index_tensor(index, batch)
+            checks.append(RangeCheck(index, check_index_range))
+            index = index.to(x_1.device)
+        kappa = self.schedule.kappa(t.double())
+        revealed = self.reveal(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
+        # After the reveals, which take a GPU long enough to launch the rest meanwhile.
+        for check in checks:
+            check.launch()
+        index_B = numbered(index, batch, x_1.device)
+        x_0 = self.source.noise(index_B, length, seed=seed, step=step)
+        x_t = torch.where(revealed, x_1, x_0)
         if fixed is None:
             fixed = torch.zeros_like(x_1, dtype=torch.bool)
-        check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-        if index is None:
-            index_B = torch.arange(len(x_1), device=x_1.device)
-        else:
-            check_index_tensor(index, len(x_1))
-            checks.append(RangeCheck(index, check_index_range))
-            index_B = index.to(x_1.device)
-        kappa = self.schedule.kappa(t.double())
-        revealed = self.reveal(fixed, kappa, index_B, seed=seed, step=step)
-        # After the reveals, which take a GPU long enough to launch the rest meanwhile.
-        x_0 = self.source.noise(index_B, x_1.shape[1], seed=seed, step=step)
-        x_t = torch.where(revealed, x_1, x_0)
         for check in checks:
             check.settle()
         return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 
 def independent_reveals(
-    start_BN: Tensor, kappa: Tensor, index_B: Tensor, *, seed: int, step: int
+    kappa: Tensor,
+    length: int,
+    *,
+    seed: int,
+    step: int,
+    index: Tensor | None,
+    fixed: Tensor | None,
 ) -> Tensor:
     """Each coordinate revealed with probability kappa [B] or [B, N] on its own, bool [B, N]."""
-    u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, start_BN.shape[1])
-    return (u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])) | start_BN
+    index_B = numbered(index, len(kappa), kappa.device)
+    u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length)
+    revealed_BN = u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])
+    return revealed_BN if fixed is None else revealed_BN | fixed

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance
-from cwdfm.path.algorithm1 import reveal_in_order
+from cwdfm.path.algorithm1 import reveal_drawn
 from cwdfm.path.base import Path
-from cwdfm.random import Purpose, count_below_B, uniform_BN
 from cwdfm.weight import Weight
 
 
@@ -35,9 +34,15 @@ class ContextPath(Path):
         return self.weight
 
     def reveal(
-        self, start_BN: Tensor, kappa_B: Tensor, index_B: Tensor, *, seed: int, step: int
+        self,
+        kappa: Tensor,
+        length: int,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor | None,
+        fixed: Tensor | None,
     ) -> Tensor:
-        # A sum of N independent reveals is Binomial(N, kappa), with no binomial sampler needed.
-        count_B = count_below_B(seed, Purpose.REVEAL, index_B, step, kappa_B, start_BN)
-        u_BN = uniform_BN(seed, Purpose.ORDER, index_B, step, start_BN.shape[1])
-        return reveal_in_order(self.weight, start_BN, count_B, u_BN)
+        return reveal_drawn(
+            self.weight, kappa, length, seed=seed, step=step, index=index, fixed=fixed
+        )

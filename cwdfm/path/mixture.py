@@ -16,6 +16,13 @@ class MixturePath(Path):
         return None
 
     def reveal(
-        self, start_BN: Tensor, kappa: Tensor, index_B: Tensor, *, seed: int, step: int
+        self,
+        kappa: Tensor,
+        length: int,
+        *,
+        seed: int,
+        step: int,
+        index: Tensor | None,
+        fixed: Tensor | None,
     ) -> Tensor:
-        return independent_reveals(start_BN, kappa, index_B, seed=seed, step=step)
+        return independent_reveals(kappa, length, seed=seed, step=step, index=index, fixed=fixed)

@@ -129,7 +129,9 @@ class Graph(ABC):
     ) -> Tensor:
         """x ~ exp(sigma Q)(x_1, .): each token is kept with probability exp(-sigma), else noise."""
         noise_BN = self.source.noise(index, x_1.shape[1], seed=seed, step=step)
-        kept_BN = independent_reveals(fixed, (-sigma_B).exp(), index, seed=seed, step=step)
+        kept_BN = independent_reveals(
+            (-sigma_B).exp(), fixed.shape[1], seed=seed, step=step, index=index, fixed=fixed
+        )
         return torch.where(kept_BN, x_1, noise_BN)
 
     def rows(self, x_BN: Tensor, fixed: Tensor) -> Tensor:
