@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from cwdfm.errors import not_finite
+
+Check = Callable[[float, float], None]
 
 
 class Told:
@@ -35,32 +38,53 @@ class Told:
         return self._x
 
 
-class RangeCheck:
-    """A check of the least and the greatest value of x, which must hold some.
+class RangeChecks:
+    """Checks of the least and the greatest values of tensors, each of which must hold some.
 
-    On a CPU it is made at once. On a GPU it is launched when asked for, behind work that matters
-    more; whoever uses x must bear any value until it is settled.
+    On a CPU a check is made at once. On a GPU, `device`, all are launched when asked for, behind
+    work that matters more; whoever uses the tensors must bear any value until they are settled.
     """
 
-    def __init__(self, x: Tensor, check: Callable[[float, float], None]) -> None:
-        self._x, self._check = x.detach(), check
-        self._told: Told | None = None
-        if not x.is_cuda:
-            self.launch()
-            self.settle()
+    def __init__(self, device: torch.device) -> None:
+        self._checks: list[tuple[Tensor, Check]] = []
+        self._told: list[Told] = []
+        self._ready: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._ready = torch.cuda.Event()
+            self._ready.record(torch.cuda.current_stream(device))
+
+    def add(self, x: Tensor, check: Check) -> None:
+        """Let `check` refuse the least and the greatest value of x, which is there by now."""
+        if x.is_cuda:
+            self._checks.append((x.detach(), check))
+        else:
+            check(*_bounds(x.detach()).tolist())
 
     def launch(self) -> None:
-        """Ask the GPU for the two values."""
-        if self._told is None:
-            bounds = torch.empty(2, dtype=self._x.dtype, device=self._x.device)
-            torch.aminmax(self._x, out=(bounds[0], bounds[1]))
-            self._told = Told(bounds)
+        """Ask the GPU for the values, on a stream that does not wait for what came since."""
+        for x, _ in self._checks:
+            side = _side_stream(x.device)
+            if self._ready is not None:
+                side.wait_event(self._ready)
+            with torch.cuda.stream(side):
+                self._told.append(Told(_bounds(x)))
 
     def settle(self) -> None:
-        """Wait for them, and refuse x if they are bad."""
-        self.launch()
-        assert self._told is not None
-        self._check(*self._told.value.tolist())
+        """Wait for them, and refuse bad ones."""
+        for told, (_, check) in zip(self._told, self._checks, strict=True):
+            check(*told.value.tolist())
+
+
+def _bounds(x: Tensor) -> Tensor:
+    """The least and the greatest value [2]."""
+    bounds = torch.empty(2, dtype=x.dtype, device=x.device)
+    torch.aminmax(x, out=(bounds[0], bounds[1]))
+    return bounds
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 class Doubts:

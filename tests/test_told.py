@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cwdfm import told
 from cwdfm.errors import InputError
-from cwdfm.told import RangeCheck, doubt, doubting
+from cwdfm.told import RangeChecks, doubt, doubting
 
 GOOD, BAD = torch.zeros(3, dtype=torch.bool), torch.tensor([False, True, False])
 
@@ -87,19 +87,23 @@ def test_what_fails_within_does_not_settle_what_is_around() -> None:
 @pytest.mark.parametrize("x", [torch.tensor([[3, -1], [7, 0]]), torch.tensor([0.5, -1.0, 7.0])])
 def test_a_range_is_its_least_and_greatest(x: Tensor) -> None:
     seen: list[tuple[float, float]] = []
-    RangeCheck(x, lambda low, high: seen.append((low, high)))
+    RangeChecks(x.device).add(x, lambda low, high: seen.append((low, high)))
     assert seen == [(-1, 7)]  # at once, on a CPU
     assert type(seen[0][0]) is type(x.flatten()[0].item())
 
 
 def test_a_range_with_nan_is_nan() -> None:
     seen: list[float] = []
-    RangeCheck(torch.tensor([0.5, torch.nan, 1.0]), lambda low, high: seen.extend((low, high)))
+    x = torch.tensor([0.5, torch.nan, 1.0])
+    RangeChecks(x.device).add(x, lambda low, high: seen.extend((low, high)))
     assert all(value != value for value in seen)
     assert len(seen) == 2
 
 
 def test_a_range_of_what_needs_gradients() -> None:
     seen: list[float] = []
-    RangeCheck(torch.ones(3, requires_grad=True), lambda low, high: seen.extend((low, high)))
+    checks = RangeChecks(torch.device("cpu"))
+    checks.add(torch.ones(3, requires_grad=True), lambda low, high: seen.extend((low, high)))
+    checks.launch()
+    checks.settle()
     assert seen == [1, 1]

@@ -24,7 +24,7 @@ from cwdfm.random import (
 )
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
-from cwdfm.told import RangeCheck
+from cwdfm.told import RangeChecks
 from cwdfm.weight import Weight
 
 
@@ -97,9 +97,10 @@ class Path(ABC):
         # On a GPU nobody waits for values before the work is launched: bad ones are harmless in it.
         check_token_tensor("x_1", x_1)
         batch, length = x_1.shape
-        checks = [RangeCheck(x_1, partial(check_token_range, "x_1", self.source.vocab_size))]
+        checks = RangeChecks(x_1.device)
+        checks.add(x_1, partial(check_token_range, "x_1", self.source.vocab_size))
         check_time_tensor(t, batch, length)
-        checks.append(RangeCheck(t, check_time_range))
+        checks.add(t, check_time_range)
         if t.dim() == 2 and self.context_weight is not None:
             raise InputError(
                 f"coordinates with times of their own need a path that reveals each on its own: "
@@ -110,20 +111,18 @@ class Path(ABC):
             check_mask("fixed", fixed, (batch, length))
         if index is not None:
             check_index_tensor(index, batch)
-            checks.append(RangeCheck(index, check_index_range))
+            checks.add(index, check_index_range)
             index = index.to(x_1.device)
         kappa = self.schedule.kappa(t.double())
         revealed = self.reveal(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
         # After the reveals, which take a GPU long enough to launch the rest meanwhile.
-        for check in checks:
-            check.launch()
+        checks.launch()
         index_B = numbered(index, batch, x_1.device)
         x_0 = self.source.noise(index_B, length, seed=seed, step=step)
         x_t = torch.where(revealed, x_1, x_0)
         if fixed is None:
             fixed = torch.zeros_like(x_1, dtype=torch.bool)
-        for check in checks:
-            check.settle()
+        checks.settle()
         return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 
