@@ -323,38 +323,42 @@ def reveal_few(
 
     bucket, order, slot = _rows(state, b, batch, length)
     uniforms += b * width
-    following = tl.load(uniforms, mask=draws > 0, other=0.0)
+    following = tl.load(uniforms, mask=draws > 0)
     for k in range(tl.max(draws, axis=0)):
+        # What is read for a sequence that is through is used nowhere, so it may be anything.
         active = k < draws
         u = following
-        following = tl.load(uniforms + k + 1, mask=k + 1 < draws, other=0.0)
+        uniforms += 1
+        following = tl.load(uniforms, mask=k + 1 < draws)
 
         begins = (tl.zeros((WARP,), tl.int32),)
         tails = ()
         lasts = ()
-        occupied = ()
         for c in tl.static_range(BUCKETS):
             begins += (ends[c],)
-            occupied += (ends[c] > begins[c],)
-            # The last members, which will fill gaps: nothing is stored before.
+            # The last members, which will fill gaps: nothing is stored before. An empty bucket has
+            # that of one below, or where all are empty what lies before `order`.
             tails += (order + ends[c] - 1,)
-            lasts += (tl.load(tails[c], mask=active & occupied[c], other=0).to(tl.int32),)
+            lasts += (tl.load(tails[c], mask=active).to(tl.int32),)
 
         # The occupied bucket of largest alpha is the unit in which the others are counted. The best
-        # comes last, and stays.
+        # comes last, and stays. No bucket behind it is occupied.
         top = tl.zeros((WARP,), tl.int32)
         begin = tl.zeros((WARP,), tl.int32)
-        last = tl.zeros((WARP,), tl.int32)
+        end = ends[BUCKETS - 1]
         for c in tl.static_range(
             0 if ASCENDING else BUCKETS - 1, BUCKETS if ASCENDING else -1, 1 if ASCENDING else -1
         ):
-            top = tl.where(occupied[c], c, top)
-            begin = tl.where(occupied[c], begins[c], begin)
-            last = tl.where(occupied[c], lasts[c], last)
+            occupied = ends[c] > begins[c]
+            top = tl.where(occupied, c, top)
+            if ASCENDING:
+                begin = tl.where(occupied, begins[c], begin)
+            else:
+                end = tl.where(occupied, ends[c], end)
         units = ()
         masses = ()
         for c in tl.static_range(BUCKETS):
-            units += (tl.load(ratio + c * BUCKETS + top, mask=active, other=1.0),)
+            units += (tl.load(ratio + c * BUCKETS + top, mask=active),)
             masses += ((ends[c] - begins[c]).to(tl.float64) * units[c],)
         total = masses[0]
         for c in tl.static_range(1, BUCKETS):
@@ -367,34 +371,33 @@ def reveal_few(
         chosen = top
         rest = tl.zeros((WARP,), tl.float64)
         unit = tl.full((WARP,), 1.0, tl.float64)
-        tail = begin
         for c in tl.static_range(BUCKETS - 1, -1, -1):
             hit = rests[c] < masses[c]
             chosen = tl.where(hit, c, chosen)
             begin = tl.where(hit, begins[c], begin)
-            tail = tl.where(hit, ends[c] - 1, tail)
-            last = tl.where(hit, lasts[c], last)
+            end = tl.where(hit, ends[c], end)
             rest = tl.where(hit, rests[c], rest)
             unit = tl.where(hit, units[c], unit)
-        place = tl.minimum(begin + (rest / unit).to(tl.int32), tail)
+        place = tl.minimum(begin + (rest / unit).to(tl.int32), end - 1)
 
-        i = tl.load(order + place, mask=active, other=0).to(tl.int32)
+        i = tl.load(order + place, mask=active).to(tl.int32)
+        last = tl.load(order + end - 1, mask=active).to(tl.int32)
         near = ()
         for n in tl.static_range(NEIGHBORS):
-            near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active, other=0),)
-        # Up from bucket to bucket and out of the last: in each, the last member fills the gap.
+            near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active),)
+        # Up from bucket to bucket and out of the last: in each, the last member fills the gap. An
+        # empty bucket's gap is the same as the next one's, which has the last word on it.
         tl.store(order + place, last, mask=active)
         for c in tl.static_range(1, BUCKETS):
-            fills = active & (c > chosen) & occupied[c]
-            tl.store(tails[c - 1], lasts[c], mask=fills)
+            tl.store(tails[c - 1], lasts[c], mask=active & (c > chosen))
         tl.store(bucket + i, BUCKETS, mask=active)
         scores = ()
         for n in tl.static_range(NEIGHBORS):
             scores += (tl.load(bucket + near[n], mask=active, other=BUCKETS).to(tl.int32),)
+        # Downwards, so that a member's own bucket has the last word, not an empty one above.
+        for c in tl.static_range(BUCKETS - 1, 0, -1):
+            tl.store(slot + lasts[c], ends[c - 1] - 1, mask=active & (c > chosen))
         tl.store(slot + last, place, mask=active)
-        for c in tl.static_range(1, BUCKETS):
-            fills = active & (c > chosen) & occupied[c]
-            tl.store(slot + lasts[c], ends[c - 1] - 1, mask=fills)
         raised = ()
         for c in tl.static_range(BUCKETS):
             raised += (tl.where(active & (c >= chosen), ends[c] - 1, ends[c]),)
