@@ -116,7 +116,7 @@ def _reveal(
             NEIGHBORS=neighbors,
             BUCKETS=buckets,
             ASCENDING=ascending,
-            **({} if few else {"CHUNK": chunk}),
+            **({"ALONE": lanes == 1} if few else {"CHUNK": chunk}),
             num_warps=1,
             num_stages=1,
             enable_fp_fusion=False,  # a fused product and sum rounds once, the CPU's twice

@@ -303,12 +303,14 @@ def reveal_few(
     NEIGHBORS: tl.constexpr,  # fewer than 16
     BUCKETS: tl.constexpr,  # fewer than 16
     ASCENDING: tl.constexpr,  # whether alpha grows with the score
+    ALONE: tl.constexpr,  # whether `lanes` is 1
 ):
     """What `reveal` does, for few buckets: ends[c], where bucket c ends, is in a register."""
     lane = tl.arange(0, WARP)
     first = tl.program_id(0).to(tl.int64) * lanes
-    b = first + lane
-    draws = tl.load(border + b, mask=(lane < lanes) & (b < batch), other=0)
+    # All threads take the very same steps for a sequence that is alone, so that nothing is masked.
+    b = first + (tl.zeros_like(lane) if ALONE else lane)
+    draws = tl.load(border + b, mask=(b < first + lanes) & (b < batch), other=0)
     ends = ()
     for c in tl.static_range(BUCKETS):
         ends += (tl.load(border + (c + 2) * batch + b, mask=draws > 0, other=0),)
@@ -326,7 +328,7 @@ def reveal_few(
     following = tl.load(uniforms, mask=draws > 0)
     for k in range(tl.max(draws, axis=0)):
         # What is read for a sequence that is through is used nowhere, so it may be anything.
-        active = k < draws
+        active = tl.full((WARP,), True, tl.int1) if ALONE else k < draws
         u = following
         uniforms += 1
         following = tl.load(uniforms, mask=k + 1 < draws)
