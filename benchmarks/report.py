@@ -394,9 +394,10 @@ def repro() -> list[str]:
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
             f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs; "
-            f"each one's settings, seconds, revision and hardware are in its `result.json` under "
-            f"results/repro/jobs. Cells of one training run and one seed, unless a spread says "
-            f"otherwise.\n\n{shown}".rstrip()
+            f"each one's settings, revision and hardware are in its `result.json` under "
+            f"results/repro/jobs, and its seconds, of a GPU that several of them may have shared. "
+            f"Cells of one training run and one seed, unless a spread says otherwise."
+            f"\n\n{shown}".rstrip()
         )
     return parts
 

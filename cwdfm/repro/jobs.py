@@ -31,6 +31,7 @@ from cwdfm.report.cells import model_identity
 from cwdfm.report.reference import MoleculeReference
 from cwdfm.repro.job import Job, Resources, Result, Store, Unavailable
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.solver import Samples
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe
 from cwdfm.train.run import Run
@@ -96,23 +97,32 @@ class Sample(Job):
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources, self.at)
-        half = resources.device.type == "cuda"
-        trained.model.record_trunk()
-        with torch.autocast(resources.device.type, torch.bfloat16, enabled=half):
-            out = generate(
-                trained,
-                self.choice.build(trained.method),
-                n=self.n,
-                steps=self.steps,
-                seed=self.seed,
-                batch_size=min(self.n, fitting_batch(trained)),
-            )
+        out, precision = drawn_from(trained, self.choice, self.n, self.steps, self.seed)
         tokens = out.tokens.tolist()
         texts = [trained.tokenizer.decode(row) for row in tokens]
         head = {"tokenizer": trained.tokenizer.kind, "options": asdict(self.choice)}
         write_samples(place / "samples.jsonl", SampleFile(texts, tokens, head))
         asked = float(out.evaluations.double().mean())
-        return {"precision": "bfloat16" if half else "float32", "evaluations": asked}
+        return {"precision": precision, "evaluations": asked}
+
+
+def drawn_from(
+    trained: Pretrained, choice: SolverChoice, n: int, steps: int, seed: int = 0
+) -> tuple[Samples, str]:
+    """Samples of a model, and their precision: half where the device is fast at it."""
+    device = next(trained.model.parameters()).device.type
+    half = device == "cuda"
+    trained.model.record_trunk()
+    with torch.autocast(device, torch.bfloat16, enabled=half):
+        out = generate(
+            trained,
+            choice.build(trained.method),
+            n=n,
+            steps=steps,
+            seed=seed,
+            batch_size=min(n, fitting_batch(trained)),
+        )
+    return out, "bfloat16" if half else "float32"
 
 
 @dataclass(frozen=True)
@@ -297,8 +307,8 @@ class Updates(Job):
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources)
-        out = generate(trained, self.choice.build(trained.method), n=self.n, steps=self.steps)
-        return update_statistics(out, given(trained)[1]).to_json()
+        out, precision = drawn_from(trained, self.choice, self.n, self.steps)
+        return {"precision": precision, **update_statistics(out, given(trained)[1]).to_json()}
 
 
 def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:

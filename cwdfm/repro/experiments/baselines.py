@@ -58,7 +58,8 @@ KINDS = (
 )
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
-    "uniform source."
+    "uniform source. BD3LM reads every sequence twice, noised and clean. Evaluations: how often "
+    "the network is asked for a sample; of AR and BD3LM for the tokens after a cache alone."
 )
 SCALE = "The paper's columns are of OpenWebText at its own scale, judged by gpt2-large."
 
