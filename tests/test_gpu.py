@@ -123,6 +123,7 @@ REVEALS = [
     cwdfm.Neighbor(1, 1.0),
     cwdfm.Neighbor(3, 1.0),
     cwdfm.Neighbor(2, -0.7),
+    cwdfm.Neighbor(4, 1.0),
     cwdfm.Neighbor(8, 0.3, "cut"),
     cwdfm.Neighbor(1, 1.0, "cut", (16, 16)),
     cwdfm.Neighbor(2, -0.5, grid=(16, 16)),

@@ -5,7 +5,7 @@ from torch import Tensor
 
 BLOCK = 1024  # coordinates that are sorted at once
 CHUNK = 8  # buckets, at most, that are read at once
-FEW = 9  # buckets, at most 15, whose borders fit into registers: those of a square on a grid
+FEW = 9  # buckets, at most, whose borders fit into registers: those of a square on a grid
 WIDE = 2048  # coordinates of a program, at most, that have words of 32 bits
 WARP = 32  # threads
 PROGRAMS = 1024  # warps: about 8 for each multiprocessor of a large GPU

@@ -300,8 +300,8 @@ def reveal_few(
     length,
     width,  # of `uniforms`
     lanes,  # sequences of this program, at most WARP
-    NEIGHBORS: tl.constexpr,  # fewer than 16
-    BUCKETS: tl.constexpr,  # fewer than 16
+    NEIGHBORS: tl.constexpr,  # at most 8, and neighbours of each other
+    BUCKETS: tl.constexpr,  # NEIGHBORS + 1
     ASCENDING: tl.constexpr,  # whether alpha grows with the score
     ALONE: tl.constexpr,  # whether `lanes` is 1
 ):
@@ -405,16 +405,17 @@ def reveal_few(
             raised += (tl.where(active & (c >= chosen), ends[c] - 1, ends[c]),)
 
         # The masked neighbours move up one after the other. Which places they ask for is known
-        # before, by counting in 4 bits a score how many had it, so all are read at once.
-        seen = tl.zeros((WARP,), tl.int32 if BUCKETS < 8 else tl.int64)
+        # before, by counting in 4 bits a score how many had it, so all are read at once. None has
+        # the last bucket's score, since i was masked beside it: eight scores are enough.
+        seen = tl.zeros((WARP,), tl.int32)
         ends = ()
         holes = ()
         lasts = ()
         for n in tl.static_range(NEIGHBORS):
             masked = scores[n] < BUCKETS
-            shift = (scores[n] * 4).to(seen.dtype)
-            before = ((seen >> shift) & 15).to(tl.int32)
-            seen += tl.full((WARP,), 1, seen.dtype) << shift
+            shift = (scores[n] & 7) * 4
+            before = (seen >> shift) & 15
+            seen += tl.where(masked, 1, 0) << shift
             end = _pick(raised, scores[n], BUCKETS) - 1 - before
             ends += (tl.where(masked, end, -1),)
             holes += (tl.load(slot + near[n], mask=masked, other=-1).to(tl.int32),)
@@ -439,5 +440,6 @@ def reveal_few(
             tl.store(order + ends[n], near[n], mask=masked)  # after the two: they may be one
             tl.store(slot + near[n], ends[n], mask=masked)
         ends = ()
-        for c in tl.static_range(BUCKETS):
-            ends += (raised[c] - ((seen >> (4 * c)) & 15).to(tl.int32),)
+        for c in tl.static_range(BUCKETS - 1):
+            ends += (raised[c] - ((seen >> (4 * c)) & 15),)
+        ends += (raised[BUCKETS - 1],)
