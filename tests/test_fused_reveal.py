@@ -25,8 +25,8 @@ WEIGHTS = [
     cwdfm.Neighbor(2, -0.7),
     cwdfm.Neighbor(3, 0.5, "cut"),
     cwdfm.Neighbor(3, 1.0),  # 7 buckets: in registers, as are those of all before
-    cwdfm.Neighbor(4, 0.4, "cut"),  # 9 buckets: the most that are
-    cwdfm.Neighbor(5, 0.3),  # 11 buckets: two chunks, one place left over
+    cwdfm.Neighbor(4, 0.4, "cut"),  # 9 buckets: two chunks, one place left over
+    cwdfm.Neighbor(5, 0.3),
     cwdfm.Neighbor(10, -0.2, "cut"),  # the window is longer than the sequence
     cwdfm.Neighbor(1, 1.0, "cut", (3, 4)),
     cwdfm.Neighbor(1, -2.0, "circular", (3, 4)),
