@@ -6,7 +6,8 @@
 One setting is varied at a time from Neighbor weights with 256 steps, then those that pull in
 opposite directions together: temperature, which makes novel molecules, against the corrector and
 steps, which make valid ones. `--what refine` asks what a few rounds of refining are worth beside as
-many steps. The seed is another than the one results are reported with.
+many steps, `--what mend` how far mending goes from few steps and hot ones. The seed is another than
+the one results are reported with.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from cwdfm.generation import generate
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.metric import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
-from cwdfm.solver import Refine
+from cwdfm.solver import Mend, Refine
 
 SAMPLES, SEED = 1024, 100
 
@@ -44,6 +45,10 @@ class Setting:
     rounds: int = 0  # of refining, 6 steps each
     share: float = 0.1
     cold: float = 1.0  # temperature there
+    mend: int = 0  # rounds of mending, at most
+    noise: float = 0.5  # share of the tokens that is taken for noise there
+    trust: float = 0.8
+    again: float = 1.0  # temperature there
 
     def choice(self) -> SolverChoice:
         return SolverChoice(
@@ -59,6 +64,11 @@ class Setting:
         if self.rounds == 0:
             return None
         return Refine(self.rounds, self.share, temperature=self.cold)
+
+    def mending(self) -> Mend | None:
+        if self.mend == 0:
+            return None
+        return Mend(self.mend, self.noise, self.trust, self.again)
 
 
 def settings() -> Iterator[Setting]:
@@ -109,7 +119,21 @@ def refinements() -> Iterator[Setting]:
             )
 
 
-WHAT = {"search": settings, "refine": refinements}
+def mends() -> Iterator[Setting]:
+    """From few steps to many, then from hot ones, with more trust and with less."""
+    for steps in (8, 16, 32, 64):
+        yield Setting(solver="euler", steps=steps)
+        for trust in (0.5, 0.8):
+            yield Setting(solver="euler", steps=steps, mend=80, trust=trust)
+    for hot in (1.5, 2.0):
+        yield Setting(solver="euler", steps=64, temperature=hot)
+        for again, noise in product((0.3, 0.5), (0.3, 0.5)):
+            yield Setting(
+                solver="euler", steps=64, temperature=hot, mend=80, noise=noise, again=again
+            )
+
+
+WHAT = {"search": settings, "refine": refinements, "mend": mends}
 
 
 def draw(
@@ -133,8 +157,15 @@ def draw(
             begun = time.perf_counter()
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 solver = setting.choice().build(trained.method)
-                after = setting.refine()
-                out = generate(trained, solver, n=n, steps=setting.steps, seed=SEED, refine=after)
+                out = generate(
+                    trained,
+                    solver,
+                    n=n,
+                    steps=setting.steps,
+                    seed=SEED,
+                    refine=setting.refine(),
+                    mend=setting.mending(),
+                )
             texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
             found = {
                 "model": name,

@@ -9,7 +9,7 @@ from cwdfm.errors import InputError, check_instance
 from cwdfm.method.base import Draw
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained
-from cwdfm.solver import Refine, Samples
+from cwdfm.solver import Mend, Refine, Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
@@ -32,6 +32,7 @@ def generate(
     prompt: str | None = None,
     template: str | None = None,
     refine: Refine | None = None,
+    mend: Mend | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
     progress: Tick | None = None,
@@ -44,16 +45,20 @@ def generate(
     learned positions and is asked for more than those. `prompt` is how every sample begins;
     `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
     `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`); its
-    grid is even in what `grid` is, and in time if that is a tensor.
+    grid is even in what `grid` is, and in time if that is a tensor. `mend`: after that, draw again
+    what the network doubts, of flows with a uniform source (see `mend.py`).
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
     if refine is not None:
         check_instance("refine", refine, Refine, "Refine(rounds=2, share=0.1)")
-    if refine is not None and not isinstance(trained.method, Flow):
+    if mend is not None:
+        check_instance("mend", mend, Mend, "Mend(rounds=40, trust=0.8)")
+    after = tuple(rework for rework in (refine, mend) if rework is not None)
+    if after and not isinstance(trained.method, Flow):
         raise InputError(
-            f"refining noises tokens anew as a flow does, and this model is trained by "
-            f"{type(trained.method).__name__}; leave it out, or take a flow or MDLM"
+            f"refining and mending draw tokens anew as a flow does, and this model is trained by "
+            f"{type(trained.method).__name__}; leave it out, or take a flow"
         )
     asked = Draw(
         shape=(n, (length or trained.length) if tokens is None else len(tokens)),
@@ -65,7 +70,7 @@ def generate(
         index=index,
         batch_size=batch_size or fitting_batch(trained),
         without=() if template is None else special(trained),
-        refine=refine,
+        after=after,
         tick=progress,
     )
     return trained.method.draw(trained.model, solver, asked)

@@ -15,11 +15,12 @@ from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
+from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
-from cwdfm.solver import EntropyBound, FirstHitting, Refine, Solver
+from cwdfm.solver import EntropyBound, FirstHitting, Mend, Refine, Rework, Solver
 from cwdfm.solver.sample import Tick
 from cwdfm.weight import Neighbor
 
@@ -46,6 +47,11 @@ class Options(SolverChoice):
     refine_share: float = 0.1  # which share of them
     refine_steps: int = 6  # of the solver in each round
     refine_temperature: float | None = None  # of the draws there; None for --temperature
+    mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
+    mend_share: float = 0.5  # of the tokens that the network is told to take for noise
+    mend_trust: float = 0.8  # the least chance of a token that is left alone
+    mend_temperature: float = 1.0  # of the draws there
+    mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
@@ -102,15 +108,33 @@ def check(options: Options) -> None:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
     check_seed(options.seed)
     options.check()
-    refinement(options)
+    rework(options)
 
 
 def refinement(options: Options) -> Refine | None:
-    """What is done to the samples afterwards."""
+    """Whether and how samples are refined."""
     check_integer("refine", options.refine, 0)
     rounds, temperature = max(1, options.refine), options.refine_temperature
     found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
     return found if options.refine else None
+
+
+def mending(options: Options) -> Mend | None:
+    """Whether and how samples are mended."""
+    check_integer("mend", options.mend, 0)
+    found = Mend(
+        max(1, options.mend),
+        options.mend_share,
+        options.mend_trust,
+        options.mend_temperature,
+        options.mend_at_once,
+    )
+    return found if options.mend else None
+
+
+def rework(options: Options) -> list[Rework]:
+    """What is done to the samples afterwards."""
+    return [found for found in (refinement(options), mending(options)) if found is not None]
 
 
 def length_of(trained: Pretrained, options: Options) -> int:
@@ -140,8 +164,9 @@ def check_given(trained: Pretrained, options: Options) -> None:
     weight = getattr(solver, "weight", None)
     if isinstance(weight, Neighbor):  # a window must fit, and the folder stay clean if not
         weight(torch.zeros(1, length, dtype=torch.bool))
-    if isinstance(solver, Solver) and (after := refinement(options)) is not None:
-        after.applied(solver)
+    if isinstance(trained.method, Flow) and isinstance(solver, Solver):
+        for after in rework(options):
+            after.check(trained.method.source, solver)
     if isinstance(solver, FirstHitting | EntropyBound) and options.steps < length:
         print(
             f"note: {options.solver} takes up to a step a token; in {options.steps} steps the last "
@@ -172,7 +197,7 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
     """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
     share = f" (this process's {len(todo)})" if world() > 1 else ""
     size, first = options.batch_size or fitting_batch(trained), 0
-    steps = options.steps + options.refine * options.refine_steps
+    steps = options.steps + sum(after.ticks for after in rework(options))
     total = max(1, len(todo) * steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
@@ -206,6 +231,7 @@ def rows(
             prompt=options.prompt,
             template=options.template,
             refine=refinement(options),
+            mend=mending(options),
             index=torch.tensor(index),
             batch_size=len(index),
             progress=tick,

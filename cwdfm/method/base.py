@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError
 from cwdfm.loss import Bound
 from cwdfm.model.dit import DiTConfig, Read
-from cwdfm.solver import Refine, Samples
+from cwdfm.solver import Rework, Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
@@ -39,7 +39,7 @@ class Draw:
     index: Tensor | None = None  # [B]: the samples' global numbers
     batch_size: int | None = None
     without: tuple[int, ...] = ()  # tokens never to draw
-    refine: Refine | None = None  # what is done to them afterwards
+    after: tuple[Rework, ...] = ()  # what is done to them afterwards
     tick: Tick | None = None
 
 

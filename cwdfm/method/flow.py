@@ -19,9 +19,9 @@ from cwdfm.method.without import Without
 from cwdfm.model.rows import Rows
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
-from cwdfm.solver import Euler, Samples, Solver, refine, sample
+from cwdfm.solver import Euler, Samples, Solver, sample
 from cwdfm.solver.base import given
-from cwdfm.solver.refine import together
+from cwdfm.solver.rework import together
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -43,6 +43,8 @@ class Flow(Method):
             reason = "it does not step a flow, whose network gives probabilities of data tokens"
             refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
         model = Without(model, asked.without) if asked.without else model
+        for rework in asked.after:
+            rework.check(self.source, solver)
         found = sample(
             model,
             self.source,
@@ -58,27 +60,26 @@ class Flow(Method):
             batch_size=asked.batch_size,
             progress=asked.tick,
         )
-        if asked.refine is None:
-            return found
         fixed_BN = None
         if asked.prompt is not None:
             place = (asked.prompt, asked.fixed, found.tokens.device)
             fixed_BN = given(self.source, asked.shape, *place)[1]
-        refined = refine(
-            model,
-            self.source,
-            self.schedule,
-            solver,
-            found.tokens,
-            asked.refine,
-            seed=asked.seed,
-            grid=asked.grid if isinstance(asked.grid, str) else "t",
-            fixed=fixed_BN,
-            index=asked.index,
-            batch_size=asked.batch_size,
-            progress=asked.tick,
-        )
-        return together(found, refined)
+        for rework in asked.after:
+            better = rework.work(
+                model,
+                self.source,
+                self.schedule,
+                solver,
+                asked.grid if isinstance(asked.grid, str) else "t",
+                found.tokens,
+                seed=asked.seed,
+                fixed=fixed_BN,
+                index=asked.index,
+                batch_size=asked.batch_size,
+                progress=asked.tick,
+            )
+            found = together(found, better)
+        return found
 
     def likelihood(
         self,

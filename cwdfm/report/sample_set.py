@@ -19,7 +19,7 @@ from cwdfm.sample_file import SampleFile, read_samples
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
 _PARAMETERS: dict[str, tuple[str, ...]] = {"neighbor": ("radius", "scale"), "entropy": ("beta",)}
 _GIVEN = ("prompt", "template")
-_REFINING = frozenset({"refine", "refine_share", "refine_steps", "refine_temperature"})
+_REWORK = ("refine", "mend")  # options that say whether; those that begin so say how
 _OF_ONE_SOLVER = frozenset(name for names in _PARAMETERS.values() for name in names)
 TEXT = "text"  # the kind of texts whose files name no tokenizer
 _PLACE = frozenset({"model", "solver", "steps"})  # what a set is found under
@@ -53,7 +53,9 @@ class File:
         """The options that matter to what was drawn: without those that lie idle."""
         given = self.samples.options
         idle = _OF_ONE_SOLVER - set(_PARAMETERS.get(str(given.get("solver")), ()))
-        idle |= frozenset() if given.get("refine") else _REFINING
+        for name in _REWORK:
+            if not given.get(name):
+                idle |= {key for key in given if key.split("_")[0] == name}
         return {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
 
     def to_json(self) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.entropy_bound import EntropyBound
 from cwdfm.solver.euler import Euler
 from cwdfm.solver.first_hitting import FirstHitting
+from cwdfm.solver.mend import Mend, mend
 from cwdfm.solver.refine import Refine, refine
+from cwdfm.solver.rework import Rework
 from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.solver.top_k import TopK
 
@@ -15,12 +17,15 @@ __all__ = [
     "Euler",
     "FirstHitting",
     "Info",
+    "Mend",
     "Refine",
+    "Rework",
     "Samples",
     "Solver",
     "Start",
     "State",
     "TopK",
+    "mend",
     "refine",
     "sample",
 ]

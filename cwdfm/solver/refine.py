@@ -11,6 +11,7 @@ of that.
 """
 
 from dataclasses import dataclass, is_dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from cwdfm.path import ContextPath, MixturePath, Path
 from cwdfm.random import check_seed, mix, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Solver, given
+from cwdfm.solver.rework import Rework, Where, check_share, together
 from cwdfm.solver.sample import Samples, Start, Tick, sample
 from cwdfm.source import Source
 from cwdfm.times import Spacing
@@ -35,7 +37,7 @@ from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
-class Refine:
+class Refine(Rework):
     """How to refine samples."""
 
     rounds: int = 2
@@ -46,13 +48,28 @@ class Refine:
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds)
         check_integer("steps", self.steps)
-        if not isinstance(self.share, int | float) or not 1e-6 <= self.share <= 1:
-            raise InputError(
-                f"share must lie between 1e-6 and 1, the part of the tokens that is noised in a "
-                f"round, got {self.share!r}; try 0.1"
-            )
+        check_share(self.share, "the part of the tokens that is noised in a round", 0.1)
         if self.temperature is not None:
             check_positive("temperature", self.temperature)
+
+    @property
+    def ticks(self) -> int:
+        return self.rounds * self.steps
+
+    def check(self, source: Source, solver: Solver) -> None:
+        self.applied(solver)
+
+    def work(
+        self,
+        model: Model,
+        source: Source,
+        schedule: Schedule,
+        solver: Solver,
+        grid: Spacing,
+        tokens: Tensor,
+        **where: Unpack[Where],
+    ) -> Samples:
+        return refine(model, source, schedule, solver, tokens, self, grid=grid, **where)
 
     def applied(self, solver: Solver) -> Solver:
         """The solver that refines, made of the one that samples."""
@@ -128,14 +145,3 @@ def refine(
         tokens = done.tokens
     assert done is not None
     return done
-
-
-def together(first: Samples, then: Samples) -> Samples:
-    """What came of the second, and what both took."""
-    return Samples(
-        tokens=then.tokens,
-        updates=first.updates + then.updates,
-        loops=first.loops + then.loops,
-        evaluations=first.evaluations + then.evaluations,
-        rows=first.rows + then.rows,
-    )

@@ -1,0 +1,226 @@
+"""Mending: its law by enumeration, what it trusts and what it is given, and that it mends."""
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.cli.main import main
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.errors import InputError
+from cwdfm.generation import generate, given
+from cwdfm.metric import score_molecules
+from cwdfm.sample_file import read_samples
+from tests.exact import Array, correlated_target
+from tests.models import SmallModel
+from tests.stats import assert_differs, assert_follows, histogram
+
+V, N, B = 3, 4, 40_000
+TARGET = correlated_target(V, N, seed=7)
+SCHEDULE = cwdfm.Polynomial(2.0)
+MASK, UNIFORM = cwdfm.MaskSource(V), cwdfm.UniformSource(V)
+MODEL = cwdfm.ExactPosterior(torch.from_numpy(TARGET), UNIFORM, SCHEDULE)
+START = (0, 2, 1, 1)
+ALL = (MODEL, UNIFORM, SCHEDULE)
+
+
+def posterior(x: Sequence[int], share: float) -> Array:
+    """p(x_1^i = v | x) [N, V] by Bayes' rule, if each token is noise by `share`."""
+    found = np.zeros((N, V))
+    for y in product(range(V), repeat=N):
+        seen = [share / V + (1 - share) * (a == b) for a, b in zip(x, y, strict=True)]
+        found[np.arange(N), y] += TARGET[y] * np.prod(seen)
+    return np.asarray(found / found.sum(1, keepdims=True))
+
+
+def orders(doubt: Array, count: int) -> dict[tuple[int, ...], float]:
+    """Places drawn one after the other by their doubt, none twice, and how likely each order is."""
+    if count == 0 or not doubt.any():
+        return {(): 1.0}
+    found = {}
+    for i in np.flatnonzero(doubt):
+        rest = np.where(np.arange(N) == i, 0.0, doubt)
+        for order, chance in orders(rest, count - 1).items():
+            found[int(i), *order] = chance * doubt[i] / doubt.sum()
+    return found
+
+
+def law(how: cwdfm.Mend) -> Array:
+    """Of what becomes of START in one round, for all V^N sequences."""
+    p_NV = posterior(START, how.share)
+    chance = p_NV[np.arange(N), START]
+    doubt = np.where(chance < how.trust, 1 - chance, 0.0)
+    cold_NV = p_NV ** (1 / how.temperature)
+    cold_NV /= cold_NV.sum(1, keepdims=True)
+    found = np.zeros(TARGET.shape)
+    for places, chance_of_them in orders(doubt, how.at_once).items():
+        for tokens in product(range(V), repeat=len(places)):
+            y = np.array(START)
+            y[list(places)] = tokens
+            found[tuple(y)] += chance_of_them * cold_NV[list(places), tokens].prod()
+    return found.flatten()
+
+
+WAYS = [
+    cwdfm.Mend(rounds=1, share=0.5, trust=1.0),
+    cwdfm.Mend(rounds=1, share=0.3, trust=0.8, temperature=0.5),
+    cwdfm.Mend(rounds=1, share=0.5, trust=1.0, at_once=2, temperature=2.0),
+    cwdfm.Mend(rounds=1, share=0.8, trust=0.55, at_once=9),
+]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_the_law_of_a_round(how: cwdfm.Mend) -> None:
+    start = torch.tensor(START).expand(B, N)
+    counts = histogram(cwdfm.mend(*ALL, start, how).tokens, V)
+    assert_follows(counts, law(how))
+    assert_differs(counts, law(cwdfm.Mend(share=how.share / 2, trust=how.trust)))
+
+
+def test_what_is_trusted_stays() -> None:
+    """And costs one evaluation."""
+    x = torch.cartesian_prod(*[torch.arange(V)] * N)
+    how = cwdfm.Mend(rounds=9, share=0.4, trust=0.5)
+    found = cwdfm.mend(*ALL, x, how)
+    least = [posterior(y, how.share)[np.arange(N), y].min() for y in x.tolist()]
+    trusted = torch.tensor(np.array(least) >= how.trust)
+    assert 0 < int(trusted.sum()) < len(x)
+    assert torch.equal(found.tokens[trusted], x[trusted])
+    assert bool((found.evaluations[trusted] == 1).all())
+    assert bool((found.evaluations[~trusted] > 1).all())
+    assert int(found.updates[trusted].sum()) == 0
+    assert found.rows == N * int(found.evaluations.sum())
+
+
+def test_errors_in_a_code_are_mended() -> None:
+    """Three words, each of one token throughout: a single wrong token is found and set right."""
+    words = torch.zeros((V,) * 5, dtype=torch.float64)
+    for token in range(V):
+        words[(token,) * 5] = 1 / V
+    model = cwdfm.ExactPosterior(words, UNIFORM, SCHEDULE)
+    right = torch.arange(V).repeat(100)[:, None].expand(-1, 5)
+    wrong = right.clone()
+    g = torch.Generator().manual_seed(0)
+    place = torch.randint(5, (len(wrong), 1), generator=g)
+    wrong.scatter_(1, place, (wrong[:, :1] + torch.randint(1, V, (len(wrong), 1), generator=g)) % V)
+    how = cwdfm.Mend(rounds=30, share=0.3, trust=0.9, temperature=0.1)
+    found = cwdfm.mend(model, UNIFORM, SCHEDULE, wrong, how)
+    assert torch.equal(found.tokens, right)
+    assert torch.equal(found.updates.sum(1), torch.ones(len(wrong), dtype=torch.int64))
+    assert int(found.loops.sum()) == 0
+
+
+def test_loops_are_counted() -> None:
+    """A network that always doubts the first token, and wants 1 for 0 and 0 for 1."""
+
+    def restless(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        wanted = x_t.clone()
+        wanted[:, 0] = 1 - x_t[:, 0]
+        return 50.0 * torch.nn.functional.one_hot(wanted, V)
+
+    start = torch.zeros(3, N, dtype=torch.int64)
+    found = cwdfm.mend(restless, UNIFORM, SCHEDULE, start, cwdfm.Mend(rounds=5))
+    assert found.tokens[:, 0].tolist() == [1, 1, 1]
+    assert found.updates[:, 0].tolist() == [5, 5, 5]
+    assert found.loops[:, 0].tolist() == [4, 4, 4]
+    assert found.evaluations.tolist() == [5, 5, 5]
+
+
+def test_batches_numbers_and_what_is_given() -> None:
+    model, how = SmallModel(V), cwdfm.Mend(rounds=6, trust=0.9, at_once=2)
+    g = torch.Generator().manual_seed(0)
+    start = torch.randint(V, (40, 12), generator=g)
+    fixed = torch.rand(40, 12, generator=g) < 0.3
+    ask = (model, UNIFORM, SCHEDULE)
+    told: list[int] = []
+    whole = cwdfm.mend(*ask, start, how, seed=5, fixed=fixed, progress=told.append)
+    assert sum(told) == 40 * 6
+    assert torch.equal(whole.tokens[fixed], start[fixed])
+    assert not torch.equal(whole.tokens, start)
+    parts = cwdfm.mend(*ask, start, how, seed=5, fixed=fixed, batch_size=7)
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert torch.equal(whole.evaluations, parts.evaluations)
+    some = cwdfm.mend(*ask, start[25:], how, seed=5, fixed=fixed[25:], index=torch.arange(25, 40))
+    assert torch.equal(whole.tokens[25:], some.tokens)
+    other = cwdfm.mend(*ask, start, how, seed=6, fixed=fixed)
+    assert not torch.equal(whole.tokens, other.tokens)
+    still = cwdfm.mend(*ask, start, how, fixed=torch.ones(12, dtype=torch.bool))
+    assert torch.equal(still.tokens, start)
+
+
+def test_more_molecules_are_valid() -> None:
+    """Of few steps: most of what is wrong is mended."""
+    trained = cwdfm.load("qm9-uniform-small")
+
+    def valid(samples: cwdfm.Samples) -> float:
+        texts = [trained.tokenizer.decode(row) for row in samples.tokens.tolist()]
+        return float(score_molecules(texts, None, fold_size=64).valid.mean)
+
+    plain = generate(trained, n=64, steps=16, seed=4)
+    mended = generate(trained, n=64, steps=16, seed=4, mend=cwdfm.Mend())
+    assert valid(plain) < 50
+    assert valid(mended) > 58
+    assert float((mended.evaluations - plain.evaluations).float().mean()) < 20
+
+
+def test_the_command(tmp_path: Path) -> None:
+    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
+    flags = ["--mend", "4", "--mend-trust", "0.7", "--mend-at-once", "2", "--prompt", "CC"]
+    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags, "--refine", "1"])
+    trained = cwdfm.load("qm9-uniform-small")
+    how = cwdfm.Mend(rounds=4, trust=0.7, at_once=2)
+    ask = {"n": 8, "steps": 6, "seed": 3, "prompt": "CC"}
+    found = generate(trained, **ask, refine=cwdfm.Refine(rounds=1), mend=how)  # type: ignore[arg-type]
+    assert read_samples(out).tokens == found.tokens.tolist()
+    tokens, fixed = given(trained, prompt="CC")
+    assert tokens is not None
+    assert fixed is not None
+    assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(8, -1))
+    refined = generate(trained, **ask, refine=cwdfm.Refine(rounds=1))  # type: ignore[arg-type]
+    assert not torch.equal(found.tokens, refined.tokens)
+
+
+def test_a_mask_source_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="with a mask source it is not trained to say so"):
+        cwdfm.mend(SmallModel(MASK.num_tokens), MASK, SCHEDULE, torch.zeros(2, N).long())
+    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--mend", "3"]
+    monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "use Refine (--refine) instead" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"share": 0.0}, r"share must lie between 1e-6 and 1, the part .* noise, got 0.0"),
+        ({"trust": 0.0}, r"trust must lie in \(0, 1\].*got 0.0"),
+        ({"trust": "a"}, "trust must lie"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"at_once": 0}, "at_once must be"),
+    ],
+)
+def test_bad_settings(changes: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        cwdfm.Mend(**changes)  # type: ignore[arg-type]
+
+
+def test_bad_input() -> None:
+    x = torch.zeros(2, N, dtype=torch.int64)
+    with pytest.raises(InputError, match="tokens holds ids"):
+        cwdfm.mend(*ALL, x + V)
+    with pytest.raises(InputError, match="how must be"):
+        cwdfm.mend(*ALL, x, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="seed"):
+        cwdfm.mend(*ALL, x, seed=-1)
+    with pytest.raises(InputError, match="mend must be"):
+        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, mend=3)  # type: ignore[arg-type]
