@@ -133,7 +133,20 @@ def mends() -> Iterator[Setting]:
             )
 
 
-WHAT = {"search": settings, "refine": refinements, "mend": mends}
+def mends_of_masks() -> Iterator[Setting]:
+    """The same with a mask source, where a round costs 1 / noise evaluations."""
+    for steps in (16, 64):
+        yield Setting(solver="euler", steps=steps)
+        for noise, trust in ((0.125, 0.02), (0.125, 0.05), (0.0625, 0.05)):
+            yield Setting(solver="euler", steps=steps, mend=10, noise=noise, trust=trust)
+
+
+WHAT = {
+    "search": settings,
+    "refine": refinements,
+    "mend": mends,
+    "mend-mask": mends_of_masks,
+}
 
 
 def draw(

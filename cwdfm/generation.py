@@ -46,7 +46,7 @@ def generate(
     `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
     `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`); its
     grid is even in what `grid` is, and in time if that is a tensor. `mend`: after that, draw again
-    what the network doubts, of flows with a uniform source (see `mend.py`).
+    what the network doubts (see `mend.py`).
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)

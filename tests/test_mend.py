@@ -1,7 +1,8 @@
 """Mending: its law by enumeration, what it trusts and what it is given, and that it mends."""
 
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from cwdfm.cli.main import main
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
 from cwdfm.generation import generate, given
+from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.metric import score_molecules
 from cwdfm.sample_file import read_samples
 from tests.exact import Array, correlated_target
@@ -37,6 +39,16 @@ def posterior(x: Sequence[int], share: float) -> Array:
     return np.asarray(found / found.sum(1, keepdims=True))
 
 
+def conditional(x: Sequence[int], groups: Sequence[int]) -> Array:
+    """p(x_1^i = v | the tokens outside i's group) [N, V]."""
+    found = np.zeros((N, V))
+    for y in product(range(V), repeat=N):
+        for i in range(N):
+            if all(y[j] == x[j] for j in range(N) if groups[j] != groups[i]):
+                found[i, y[i]] += TARGET[y]
+    return np.asarray(found / found.sum(1, keepdims=True))
+
+
 def orders(doubt: Array, count: int) -> dict[tuple[int, ...], float]:
     """Places drawn one after the other by their doubt, none twice, and how likely each order is."""
     if count == 0 or not doubt.any():
@@ -49,11 +61,10 @@ def orders(doubt: Array, count: int) -> dict[tuple[int, ...], float]:
     return found
 
 
-def law(how: cwdfm.Mend) -> Array:
+def law(p_NV: Array, trust: float, how: cwdfm.Mend) -> Array:
     """Of what becomes of START in one round, for all V^N sequences."""
-    p_NV = posterior(START, how.share)
     chance = p_NV[np.arange(N), START]
-    doubt = np.where(chance < how.trust, 1 - chance, 0.0)
+    doubt = np.where(chance < trust, 1 - chance, 0.0)
     cold_NV = p_NV ** (1 / how.temperature)
     cold_NV /= cold_NV.sum(1, keepdims=True)
     found = np.zeros(TARGET.shape)
@@ -66,28 +77,41 @@ def law(how: cwdfm.Mend) -> Array:
 
 
 WAYS = [
-    cwdfm.Mend(rounds=1, share=0.5, trust=1.0),
-    cwdfm.Mend(rounds=1, share=0.3, trust=0.8, temperature=0.5),
-    cwdfm.Mend(rounds=1, share=0.5, trust=1.0, at_once=2, temperature=2.0),
-    cwdfm.Mend(rounds=1, share=0.8, trust=0.55, at_once=9),
+    (0.5, 1.0, cwdfm.Mend(rounds=1)),
+    (0.3, 0.8, cwdfm.Mend(rounds=1, temperature=0.5)),
+    (0.5, 1.0, cwdfm.Mend(rounds=1, temperature=2.0, at_once=2)),
+    (0.8, 0.55, cwdfm.Mend(rounds=1, at_once=9)),
 ]
 
 
-@pytest.mark.parametrize("how", WAYS, ids=str)
-def test_the_law_of_a_round(how: cwdfm.Mend) -> None:
-    start = torch.tensor(START).expand(B, N)
+@pytest.mark.parametrize(("share", "trust", "how"), WAYS)
+def test_the_law_of_a_round(share: float, trust: float, how: cwdfm.Mend) -> None:
+    start, how = torch.tensor(START).expand(B, N), replace(how, share=share, trust=trust)
     counts = histogram(cwdfm.mend(*ALL, start, how).tokens, V)
-    assert_follows(counts, law(how))
-    assert_differs(counts, law(cwdfm.Mend(share=how.share / 2, trust=how.trust)))
+    assert_follows(counts, law(posterior(START, share), trust, how))
+    assert_differs(counts, law(posterior(START, share / 2), trust, how))
+
+
+@pytest.mark.parametrize(("share", "trust", "how"), WAYS)
+def test_the_law_of_a_round_with_a_mask_source(share: float, trust: float, how: cwdfm.Mend) -> None:
+    """Two groups of two tokens by a share of 1/2, three by 1/3, one by 0.8: all ways to part."""
+    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
+    start, how = torch.tensor(START).expand(B, N), replace(how, share=share, trust=trust)
+    found = cwdfm.mend(model, MASK, SCHEDULE, start, how)
+    counts, groups = histogram(found.tokens, V), round(1 / share)
+    parted = [[rank % groups for rank in order] for order in permutations(range(N))]
+    laws = [law(conditional(START, part), trust, how) for part in parted]
+    assert_follows(counts, np.mean(laws, axis=0))
+    assert_differs(counts, law(posterior(START, share), trust, how))
+    assert found.evaluations.tolist() == [groups] * B
 
 
 def test_what_is_trusted_stays() -> None:
     """And costs one evaluation."""
-    x = torch.cartesian_prod(*[torch.arange(V)] * N)
-    how = cwdfm.Mend(rounds=9, share=0.4, trust=0.5)
-    found = cwdfm.mend(*ALL, x, how)
-    least = [posterior(y, how.share)[np.arange(N), y].min() for y in x.tolist()]
-    trusted = torch.tensor(np.array(least) >= how.trust)
+    x, share, trust = torch.cartesian_prod(*[torch.arange(V)] * N), 0.4, 0.5
+    found = cwdfm.mend(*ALL, x, cwdfm.Mend(rounds=9, share=share, trust=trust))
+    least = [posterior(y, share)[np.arange(N), y].min() for y in x.tolist()]
+    trusted = torch.tensor(np.array(least) >= trust)
     assert 0 < int(trusted.sum()) < len(x)
     assert torch.equal(found.tokens[trusted], x[trusted])
     assert bool((found.evaluations[trusted] == 1).all())
@@ -96,19 +120,19 @@ def test_what_is_trusted_stays() -> None:
     assert found.rows == N * int(found.evaluations.sum())
 
 
-def test_errors_in_a_code_are_mended() -> None:
-    """Three words, each of one token throughout: a single wrong token is found and set right."""
-    words = torch.zeros((V,) * 5, dtype=torch.float64)
-    for token in range(V):
-        words[(token,) * 5] = 1 / V
-    model = cwdfm.ExactPosterior(words, UNIFORM, SCHEDULE)
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_errors_in_a_code_are_mended(source: cwdfm.Source) -> None:
+    """Three words, each of one token but for rare errors: a single one is found and set right."""
+    letter = torch.full((V, V), 0.01 / (V - 1), dtype=torch.float64).fill_diagonal_(0.99)
+    target = torch.einsum("wa,wb,wc,wd,we->abcde", *[letter] * 5)
+    model = cwdfm.ExactPosterior(target, source, SCHEDULE)
     right = torch.arange(V).repeat(100)[:, None].expand(-1, 5)
     wrong = right.clone()
     g = torch.Generator().manual_seed(0)
     place = torch.randint(5, (len(wrong), 1), generator=g)
     wrong.scatter_(1, place, (wrong[:, :1] + torch.randint(1, V, (len(wrong), 1), generator=g)) % V)
-    how = cwdfm.Mend(rounds=30, share=0.3, trust=0.9, temperature=0.1)
-    found = cwdfm.mend(model, UNIFORM, SCHEDULE, wrong, how)
+    how = cwdfm.Mend(rounds=30, share=0.2, trust=0.4, temperature=0.1)
+    found = cwdfm.mend(model, source, SCHEDULE, wrong, how)
     assert torch.equal(found.tokens, right)
     assert torch.equal(found.updates.sum(1), torch.ones(len(wrong), dtype=torch.int64))
     assert int(found.loops.sum()) == 0
@@ -130,12 +154,13 @@ def test_loops_are_counted() -> None:
     assert found.evaluations.tolist() == [5, 5, 5]
 
 
-def test_batches_numbers_and_what_is_given() -> None:
-    model, how = SmallModel(V), cwdfm.Mend(rounds=6, trust=0.9, at_once=2)
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_batches_numbers_and_what_is_given(source: cwdfm.Source) -> None:
+    model, how = SmallModel(source.num_tokens), cwdfm.Mend(rounds=6, trust=0.9, at_once=2)
     g = torch.Generator().manual_seed(0)
     start = torch.randint(V, (40, 12), generator=g)
     fixed = torch.rand(40, 12, generator=g) < 0.3
-    ask = (model, UNIFORM, SCHEDULE)
+    ask = (model, source, SCHEDULE)
     told: list[int] = []
     whole = cwdfm.mend(*ask, start, how, seed=5, fixed=fixed, progress=told.append)
     assert sum(told) == 40 * 6
@@ -150,21 +175,23 @@ def test_batches_numbers_and_what_is_given() -> None:
     assert not torch.equal(whole.tokens, other.tokens)
     still = cwdfm.mend(*ask, start, how, fixed=torch.ones(12, dtype=torch.bool))
     assert torch.equal(still.tokens, start)
+    assert int(still.evaluations.sum()) == 0
 
 
-def test_more_molecules_are_valid() -> None:
+@pytest.mark.parametrize(("name", "after"), [("uniform", 58), ("mask", 50)])
+def test_more_molecules_are_valid(name: str, after: float) -> None:
     """Of few steps: most of what is wrong is mended."""
-    trained = cwdfm.load("qm9-uniform-small")
+    trained = cwdfm.load(f"qm9-{name}-small")
 
     def valid(samples: cwdfm.Samples) -> float:
         texts = [trained.tokenizer.decode(row) for row in samples.tokens.tolist()]
         return float(score_molecules(texts, None, fold_size=64).valid.mean)
 
+    how = cwdfm.Mend(rounds=40 if name == "uniform" else 6)
     plain = generate(trained, n=64, steps=16, seed=4)
-    mended = generate(trained, n=64, steps=16, seed=4, mend=cwdfm.Mend())
-    assert valid(plain) < 50
-    assert valid(mended) > 58
-    assert float((mended.evaluations - plain.evaluations).float().mean()) < 20
+    mended = generate(trained, n=64, steps=16, seed=4, mend=how)
+    assert valid(plain) < 45
+    assert valid(mended) > after
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -184,24 +211,26 @@ def test_the_command(tmp_path: Path) -> None:
     assert not torch.equal(found.tokens, refined.tokens)
 
 
-def test_a_mask_source_is_refused(
+def test_only_flows_are_mended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match="with a mask source it is not trained to say so"):
-        cwdfm.mend(SmallModel(MASK.num_tokens), MASK, SCHEDULE, torch.zeros(2, N).long())
-    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--mend", "3"]
+    trained = cwdfm.load("qm9-mask-small")
+    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
+    with pytest.raises(InputError, match="as a flow does, and this model is trained by Autoreg"):
+        generate(other, n=1, steps=4, mend=cwdfm.Mend())
+    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--mend", "-3"]
     monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
-    assert "use Refine (--refine) instead" in capsys.readouterr().err
+    assert "mend must be" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"share": 0.0}, r"share must lie between 1e-6 and 1, the part .* noise, got 0.0"),
+        ({"share": 0.0}, r"share must lie between 1e-6 and 1, the part .* network, got 0.0"),
         ({"trust": 0.0}, r"trust must lie in \(0, 1\].*got 0.0"),
         ({"trust": "a"}, "trust must lie"),
         ({"temperature": -1.0}, "temperature must be"),

@@ -15,7 +15,6 @@ from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
-from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
@@ -48,8 +47,8 @@ class Options(SolverChoice):
     refine_steps: int = 6  # of the solver in each round
     refine_temperature: float | None = None  # of the draws there; None for --temperature
     mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
-    mend_share: float = 0.5  # of the tokens that the network is told to take for noise
-    mend_trust: float = 0.8  # the least chance of a token that is left alone
+    mend_share: float | None = None  # of the tokens, noise to the network; None for the usual
+    mend_trust: float | None = None  # the least chance of a token that is left alone; None: usual
     mend_temperature: float = 1.0  # of the draws there
     mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
@@ -164,9 +163,9 @@ def check_given(trained: Pretrained, options: Options) -> None:
     weight = getattr(solver, "weight", None)
     if isinstance(weight, Neighbor):  # a window must fit, and the folder stay clean if not
         weight(torch.zeros(1, length, dtype=torch.bool))
-    if isinstance(trained.method, Flow) and isinstance(solver, Solver):
+    if isinstance(solver, Solver):
         for after in rework(options):
-            after.check(trained.method.source, solver)
+            after.check(solver)
     if isinstance(solver, FirstHitting | EntropyBound) and options.steps < length:
         print(
             f"note: {options.solver} takes up to a step a token; in {options.steps} steps the last "

@@ -44,7 +44,7 @@ class Flow(Method):
             refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
         model = Without(model, asked.without) if asked.without else model
         for rework in asked.after:
-            rework.check(self.source, solver)
+            rework.check(solver)
         found = sample(
             model,
             self.source,

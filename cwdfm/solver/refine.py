@@ -56,7 +56,7 @@ class Refine(Rework):
     def ticks(self) -> int:
         return self.rounds * self.steps
 
-    def check(self, source: Source, solver: Solver) -> None:
+    def check(self, solver: Solver) -> None:
         self.applied(solver)
 
     def work(

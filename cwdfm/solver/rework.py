@@ -32,9 +32,8 @@ class Rework(ABC):
     def ticks(self) -> int:
         """How often `progress` hears of a sequence."""
 
-    @abstractmethod
-    def check(self, source: Source, solver: Solver) -> None:
-        """Refuse a flow or a solver whose samples it cannot work on."""
+    def check(self, solver: Solver) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Refuse a solver whose samples it cannot work on."""
 
     @abstractmethod
     def work(
