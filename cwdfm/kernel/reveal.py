@@ -5,8 +5,8 @@ from torch import Tensor
 
 BLOCK = 1024  # coordinates that are sorted at once
 CHUNK = 8  # buckets, at most, that are read at once
-# Buckets, at most, whose borders are held in registers. With 9, `reveal_few` as Triton 3.6 compiles
-# it for an H200 chooses other tokens than in Triton's interpreter, in about one of 20 draws.
+# Buckets, at most, whose borders are held in registers. With 9 of them an H200 goes wrong in about
+# one of 20 draws, where Triton's interpreter and its PTX, emulated, are right (Triton 3.6).
 FEW = 8
 WIDE = 2048  # coordinates of a program, at most, that have words of 32 bits
 WARP = 32  # threads
