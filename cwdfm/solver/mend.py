@@ -18,6 +18,7 @@ confidence where to work too, within the run: Zhao et al. 2024 (informed correct
 included: this is a way to better samples, not to those of the data's law.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -25,20 +26,14 @@ import torch
 from torch import Tensor
 
 from cwdfm.categorical import sample_categorical
-from cwdfm.errors import (
-    InputError,
-    check_instance,
-    check_integer,
-    check_positive,
-    check_tokens,
-)
-from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
+from cwdfm.errors import InputError, check_instance, check_integer, check_positive
+from cwdfm.model.predict import check_flow_network, evaluating, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
-from cwdfm.random import Purpose, check_seed, mix, sample_index, uniform_BN
+from cwdfm.random import Purpose, mix, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Solver, given
-from cwdfm.solver.rework import Rework, Where, check_share
+from cwdfm.solver.base import Solver
+from cwdfm.solver.rework import Rework, Where, check_share, finished
 from cwdfm.solver.sample import Samples, Tick
 from cwdfm.source import Source
 from cwdfm.times import Spacing
@@ -109,25 +104,17 @@ def mend(
     how = Mend() if how is None else how
     check_instance("how", how, Mend, "Mend(rounds=40, trust=0.8)")
     check_flow_network(model)
-    check_instance("source", source, Source, "UniformSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
-    check_seed(seed)
-    check_tokens("tokens", tokens, source.vocab_size)
-    tokens = tokens.to(model_device(model) or tokens.device)
-    index_B = sample_index(index, len(tokens), tokens.device)
-    nowhere = torch.zeros_like(tokens, dtype=torch.bool)
-    shape = (len(tokens), tokens.shape[1])
-    fixed_BN = given(source, shape, tokens, nowhere if fixed is None else fixed, tokens.device)[1]
+    tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
+    reader = _Reader(model, source, schedule, how, mix(seed, 0))
     everything = torch.arange(len(tokens), device=tokens.device)
     parts = []
     with evaluating(model):
         for some in everything.split(batch_size or len(tokens)):
-            work = _Work(model, source, schedule, how, mix(seed, 0))
-            work.begin(tokens[some], fixed_BN[some], index_B[some])
+            work = _Work(tokens[some], fixed_BN[some], index_B[some])
             for number in range(how.rounds):
                 if len(work.open):
-                    work.round(number)
+                    work.round(reader, number)
                 if progress is not None:
                     progress(len(some))
             parts.append(work)
@@ -140,65 +127,37 @@ def mend(
     )
 
 
-class _Work:
-    """A batch that is being mended."""
+@dataclass(frozen=True)
+class _Read:
+    """What a network makes of sequences."""
+
+    chance: Tensor  # [A, N] float64: of the tokens that stand there; 1 where they are given
+    drawn: Tensor  # [A, N] int64: others in their place
+    evaluations: Tensor  # [A] int64: what that took
+    rows: int
+
+
+class _Reader:
+    """Shows sequences to a network."""
 
     def __init__(
         self, model: Model, source: Source, schedule: Schedule, how: Mend, seed: int
     ) -> None:
         self.model, self.source, self.how, self.seed = model, source, how, seed
-        nothing = torch.zeros(1, 1, dtype=torch.int64)
-        self.sees = source.revealed(nothing) is None
-        share, trust = USUAL[self.sees]
-        share = how.share or share
-        self.trust = how.trust or trust
-        self.groups = 1 if self.sees else max(1, round(1 / share))
-        kappa = 1 - (share if self.sees else 1 / self.groups)
+        # Whether it judges what it sees: where noise looks like data.
+        sees = source.revealed(torch.zeros(1, 1, dtype=torch.int64)) is None
+        share, trust = USUAL[sees]
+        share, self.trust = how.share or share, how.trust or trust
+        self.groups = None if sees else max(1, round(1 / share))
+        kappa = 1 - (share if self.groups is None else 1 / self.groups)
         self.t = float(schedule.inverse(torch.tensor(kappa, dtype=torch.float64)))
 
-    def begin(self, tokens_BN: Tensor, fixed_BN: Tensor, index_B: Tensor) -> None:
-        self.tokens, self.free, self.index = tokens_BN, ~fixed_BN, index_B
-        self.open = torch.arange(len(tokens_BN), device=tokens_BN.device)  # sequences in doubt
-        self.before = torch.full_like(tokens_BN, -1)  # the token before the last change
-        self.updates = torch.zeros_like(tokens_BN, dtype=torch.int32)
-        self.loops = torch.zeros_like(self.updates)
-        self.evaluations = torch.zeros_like(index_B)
-        self.rows = 0
-
-    def round(self, number: int) -> None:
-        """Draw the most doubted tokens of every open sequence again, and close what has none."""
-        x_AN = self.tokens[self.open]
-        chance_AN, drawn_AN = self._ask(x_AN, number)
-        doubted_AN = chance_AN < self.trust
-        # A race of clocks with rates doubt: the first of them is chosen by doubt / sum doubt.
-        u_AN = self._uniform(Purpose.ORDER, number)
-        clock_AN = torch.where(doubted_AN, -torch.log1p(-u_AN) / (1 - chance_AN), torch.inf)
-        at_once = min(self.how.at_once, clock_AN.shape[1])
-        first_AK, place_AK = clock_AN.topk(at_once, largest=False)
-        chosen_AN = torch.zeros_like(doubted_AN).scatter(1, place_AK, first_AK.isfinite())
-        new_AN = torch.where(chosen_AN, drawn_AN, x_AN)
-        changed_AN, before_AN = new_AN != x_AN, self.before[self.open]
-        self.loops[self.open] += (changed_AN & (new_AN == before_AN)).int()
-        self.before[self.open] = torch.where(changed_AN, x_AN, before_AN)
-        self.updates[self.open] += changed_AN.int()
-        self.tokens = self.tokens.index_copy(0, self.open, new_AN)
-        self.open = self.open[doubted_AN.any(1)]
-
-    def _ask(self, x_AN: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """The chance of every token, 1 where it is given, and one drawn in its place [A, N]."""
-        free_AN, index_A = self.free[self.open], self.index[self.open]
+    def read(self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int) -> _Read:
+        """In round `number`, sequences numbered index_A."""
+        u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, number)
         t_A = torch.full((len(x_AN),), self.t, dtype=torch.float64, device=x_AN.device)
-        u_AN = self._uniform(Purpose.PROPOSAL, number)
-        chance_AN, drawn_AN = torch.ones_like(u_AN), x_AN
-        group_AN = torch.zeros_like(x_AN)
-        noise_AN = x_AN
-        if not self.sees:
-            group_AN = self._uniform(Purpose.TIE, number).argsort(1).argsort(1) % self.groups
-            length = x_AN.shape[1]
-            noise_AN = self.source.noise(index_A, length, seed=self.seed, step=number)
-        for group in range(self.groups):
-            asked_AN = free_AN & (group_AN == group)
-            seen_AN = torch.where(asked_AN, noise_AN, x_AN)
+        found = _Read(torch.ones_like(u_AN), x_AN, torch.zeros_like(index_A), 0)
+        for asked_AN, seen_AN in self._views(x_AN, free_AN, index_A, number):
             rows = Rows.of(asked_AN, crowded=True)
             x_K, u_K = rows.take(x_AN), rows.take(u_AN)
             chances, drawn, begin = [u_K[:0]], [x_K[:0]], 0
@@ -209,12 +168,59 @@ class _Work:
                 temperature = self.how.temperature
                 drawn.append(sample_categorical(logits_kV, u_K[part], temperature=temperature))
                 begin = part.stop
-            chance_AN = rows.replace(chance_AN, torch.cat(chances))
-            drawn_AN = rows.replace(drawn_AN, torch.cat(drawn))
-            self.evaluations[self.open] += asked_AN.any(1).long()
-            self.rows += len(rows)
-        return chance_AN, drawn_AN
+            found = _Read(
+                chance=rows.replace(found.chance, torch.cat(chances)),
+                drawn=rows.replace(found.drawn, torch.cat(drawn)),
+                evaluations=found.evaluations + asked_AN.any(1).long(),
+                rows=found.rows + len(rows),
+            )
+        return found
 
-    def _uniform(self, purpose: Purpose, number: int) -> Tensor:
-        length = self.tokens.shape[1]
-        return uniform_BN(self.seed, purpose, self.index[self.open], number, length)
+    def _views(
+        self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Which tokens are asked for, and what the network sees meanwhile, both [A, N]."""
+        if self.groups is None:
+            yield free_AN, x_AN
+            return
+        rank_AN = self.uniform(Purpose.TIE, x_AN, index_A, number).argsort(1).argsort(1)
+        noise_AN = self.source.noise(index_A, x_AN.shape[1], seed=self.seed, step=number)
+        for group in range(self.groups):
+            hidden_AN = free_AN & (rank_AN % self.groups == group)
+            yield hidden_AN, torch.where(hidden_AN, noise_AN, x_AN)
+
+    def uniform(self, purpose: Purpose, x_AN: Tensor, index_A: Tensor, number: int) -> Tensor:
+        return uniform_BN(self.seed, purpose, index_A, number, x_AN.shape[1])
+
+
+class _Work:
+    """A batch that is being mended."""
+
+    def __init__(self, tokens_BN: Tensor, fixed_BN: Tensor, index_B: Tensor) -> None:
+        self.tokens, self.free, self.index = tokens_BN, ~fixed_BN, index_B
+        self.open = torch.arange(len(tokens_BN), device=tokens_BN.device)  # sequences in doubt
+        self.before = torch.full_like(tokens_BN, -1)  # the token before the last change
+        self.updates = torch.zeros_like(tokens_BN, dtype=torch.int32)
+        self.loops = torch.zeros_like(self.updates)
+        self.evaluations = torch.zeros_like(index_B)
+        self.rows = 0
+
+    def round(self, reader: _Reader, number: int) -> None:
+        """Draw the most doubted tokens of every open sequence again, and close what has none."""
+        x_AN, index_A = self.tokens[self.open], self.index[self.open]
+        read = reader.read(x_AN, self.free[self.open], index_A, number)
+        doubted_AN = read.chance < reader.trust
+        # A race of clocks with rates doubt: the first of them is chosen by doubt / sum doubt.
+        u_AN = reader.uniform(Purpose.ORDER, x_AN, index_A, number)
+        clock_AN = torch.where(doubted_AN, -torch.log1p(-u_AN) / (1 - read.chance), torch.inf)
+        first_AK, place_AK = clock_AN.topk(min(reader.how.at_once, x_AN.shape[1]), largest=False)
+        chosen_AN = torch.zeros_like(doubted_AN).scatter(1, place_AK, first_AK.isfinite())
+        new_AN = torch.where(chosen_AN, read.drawn, x_AN)
+        changed_AN, before_AN = new_AN != x_AN, self.before[self.open]
+        self.loops[self.open] += (changed_AN & (new_AN == before_AN)).int()
+        self.before[self.open] = torch.where(changed_AN, x_AN, before_AN)
+        self.updates[self.open] += changed_AN.int()
+        self.evaluations[self.open] += read.evaluations
+        self.rows += read.rows
+        self.tokens = self.tokens.index_copy(0, self.open, new_AN)
+        self.open = self.open[doubted_AN.any(1)]

@@ -16,20 +16,13 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from cwdfm.errors import (
-    InputError,
-    check_instance,
-    check_integer,
-    check_positive,
-    check_tokens,
-)
-from cwdfm.model.predict import model_device
+from cwdfm.errors import InputError, check_instance, check_integer, check_positive
 from cwdfm.model.protocol import Model
 from cwdfm.path import ContextPath, MixturePath, Path
-from cwdfm.random import check_seed, mix, sample_index
+from cwdfm.random import mix
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Solver, given
-from cwdfm.solver.rework import Rework, Where, check_share, together
+from cwdfm.solver.base import Solver
+from cwdfm.solver.rework import Rework, Where, check_share, finished, together
 from cwdfm.solver.sample import Samples, Start, Tick, sample
 from cwdfm.source import Source
 from cwdfm.times import Spacing
@@ -104,16 +97,9 @@ def refine(
     """
     how = Refine() if how is None else how
     check_instance("how", how, Refine, "Refine(rounds=2, share=0.1)")
-    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
-    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_instance("solver", solver, Solver, "Euler()")
-    check_seed(seed)
-    check_tokens("tokens", tokens, source.vocab_size)
-    tokens = tokens.to(model_device(model) or tokens.device)
-    index_B = sample_index(index, len(tokens), tokens.device)
-    nowhere = torch.zeros_like(tokens, dtype=torch.bool)
+    tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     shape = (len(tokens), tokens.shape[1])
-    fixed_BN = given(source, shape, tokens, nowhere if fixed is None else fixed, tokens.device)[1]
     path: Path = MixturePath(source, schedule)
     if weight is not None:
         path = ContextPath(source, schedule, weight)

@@ -3,12 +3,15 @@
 from abc import ABC, abstractmethod
 from typing import TypedDict, Unpack
 
+import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_instance, check_tokens
+from cwdfm.model.predict import model_device
 from cwdfm.model.protocol import Model
+from cwdfm.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Solver
+from cwdfm.solver.base import Solver, given
 from cwdfm.solver.sample import Samples, Tick
 from cwdfm.source import Source
 from cwdfm.times import Spacing
@@ -58,6 +61,27 @@ def check_share(share: float, meaning: str, usual: float) -> None:
         raise InputError(
             f"share must lie between 1e-6 and 1, {meaning}, got {share!r}; try {usual}"
         )
+
+
+def finished(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor,
+    fixed: Tensor | None,
+    index: Tensor | None,
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sequences [B, N] where the model is, what stays of them [B, N], and their numbers [B]."""
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_seed(seed)
+    check_tokens("tokens", tokens, source.vocab_size)
+    tokens = tokens.to(model_device(model) or tokens.device)
+    index_B = sample_index(index, len(tokens), tokens.device)
+    fixed = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
+    shape = (len(tokens), tokens.shape[1])
+    return tokens, given(source, shape, tokens, fixed, tokens.device)[1], index_B
 
 
 def together(first: Samples, then: Samples) -> Samples:
