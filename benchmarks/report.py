@@ -4,17 +4,20 @@ python -m benchmarks.report
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from benchmarks.claims_page import claims_page
 from benchmarks.speed_page import page, table
+from cwdfm.repro.experiment import Experiment, Plan, numbered
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
 from cwdfm.repro.table import Table
 
 ROOT = Path(__file__).parent.parent
+STORE = Store(ROOT / "results" / "repro" / "jobs")
 MENDED = ("temperature", "steps", "mend", "noise", "trust", "again")
 REFINED = ("temperature", "share", "steps", "rounds", "cold")
 Result = dict[str, Any]
@@ -390,7 +393,7 @@ SECTIONS = {
     "qm9_limits": qm9_limits,
     "qm9_search": qm9_search,
     "qm9_refine": qm9_refine,
-    "qm9_mend": qm9_mend,
+    # mend
     "finetune": finetune,
     "text_small_mask": text_small,
     "text_small_uniform": text_small,
@@ -417,17 +420,23 @@ def report() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def repro() -> list[str]:
-    """The paper's tables and figures, as far as results/repro has them at small scale."""
-    store = Store(ROOT / "results" / "repro" / "jobs")
-    parts = []
+def shown_in_repro() -> Iterator[tuple[Experiment, Plan, list[Table]]]:
+    """The paper's tables and figures of which results/repro has something at small scale."""
     for experiment in EXPERIMENTS.values():
         plan = experiment.plan("small")
-        done = [found for job in plan.jobs if (found := store.result(job)) is not None]
-        tables = [found for found in plan.tables(store) if _has_numbers(found)]
-        if not done or not tables:
-            continue
+        tables = [found for found in plan.tables(STORE) if _has_numbers(found)]
+        if tables:
+            yield experiment, plan, tables
+
+
+def repro() -> list[str]:
+    """Their sections."""
+    parts = []
+    for experiment, plan, tables in shown_in_repro():
+        done = [found for job in plan.jobs if (found := STORE.result(job)) is not None]
         shown = "\n".join(found.markdown() for found in tables)
+        for stem, figure in numbered(experiment.name, plan.figures(STORE)):
+            shown += f"\n![{figure.title}](figures/{stem}.png)\n"
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
             f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs; "
@@ -445,7 +454,17 @@ def _has_numbers(found: Table) -> bool:
     return any("data" not in row.labels for row in filled)
 
 
+def draw() -> None:
+    """Their figures, into docs/figures."""
+    folder = ROOT / "docs" / "figures"
+    folder.mkdir(exist_ok=True)
+    for experiment, plan, _ in shown_in_repro():
+        for stem, figure in numbered(experiment.name, plan.figures(STORE)):
+            figure.draw([folder / f"{stem}.png"])
+
+
 if __name__ == "__main__":
+    draw()
     (ROOT / "docs" / "results.md").write_text(report())
     (ROOT / "docs" / "speed.md").write_text(page())
     (ROOT / "docs" / "claims.md").write_text(claims_page())

@@ -36,9 +36,9 @@ class Experiment:
 def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
     """The tables as NAME.md, and each as CSV and LaTeX; the figures as PNG and PDF; the files."""
     tables, figures = plan.tables(store), plan.figures(store)
-    shown = [f"![{f.title}]({stem}.png)\n" for stem, f in _numbered(name, figures)]
+    shown = [f"![{f.title}]({stem}.png)\n" for stem, f in numbered(name, figures)]
     texts = {f"{name}.md": "\n".join([*(table.markdown() for table in tables), *shown])}
-    for stem, table in _numbered(name, tables):
+    for stem, table in numbered(name, tables):
         texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": table.latex()}
     paths = []
     try:
@@ -48,7 +48,7 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
             part.write_text(text, encoding="utf-8")
             part.replace(folder / file)
             paths.append(folder / file)
-        for stem, figure in _numbered(name, figures):
+        for stem, figure in numbered(name, figures):
             pictures = [folder / f"{stem}{kind}" for kind in (".png", ".pdf")]
             figure.draw(pictures)
             paths += pictures
@@ -57,7 +57,7 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _numbered(name: str, things: Sequence[T]) -> list[tuple[str, T]]:
+def numbered(name: str, things: Sequence[T]) -> list[tuple[str, T]]:
     """A name for each: with numbers, if there are several."""
     if len(things) == 1:
         return [(name, things[0])]
