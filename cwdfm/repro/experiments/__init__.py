@@ -13,6 +13,7 @@ def _all() -> Iterator[Experiment]:
     yield Experiment("scales", "table: scale of the context-weighted path", training.scales)
     yield Experiment("perplexity", "table: test perplexity", training.perplexity)
     yield Experiment("radius", "figure: radius of the loss's weights", training.radius)
+    yield Experiment("revealed", "table: SCE's weight of revealed coordinates", training.revealed)
     yield Experiment("dynamics", "figure: quality during training, CE and SCE", training.dynamics)
     for corpus, source in solvers.BEST:
         end = f"{corpus}-{source}"
