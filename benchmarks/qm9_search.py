@@ -224,6 +224,8 @@ def score(work: Path, out: Path) -> None:
         found = json.loads(path.read_text())
         scores = score_molecules(found.pop("texts"), training).to_json()
         rows.append(found | {name: scores[name]["mean"] for name in ("valid", "unique", "novel")})
+    seeds = {row["seed"] for row in rows}
+    assert len(seeds) <= 1, f"samples of several seeds in {work}: {sorted(seeds)}"
     rows.sort(key=lambda row: -row["valid"])
     for row in rows:
         what = " ".join(str(value) for value in row["setting"].values())

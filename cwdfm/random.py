@@ -30,7 +30,7 @@ class Purpose(IntEnum):
 
     SOURCE = 0  # x_0
     REVEAL = 1  # which coordinates (mixture path), or how many (context path), are revealed
-    ORDER = 2  # Algorithm 1: which coordinate is revealed next
+    ORDER = 2  # which coordinate comes next: is revealed (Algorithm 1), is mended
     FORWARD = 3  # the clock of a jump towards the proposal
     BACKWARD = 4  # the clock of a corrector's jump back to the source
     PROPOSAL = 5  # xhat_1
@@ -38,7 +38,7 @@ class Purpose(IntEnum):
     TIME = 7  # stratified times
     HITTING = 8  # first hitting: when the next coordinate is unmasked
     NEXT = 9  # first hitting: which coordinate that is
-    TIE = 10  # which of several equally good coordinates comes first
+    TIE = 10  # which of several equal coordinates comes first
     COUNT = 11  # how many coordinates move, where that is drawn apart from which
 
 

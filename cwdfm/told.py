@@ -46,6 +46,7 @@ class RangeChecks:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._checks: list[tuple[Tensor, Check]] = []
         self._told: list[Told] = []
         self._ready: torch.cuda.Event | None = None
@@ -54,15 +55,18 @@ class RangeChecks:
             self._ready.record(torch.cuda.current_stream(device))
 
     def add(self, x: Tensor, check: Check) -> None:
-        """Let `check` refuse the least and the greatest value of x, which is there by now."""
-        if x.is_cuda:
+        """Let `check` refuse the least and the greatest value of x, which was there before this.
+
+        What lies on another device is checked at once.
+        """
+        if x.is_cuda and x.device == self.device:
             self._checks.append((x.detach(), check))
         else:
             check(*_bounds(x.detach()).tolist())
 
     def launch(self) -> None:
         """Ask the GPU for the values, on a stream that does not wait for what came since."""
-        for x, _ in self._checks:
+        for x, _ in self._checks[len(self._told) :]:
             side = _side_stream(x.device)
             if self._ready is not None:
                 side.wait_event(self._ready)
@@ -71,6 +75,7 @@ class RangeChecks:
 
     def settle(self) -> None:
         """Wait for them, and refuse bad ones."""
+        self.launch()
         for told, (_, check) in zip(self._told, self._checks, strict=True):
             check(*told.value.tolist())
 

@@ -101,6 +101,20 @@ def test_samples_are_the_cpu_s(solver: cwdfm.Solver, source: cwdfm.Source) -> No
     assert torch.equal(draw(SmallSplitModel(source.num_tokens).cuda()), here)
 
 
+@pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
+def test_mended_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
+    start = torch.randint(0, source.vocab_size, (64, 32), generator=torch.manual_seed(0))
+    how = cwdfm.Mend(rounds=6, share=0.25, trust=0.9, at_once=2)
+
+    def mended(model: torch.nn.Module) -> torch.Tensor:
+        return cwdfm.mend(model, source, SCHEDULE, start, how, seed=5).tokens.cpu()
+
+    here = mended(SmallModel(source.num_tokens))
+    assert not torch.equal(here, start)
+    assert torch.equal(mended(SmallModel(source.num_tokens).cuda()), here)
+    assert torch.equal(mended(SmallSplitModel(source.num_tokens).cuda()), here)
+
+
 @pytest.mark.parametrize("path", examples(cwdfm.Path), ids=str)
 def test_paths_are_the_cpu_s(path: cwdfm.Path) -> None:
     x_1 = torch.randint(0, 7, (64, 32), generator=torch.manual_seed(0))

@@ -65,7 +65,7 @@ def law(p_NV: Array, trust: float, how: cwdfm.Mend) -> Array:
     """Of what becomes of START in one round, for all V^N sequences."""
     chance = p_NV[np.arange(N), START]
     doubt = np.where(chance < trust, 1 - chance, 0.0)
-    cold_NV = p_NV ** (1 / how.temperature)
+    cold_NV = p_NV ** (1 / (how.temperature or 1.0))
     cold_NV /= cold_NV.sum(1, keepdims=True)
     found = np.zeros(TARGET.shape)
     for places, chance_of_them in orders(doubt, how.at_once).items():
@@ -234,6 +234,8 @@ def test_only_flows_are_mended(
         ({"trust": 0.0}, r"trust must lie in \(0, 1\].*got 0.0"),
         ({"trust": "a"}, "trust must lie"),
         ({"temperature": -1.0}, "temperature must be"),
+        ({"temperature": 1e-50}, "temperature must be a number > 0, from 1e-6"),
+        ({"top_p": 1.5}, r"top_p must lie in \(0, 1\]"),
         ({"rounds": 0}, "rounds must be"),
         ({"at_once": 0}, "at_once must be"),
     ],
@@ -243,7 +245,35 @@ def test_bad_settings(changes: dict[str, float], said: str) -> None:
         cwdfm.Mend(**changes)  # type: ignore[arg-type]
 
 
+def test_draws_are_those_of_the_solver_unless_told_otherwise() -> None:
+    """Temperature and nucleus, and groups no more than tokens."""
+    trained, ask = cwdfm.load("qm9-uniform-small"), {"n": 6, "steps": 4, "seed": 1}
+    cold = cwdfm.Euler(temperature=0.3, top_p=0.9)
+    found = generate(trained, cold, **ask, mend=cwdfm.Mend(rounds=3))  # type: ignore[arg-type]
+    how = cwdfm.Mend(rounds=3, temperature=0.3, top_p=0.9)
+    same = generate(trained, cold, **ask, mend=how)  # type: ignore[arg-type]
+    other = generate(trained, cold, **ask, mend=replace(how, temperature=3.0))  # type: ignore[arg-type]
+    assert torch.equal(found.tokens, same.tokens)
+    assert not torch.equal(found.tokens, other.tokens)
+    x = torch.zeros(2, N, dtype=torch.int64)
+    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
+    one = cwdfm.mend(model, MASK, SCHEDULE, x, cwdfm.Mend(rounds=1, share=1e-6))
+    assert one.evaluations.tolist() == [N, N]
+
+
+class TwoHalves(SmallModel):
+    """Whose trunk and head are not the two halves of it."""
+
+    def trunk(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*x_t.shape, 5)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*hidden.shape[:-1], V)
+
+
 def test_bad_input() -> None:
+    with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
+        cwdfm.mend(TwoHalves(V), UNIFORM, SCHEDULE, torch.zeros(2, N).long())
     x = torch.zeros(2, N, dtype=torch.int64)
     with pytest.raises(InputError, match="tokens holds ids"):
         cwdfm.mend(*ALL, x + V)

@@ -49,7 +49,7 @@ class Options(SolverChoice):
     mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
     mend_share: float | None = None  # of the tokens, noise to the network; None for the usual
     mend_trust: float | None = None  # the least chance of a token that is left alone; None: usual
-    mend_temperature: float = 1.0  # of the draws there
+    mend_temperature: float | None = None  # of the draws there; None for --temperature
     mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
@@ -126,7 +126,7 @@ def mending(options: Options) -> Mend | None:
         options.mend_share,
         options.mend_trust,
         options.mend_temperature,
-        options.mend_at_once,
+        at_once=options.mend_at_once,
     )
     return found if options.mend else None
 

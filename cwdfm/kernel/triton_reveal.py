@@ -4,7 +4,8 @@
 `order`, `slot` and the borders are as in `cwdfm.path.algorithm1`, whose loop this is, step for
 step, so that both choose the same tokens.
 
-A sequence belongs to one thread: every tensor of `reveal` has one element for each of a warp's 32.
+A sequence belongs to one thread: every tensor of `reveal` has one element for each of a warp's 32
+(alone in a warp, to all of them, which take the very same steps at once).
 So a load comes after the stores before it by the program's order alone, without barriers, and what
 costs time is the chain of loads that wait for each other. Loads whose addresses are known stand
 before the stores, to be under way together.
@@ -300,7 +301,7 @@ def reveal_few(
     length,
     width,  # of `uniforms`
     lanes,  # sequences of this program, at most WARP
-    NEIGHBORS: tl.constexpr,  # at most 8, and neighbours of each other
+    NEIGHBORS: tl.constexpr,  # at most 8, each the other's neighbour
     BUCKETS: tl.constexpr,  # NEIGHBORS + 1
     ASCENDING: tl.constexpr,  # whether alpha grows with the score
     ALONE: tl.constexpr,  # whether `lanes` is 1

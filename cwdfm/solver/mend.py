@@ -10,7 +10,7 @@ one evaluation, or one for each of 1 / share random groups. In each round, of ev
 which some chance is below `trust`,
 
     doubt^i = 1 - chance^i where the chance is below trust, else 0;
-    i ~ doubt / sum doubt;     x^i ~ that p_{1|t}(. | .) at i, by some temperature.
+    i ~ doubt / sum doubt;     x^i ~ that p_{1|t}(. | .) at i, by temperature and nucleus.
 
 A sequence that is trusted all over is done, and asks for nothing more. Other correctors choose by
 confidence where to work too, within the run: Zhao et al. 2024 (informed correctors), Peng et al.
@@ -19,15 +19,15 @@ included: this is a way to better samples, not to those of the data's law.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from cwdfm.categorical import sample_categorical
-from cwdfm.errors import InputError, check_instance, check_integer, check_positive
-from cwdfm.model.predict import check_flow_network, evaluating, predict_rows
+from cwdfm.categorical import check_draw, sample_categorical
+from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.model.predict import check_flow_network, check_split, evaluating, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, mix, uniform_BN
@@ -35,6 +35,7 @@ from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Solver
 from cwdfm.solver.rework import Rework, Where, check_share, finished
 from cwdfm.solver.sample import Samples, Tick
+from cwdfm.solver.visit import QUARTERS
 from cwdfm.source import Source
 from cwdfm.times import Spacing
 
@@ -49,7 +50,8 @@ class Mend(Rework):
     rounds: int = 40  # at most
     share: float | None = None  # of the tokens that is noise to the network
     trust: float | None = None  # the least chance of a token that is left alone
-    temperature: float = 1.0  # of the draws
+    temperature: float | None = None  # of the draws; None: the solver's own, 1 where there is none
+    top_p: float | None = None  # their nucleus; None: the solver's own
     at_once: int = 1  # tokens of a sequence that are drawn anew in a round, at most
 
     def __post_init__(self) -> None:
@@ -64,7 +66,11 @@ class Mend(Rework):
                 f"trust must lie in (0, 1], the least chance of a token that is left alone, got "
                 f"{self.trust!r}; try 0.8 with a uniform source, 0.05 with a mask source"
             )
-        check_positive("temperature", self.temperature)
+        check_draw(
+            1.0 if self.temperature is None else self.temperature,
+            1.0 if self.top_p is None else self.top_p,
+            torch.float64,
+        )
 
     @property
     def ticks(self) -> int:
@@ -80,7 +86,12 @@ class Mend(Rework):
         tokens: Tensor,
         **where: Unpack[Where],
     ) -> Samples:
-        return mend(model, source, schedule, tokens, self, **where)
+        how = self
+        if how.temperature is None:
+            how = replace(how, temperature=getattr(solver, "temperature", None))
+        if how.top_p is None:
+            how = replace(how, top_p=getattr(solver, "top_p", None))
+        return mend(model, source, schedule, tokens, how, **where)
 
 
 @torch.no_grad()
@@ -106,10 +117,11 @@ def mend(
     check_flow_network(model)
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
-    reader = _Reader(model, source, schedule, how, mix(seed, 0))
+    reader = _Reader(model, source, schedule, how, mix(seed, 0), tokens.shape[1])
     everything = torch.arange(len(tokens), device=tokens.device)
     parts = []
     with evaluating(model):
+        check_split(model, tokens[:1], reader.t)
         for some in everything.split(batch_size or len(tokens)):
             work = _Work(tokens[some], fixed_BN[some], index_B[some])
             for number in range(how.rounds):
@@ -141,19 +153,29 @@ class _Reader:
     """Shows sequences to a network."""
 
     def __init__(
-        self, model: Model, source: Source, schedule: Schedule, how: Mend, seed: int
+        self,
+        model: Model,
+        source: Source,
+        schedule: Schedule,
+        how: Mend,
+        seed: int,
+        length: int,
     ) -> None:
         self.model, self.source, self.how, self.seed = model, source, how, seed
         # Whether it judges what it sees: where noise looks like data.
         sees = source.revealed(torch.zeros(1, 1, dtype=torch.int64)) is None
         share, trust = USUAL[sees]
         share, self.trust = how.share or share, how.trust or trust
-        self.groups = None if sees else max(1, round(1 / share))
+        self.groups = None if sees else min(length, max(1, round(1 / share)))
         kappa = 1 - (share if self.groups is None else 1 / self.groups)
         self.t = float(schedule.inverse(torch.tensor(kappa, dtype=torch.float64)))
+        self.temperature = 1.0 if how.temperature is None else how.temperature
+        self.top_p = 1.0 if how.top_p is None else how.top_p
 
-    def read(self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int) -> _Read:
-        """In round `number`, sequences numbered index_A."""
+    def read(self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int, unit: int) -> _Read:
+        """In round `number`, sequences numbered index_A, in a batch of a multiple of `unit`."""
+        size, more = len(x_AN), -len(x_AN) % unit
+        x_AN, free_AN, index_A = (_longer(each, more) for each in (x_AN, free_AN, index_A))
         u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, number)
         t_A = torch.full((len(x_AN),), self.t, dtype=torch.float64, device=x_AN.device)
         found = _Read(torch.ones_like(u_AN), x_AN, torch.zeros_like(index_A), 0)
@@ -165,16 +187,20 @@ class _Reader:
                 part = slice(begin, begin + len(logits_kV))
                 own_k = logits_kV.gather(1, x_K[part, None])[:, 0].double()
                 chances.append((own_k - logits_kV.double().logsumexp(1)).exp())
-                temperature = self.how.temperature
-                drawn.append(sample_categorical(logits_kV, u_K[part], temperature=temperature))
+                drawn.append(
+                    sample_categorical(
+                        logits_kV, u_K[part], temperature=self.temperature, top_p=self.top_p
+                    )
+                )
                 begin = part.stop
             found = _Read(
                 chance=rows.replace(found.chance, torch.cat(chances)),
                 drawn=rows.replace(found.drawn, torch.cat(drawn)),
                 evaluations=found.evaluations + asked_AN.any(1).long(),
-                rows=found.rows + len(rows),
+                rows=found.rows + int(asked_AN[:size].sum()),
             )
-        return found
+        parts = (found.chance[:size], found.drawn[:size], found.evaluations[:size])
+        return _Read(*parts, found.rows)
 
     def _views(
         self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int
@@ -193,6 +219,11 @@ class _Reader:
         return uniform_BN(self.seed, purpose, index_A, number, x_AN.shape[1])
 
 
+def _longer(x_A: Tensor, more: int) -> Tensor:
+    """x_A with its last row a few times more."""
+    return torch.cat([x_A, x_A[-1:].expand(more, *x_A.shape[1:])]) if more else x_A
+
+
 class _Work:
     """A batch that is being mended."""
 
@@ -204,11 +235,13 @@ class _Work:
         self.loops = torch.zeros_like(self.updates)
         self.evaluations = torch.zeros_like(index_B)
         self.rows = 0
+        # On a GPU sizes of batches are few, for what is prepared for a size: see `Plan.of`.
+        self.unit = -(-len(tokens_BN) // QUARTERS) if tokens_BN.is_cuda else 1
 
     def round(self, reader: _Reader, number: int) -> None:
-        """Draw the most doubted tokens of every open sequence again, and close what has none."""
+        """Draw some doubted tokens of every open sequence again, and close what has none."""
         x_AN, index_A = self.tokens[self.open], self.index[self.open]
-        read = reader.read(x_AN, self.free[self.open], index_A, number)
+        read = reader.read(x_AN, self.free[self.open], index_A, number, self.unit)
         doubted_AN = read.chance < reader.trust
         # A race of clocks with rates doubt: the first of them is chosen by doubt / sum doubt.
         u_AN = reader.uniform(Purpose.ORDER, x_AN, index_A, number)

@@ -28,7 +28,7 @@ class Samples:
     tokens: Tensor  # [B, N] int64, data tokens only
     updates: Tensor  # [B, N] int32: how often each token changed on the way
     loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
-    evaluations: Tensor  # [B] int64: steps in which the sequence needed the model
+    evaluations: Tensor  # [B] int64: how often the sequence needed the model
     rows: int  # coordinates at which logits were needed, over all steps
 
 

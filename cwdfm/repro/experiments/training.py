@@ -126,8 +126,8 @@ def revealed(scale: Scale) -> Plan:
         for source in SOURCES[:1] if scale == "smoke" else SOURCES:
             line = _loss(source, "sce")
             for weight in ("one", "zero", "extended", "joint"):
-                cell = Cell("molecules", scale, line.fields | {"revealed": weight}, EULER)
-                found.append(Entry((source, weight), cell))
+                changed = replace(line, fields=line.fields | {"revealed": weight})
+                found.append(Entry((source, weight), changed.cell("molecules", scale)))
             found.append(Entry((source, "CE"), _loss(source, "ce").cell("molecules", scale)))
         return found
 
