@@ -6,13 +6,12 @@ Numbers come from results/bench (`cwdfm bench`) and, once that is there, results
 
 import json
 from pathlib import Path
-from typing import Any
 
+from benchmarks.markdown import Result, table
 from cwdfm.bench.projection import Job, Network, Projection, project
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 
-Result = dict[str, Any]
 ROOT = Path(__file__).parent.parent
 VOCAB = 50_257
 DATA_BYTES = 2  # of a token in memory-mapped windows
@@ -27,11 +26,6 @@ def newest() -> dict[str, tuple[Result, list[Result]]]:
             lines = [line for line in result["table"] if line["case"] == case]
             found[case] = (result, lines)
     return found
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def number(x: float | None) -> str:

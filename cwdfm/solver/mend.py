@@ -129,14 +129,8 @@ def mend(
                     work.round(reader, number)
                 if progress is not None:
                     progress(len(some))
-            parts.append(work)
-    return Samples(
-        tokens=torch.cat([part.tokens for part in parts]),
-        updates=torch.cat([part.updates for part in parts]),
-        loops=torch.cat([part.loops for part in parts]),
-        evaluations=torch.cat([part.evaluations for part in parts]),
-        rows=sum(part.rows for part in parts),
-    )
+            parts.append(work.samples())
+    return Samples.joined(parts)
 
 
 @dataclass(frozen=True)
@@ -237,6 +231,10 @@ class _Work:
         self.rows = 0
         # On a GPU sizes of batches are few, for what is prepared for a size: see `Plan.of`.
         self.unit = -(-len(tokens_BN) // QUARTERS) if tokens_BN.is_cuda else 1
+
+    def samples(self) -> Samples:
+        """What has come of it."""
+        return Samples(self.tokens, self.updates, self.loops, self.evaluations, self.rows)
 
     def round(self, reader: _Reader, number: int) -> None:
         """Draw some doubted tokens of every open sequence again, and close what has none."""

@@ -1,6 +1,6 @@
 """The sampling loop: a solver along a time grid, in batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -30,6 +30,17 @@ class Samples:
     loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
     evaluations: Tensor  # [B] int64: how often the sequence needed the model
     rows: int  # coordinates at which logits were needed, over all steps
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Samples]") -> "Samples":
+        """Those of all batches."""
+        return cls(
+            tokens=torch.cat([part.tokens for part in parts]),
+            updates=torch.cat([part.updates for part in parts]),
+            loops=torch.cat([part.loops for part in parts]),
+            evaluations=torch.cat([part.evaluations for part in parts]),
+            rows=sum(part.rows for part in parts),
+        )
 
 
 @dataclass(frozen=True)
@@ -114,13 +125,7 @@ def sample(
                 parts.append(_walk(*walk))
             else:
                 parts.append(_visit(model, source, state, times, reveals, progress))
-    return Samples(
-        tokens=torch.cat([part.tokens for part in parts]),
-        updates=torch.cat([part.updates for part in parts]),
-        loops=torch.cat([part.loops for part in parts]),
-        evaluations=torch.cat([part.evaluations for part in parts]),
-        rows=sum(part.rows for part in parts),
-    )
+    return Samples.joined(parts)
 
 
 def _walk(

@@ -93,13 +93,7 @@ class BlockSolver:
                     index=index_B[rows],
                 )
                 parts.append(walk.run())
-        return Samples(
-            tokens=torch.cat([part.tokens for part in parts]),
-            updates=torch.cat([part.updates for part in parts]),
-            loops=torch.cat([part.loops for part in parts]),
-            evaluations=torch.cat([part.evaluations for part in parts]),
-            rows=sum(part.rows for part in parts),
-        )
+        return Samples.joined(parts)
 
 
 @dataclass
