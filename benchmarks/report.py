@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.claims_page import claims_page
+from benchmarks.claims import claims_page
 from benchmarks.markdown import Result, origin, table
 from benchmarks.molecule_sections import (
     qm9_best,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claims_page import claims_page, judged
+from benchmarks.claims import claims_page
+from benchmarks.claims.judging import judged
 from benchmarks.report import report
 from benchmarks.speed_page import page
 

@@ -1,0 +1,157 @@
+"""How a claim is judged: by numbers with standard errors, from the files in results/."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from cwdfm.repro.cell import Cell
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.job import Store
+from cwdfm.repro.measure import measure
+from cwdfm.repro.table import Value
+
+Result = dict[str, Any]
+T = TypeVar("T")
+ROOT = Path(__file__).parent.parent.parent
+STORE = Store(ROOT / "results" / "repro" / "jobs")
+Verdict = Literal["holds", "holds partly", "undecided here", "does not hold here", "not tested yet"]
+CLEAR = 2.0  # standard errors that a difference must exceed to count
+COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row of the table."""
+
+    where: str  # in the paper
+    said: str
+    found: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+    def above(self, other: "Measured") -> float:
+        """By how many standard errors it is above another."""
+        return (self.value - other.value) / math.hypot(self.error, other.error, 1e-12)
+
+
+def judged(gains: Sequence[float]) -> Verdict:
+    """By gains in standard errors: those that the claim promises, all of them."""
+    if all(gain > CLEAR for gain in gains):
+        return "holds"
+    if any(gain > CLEAR for gain in gains):
+        return "holds partly"
+    return "does not hold here" if any(gain < -CLEAR for gain in gains) else "undecided here"
+
+
+def met(*conditions: bool) -> Verdict:
+    """Of what needs no statistics."""
+    if all(conditions):
+        return "holds"
+    return "holds partly" if any(conditions) else "does not hold here"
+
+
+def read(name: str) -> Result:
+    """A results file."""
+    found: Result = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return found
+
+
+class Missing(Exception):
+    """A result that is not there yet."""
+
+
+def number(value: Value, error: float | None = None) -> Measured:
+    """A table's value, with its spread for an error unless another is given."""
+    if value.value is None:
+        raise Missing
+    return Measured(value.value, (value.spread or 0.0) if error is None else error)
+
+
+def by_folds(value: Value) -> Measured:
+    """A mean of five folds, from their spread."""
+    found = number(value)
+    return Measured(found.value, found.error / math.sqrt(5))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Counts of molecules in cells of several runs, which share the scatter between runs.
+
+    Three runs say little about their own scatter, but all cells of a table together say a lot.
+    """
+
+    cells: tuple[Cell, ...]
+
+    def counts(self, cell: Cell, what: int) -> list[float]:
+        """Of each run that is done; `what`: 0 valid, 2 novel."""
+        how = measure(cell.corpus, cell.scale)
+        found = [how.values(STORE, cell.sample(seed))[what].value for seed in range(cell.seeds)]
+        return [value for value in found if value is not None]
+
+    def scatter(self, what: int) -> float:
+        """Standard deviation of a run, pooled; at least that of counting."""
+        several = [found for cell in self.cells if len(found := self.counts(cell, what)) > 1]
+        freedom = sum(len(found) - 1 for found in several)
+        squares = sum((len(found) - 1) * statistics.variance(found) for found in several)
+        return max(COUNT_ERROR, math.sqrt(squares / freedom) if freedom else 0.0)
+
+    def mean(self, cell: Cell, what: int) -> Measured:
+        """Over the runs that are done."""
+        found = self.counts(cell, what)
+        if not found:
+            raise Missing
+        return Measured(statistics.fmean(found), self.scatter(what) / math.sqrt(len(found)))
+
+    @property
+    def told(self) -> str:
+        """How many runs there are."""
+        done = [len(self.counts(cell, 0)) for cell in self.cells]
+        low, high = min(done), max(done)
+        return f"{low} to {high} runs each" if low < high else f"{low} runs each"
+
+
+def tested(
+    where: str, said: str, experiment: str, found: Callable[[], tuple[str, Verdict]]
+) -> Iterator[Claim]:
+    """The claim with what is found; while an experiment's results are missing, that it is so."""
+    try:
+        told, verdict = found()
+    except Missing:
+        jobs = EXPERIMENTS[experiment].plan("small").jobs
+        done = sum(STORE.result(job) is not None for job in jobs)
+        told = (
+            f"`cwdfm repro {experiment} --scale small` is ready; not all of its results are there "
+            f"yet ({done} of {len(jobs)} jobs)"
+        )
+        verdict = "not tested yet"
+    yield Claim(where, said, told, verdict)
+
+
+Pair = tuple[str, Measured, Measured]
+
+
+def pair(name: str, found: Callable[[T], Measured], before: T, after: T) -> Pair:
+    """What is compared, before and after."""
+    return name, found(before), found(after)
+
+
+def changes(pairs: Iterable[Pair]) -> str:
+    """Before and after, by name."""
+    return ", ".join(f"{a.value:.0f} to {b.value:.0f} ({name})" for name, a, b in pairs)
+
+
+def rows_of(experiment: str, table: int = 0) -> dict[tuple[str, ...], tuple[Value, ...]]:
+    """A table's rows at small scale, by their labels."""
+    found = EXPERIMENTS[experiment].plan("small").tables(STORE)[table]
+    return {row.labels: row.ours for row in found.rows}

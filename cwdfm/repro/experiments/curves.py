@@ -1,0 +1,129 @@
+"""Every training with every solver, from few steps to many; QM9.
+
+The tables of losses and paths look at one number of steps and one solver. Here each row is seen at
+its best too, so that a solver that suits one of them does not decide between them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.cell import Cell
+from cwdfm.repro.experiment import Plan
+from cwdfm.repro.experiments.solvers import best
+from cwdfm.repro.experiments.training import CONTEXT, LOSSES, PATHS, SOURCES, Line
+from cwdfm.repro.figure import Curves
+from cwdfm.repro.grid import COST
+from cwdfm.repro.job import Store
+from cwdfm.repro.measure import measure
+from cwdfm.repro.scale import Scale, held_out, size
+from cwdfm.repro.table import Column, Row, Table, Value
+
+CONTEXT_PATHS = tuple(line for line in PATHS if line.fields.get("path") == "context")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training, its solvers, and their cells at every number of steps."""
+
+    source: str
+    name: str
+    cells: dict[str, dict[int, Cell]]  # by solver and steps
+
+    def best(self, store: Store, steps: int) -> str | None:
+        """The solver with the most valid molecules at so many steps; None while one is missing."""
+        found = {solver: cells[steps].values(store)[0].value for solver, cells in self.cells.items()}
+        known = {solver: value for solver, value in found.items() if value is not None}
+        return max(known, key=lambda solver: known[solver]) if len(known) == len(found) else None
+
+
+def training(line: Line, scale: Scale) -> Training:
+    """The cells of a row of the tables of losses and paths."""
+    on_context = line.fields.get("path") == "context"
+    choices: dict[str, SolverChoice] = best("molecules", line.fields["source"])
+    if on_context:
+        choices["Neighbor"] = CONTEXT
+    cells = {
+        solver: {k: Cell("molecules", scale, line.fields, choice, k) for k in steps_of(scale)}
+        for solver, choice in choices.items()
+    }
+    name = "SCE, context path" if on_context else line.labels[1]
+    return Training(line.fields["source"], name, cells)
+
+
+def steps_of(scale: Scale) -> tuple[int, ...]:
+    """The numbers of steps."""
+    return size("molecules", scale).curve
+
+
+def trainings(scale: Scale) -> list[Training]:
+    """All of them."""
+    lines = (*LOSSES[:1], *CONTEXT_PATHS[:1]) if scale == "smoke" else (*LOSSES, *CONTEXT_PATHS)
+    return [training(line, scale) for s in SOURCES for line in lines if line.fields["source"] == s]
+
+
+def _curve(cells: dict[int, Cell], store: Store) -> list[tuple[float, tuple[Value, ...]]]:
+    return [(float(k), cell.values(store)) for k, cell in cells.items()]
+
+
+def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table]:
+    """One for each measure, with a column for each number of steps."""
+    tables = []
+    columns = measure("molecules", scale).columns
+    for i, column in enumerate(columns):
+        if column.name == "unique":
+            continue
+        rows = [
+            Row(
+                (each.source, each.name, solver),
+                tuple(cell.values(store)[i] for cell in cells.values()),
+            )
+            for each in found
+            for solver, cells in each.cells.items()
+        ]
+        tables.append(
+            Table(
+                f"Every training with every solver, QM9: {column.name}",
+                ("source", "training", "solver"),
+                tuple(Column(f"{k} steps", column.up) for k in steps_of(scale)),
+                tuple(rows),
+            )
+        )
+    return tables
+
+
+def _figures(scale: Scale, store: Store, found: Sequence[Training]) -> list[Curves]:
+    """For each source all trainings with Euler steps, and each with its own best solver."""
+    how, own = measure("molecules", scale), size("molecules", scale).steps
+    level = how.values(store, held_out("molecules", scale, 0))
+    figures = []
+    for source in dict.fromkeys(each.source for each in found):
+        plain, at_best = {}, {}
+        for each in found:
+            if each.source == source:
+                plain[each.name] = _curve(each.cells["Euler"], store)
+                solver = each.best(store, own)
+                if solver is not None:
+                    at_best[f"{each.name}: {solver}"] = _curve(each.cells[solver], store)
+        for title, lines in (("Euler steps", plain), (f"the best solver at {own} steps", at_best)):
+            figures.append(
+                Curves(
+                    f"QM9, {source} source, {title}", "steps", how.columns, lines, level, log=True
+                )
+            )
+    return figures
+
+
+def plan(scale: Scale) -> Plan:
+    """Tables and figures."""
+    found = trainings(scale)
+    how = measure("molecules", scale)
+    cells = [cell for each in found for row in each.cells.values() for cell in row.values()]
+    jobs = [job for cell in cells for job in cell.jobs()]
+    jobs += how.jobs(held_out("molecules", scale, 0))
+    return Plan(
+        jobs=tuple(jobs),
+        tables=lambda store: _tables(scale, store, found),
+        figures=lambda store: _figures(scale, store, found),
+        cost=COST[scale],
+    )
