@@ -1,14 +1,16 @@
 """The code in README and docs runs as it stands, each page from top to bottom."""
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.claims import claims_page
-from benchmarks.claims.judging import judged
+from benchmarks.claims.judging import COUNT_ERROR, Missing, Runs, judged
 from benchmarks.report import report
 from benchmarks.speed_page import page
+from cwdfm.repro.cell import Cell
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/guide.md", "docs/extending.md", "docs/molecules.md"]
@@ -52,3 +54,18 @@ def test_generated_pages_are_those_of_the_results(name: str) -> None:
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
     assert judged(gains) == verdict
+
+
+def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, one, none = (Cell("molecules", "small", seeds=seeds) for seeds in (3, 2, 1))
+    counts = {3: [500.0, 600.0, 700.0], 2: [400.0], 1: []}
+    monkeypatch.setattr(Runs, "counts", lambda self, cell, what: counts[cell.seeds])
+    runs = Runs((many, one, none))
+    assert runs.scatter(0) == pytest.approx(100.0)  # by the three, with two degrees of freedom
+    assert runs.mean(many, 0).value == 600.0
+    assert runs.mean(many, 0).error == pytest.approx(100.0 / math.sqrt(3))
+    assert runs.mean(one, 0).error == pytest.approx(100.0)  # a single run has the others' scatter
+    with pytest.raises(Missing):
+        runs.mean(none, 0)
+    counts[3] = [600.0, 600.0, 600.0]
+    assert runs.scatter(0) == COUNT_ERROR  # counting scatters, however equal three runs are

@@ -28,6 +28,7 @@ class Cell:
     sample_seed: int | None = None  # of sampling, where it shall be another
     snapshots: tuple[int, ...] = ()  # training steps after which the model is kept too
     at: int | None = None  # the one of them to look at; None: the end
+    n: int | None = None  # samples; None: the scale's
 
     def train(self, seed: int = 0) -> Train:
         """The run."""
@@ -45,7 +46,7 @@ class Cell:
         choice = replace(self.choice, top_p=sizes.top_p)
         drawn = seed if self.sample_seed is None else self.sample_seed + seed
         steps = self.steps or sizes.steps
-        return Sample(self.train(seed), choice, steps, sizes.n, drawn, self.at)
+        return Sample(self.train(seed), choice, steps, self.n or sizes.n, drawn, self.at)
 
     def likelihood(self, seed: int = 0) -> Likelihood:
         """How well the model predicts held-out data."""

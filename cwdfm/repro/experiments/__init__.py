@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cwdfm.repro.experiment import Experiment
-from cwdfm.repro.experiments import baselines, curves, locality, solvers, training
+from cwdfm.repro.experiments import baselines, curves, headline, locality, solvers, training
 
 
 def _all() -> Iterator[Experiment]:
@@ -11,6 +11,7 @@ def _all() -> Iterator[Experiment]:
     yield Experiment("losses", "table: CE, NELBO, Bregman, SCE", training.losses)
     yield Experiment("paths", "table: mixture and context-weighted path", training.paths)
     yield Experiment("curves", "figures: every loss and path, every solver, QM9", curves.plan)
+    yield Experiment("headline", "figure: the paper's own setting, mask source, QM9", headline.plan)
     yield Experiment("scales", "table: scale of the context-weighted path", training.scales)
     yield Experiment("perplexity", "table: test perplexity", training.perplexity)
     yield Experiment("radius", "figure: radius of the loss's weights", training.radius)

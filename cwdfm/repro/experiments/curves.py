@@ -32,7 +32,9 @@ class Training:
 
     def best(self, store: Store, steps: int) -> str | None:
         """The solver with the most valid molecules at so many steps; None while one is missing."""
-        found = {solver: cells[steps].values(store)[0].value for solver, cells in self.cells.items()}
+        found = {
+            solver: cells[steps].values(store)[0].value for solver, cells in self.cells.items()
+        }
         known = {solver: value for solver, value in found.items() if value is not None}
         return max(known, key=lambda solver: known[solver]) if len(known) == len(found) else None
 
