@@ -1,5 +1,6 @@
 """The same small step many times over, on a GPU without launching each of its kernels each time."""
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -52,7 +53,7 @@ def _replay(call: Callable[[], None], times: int, known: bool) -> int:
 def _without_waiting(call: Callable[[], None]) -> bool:
     """Whether a call ends without waiting for the device; one that would wait is not finished."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    _when_waiting("error")
     try:
         call()
     except RuntimeError as error:
@@ -60,5 +61,12 @@ def _without_waiting(call: Callable[[], None]) -> bool:
             raise
         return False
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        _when_waiting(before)
     return True
+
+
+def _when_waiting(mode: int | str) -> None:
+    """What becomes of calls that wait for the device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that this is a prototype
+        torch.cuda.set_sync_debug_mode(mode)

@@ -1,5 +1,8 @@
-"""Marks of the tests that compile for a GPU."""
+"""What tests on a GPU share."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
@@ -13,3 +16,15 @@ COMPILED = [
         reason="no CUDA device, or no Triton",
     ),
 ]
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Calls that wait for the device raise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is a prototype: said once a process
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

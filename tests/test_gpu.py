@@ -10,6 +10,7 @@ import cwdfm
 from cwdfm.kernel import fused_random
 from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
 from cwdfm.random import Purpose, uniform, uniform_BN
+from tests.gpu import no_waiting
 from tests.models import SmallModel, SmallSplitModel
 from tests.test_conformance import LENGTH, examples
 
@@ -68,13 +69,9 @@ def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
     device = torch.cuda.current_device()
     kernels = (triton_random.uniform, triton_reveal.prepare, triton_reveal.reveal_few)
     compiled = [len(k.device_caches[device][0]) for k in kernels]
-    try:
-        with pytest.warns(UserWarning, match="prototype"):
-            torch.cuda.set_sync_debug_mode("error")
+    with no_waiting():
         for step in (16, 2**31, 2**32 - 1):
             work(step)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert [len(k.device_caches[device][0]) for k in kernels] == compiled
     assert compiled[0] == 1
 

@@ -3,9 +3,6 @@
 Run there with `pytest -m gpu tests/test_gpu_sampling.py`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import Tensor
@@ -21,7 +18,7 @@ from cwdfm.solver import Euler, Solver, sample
 from cwdfm.solver.visit import Plan, visit
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
-from tests.gpu import COMPILED
+from tests.gpu import COMPILED, no_waiting
 
 pytestmark = COMPILED
 VOCAB, LENGTH, BATCH = 50, 24, 16
@@ -40,15 +37,6 @@ def inputs(batch: int = BATCH, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator("cuda").manual_seed(seed)
     x = torch.randint(VOCAB, (batch, LENGTH), generator=g, device="cuda")
     return x, torch.rand(batch, generator=g, device="cuda")
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
