@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import multiprocessing
 import re
 import time
@@ -181,6 +182,20 @@ def test_what_a_machine_lacks_is_left_to_another(tmp_path: Path) -> None:
     assert first.done == 2
     there = Resources(torch.device("cpu"), judge="gpt2")
     assert work(store, [Judged(Count(1))], there, say=silent).complete
+
+
+def test_a_job_is_older_than_what_was_done_again(tmp_path: Path) -> None:
+    store, needed = Store(tmp_path), Count(2)
+    job = Add(Count(1), needed)
+    assert not store.older(job, needed)  # nothing is done
+    work(store, [job], HERE, say=silent)
+    assert not store.older(job, needed)
+    path = store.place(needed) / "result.json"
+    record = json.loads(path.read_text())
+    record["provenance"]["date"] = "2999-01-01T00:00:00+00:00"
+    path.write_text(json.dumps(record))
+    assert store.older(job, needed)
+    assert not store.older(needed, job)
 
 
 def test_only_some_kinds(tmp_path: Path) -> None:

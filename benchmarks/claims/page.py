@@ -40,6 +40,12 @@ def beyond() -> str:
     return "\n".join(told)
 
 
+def scatter() -> float:
+    """The most that two runs of one training on text differ by, in nats of validation loss."""
+    rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
+    return max(abs(row["losses"][1] - row["losses"][0]) for row in rows)
+
+
 def _valid(row: Result) -> float:
     return float(row["valid"]["mean"])
 
@@ -86,6 +92,9 @@ or at some numbers of steps. "Undecided here": too close for this many samples.
   in the box has several times as many. A learning rate of 3e-5 is low for 25,000 steps: in our
   short runs of a 4M model (results.md, "What limits a small model of QM9") a rate three times too
   low costs more than any weights gain. Where the model knows its molecules, order matters less.
+- **Scatter.** Where there is one run of each, a difference can be the run's: the same training of
+  masked text, done twice, ended up to {scatter():.2f} nats apart (results.md, "Two runs of the same
+  training"). Molecules scatter less, and have several runs.
 - **MAUVE** with 256 samples and 26 buckets is too coarse to tell solvers apart.
 
 ## Beyond the paper

@@ -65,6 +65,11 @@ class Cell:
         how = measure(self.corpus, self.scale)
         return over_seeds([how.values(store, self.sample(seed)) for seed in range(self.seeds)])
 
+    def one_run(self, store: Store, seed: int = 0) -> bool:
+        """Whether samples and likelihood come from the same run of the training."""
+        job = self.train(seed)
+        return store.older(self.sample(seed), job) == store.older(self.likelihood(seed), job)
+
     def training(self, store: Store) -> tuple[Value, ...]:
         """Likelihood, tokens that training reads, network evaluations a sample: see TRAINING."""
         job = self.train()

@@ -23,6 +23,16 @@ class Curves:
     level: tuple[Value, ...] = ()  # the data's own values, as a line across
     log: bool = False  # the scale of x
 
+    def _level(self, panel: int) -> float | None:
+        """The data's own value, unless it is so far off that the lines would be squeezed."""
+        level = self.level[panel].value if self.level else None
+        points = [values[panel].value for line in self.lines.values() for _, values in line]
+        known = [value for value in points if value is not None]
+        if level is None or not known:
+            return None
+        low, high = min(known), max(known)
+        return level if low - (high - low) <= level <= high + (high - low) else None
+
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
         panels = len(self.columns)
@@ -43,8 +53,8 @@ class Curves:
                     capsize=3,
                     label=name,
                 )
-            if self.level and self.level[i].value is not None:
-                axis.axhline(self.level[i].value, color="#777777", linestyle=":", label="data")
+            if (level := self._level(i)) is not None:
+                axis.axhline(level, color="#777777", linestyle=":", label="data")
             axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
             ticks = sorted({x for points in self.lines.values() for x, _ in points})
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -119,6 +119,16 @@ class Store:
         numbers: Result = result["result"]
         return numbers
 
+    def older(self, job: Job, need: Job) -> bool:
+        """Whether a job was done before the one it needs was: by an earlier run of that.
+
+        So it is where what a job needs was lost and done again.
+        """
+        mine, its = self.result(job), self.result(need)
+        if mine is None or its is None:
+            return False
+        return bool(mine["provenance"]["date"] < its["provenance"]["date"])
+
     def same(self, what: str, identity: str) -> None:
         """Refuse another corpus or judge than the one that this folder's results come from."""
         path = self.folder / f"{what}.json"

@@ -68,6 +68,10 @@ BOUND = (
     "time. Evaluations: how often the network is asked for a sample; of AR and BD3LM for the "
     "tokens after a cache alone."
 )
+TWO_RUNS = (
+    "Of {} the samples are from another run of the same training than the held-out PPL: the models "
+    "were lost and trained again."
+)
 SCALE = "The paper's columns are of OpenWebText at its own scale, judged by gpt2-large."
 
 
@@ -77,8 +81,10 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
     own = how.values(store, held_out(corpus, scale, 0))
     blank = (Value(None),) * len(TRAINING)
     rows = [Row(("data", ""), (*own, *blank), paper.text("data") if text else ())]
+    apart = []
     for kind in KINDS:
         cell = kind.cell(corpus, scale)
+        apart += [] if cell.one_run(store) else [kind.name]
         values = (*cell.values(store), *cell.training(store))
         rows.append(Row((kind.type, kind.name), values, paper.text(kind.row) if text else ()))
     return Table(
@@ -87,7 +93,11 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         (*how.columns, *TRAINING),
         tuple(rows),
         paper=how.columns if text else (),
-        notes=(BOUND, SCALE) if text else (BOUND,),
+        notes=(
+            BOUND,
+            *([TWO_RUNS.format("; ".join(apart))] if apart else []),
+            *([SCALE] if text else []),
+        ),
     )
 
 

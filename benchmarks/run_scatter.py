@@ -1,0 +1,58 @@
+"""How far two runs of the same training end apart: one recipe, one seed, two machines or days.
+
+    python -m benchmarks.run_scatter OLD/jobs NEW/jobs --out results/run_scatter.json
+
+Sums on a GPU are not added up in one order, so that equal seeds do not give equal runs.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from cwdfm.provenance import provenance, write_json
+
+FIELDS = ("method", "block", "source", "loss")
+
+
+def last_validation(record: dict[str, Any]) -> float:
+    """The last validation loss of a run."""
+    losses = [m["validation_loss"] for m in record["result"]["metrics"] if "validation_loss" in m]
+    return float(losses[-1])
+
+
+def compare(old: Path, new: Path) -> list[dict[str, Any]]:
+    """A row for each training that both folders have a run of their own of."""
+    rows = []
+    for path in sorted(new.glob("train-*/result.json")):
+        before = old / path.parent.name / "result.json"
+        if not before.exists():
+            continue
+        records = [json.loads(p.read_text()) for p in (before, path)]
+        origins = [r["provenance"] for r in records]
+        if origins[0]["date"] == origins[1]["date"]:
+            continue  # the same run
+        job = records[1]["job"]
+        rows.append(
+            {
+                "corpus": job["corpus"],
+                **{name: job["recipe"][name] for name in FIELDS},
+                "steps": job["recipe"]["steps"],
+                "losses": [last_validation(record) for record in records],
+                "revisions": [origin["revision"] for origin in origins],
+                "dates": [origin["date"] for origin in origins],
+                "gpus": [origin["hardware"]["gpu"] for origin in origins],
+            }
+        )
+    return sorted(rows, key=lambda row: (row["corpus"], row["method"], row["source"], row["loss"]))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    write_json(
+        options.out, provenance() | {"config": {}, "rows": compare(options.old, options.new)}
+    )
