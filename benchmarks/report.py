@@ -218,8 +218,8 @@ def run_scatter(result: Result) -> str:
     return (
         "## Two runs of the same training\n\n"
         "Last validation losses of trainings that were done twice at small scale, with the same "
-        "recipe and seed; sums on a GPU have no fixed order. Mostly they end close together. Masked "
-        "text is another matter: a run may find out late how to use the context at all.\n\n"
+        "recipe and seed; sums on a GPU have no fixed order. Mostly they end close together. With "
+        "masked text a run may find out late how to use the context at all.\n\n"
         + table(["training", "one run", "another", "difference"], rows)
         + "\n\n"
         + origin(result)

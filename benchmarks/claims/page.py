@@ -43,7 +43,7 @@ def beyond() -> str:
 def scatter() -> float:
     """The most that two runs of one training on text differ by, in nats of validation loss."""
     rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
-    return max(abs(row["losses"][1] - row["losses"][0]) for row in rows)
+    return float(max(abs(row["losses"][1] - row["losses"][0]) for row in rows))
 
 
 def _valid(row: Result) -> float:
