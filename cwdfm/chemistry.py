@@ -28,3 +28,12 @@ def canonical(text: str) -> str | None:
     if molecule is None:
         return None
     return str(load_extra("rdkit.Chem", "molecules").MolToSmiles(molecule))
+
+
+def spellings(text: str, n: int, *, seed: int) -> list[str]:
+    """`n` SMILES of a valid molecule, each drawn at random. The seed is positive, as RDKit's is."""
+    molecule = parse(text)
+    if molecule is None:
+        raise InputError(f"{text!r} is no valid molecule; spellings are those of molecules")
+    chem = load_extra("rdkit.Chem", "molecules")
+    return [str(each) for each in chem.MolToRandomSmilesVect(molecule, n, randomSeed=seed)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cwdfm.cli.main import VERBS, main
-from cwdfm.data import SmilesTokenizer, TokenData, load
+from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
 
@@ -58,6 +58,17 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert isinstance(data.tokenizer, SmilesTokenizer)
     data.save(folder / "my.npz")
     return folder / "my.npz"
+
+
+def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
+    (tmp_path / "my.smi").write_text("\n".join(MOLECULES))
+    out = tmp_path / "new" / "my.npz"
+    done = cwdfm("prepare", tmp_path / "my.smi", "--length", 16, "--spellings", 3, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert f"written: {out}" in done.stdout
+    own, spelled = load(tmp_path / "my.smi", length=16, cache=False), load(out)
+    assert len(spelled.train) == 3 * len(own.train)
+    assert {canonical(text) for text in spelled.texts("train")} == set(own.texts("train"))
 
 
 @pytest.fixture(scope="module")

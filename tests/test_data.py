@@ -22,11 +22,13 @@ from cwdfm.data import (
     Tokenizer,
     canonical,
     load,
+    respelled,
     split_smiles,
     tokenizer_from_json,
 )
 from cwdfm.data.molecules import REASONS, split
 from cwdfm.data.qm9 import QM9
+from cwdfm.report.reference import MoleculeReference
 
 pytest.importorskip("rdkit")
 needs_qm9 = pytest.mark.skipif(not importlib.util.find_spec("qm9pack"), reason="needs qm9pack")
@@ -589,3 +591,49 @@ def test_every_tokenizer_keeps_to_the_interface() -> None:
     ids = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     assert len(ids) == 3
     assert all(0 <= i < tokenizer.vocab_size for i in ids)
+
+
+# Spellings
+
+
+@pytest.fixture(scope="module")
+def some() -> TokenData:
+    return load("qm9", limit=400, cache=False)
+
+
+@needs_qm9
+def test_spellings_are_of_the_same_molecules(some: TokenData) -> None:
+    spelled = respelled(some, 5, seed=3)
+    for own, texts in (
+        (some.texts("train") * 5, spelled.texts("train")),
+        (some.texts("valid"), spelled.texts("valid")),
+    ):
+        assert sorted(str(canonical(text)) for text in texts) == sorted(own)
+    # Small molecules have few spellings, but most have several.
+    assert len(set(spelled.texts("train"))) > 2.5 * len(some.train)
+    assert spelled.tokenizer.identity == some.tokenizer.identity
+    assert spelled.fingerprint == respelled(some, 5, seed=3).fingerprint
+    assert spelled.fingerprint != respelled(some, 5, seed=4).fingerprint
+
+
+def test_a_spelling_beyond_the_vocabulary_or_the_length_is_left(tmp_path: Path) -> None:
+    mine = load(write(tmp_path / "my.smi", "CCO\nCCN\nC1CC1\nCC(C)C\n"), length=8, cache=False)
+    assert max(len(split_smiles(text)) for text in mine.texts("train")) <= 6
+    spelled = respelled(mine, 20)  # CC(C)C may become C(C)(C)C, too long
+    assert spelled.length == 8
+    known = {canonical(text) for text in mine.texts("train")}
+    assert {canonical(text) for text in spelled.texts("train")} == known
+
+
+def test_text_has_no_spellings(tmp_path: Path) -> None:
+    text = load(write(tmp_path / "a.txt", "some words " * 50), length=16, tokenizer="bytes")
+    with pytest.raises(InputError, match="molecules alone have spellings"):
+        respelled(text, 2)
+
+
+@needs_qm9
+def test_known_molecules_are_known_in_any_spelling(some: TokenData, tmp_path: Path) -> None:
+    respelled(some, 2).save(tmp_path / "spelled.npz")
+    found = MoleculeReference.load(str(tmp_path / "spelled.npz"))
+    assert found is not None
+    assert set(found.known) == set(some.texts("train"))

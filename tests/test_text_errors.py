@@ -322,6 +322,28 @@ REFUSED: dict[str, tuple[Command, str]] = {
         lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *judged(at)],
         r"--judge: for samples of text, and .*a\.smi holds molecules; leave it out",
     ),
+    "molecules-into-a-folder": (
+        lambda at: ["prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "out"],
+        r"molecules are written as \.npz, got --out .*out; add the ending",
+    ),
+    "molecules-by-flags-of-text": (
+        lambda at: [
+            *("prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "a.npz"),
+            *("--part", "test", "--tokenizer", "gpt2"),
+        ],
+        r"--tokenizer, --part is for text, and .*a\.smi holds molecules; leave it out",
+    ),
+    "molecules-without-spellings": (
+        lambda at: [
+            *("prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "a.npz"),
+            *("--spellings", 0),
+        ],
+        r"spellings must be an integer >= 1, got 0",
+    ),
+    "spellings-of-text": (
+        preparing("a.txt", TEXT.encode(), "--spellings", 2),
+        r"--spellings is for molecules, and .*a\.txt is read as text; leave it out",
+    ),
     "sample-from-another-library": (
         lambda at: ["sample", at.good / "judge", "--out", at.own / "a.jsonl"],
         r"judge holds a model of another library.*give a folder written by save_pretrained",

@@ -1,4 +1,4 @@
-"""`cwdfm prepare CORPUS --out DIR`: tokenise and pack a corpus once, for many runs."""
+"""`cwdfm prepare CORPUS --out PLACE`: tokenise and pack a corpus once, for many runs."""
 
 import os
 from dataclasses import dataclass
@@ -6,29 +6,35 @@ from pathlib import Path
 
 from cwdfm.cli.options import parse
 from cwdfm.cli.progress import Progress
-from cwdfm.data import CORPORA, find_corpus, prepare
+from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, prepare, respelled
+from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.text.records import Unit
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_integer
 
 
 @dataclass(frozen=True)
 class Options:
-    """Prepare text into a folder of memory-mapped windows. Interrupted, the same command goes on.
+    """Prepare text into a folder of memory-mapped windows, or molecules into one .npz file.
 
-    A corpus is one by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
-    .parquet, .tar; also .gz, .xz, .zst, .bz2), a folder, or a pattern in quotes.
+    Text is a corpus by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
+    .parquet, .tar; also .gz, .xz, .zst, .bz2), a folder, or a pattern in quotes. Interrupted, the
+    same command goes on. Molecules are qm9, moses, or a file (.smi, .smiles, .csv, .tsv).
     """
 
     corpus: str  # a name, file, folder or pattern
-    out: Path  # the folder to write
+    out: Path  # the folder to write; of molecules, the .npz file
     tokenizer: str | None = None  # gpt2, bytes, chars, a folder, a hub name; None: the corpus's own
-    length: int | None = None  # tokens a window; None: the corpus's own
-    column: str | None = None  # of parquet and JSON lines; None for `text`
+    length: int | None = None  # tokens a sequence; None: the corpus's own
+    column: str | None = (
+        None  # of tables, parquet and JSON lines; None for `smiles`, of text `text`
+    )
+    spellings: int | None = None  # of molecules: random SMILES of each; None: the canonical one
+    seed: int = 0  # of the spellings
     documents: Unit | None = None  # what is one document in plain text; None for the file
     part: str | None = None  # one part alone, such as test, to evaluate on
     folder: Path | None = None  # that holds the files of a corpus by name
     streaming: bool = False  # from the hub, without storing it first
-    limit: int | None = None  # documents; None for all
+    limit: int | None = None  # documents or molecules; None for all
     workers: int = os.cpu_count() or 1  # processes that tokenise
 
 
@@ -37,6 +43,60 @@ def main(arguments: list[str]) -> None:
     first = bool(arguments) and not arguments[0].startswith("-")
     asked = ["--corpus", arguments[0], *arguments[1:]] if first else arguments
     options = parse("prepare CORPUS", asked, lambda missing: Options(missing, missing))
+    tokens = molecules(options) if is_molecules(options.corpus) else text(options)
+    print(tokens.summary())
+    print(f"written: {options.out}")
+
+
+def is_molecules(corpus: str) -> bool:
+    """Whether the corpus is one of molecules, by its name or ending."""
+    path = Path(corpus)
+    return corpus in DATASETS or is_table(path) or kind_of(path) in (".smi", ".smiles")
+
+
+def molecules(options: Options) -> TokenData:
+    """Read, spell, write one file."""
+    if options.out.suffix != ".npz":
+        raise InputError(f"molecules are written as .npz, got --out {options.out}; add the ending")
+    if options.out.is_dir():
+        raise InputError(f"{options.out} is a folder; give a file to write")
+    only_text = {
+        "--tokenizer": options.tokenizer,
+        "--documents": options.documents,
+        "--part": options.part,
+        "--folder": options.folder,
+        "--streaming": options.streaming or None,
+    }
+    if given := [flag for flag, value in only_text.items() if value is not None]:
+        raise InputError(
+            f"{', '.join(given)} is for text, and {options.corpus} holds molecules; leave it out"
+        )
+    if options.spellings is not None:
+        check_integer("spellings", options.spellings)
+    with Progress("rows", None) as progress:
+        tokens = load(
+            options.corpus,
+            length=options.length,
+            limit=options.limit,
+            column=options.column,
+            progress=progress.reach,
+        )
+    if options.spellings is not None:
+        with Progress("molecules", None) as progress:
+            tokens = respelled(
+                tokens, options.spellings, seed=options.seed, progress=progress.reach
+            )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    tokens.save(options.out)
+    return tokens
+
+
+def text(options: Options) -> TokenData:
+    """Tokenise and pack into a folder."""
+    if options.spellings is not None:
+        raise InputError(
+            f"--spellings is for molecules, and {options.corpus} is read as text; leave it out"
+        )
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give a folder to write")
     corpus = find_corpus(
@@ -48,7 +108,7 @@ def main(arguments: list[str]) -> None:
         streaming=options.streaming,
     )
     with Progress("documents", None) as progress:
-        tokens = prepare(
+        return prepare(
             corpus,
             options.tokenizer or corpus.tokenizer,
             options.length or corpus.length,
@@ -58,5 +118,3 @@ def main(arguments: list[str]) -> None:
             limit=options.limit,
             progress=progress.reach,
         )
-    print(tokens.summary())
-    print(f"written: {options.out}")

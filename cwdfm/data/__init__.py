@@ -3,6 +3,7 @@
 data = load("qm9")                                  # a dataset by name
 data = load("mine.smi", tokenizer=data.tokenizer)   # molecules of one's own, QM9's vocabulary
 data.save("qm9.npz"); load("qm9.npz")               # prepared: needs neither RDKit nor packages
+data = respelled(data, 8)                           # every molecule in eight random spellings
 
 data = load("wikitext-103", length=1024)            # a corpus by name, with its default tokenizer
 data = load("novels.tar.xz", tokenizer="gpt2")      # text of one's own
@@ -23,6 +24,7 @@ from cwdfm.data.qm9 import QM9
 from cwdfm.data.reading import kind_of
 from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.data.smiles_file import SmilesFile
+from cwdfm.data.spelling import respelled
 from cwdfm.data.text import (
     CORPORA,
     END,
@@ -72,6 +74,7 @@ __all__ = [
     "find_tokenizer",
     "load",
     "prepare",
+    "respelled",
     "split_smiles",
     "tokenizer_from_json",
 ]

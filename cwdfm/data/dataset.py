@@ -71,7 +71,7 @@ class TokenData:
         return int(self.train.shape[1])
 
     def texts(self, split: Split, limit: int | None = None) -> list[str]:
-        """The decoded sequences of a split, the first `limit`; for molecules, canonical SMILES."""
+        """The decoded sequences of a split, the first `limit`; for molecules, SMILES."""
         if split not in _ARRAYS:
             raise InputError(f"split must be one of 'train', 'valid', got {split!r}")
         rows: Tokens = self.train if split == "train" else self.valid

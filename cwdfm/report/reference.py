@@ -36,7 +36,8 @@ class MoleculeReference:
             )
         train = found.texts("train")
         # Another RDKit may spell a molecule in another way.
-        same = found.source.get("rdkit") == package_version("rdkit")
+        own = found.source.get("rdkit") == package_version("rdkit")
+        same = own and "spellings" not in found.source
         about = {"name": found.name, "rows": found.report, "source": found.source}
         return cls(
             known=CanonicalSet(train) if same else canonical_set(train),
