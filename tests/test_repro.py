@@ -20,7 +20,7 @@ from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.training import TEST_CORPORA
-from cwdfm.repro.job import Job, Resources, Store, Unavailable, in_order, work
+from cwdfm.repro.job import TRIES, Job, Resources, Store, Unavailable, in_order, work
 from cwdfm.repro.jobs import _forget_others
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
@@ -139,6 +139,31 @@ def test_a_failure_is_not_tried_again_while_waiting_for_others(
     outcome = work(store, [Count(1), Count(2)], HERE, say=silent, wait=0.01)
     assert outcome.failed == {Count(1): "RuntimeError: broken"}
     assert looks[0] == 5  # once for the one, four times for the other
+
+
+def test_memory_that_others_hold_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    plain = Count.run
+
+    def run(job: Count, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        calls.append(job.number)
+        if (job.number == 1 and calls.count(1) < 3) or job.number == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(job, place, store, resources)
+
+    monkeypatch.setattr(Count, "run", run)
+    jobs = [Count(1), Count(2), Count(3)]
+    outcome = work(Store(tmp_path), jobs, HERE, say=silent, wait=0.01)
+    assert outcome.done == 2
+    assert list(outcome.failed) == [Count(2)]
+    assert calls.count(1) == 3
+    assert calls.count(2) == TRIES
+    # Nobody to wait for: it has failed.
+    outcome = work(Store(tmp_path / "alone"), jobs, HERE, say=silent)
+    assert calls.count(2) == TRIES + 1
+    assert list(outcome.failed) == [Count(2)]
 
 
 def test_runs_of_one_network_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ works on a job holds its lock.
 """
 
 import dataclasses
+import gc
 import hashlib
 import json
 import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from cwdfm.errors import InputError
 from cwdfm.provenance import provenance, write_json
 
 Result = dict[str, Any]
+TRIES = 4  # of a job that lacks memory, where others may hold it
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,10 @@ class Store:
             if self.result(job) is not None:  # by whoever had the lock
                 return True
             start = time.perf_counter()
-            result = job.run(self.place(job), self, resources)
+            try:
+                result = job.run(self.place(job), self, resources)
+            finally:
+                _release()
             record = {
                 "job": to_config(job),
                 "result": result,
@@ -181,6 +187,13 @@ class Store:
                 yield False
                 return
             yield True
+
+
+def _release() -> None:
+    """Give back what a GPU's memory is held by no longer: other processes may share it."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
@@ -226,12 +239,14 @@ def work(
 
     A job that breaks off leaves `failure.txt` in its folder, and the others go on.
     With `wait` > 0, look again every so many seconds for what others were at, until nothing is in
-    others' hands.
+    others' hands. A GPU's memory may be in their hands as well: a job that lacks it then is tried a
+    few times.
     """
     order = in_order(jobs)
     failed: dict[Job, str] = {}
+    short: Counter[Job] = Counter()
     while True:
-        outcome = _pass(store, order, resources, only, say, failed)
+        outcome = _pass(store, order, resources, only, say, failed, short if wait else None)
         if not outcome.elsewhere or not wait:
             return outcome
         time.sleep(wait)
@@ -244,8 +259,12 @@ def _pass(
     only: Collection[str],
     say: Callable[[str], object],
     failed: dict[Job, str],
+    short: Counter[Job] | None,
 ) -> Outcome:
-    """One look at all jobs; `failed` has those of earlier looks, and gets this one's."""
+    """One look at all jobs; `failed` has those of earlier looks, and gets this one's.
+
+    `short` counts how often each has lacked memory, if there will be another look.
+    """
     done: set[Job] = set()
     lacking: dict[Job, str] = {}
     elsewhere: list[Job] = []
@@ -273,6 +292,12 @@ def _pass(
             except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
                 raise
             except Exception as error:  # of this one; the others are worth having
+                if isinstance(error, torch.OutOfMemoryError) and short is not None:
+                    short[job] += 1
+                    if short[job] < TRIES:
+                        say(f"no memory for {job} now; again later")
+                        elsewhere.append(job)
+                        continue
                 (store.place(job) / "failure.txt").write_text(traceback.format_exc())
                 failed[job] = traceback.format_exception_only(error)[-1].splitlines()[0]
                 say(f"failed: {job}: {failed[job]}")
