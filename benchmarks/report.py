@@ -214,13 +214,14 @@ def run_scatter(result: Result) -> str:
         source = f", {row['source']}, {row['loss']}" if row["method"] == "flow" else ""
         before, after = row["losses"]
         what = f"{row['corpus']}: {row['method']}{block}{source}"
-        rows.append([what, f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"])
+        losses = [f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"]
+        rows.append([what, *losses, " and ".join(f"`{r}`" for r in row["revisions"])])
     return (
         "## Two runs of the same training\n\n"
         "Last validation losses of trainings that were done twice at small scale, with the same "
-        "recipe and seed; sums on a GPU have no fixed order. Mostly they end close together. With "
-        "masked text a run may find out late how to use the context at all.\n\n"
-        + table(["training", "one run", "another", "difference"], rows)
+        "recipe and seed, by different revisions of the code; and sums on a GPU have no fixed "
+        "order.\n\n"
+        + table(["training", "one run", "another", "difference", "revisions"], rows)
         + "\n\n"
         + origin(result)
     )
@@ -310,21 +311,22 @@ def repro() -> list[str]:
 
 
 def _worth_showing(found: Table) -> bool:
-    """Whether at least half of the rows have a number; the data's own does not count."""
-    rows = [row for row in found.rows if "data" not in row.labels]
-    filled = [row for row in rows if any(v.value is not None for v in row.ours)]
-    return 2 * len(filled) >= len(rows)
+    """Whether three quarters of the cells have a number; the data's own do not count."""
+    cells = [value.value for row in found.rows if "data" not in row.labels for value in row.ours]
+    return bool(cells) and sum(value is not None for value in cells) >= 0.75 * len(cells)
 
 
 def draw() -> None:
     """Their figures, into docs/figures."""
     folder = ROOT / "docs" / "figures"
     folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.png"):
-        old.unlink()
+    drawn = set()
     for experiment, plan, _ in shown_in_repro():
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
+            drawn.add(folder / f"{stem}.png")
             figure.draw([folder / f"{stem}.png"])
+    for old in set(folder.glob("*.png")) - drawn:
+        old.unlink()
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def compare(old: Path, new: Path) -> list[dict[str, Any]]:
                 "gpus": [origin["hardware"]["gpu"] for origin in origins],
             }
         )
-    return sorted(rows, key=lambda row: (row["corpus"], row["method"], row["source"], row["loss"]))
+    return sorted(rows, key=lambda row: [row[name] for name in ("corpus", *FIELDS)])
 
 
 if __name__ == "__main__":

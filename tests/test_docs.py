@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claims import claims_page
-from benchmarks.claims.judging import COUNT_ERROR, Missing, Runs, judged
+from benchmarks.claims import claims_page, judging
+from benchmarks.claims.judging import COUNT_ERROR, Missing, Paired, Runs, judged, no_worse
 from benchmarks.report import report
 from benchmarks.speed_page import page
 from cwdfm.repro.cell import Cell
@@ -69,3 +69,22 @@ def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.Mon
         runs.mean(none, 0)
     counts[3] = [600.0, 600.0, 600.0]
     assert runs.scatter(0) == COUNT_ERROR  # counting scatters, however equal three runs are
+
+
+def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (Cell("molecules", "small", steps=steps, seeds=3) for steps in (1, 2))
+    counts = {1: [400.0, 500.0, 600.0], 2: [430.0, 530.0, 630.0]}
+    monkeypatch.setattr(judging, "by_seed", lambda cell, what: counts[cell.steps])
+    runs = Paired(((before, after),))
+    # Runs differ by a hundred, but not in what the solver adds: counting is all the error.
+    expected = 30 / (math.sqrt(2) * COUNT_ERROR / math.sqrt(3))
+    assert runs.gain(before, after, 0) == pytest.approx(expected)
+    assert runs.gain(after, before, 0) == pytest.approx(-expected)
+    counts[2] = [430.0, 530.0, 720.0]  # 30, 30, 120 more
+    assert runs.gain(before, after, 0) == pytest.approx(60 / (math.sqrt(2700) / math.sqrt(3)))
+
+
+def test_what_must_not_be_worse() -> None:
+    assert judged([3.0, no_worse(-1.9)]) == "holds"
+    assert judged([3.0, no_worse(-2.1)]) == "holds partly"
+    assert judged([1.0, no_worse(-2.1)]) == "does not hold here"

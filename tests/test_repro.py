@@ -5,6 +5,7 @@ import io
 import json
 import multiprocessing
 import re
+import sys
 import time
 import warnings
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import cwdfm
+import cwdfm.repro.job as job_module
 from cwdfm.cli.repro import report
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -153,13 +155,20 @@ def test_memory_that_others_hold_is_waited_for(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return plain(job, place, store, resources)
 
+    held: list[object] = []  # what errors still hold when memory is given back
+
+    def given_back() -> None:
+        held.append(sys.exc_info()[1])
+
     monkeypatch.setattr(Count, "run", run)
+    monkeypatch.setattr(job_module, "_release", given_back)
     jobs = [Count(1), Count(2), Count(3)]
     outcome = work(Store(tmp_path), jobs, HERE, say=silent, wait=0.01)
     assert outcome.done == 2
     assert list(outcome.failed) == [Count(2)]
     assert calls.count(1) == 3
     assert calls.count(2) == TRIES
+    assert held == [None] * len(calls)
     # Nobody to wait for: it has failed.
     outcome = work(Store(tmp_path / "alone"), jobs, HERE, say=silent)
     assert calls.count(2) == TRIES + 1

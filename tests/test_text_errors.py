@@ -340,6 +340,17 @@ REFUSED: dict[str, tuple[Command, str]] = {
         ],
         r"spellings must be an integer >= 1, got 0",
     ),
+    "molecules-of-a-negative-seed": (
+        lambda at: [
+            *("prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "a.npz"),
+            *("--spellings", 2, "--seed", -1),
+        ],
+        r"seed must be an integer >= 0, got -1",
+    ),
+    "molecules-by-a-pattern": (
+        lambda at: ["prepare", at.own / "*.smi", "--out", at.own / "a.npz"],
+        r"\*\.smi is a pattern; give molecules as one file",
+    ),
     "spellings-of-text": (
         preparing("a.txt", TEXT.encode(), "--spellings", 2),
         r"--spellings is for molecules, and .*a\.txt is read as text; leave it out",

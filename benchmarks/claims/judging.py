@@ -84,9 +84,50 @@ def by_folds(value: Value) -> Measured:
     return Measured(found.value, found.error / math.sqrt(5))
 
 
+def no_worse(gain: float) -> float:
+    """The gain of a claim that something is not worse: kept unless it clearly is."""
+    return gain if gain < -CLEAR else math.inf
+
+
+def text_scatter(*, masked: bool) -> float:
+    """Standard deviation of a run's loss on text, in nats, by trainings that were done twice.
+
+    Perplexities scatter by that share of their value. Masked: all but flows from a uniform source.
+    """
+    rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
+    ours = [row for row in rows if masked == (row["source"] == "mask" or row["method"] != "flow")]
+    squares = [(row["losses"][1] - row["losses"][0]) ** 2 / 2 for row in ours]
+    return math.sqrt(statistics.fmean(squares))
+
+
+def one_run(value: Value, *, masked: bool) -> Measured:
+    """A perplexity of one run's samples, with the scatter of runs beside that of folds."""
+    found = by_folds(value)
+    return Measured(found.value, math.hypot(found.error, found.value * text_scatter(masked=masked)))
+
+
+def by_seed(cell: Cell, what: int) -> list[float | None]:
+    """Counts of each run, None where it is not done; `what`: 0 valid, 2 novel."""
+    how = measure(cell.corpus, cell.scale)
+    return [how.values(STORE, cell.sample(seed))[what].value for seed in range(cell.seeds)]
+
+
+def pooled(groups: Iterable[Sequence[float]]) -> float:
+    """The standard deviation within groups of several; 0 if there are none."""
+    several = [group for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in several)
+    squares = sum((len(group) - 1) * statistics.variance(group) for group in several)
+    return math.sqrt(squares / freedom) if freedom else 0.0
+
+
+def _told(done: Sequence[int]) -> str:
+    low, high = min(done), max(done)
+    return f"{low} to {high} runs each" if low < high else f"{low} runs each"
+
+
 @dataclass(frozen=True)
 class Runs:
-    """Counts of molecules in cells of several runs, which share the scatter between runs.
+    """Counts of molecules in cells with runs of their own, which share the scatter between runs.
 
     Three runs say little about their own scatter, but all cells of a table together say a lot.
     """
@@ -94,17 +135,12 @@ class Runs:
     cells: tuple[Cell, ...]
 
     def counts(self, cell: Cell, what: int) -> list[float]:
-        """Of each run that is done; `what`: 0 valid, 2 novel."""
-        how = measure(cell.corpus, cell.scale)
-        found = [how.values(STORE, cell.sample(seed))[what].value for seed in range(cell.seeds)]
-        return [value for value in found if value is not None]
+        """Of each run that is done."""
+        return [value for value in by_seed(cell, what) if value is not None]
 
     def scatter(self, what: int) -> float:
         """Standard deviation of a run, pooled; at least that of counting."""
-        several = [found for cell in self.cells if len(found := self.counts(cell, what)) > 1]
-        freedom = sum(len(found) - 1 for found in several)
-        squares = sum((len(found) - 1) * statistics.variance(found) for found in several)
-        return max(COUNT_ERROR, math.sqrt(squares / freedom) if freedom else 0.0)
+        return max(COUNT_ERROR, pooled(self.counts(cell, what) for cell in self.cells))
 
     def mean(self, cell: Cell, what: int) -> Measured:
         """Over the runs that are done."""
@@ -116,9 +152,33 @@ class Runs:
     @property
     def told(self) -> str:
         """How many runs there are."""
-        done = [len(self.counts(cell, 0)) for cell in self.cells]
-        low, high = min(done), max(done)
-        return f"{low} to {high} runs each" if low < high else f"{low} runs each"
+        return _told([len(self.counts(cell, 0)) for cell in self.cells])
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Counts of molecules that solvers make of the same runs: differences, run by run."""
+
+    pairs: tuple[tuple[Cell, Cell], ...]  # before, after
+
+    def differences(self, before: Cell, after: Cell, what: int) -> list[float]:
+        """Of each run that both have."""
+        found = zip(by_seed(before, what), by_seed(after, what), strict=True)
+        return [b - a for a, b in found if a is not None and b is not None]
+
+    def gain(self, before: Cell, after: Cell, what: int) -> float:
+        """By how many standard errors there are more after than before."""
+        found = self.differences(before, after, what)
+        if not found:
+            raise Missing
+        scatter = pooled(self.differences(*pair, what) for pair in self.pairs)
+        error = max(math.sqrt(2) * COUNT_ERROR, scatter) / math.sqrt(len(found))
+        return statistics.fmean(found) / error
+
+    @property
+    def told(self) -> str:
+        """How many runs there are."""
+        return _told([len(self.differences(*pair, 0)) for pair in self.pairs])
 
 
 def tested(

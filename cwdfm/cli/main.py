@@ -7,7 +7,7 @@ from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro
 from cwdfm.errors import InputError, WorkFailed
 
 VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
-    "prepare": (prepare.main, "tokenise and pack a corpus of text"),
+    "prepare": (prepare.main, "tokenise and pack text or molecules"),
     "train": (train.main, "train a model by a named recipe"),
     "sample": (sample.main, "draw sequences from a trained model"),
     "eval": (evaluate.main, "score samples and write a report with pictures"),

@@ -1,5 +1,6 @@
 """`cwdfm prepare CORPUS --out PLACE`: tokenise and pack a corpus once, for many runs."""
 
+import glob
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,9 @@ from cwdfm.cli.options import parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, prepare, respelled
 from cwdfm.data.reading import is_table, kind_of
+from cwdfm.data.spelling import check_spellings
 from cwdfm.data.text.records import Unit
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,9 @@ class Options:
     out: Path  # the folder to write; of molecules, the .npz file
     tokenizer: str | None = None  # gpt2, bytes, chars, a folder, a hub name; None: the corpus's own
     length: int | None = None  # tokens a sequence; None: the corpus's own
-    column: str | None = (
-        None  # of tables, parquet and JSON lines; None for `smiles`, of text `text`
-    )
+    column: str | None = None  # of tables, parquet, JSON lines; None for `smiles` or `text`
     spellings: int | None = None  # of molecules: random SMILES of each; None: the canonical one
-    seed: int = 0  # of the spellings
+    seed: int | None = None  # of the spellings; None for 0
     documents: Unit | None = None  # what is one document in plain text; None for the file
     part: str | None = None  # one part alone, such as test, to evaluate on
     folder: Path | None = None  # that holds the files of a corpus by name
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
 def is_molecules(corpus: str) -> bool:
     """Whether the corpus is one of molecules, by its name or ending."""
     path = Path(corpus)
-    return corpus in DATASETS or is_table(path) or kind_of(path) in (".smi", ".smiles")
+    return corpus in DATASETS or is_table(path) or kind_of(path) in (".smi", ".smiles", ".npz")
 
 
 def molecules(options: Options) -> TokenData:
@@ -71,8 +71,12 @@ def molecules(options: Options) -> TokenData:
         raise InputError(
             f"{', '.join(given)} is for text, and {options.corpus} holds molecules; leave it out"
         )
+    if glob.has_magic(options.corpus):
+        raise InputError(f"{options.corpus} is a pattern; give molecules as one file")
     if options.spellings is not None:
-        check_integer("spellings", options.spellings)
+        check_spellings(options.spellings, options.seed or 0)
+    elif options.seed is not None:
+        raise InputError("--seed is that of --spellings, which is not given; leave it out")
     with Progress("rows", None) as progress:
         tokens = load(
             options.corpus,
@@ -84,18 +88,19 @@ def molecules(options: Options) -> TokenData:
     if options.spellings is not None:
         with Progress("molecules", None) as progress:
             tokens = respelled(
-                tokens, options.spellings, seed=options.seed, progress=progress.reach
+                tokens, options.spellings, seed=options.seed or 0, progress=progress.reach
             )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     tokens.save(options.out)
     return tokens
 
 
 def text(options: Options) -> TokenData:
     """Tokenise and pack into a folder."""
-    if options.spellings is not None:
+    only_molecules = {"--spellings": options.spellings, "--seed": options.seed}
+    if given := [flag for flag, value in only_molecules.items() if value is not None]:
         raise InputError(
-            f"--spellings is for molecules, and {options.corpus} is read as text; leave it out"
+            f"{', '.join(given)} is for molecules, and {options.corpus} is read as text; leave it "
+            f"out"
         )
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give a folder to write")

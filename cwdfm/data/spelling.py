@@ -17,7 +17,16 @@ from cwdfm.data.molecules import pack
 from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.errors import InputError, check_integer
 
+MOST = 10_000  # spellings a molecule: all of them are in memory
 _TICK = 1000  # molecules between calls of `progress`
+
+
+def check_spellings(spellings: int, seed: int) -> None:
+    """Refuse what `respelled` could not do."""
+    check_integer("spellings", spellings)
+    check_integer("seed", seed, 0)
+    if spellings > MOST:
+        raise InputError(f"spellings must be at most {MOST:,} a molecule, got {spellings:,}")
 
 
 def respelled(
@@ -29,15 +38,16 @@ def respelled(
 ) -> TokenData:
     """The same molecules, those to train on `spellings` times, held-out ones once, in random order.
 
-    Every spelling is drawn anew, so that some may be equal. Where one has tokens that the
-    vocabulary lacks, or too many of them, the molecule's own stays.
+    So train [n, N] becomes [n * spellings, N], and valid stays [m, N]. Every spelling is drawn
+    anew, so that some may be equal. Where one has tokens that the vocabulary lacks, or too many of
+    them, the molecule's own stays.
     """
     tokenizer = data.tokenizer
     if not isinstance(tokenizer, SmilesTokenizer):
         raise InputError(
             f"{data.name} holds {tokenizer.kind} tokens; molecules alone have spellings"
         )
-    check_integer("spellings", spellings)
+    check_spellings(spellings, seed)
     rng = np.random.default_rng(seed)
     done = count()
 

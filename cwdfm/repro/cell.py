@@ -1,5 +1,6 @@
 """A cell: a recipe and a solver, trained, sampled and measured, over one seed or several."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,9 +67,19 @@ class Cell:
         return over_seeds([how.values(store, self.sample(seed)) for seed in range(self.seeds)])
 
     def one_run(self, store: Store, seed: int = 0) -> bool:
-        """Whether samples and likelihood come from the same run of the training."""
-        job = self.train(seed)
-        return store.older(self.sample(seed), job) == store.older(self.likelihood(seed), job)
+        """Whether samples and likelihood, if both are there, come from one run of the training."""
+        job, sample, likelihood = self.train(seed), self.sample(seed), self.likelihood(seed)
+        if store.result(sample) is None or store.result(likelihood) is None:
+            return True
+        return store.older(sample, job) == store.older(likelihood, job)
+
+    def runs(self, store: Store) -> int:
+        """How many of the seeds are done."""
+        first = [
+            measure(self.corpus, self.scale).values(store, self.sample(s))[0].value
+            for s in range(self.seeds)
+        ]
+        return sum(value is not None for value in first)
 
     def training(self, store: Store) -> tuple[Value, ...]:
         """Likelihood, tokens that training reads, network evaluations a sample: see TRAINING."""
@@ -84,3 +95,13 @@ class Cell:
         reads = 2 if recipe.method == "bd3lm" else 1  # every sequence noised and clean
         read = reads * recipe.steps * recipe.batch_size * recipe.length / 1e6
         return likelihood, Value(None if store.result(job) is None else read, None, 1), evaluations
+
+
+def runs_note(cells: Sequence[Cell], store: Store) -> tuple[str, ...]:
+    """How many runs the means of a table are over, where not all are done."""
+    planned, done = max(cell.seeds for cell in cells), [cell.runs(store) for cell in cells]
+    if planned == 1 or min(done) == planned or max(done) == 0:
+        return ()
+    low, high = min(done), max(done)
+    found = f"{low} to {high}" if low < high else str(low)
+    return (f"Means are over the runs that are done: {found} of {planned}.",)

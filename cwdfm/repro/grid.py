@@ -1,9 +1,9 @@
 """Experiments that are a list of cells: a table with a row each, and curves where one varies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
@@ -11,7 +11,7 @@ from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out
 from cwdfm.repro.table import Row, Table, Value
 
-COST = {
+COST: dict[Scale, str] = {
     "smoke": "a minute on one CPU core",
     "small": "about a minute a run on molecules and two on text, on one H200",
     "paper": "36 GPU days a run on OpenWebText and 240 GPU minutes on QM9, by the paper's figures",
@@ -36,6 +36,7 @@ def grid(
     *,
     x: str | None = None,
     log: bool = False,
+    cost: Mapping[Scale, str] = COST,
 ) -> Callable[[Scale], Plan]:
     """The plan of such an experiment; all cells are of one corpus. With `x` there are curves."""
 
@@ -47,7 +48,8 @@ def grid(
         data = ("data", *[""] * (len(labels) - 1))
         rows.append(Row(data, how.values(store, held_out(corpus, scale, 0))))
         paper = how.columns if any(entry.paper for entry in found) else ()
-        return [Table(title, labels, how.columns, tuple(rows), paper=paper)]
+        notes = runs_note([entry.cell for entry in found], store)
+        return [Table(title, labels, how.columns, tuple(rows), paper=paper, notes=notes)]
 
     def figures(scale: Scale, store: Store) -> list[Curves]:
         if x is None:
@@ -70,7 +72,7 @@ def grid(
             jobs=tuple(jobs),
             tables=lambda store: tables(scale, store),
             figures=lambda store: figures(scale, store),
-            cost=COST[scale],
+            cost=cost[scale],
         )
 
     return plan

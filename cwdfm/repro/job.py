@@ -153,10 +153,7 @@ class Store:
             if self.result(job) is not None:  # by whoever had the lock
                 return True
             start = time.perf_counter()
-            try:
-                result = job.run(self.place(job), self, resources)
-            finally:
-                _release()
+            result = job.run(self.place(job), self, resources)
             record = {
                 "job": to_config(job),
                 "result": result,
@@ -187,6 +184,31 @@ class Store:
                 yield False
                 return
             yield True
+
+
+@dataclass(frozen=True)
+class Broke:
+    """Why a job broke off."""
+
+    why: str
+    short: bool  # of memory
+
+
+def _tried(store: Store, job: Job, resources: Resources) -> bool | Unavailable | Broke:
+    """Do a job if it is free: whether it is done, what this machine lacks, or why it broke off.
+
+    No error leaves this place with its frames, which hold memory; what stops all jobs is raised.
+    """
+    try:
+        return store.do(job, resources)
+    except Unavailable as error:
+        return error.with_traceback(None)
+    except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
+        raise
+    except Exception as error:  # of this one; the others are worth having
+        (store.place(job) / "failure.txt").write_text(traceback.format_exc())
+        why = traceback.format_exception_only(error)[-1].splitlines()[0]
+        return Broke(why, isinstance(error, torch.OutOfMemoryError))
 
 
 def _release() -> None:
@@ -285,20 +307,17 @@ def _pass(
                 waiting.append(job)
         else:
             say(f"[{number}/{len(order)}] {job}")
-            try:
-                (done.add if store.do(job, resources) else elsewhere.append)(job)
-            except Unavailable as error:
-                lacking[job] = str(error)
-            except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
-                raise
-            except Exception as error:  # of this one; the others are worth having
-                if isinstance(error, torch.OutOfMemoryError) and short is not None:
-                    short[job] += 1
-                    if short[job] < TRIES:
-                        say(f"no memory for {job} now; again later")
-                        elsewhere.append(job)
-                        continue
-                (store.place(job) / "failure.txt").write_text(traceback.format_exc())
-                failed[job] = traceback.format_exception_only(error)[-1].splitlines()[0]
-                say(f"failed: {job}: {failed[job]}")
+            came = _tried(store, job, resources)
+            _release()
+            if isinstance(came, Unavailable):
+                lacking[job] = str(came)
+            elif not isinstance(came, Broke):
+                (done.add if came else elsewhere.append)(job)
+            elif came.short and short is not None and short[job] + 1 < TRIES:
+                short[job] += 1
+                elsewhere.append(job)
+                say(f"no memory for {job} now; again later")
+            else:
+                failed[job] = came.why
+                say(f"failed: {job}: {came.why}")
     return Outcome(len(done), lacking, elsewhere, waiting, failed)

@@ -43,8 +43,9 @@ def training(line: Line, scale: Scale) -> Training:
     """The cells of a row of the tables of losses and paths."""
     on_context = line.fields.get("path") == "context"
     choices: dict[str, SolverChoice] = best("molecules", line.fields["source"])
-    if on_context:
-        choices["Neighbor"] = CONTEXT
+    if on_context:  # the path's own weights
+        del choices["Neighbor"]
+        choices[f"Neighbor, s = {CONTEXT.scale:g}"] = CONTEXT
     cells = {
         solver: {k: Cell("molecules", scale, line.fields, choice, k) for k in steps_of(scale)}
         for solver, choice in choices.items()

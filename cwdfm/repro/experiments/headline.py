@@ -11,12 +11,13 @@ from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.baselines import MASK, SCE
 from cwdfm.repro.experiments.solvers import best
-from cwdfm.repro.grid import Entry, grid
+from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.scale import Scale, size
 from cwdfm.train.recipes import RECIPES
 
 STEPS = 8000  # at small scale, of the paper's 25,000
 FOLDS = 5
+EXPECTED: dict[Scale, str] = COST | {"small": "two runs of ten minutes each on one H200"}
 
 
 def fields(scale: Scale) -> dict[str, Any]:
@@ -60,4 +61,5 @@ def entries(scale: Scale) -> list[Entry]:
 def plan(scale: Scale) -> Plan:
     """The table and the curves."""
     title = "The paper's own setting on QM9, mask source"
-    return grid(title, ("loss", "solver", "steps"), entries, x="steps", log=True)(scale)
+    labels = ("loss", "solver", "steps")
+    return grid(title, labels, entries, x="steps", log=True, cost=EXPECTED)(scale)

@@ -6,7 +6,7 @@ from typing import Any
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.job import Store
@@ -18,6 +18,10 @@ from cwdfm.repro.table import Column, Row, Table, Value
 # The solver's weights beside a context-weighted path: those of the path itself.
 CONTEXT = SolverChoice(solver="neighbor", radius=1, scale=1.0)
 EULER = SolverChoice(solver="euler")
+OWN_WEIGHTS = (
+    f"A context path is sampled with its own weights (Neighbor, r = {CONTEXT.radius}, "
+    f"s = {CONTEXT.scale:g}), a mixture path by Euler steps."
+)
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,15 @@ def plan_of(
             for line in lines
         ]
         theirs = how.columns if text else (Column("valid", True), Column("novel", True))
+        cells = [line.cell(corpus, scale) for line in lines]
+        own = any(line.choice == CONTEXT for line in lines)
         return Table(
             f"{title}, {'text' if text else 'QM9'}",
             labels,
             how.columns,
             tuple(rows),
             paper=theirs,
+            notes=(*([OWN_WEIGHTS] if own else []), *runs_note(cells, store)),
         )
 
     def plan(scale: Scale) -> Plan:
