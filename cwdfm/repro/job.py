@@ -213,8 +213,8 @@ def _tried(store: Store, job: Job, resources: Resources) -> bool | Unavailable |
 
 def _release() -> None:
     """Give back what a GPU's memory is held by no longer: other processes may share it."""
-    gc.collect()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # looking for it takes a while, and there may be many jobs
+        gc.collect()
         torch.cuda.empty_cache()
 
 
