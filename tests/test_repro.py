@@ -16,14 +16,15 @@ import pytest
 import torch
 
 import cwdfm
-import cwdfm.repro.job as job_module
+import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli.repro import report
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.training import TEST_CORPORA
-from cwdfm.repro.job import TRIES, Job, Resources, Store, Unavailable, in_order, work
+from cwdfm.repro.job import Job, Resources, Store, Unavailable
 from cwdfm.repro.jobs import _forget_others
+from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
 from tests.test_text_metric import byte_tokenizer, gpt2
@@ -130,7 +131,7 @@ def test_a_failure_is_not_tried_again_while_waiting_for_others(
 ) -> None:
     store, looks = Store(tmp_path), [0]
 
-    def elsewhere(store: Store, job: Job, _: Resources) -> bool:
+    def elsewhere(store: Store, job: Job, *_: object) -> bool:
         looks[0] += 1
         if job == Count(1):
             raise RuntimeError("broken")
@@ -161,7 +162,7 @@ def test_memory_that_others_hold_is_waited_for(
         held.append(sys.exc_info()[1])
 
     monkeypatch.setattr(Count, "run", run)
-    monkeypatch.setattr(job_module, "_release", given_back)
+    monkeypatch.setattr(sweep_module, "_release", given_back)
     jobs = [Count(1), Count(2), Count(3)]
     outcome = work(Store(tmp_path), jobs, HERE, say=silent, wait=0.01)
     assert outcome.done == 2
@@ -230,6 +231,94 @@ def test_a_job_is_older_than_what_was_done_again(tmp_path: Path) -> None:
     path.write_text(json.dumps(record))
     assert store.older(job, needed)
     assert not store.older(needed, job)
+
+
+@dataclass(frozen=True)
+class Leave(Job):
+    """Leaves a file, and counts how often."""
+
+    number: int
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return ("made.txt",)
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        with (store.folder / "ran.txt").open("a") as log:
+            log.write(f"{self.number}\n")
+        (place / "made.txt").write_text(str(self.number))
+        return {}
+
+
+@dataclass(frozen=True)
+class Read(Job):
+    """Needs that file."""
+
+    of: Leave
+    times: int = 1
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        return {"product": self.times * int((store.place(self.of) / "made.txt").read_text())}
+
+
+def test_what_is_gone_is_made_again_for_those_who_need_it_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    done = [Read(Leave(1)), Read(Leave(2))]
+    work(store, done, HERE, say=silent)
+    for job in done:
+        (store.place(job.of) / "made.txt").unlink()  # results alone were kept
+    assert wanted(store, done) == []
+    assert work(store, done, HERE, say=silent).complete
+    assert ran(store) == [1, 2]
+    more = [*done, Read(Leave(2), times=5)]
+    assert wanted(store, more) == [Leave(2), more[-1]]
+    outcome = work(store, more, HERE, say=silent)
+    assert outcome.complete
+    assert outcome.done == 5
+    assert store.found(more[-1]) == {"product": 10}
+    assert ran(store) == [1, 2, 2]
+
+
+def test_after_each_job_the_first_that_can_be_done_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process finishes what the first job needs while this one is at the second."""
+    store, plain = Store(tmp_path), Count.run
+
+    def run(job: Count, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        if job.number == 2:  # meanwhile, elsewhere
+            elsewhere.__exit__(None, None, None)
+            store.do(Leave(7), resources)
+        return plain(job, place, store, resources)
+
+    monkeypatch.setattr(Count, "run", run)
+    said: list[str] = []
+    jobs = [Read(Leave(7)), Count(2), Count(3)]
+    elsewhere = store._held(Leave(7))
+    assert elsewhere.__enter__()
+    assert work(store, jobs, HERE, say=said.append).complete
+    assert [line.split()[1] for line in said] == [str(Count(2)), str(jobs[0]), str(Count(3))]
+
+
+def test_no_job_is_begun_after_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, clock = Store(tmp_path), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    plain = Count.run
+
+    def run(job: Count, *others: Any) -> dict[str, Any]:
+        clock[0] += 10.0
+        return plain(job, *others)
+
+    monkeypatch.setattr(Count, "run", run)
+    outcome = work(store, [Count(i) for i in range(4)], HERE, say=silent, limit=15.0)
+    assert ran(store) == [0, 1]
+    assert outcome.waiting == [Count(2), Count(3)]
+    assert not outcome.complete
+    report(outcome)
+    assert "not begun: 2 jobs" in capsys.readouterr().out
+    assert work(store, [Count(i) for i in range(4)], HERE, say=silent).complete
 
 
 def test_only_some_kinds(tmp_path: Path) -> None:

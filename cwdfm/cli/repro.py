@@ -1,5 +1,7 @@
-"""`cwdfm repro NAME --scale SCALE --out DIR`: a table or figure of the paper, from nothing."""
+"""`cwdfm repro NAME ... --scale SCALE --out DIR`: tables and figures of the paper, from nothing."""
 
+import itertools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,13 +10,14 @@ from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.repro.experiment import write
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.job import Outcome, Resources, Store, in_order, work
+from cwdfm.repro.job import Resources, Store
 from cwdfm.repro.scale import Scale
+from cwdfm.repro.sweep import Outcome, in_order, wanted, work
 
 
 @dataclass(frozen=True)
 class Options:
-    """Make a table or figure of the paper. What is done already is kept; interrupted, it goes on.
+    """Make tables and figures of the paper. What is done is kept; interrupted, it goes on.
 
     Several processes or machines may work in one folder at a time.
     """
@@ -27,33 +30,49 @@ class Options:
     tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
     wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
+    limit: float = math.inf  # seconds after which no job is begun
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
 
 
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
-    names = "\n".join(f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values())
+    listed = "\n".join(f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values())
     if not arguments or arguments[0] in ("list", "-h", "--help"):
-        print(f"usage: cwdfm repro NAME --out DIR [options]\n\nexperiments:\n{names}")
+        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed}")
+        print("  all                      all of them")
         return
-    name = arguments[0]
-    if name not in EXPERIMENTS:
-        raise InputError(f"unknown experiment {name!r}; there are:\n{names}")
-    options = parse(f"repro {name}", arguments[1:], lambda missing: Options(missing))
-    plan, store = EXPERIMENTS[name].plan(options.scale), Store(options.out / "jobs")
-    order = in_order(plan.jobs)
+    given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    names = list(EXPERIMENTS) if given == ["all"] else list(dict.fromkeys(given))
+    if wrong := [name for name in names if name not in EXPERIMENTS]:
+        raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed}")
+    if not names:
+        raise InputError(
+            f"{arguments[0]} stands before the experiment's name; there are:\n{listed}"
+        )
+    options = parse(
+        f"repro {' '.join(given)}", arguments[len(given) :], lambda missing: Options(missing)
+    )
+    store = Store(options.out / "jobs")
+    plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
+    order = in_order(job for plan in plans.values() for job in plan.jobs)
     kinds = sorted({job.kind for job in order})
     if wrong := sorted(set(options.only) - set(kinds)):
-        raise InputError(f"--only {' '.join(wrong)}: no such jobs; {name} has {', '.join(kinds)}")
-    left = [job for job in order if store.result(job) is None]
-    print(f"{name} at {options.scale} scale: {len(left)} of {len(order)} jobs to do; {plan.cost}")
+        raise InputError(f"--only {' '.join(wrong)}: no such jobs; there are {', '.join(kinds)}")
+    left = len(wanted(store, order))
+    costs = "; ".join(dict.fromkeys(plan.cost for plan in plans.values()))
+    print(
+        f"{', '.join(given)} at {options.scale} scale: {left} of {len(order)} jobs to do; {costs}"
+    )
     with joined(options.device) as device:
         tests = tuple((test.split("=", 1)[0], test.split("=", 1)[-1]) for test in options.tests)
         text = options.text or ("python-topics" if options.scale == "smoke" else None)
         resources = Resources(device, options.molecules, text, options.judge, tests)
-        outcome = work(store, order, resources, only=options.only, wait=options.wait)
-    for path in write(plan, store, options.out, name):
-        print(f"written: {path}")
+        outcome = work(
+            store, order, resources, only=options.only, wait=options.wait, limit=options.limit
+        )
+    for name, plan in plans.items():
+        for path in write(plan, store, options.out, name):
+            print(f"written: {path}")
     report(outcome)
 
 
@@ -64,6 +83,8 @@ def report(outcome: Outcome) -> None:
         print(f"not done here: {len(jobs)} jobs ({jobs[0]}, ...): {reason}")
     if outcome.elsewhere:
         print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
+    if outcome.waiting:
+        print(f"not begun: {len(outcome.waiting)} jobs; the same command goes on with them")
     if outcome.failed:
         job, why = next(iter(outcome.failed.items()))
         message = f"{len(outcome.failed)} jobs failed, the first of them {job}: {why}"

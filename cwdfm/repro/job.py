@@ -7,17 +7,15 @@ works on a job holds its lock.
 """
 
 import dataclasses
-import gc
 import hashlib
 import json
 import sys
 import time
-import traceback
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +26,10 @@ from cwdfm.errors import InputError
 from cwdfm.provenance import provenance, write_json
 
 Result = dict[str, Any]
-TRIES = 4  # of a job that lacks memory, where others may hold it
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,16 @@ class Job(ABC):
         return tuple(value for value in values if isinstance(value, Job))
 
     @property
+    def leaves(self) -> tuple[str, ...]:
+        """What others need of its folder, beside the result: names of files and folders there."""
+        return ()
+
+    @property
     def kind(self) -> str:
         """What it is, in a word."""
         return type(self).__name__.lower()
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What it is, and the checksum of its fields: the name of its folder."""
         said = json.dumps([self.version, to_config(self)], sort_keys=True)
@@ -122,6 +128,12 @@ class Store:
         numbers: Result = result["result"]
         return numbers
 
+    def ready(self, job: Job) -> bool:
+        """Whether a job is done and what others need of it is still there."""
+        if self.result(job) is None:
+            return False
+        return all((self.place(job) / name).exists() for name in job.leaves)
+
     def older(self, job: Job, need: Job) -> bool:
         """Whether a job was done before the one it needs was: by an earlier run of that.
 
@@ -143,15 +155,19 @@ class Store:
                 f"is given now ({identity[:16]}); give the same, or another folder"
             )
 
-    def do(self, job: Job, resources: Resources) -> bool:
-        """Do the job, unless it is done or someone else is at it; whether it is done now."""
-        if self.result(job) is not None:
+    def do(self, job: Job, resources: Resources, begun: Callable[[], object] = _nothing) -> bool:
+        """Do the job, unless it is ready or someone else is at it; whether it is ready now.
+
+        `begun` is called once the job is ours.
+        """
+        if self.ready(job):
             return True
         with self._held(job) as mine:
             if not mine:
                 return False
-            if self.result(job) is not None:  # by whoever had the lock
+            if self.ready(job):  # by whoever had the lock
                 return True
+            begun()
             start = time.perf_counter()
             result = job.run(self.place(job), self, resources)
             record = {
@@ -184,140 +200,3 @@ class Store:
                 yield False
                 return
             yield True
-
-
-@dataclass(frozen=True)
-class Broke:
-    """Why a job broke off."""
-
-    why: str
-    short: bool  # of memory
-
-
-def _tried(store: Store, job: Job, resources: Resources) -> bool | Unavailable | Broke:
-    """Do a job if it is free: whether it is done, what this machine lacks, or why it broke off.
-
-    No error leaves this place with its frames, which hold memory; what stops all jobs is raised.
-    """
-    try:
-        return store.do(job, resources)
-    except Unavailable as error:
-        return error.with_traceback(None)
-    except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
-        raise
-    except Exception as error:  # of this one; the others are worth having
-        (store.place(job) / "failure.txt").write_text(traceback.format_exc())
-        why = traceback.format_exception_only(error)[-1].splitlines()[0]
-        return Broke(why, isinstance(error, torch.OutOfMemoryError))
-
-
-def _release() -> None:
-    """Give back what a GPU's memory is held by no longer: other processes may share it."""
-    if torch.cuda.is_initialized():  # looking for it takes a while, and there may be many jobs
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
-def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs and all they need, each once, those needed first."""
-    done: dict[Job, None] = {}
-
-    def visit(job: Job) -> None:
-        if job not in done:
-            for other in job.needs:
-                visit(other)
-            done[job] = None
-
-    for job in jobs:
-        visit(job)
-    return list(done)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How far a sweep came."""
-
-    done: int
-    lacking: dict[Job, str]  # what this machine could not do, and why
-    elsewhere: list[Job]  # in others' hands
-    waiting: list[Job]  # for one of those
-    failed: dict[Job, str]  # what broke off, and why; it is tried again next time
-
-    @property
-    def complete(self) -> bool:
-        return not (self.lacking or self.elsewhere or self.waiting or self.failed)
-
-
-def work(
-    store: Store,
-    jobs: Iterable[Job],
-    resources: Resources,
-    *,
-    only: Collection[str] = (),
-    say: Callable[[str], object] = print,
-    wait: float = 0.0,
-) -> Outcome:
-    """Do all jobs that can be done here; if `only` names kinds of them, none but those.
-
-    A job that breaks off leaves `failure.txt` in its folder, and the others go on.
-    With `wait` > 0, look again every so many seconds for what others were at, until nothing is in
-    others' hands. A GPU's memory may be in their hands as well: a job that lacks it then is tried a
-    few times.
-    """
-    order = in_order(jobs)
-    failed: dict[Job, str] = {}
-    short: Counter[Job] = Counter()
-    while True:
-        outcome = _pass(store, order, resources, only, say, failed, short if wait else None)
-        if not outcome.elsewhere or not wait:
-            return outcome
-        time.sleep(wait)
-
-
-def _pass(
-    store: Store,
-    order: list[Job],
-    resources: Resources,
-    only: Collection[str],
-    say: Callable[[str], object],
-    failed: dict[Job, str],
-    short: Counter[Job] | None,
-) -> Outcome:
-    """One look at all jobs; `failed` has those of earlier looks, and gets this one's.
-
-    `short` counts how often each has lacked memory, if there will be another look.
-    """
-    done: set[Job] = set()
-    lacking: dict[Job, str] = {}
-    elsewhere: list[Job] = []
-    waiting: list[Job] = []
-    for number, job in enumerate(order, start=1):
-        if store.result(job) is not None:
-            done.add(job)
-        elif job in failed:
-            continue
-        elif only and job.kind not in only:
-            lacking[job] = f"only {', '.join(only)} are to be done"
-        elif missing := [other for other in job.needs if other not in done]:
-            if any(other in failed for other in missing):
-                failed[job] = "needs one that failed"
-            elif any(other in lacking for other in missing):
-                lacking[job] = "needs one that is lacking"
-            else:
-                waiting.append(job)
-        else:
-            say(f"[{number}/{len(order)}] {job}")
-            came = _tried(store, job, resources)
-            _release()
-            if isinstance(came, Unavailable):
-                lacking[job] = str(came)
-            elif not isinstance(came, Broke):
-                (done.add if came else elsewhere.append)(job)
-            elif came.short and short is not None and short[job] + 1 < TRIES:
-                short[job] += 1
-                elsewhere.append(job)
-                say(f"no memory for {job} now; again later")
-            else:
-                failed[job] = came.why
-                say(f"failed: {job}: {came.why}")
-    return Outcome(len(done), lacking, elsewhere, waiting, failed)

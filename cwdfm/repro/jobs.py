@@ -47,6 +47,10 @@ class Train(Job):
     corpus: Corpus
     snapshots: tuple[int, ...] = ()  # steps after which the model is kept too
 
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return ("model", *(f"model-{step}" for step in self.snapshots))
+
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
         tokens = tokens_of(self.corpus, recipe.length, store, resources)
@@ -95,6 +99,10 @@ class Sample(Job):
     seed: int = 0
     at: int | None = None  # the snapshot to draw from; None: the finished model
 
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return ("samples.jsonl",)
+
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources, self.at)
         out, precision = drawn_from(trained, self.choice, self.n, self.steps, self.seed)
@@ -134,6 +142,10 @@ class HeldOut(Job):
     n: int
     part: int = 0  # which n of them, so that two parts are apart
 
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return ("samples.jsonl",)
+
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         found = tokens_of(self.corpus, self.length, store, resources)
         rows = found.valid[self.part * self.n : (self.part + 1) * self.n].tolist()
@@ -172,6 +184,10 @@ class Text(Job):
     samples: Sample | HeldOut
     judge: str  # what it is called; where it lies, the machine knows
     dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return ("features.npy",)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         if resources.judge is None:

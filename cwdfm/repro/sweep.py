@@ -1,0 +1,204 @@
+"""Sweeps: many jobs in their order, by one process or by several that share a folder."""
+
+import gc
+import math
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from cwdfm.errors import InputError
+from cwdfm.repro.job import Job, Resources, Store, Unavailable
+
+TRIES = 4  # of a job that lacks memory, where others may hold it
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs and all they need, each once, those needed first."""
+    done: dict[Job, None] = {}
+
+    def visit(job: Job) -> None:
+        if job not in done:
+            for other in job.needs:
+                visit(other)
+            done[job] = None
+
+    for job in jobs:
+        visit(job)
+    return list(done)
+
+
+def wanted(store: Store, jobs: Iterable[Job]) -> list[Job]:
+    """What is to be done for these jobs: those without a result, and what they need.
+
+    A job with a result is done again only where one of those needs what it left and that is gone,
+    as from a folder of which the results alone were kept.
+    """
+    order = in_order(jobs)
+    asked: set[Job] = set()
+    found: set[Job] = set()
+    for job in reversed(order):
+        if store.result(job) is None or (job in asked and not store.ready(job)):
+            found.add(job)
+            asked.update(job.needs)
+    return [job for job in order if job in found]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a sweep came."""
+
+    done: int
+    lacking: dict[Job, str]  # what this machine could not do, and why
+    elsewhere: list[Job]  # in others' hands
+    waiting: list[Job]  # for one of those, or for another time
+    failed: dict[Job, str]  # what broke off, and why; it is tried again next time
+
+    @property
+    def complete(self) -> bool:
+        return not (self.lacking or self.elsewhere or self.waiting or self.failed)
+
+
+def work(
+    store: Store,
+    jobs: Iterable[Job],
+    resources: Resources,
+    *,
+    only: Collection[str] = (),
+    say: Callable[[str], object] = print,
+    wait: float = 0.0,
+    limit: float = math.inf,
+) -> Outcome:
+    """Do all jobs that can be done here; if `only` names kinds of them, none but those.
+
+    After each, the first is taken that can be done by then: several processes keep to one order.
+    One that breaks off leaves `failure.txt` in its folder, and the others go on.
+    With `wait` > 0, look again every so many seconds for what others were at, until nothing is in
+    others' hands. A GPU's memory may be in their hands as well: a job that lacks it then is tried a
+    few times. After `limit` seconds no job is begun.
+    """
+    end = time.monotonic() + limit
+    sweep = _Sweep(store, in_order(jobs), resources, only, say, wait)
+    while time.monotonic() < end:
+        if sweep.step():
+            continue
+        if not sweep.elsewhere or not wait:
+            break
+        time.sleep(min(wait, max(0.0, end - time.monotonic())))
+    return sweep.outcome()
+
+
+class _Sweep:
+    """What one process knows of the jobs that it works on."""
+
+    def __init__(
+        self,
+        store: Store,
+        order: list[Job],
+        resources: Resources,
+        only: Collection[str],
+        say: Callable[[str], object],
+        wait: float,
+    ) -> None:
+        self.store, self.resources, self.say, self.wait = store, resources, say, wait
+        self.total = len(order)
+        self.left = wanted(store, order)
+        self.undone = frozenset(self.left)
+        self.failed: dict[Job, str] = {}
+        self.lacking: dict[Job, str] = {}
+        if only:
+            why = f"only {', '.join(only)} are to be done"
+            self.lacking = {job: why for job in self.left if job.kind not in only}
+        self.elsewhere: list[Job] = []
+        self.short: Counter[Job] = Counter()  # how often each has lacked memory
+        self.later: dict[Job, float] = {}  # and when to try again
+
+    def step(self) -> bool:
+        """Do the first job that can be done; False if there is none at present."""
+        self.left = [job for job in self.left if not self.store.ready(job)]
+        self.undone = frozenset(self.left)
+        self.elsewhere = []
+        for job in self.left:
+            if job in self.failed or job in self.lacking or not self._has_all(job):
+                continue
+            if self.later.get(job, 0.0) > time.monotonic():
+                self.elsewhere.append(job)
+                continue
+            number = self.total - len(self.left) + 1
+            begun = partial(self.say, f"[{number}/{self.total}] {job}")
+            came = _tried(self.store, job, self.resources, begun)
+            _release()
+            if came is True:
+                self.left.remove(job)
+                return True
+            self._told(job, came)
+        return False
+
+    def _has_all(self, job: Job) -> bool:
+        """Whether all that a job needs is there; what is not to be had is passed on."""
+        missing = [other for other in job.needs if other in self.undone]
+        if any(other in self.failed for other in missing):
+            self.failed[job] = "needs one that failed"
+        elif any(other in self.lacking for other in missing):
+            self.lacking[job] = "needs one that is lacking"
+        return not missing
+
+    def _told(self, job: Job, came: "bool | Unavailable | Broke") -> None:
+        """Remember why a job is not done."""
+        if isinstance(came, Unavailable):
+            self.lacking[job] = str(came)
+        elif not isinstance(came, Broke):
+            self.elsewhere.append(job)
+        elif came.short and self.wait and self.short[job] + 1 < TRIES:
+            self.short[job] += 1
+            self.later[job] = time.monotonic() + self.wait
+            self.elsewhere.append(job)
+            self.say(f"no memory for {job} now; again later")
+        else:
+            self.failed[job] = came.why
+            self.say(f"failed: {job}: {came.why}")
+
+    def outcome(self) -> Outcome:
+        """What there is to say at the end."""
+        told = {*self.lacking, *self.failed, *self.elsewhere}
+        waiting = [job for job in self.left if job not in told]
+        done = self.total - len(self.left)
+        return Outcome(done, self.lacking, self.elsewhere, waiting, self.failed)
+
+
+@dataclass(frozen=True)
+class Broke:
+    """Why a job broke off."""
+
+    why: str
+    short: bool  # of memory
+
+
+def _tried(
+    store: Store, job: Job, resources: Resources, begun: Callable[[], object]
+) -> bool | Unavailable | Broke:
+    """Do a job if it is free: whether it is done, what this machine lacks, or why it broke off.
+
+    No error leaves this place with its frames, which hold memory; what stops all jobs is raised.
+    """
+    try:
+        return store.do(job, resources, begun)
+    except Unavailable as error:
+        return error.with_traceback(None)
+    except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
+        raise
+    except Exception as error:  # of this one; the others are worth having
+        (store.place(job) / "failure.txt").write_text(traceback.format_exc())
+        why = traceback.format_exception_only(error)[-1].splitlines()[0]
+        return Broke(why, isinstance(error, torch.OutOfMemoryError))
+
+
+def _release() -> None:
+    """Give back what a GPU's memory is held by no longer: other processes may share it."""
+    if torch.cuda.is_initialized():  # looking for it takes a while, and there may be many jobs
+        gc.collect()
+        torch.cuda.empty_cache()
