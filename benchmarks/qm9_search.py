@@ -8,13 +8,19 @@ opposite directions together: temperature, which makes novel molecules, against 
 steps, which make valid ones. `--what refine` asks what a few rounds of refining are worth beside as
 many steps, `--what mend` how far mending goes from few steps and hot ones. All that is with another
 seed than the one results are reported with, which is 0: `--what best --seed 0 --n 2048`.
+
+Models that know little by heart should make more novel molecules: trained in several spellings of
+each (`cwdfm prepare qm9 --spellings 8 --out qm9-8.npz`), and looked at on the way.
+
+    python -m benchmarks.qm9_search train --data qm9-8.npz --steps 8000 --keep 4000 --models DIR
+    python -m benchmarks.qm9_search sample --models DIR/model --what spelled --work SAMPLES
 """
 
 import argparse
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -26,7 +32,11 @@ from cwdfm.generation import generate
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.metric import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
+from cwdfm.repro.jobs import Snapshots
 from cwdfm.solver import Mend, Refine
+from cwdfm.train.loop import fit
+from cwdfm.train.recipes import RECIPES
+from cwdfm.train.run import Run
 
 SAMPLES, SEED = 1024, 100  # unless others are asked for
 
@@ -155,14 +165,57 @@ def best_of_masks() -> Iterator[Setting]:
         yield Setting(solver="euler", steps=steps, mend=10, noise=0.125, trust=0.02)
 
 
+def spelled() -> Iterator[Setting]:
+    """Mending for models that doubt less: with less noise, and less trust."""
+    for steps in (64, 128):
+        yield Setting(solver="euler", steps=steps)
+    yield Setting(steps=128)
+    yield Setting(steps=512)
+    for steps, noise, trust in (
+        *((64, 0.5, trust) for trust in (0.8, 0.5, 0.3)),
+        *((64, 0.25, trust) for trust in (0.8, 0.5)),
+        *((64, 0.1, trust) for trust in (0.8, 0.5)),
+        (16, 0.5, 0.8),
+        (16, 0.25, 0.8),
+    ):
+        yield Setting(solver="euler", steps=steps, mend=80, noise=noise, trust=trust)
+    for noise, trust in ((0.5, 0.8), (0.25, 0.8), (0.25, 0.5)):
+        yield Setting(steps=128, mend=80, noise=noise, trust=trust)
+    for noise in (0.5, 0.25):
+        yield Setting(
+            solver="euler", steps=64, temperature=1.2, mend=80, noise=noise, trust=0.8, again=0.5
+        )
+
+
 WHAT = {
     "search": settings,
     "refine": refinements,
     "mend": mends,
     "mend-mask": mends_of_masks,
+    "spelled": spelled,
     "best": best,
     "best-mask": best_of_masks,
 }
+
+
+def train(place: str, steps: int, keep: tuple[int, ...], folder: Path) -> None:
+    """A model of 17M with a uniform source, and what it was after some steps."""
+    recipe = replace(
+        RECIPES["qm9-small"](),
+        data=place,
+        model="17m",
+        steps=steps,
+        warmup=steps // 10,
+        ema=0.999,
+        validate_every=2000,
+        elbo_rows=0,
+        previews=0,
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    run = Run(recipe, data.load(place, length=recipe.length), folder / "run", device)
+    run.resume()
+    fit(run, [Snapshots(run, keep, folder)])
+    run.averaged().save_pretrained(folder / "model")
 
 
 def draw(
@@ -236,6 +289,11 @@ def score(work: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Search for the best sampler of molecules.")
     verbs = parser.add_subparsers(dest="verb", required=True)
+    training = verbs.add_parser("train")
+    training.add_argument("--data", required=True)
+    training.add_argument("--steps", type=int, default=8000)
+    training.add_argument("--keep", type=int, nargs="*", default=[])
+    training.add_argument("--models", type=Path, required=True, help="folder for them")
     sample = verbs.add_parser("sample")
     sample.add_argument("--models", nargs="+", required=True)
     sample.add_argument("--work", type=Path, required=True)
@@ -248,7 +306,9 @@ def main() -> None:
     scoring.add_argument("--work", type=Path, required=True)
     scoring.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.verb == "sample":
+    if options.verb == "train":
+        train(options.data, options.steps, tuple(options.keep), options.models)
+    elif options.verb == "sample":
         options.work.mkdir(parents=True, exist_ok=True)
         what = list(WHAT[options.what]())
         sizes = (options.n, options.seed, options.most, options.budget)
