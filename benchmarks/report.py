@@ -142,7 +142,7 @@ def gpu_tests(result: Result) -> str:
     return (
         "## Tests on a GPU\n\n"
         f"{result['outcomes'].get('passed', 0)} of {sum(result['outcomes'].values())} tests "
-        f"passed, of those in the files that the command names.{failed}\n\n" + origin(result)
+        f"passed.{failed}\n\n" + origin(result)
     )
 
 

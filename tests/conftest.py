@@ -32,6 +32,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return Scheduling(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests for a GPU are skipped where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
 @pytest.fixture(autouse=True)
 def forgetful_compiler() -> None:
     """What other tests compiled does not count towards the few versions kept of a function.
