@@ -1,0 +1,51 @@
+"""Run the tests that need a GPU, and record how they went.
+
+python -m benchmarks.gpu_tests --out results/gpu_tests.json -n 8
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cwdfm.provenance import provenance, write_json
+
+
+def outcomes(report: Path) -> tuple[Counter[str], dict[str, str]]:
+    """How many tests passed, failed or were skipped by a JUnit report, and why those failed."""
+    counts: Counter[str] = Counter()
+    failed: dict[str, str] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag: child for child in case}
+        wrong = kinds.get("failure", kinds.get("error"))
+        if wrong is not None:
+            name = f"{case.get('classname')}.{case.get('name')}"
+            failed[name] = (wrong.get("message") or "").splitlines()[0]
+        counts[
+            "failed" if wrong is not None else "skipped" if "skipped" in kinds else "passed"
+        ] += 1
+    return counts, failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Run the tests that need a GPU; others go to pytest."
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    options, rest = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        code = pytest.main(["-m", "gpu", "tests", f"--junitxml={report}", *rest])
+        counts, failed = outcomes(report)
+    record = {"config": {}, "exit_code": int(code), "outcomes": counts, "failed": failed}
+    write_json(options.out, provenance() | record)
+    print(f"{dict(counts)}; written: {options.out}")
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
