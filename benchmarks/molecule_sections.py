@@ -81,16 +81,14 @@ def qm9_search(result: Result) -> str:
         [f"{model}: {solver}", *(found.get(step, "") for step in steps)]
         for (model, solver), found in sorted(cells.items())
     ]
-    samples = sorted({row["samples"] for row in result["rows"]})
     return (
         "## Counted jumps\n\n"
-        f"Valid / novel of {' or '.join(f'{n:,}' for n in samples)}, one seed, against the number "
+        f"Valid / novel of {counted(result)}, one seed, against the number "
         "of steps: context weights by the paper's rule, by which fewer tokens move than without a "
         "weight, and counted, by which as many do. Counts scatter by about 15.\n\n"
         + table(["model: solver", *map(str, steps)], rows)
-        + "\n\nDrawn by `python -m benchmarks.qm9_search sample`, revision "
-        + ", ".join(f"`{r}`" for r in sorted({row["revision"] for row in result["rows"]}))
-        + f"; scored by {origin(result)}"
+        + "\n\nDrawn by `python -m benchmarks.qm9_search sample`, "
+        + searched_origin(result)
     )
 
 
@@ -113,16 +111,14 @@ def qm9_refine(result: Result) -> str:
                 f"{row['valid']:.0f} / {row['novel']:.0f}",
             ]
         )
-    samples = sorted({row["samples"] for row in result["rows"]})
     return (
         "## Refining\n\n"
-        f"Valid / novel of {' or '.join(f'{n:,}' for n in samples)}, one seed, by Euler's solver, "
+        f"Valid / novel of {counted(result)}, one seed, by Euler's solver, "
         "and after rounds of 6 steps each in which a share of the tokens is noised and sampled "
         "again. Evaluations: model calls a sequence. Counts scatter by about 15.\n\n"
         + table(["model", "steps", "rounds", "share", "evaluations", "valid / novel"], rows)
-        + "\n\nDrawn by `python -m benchmarks.qm9_search sample --what refine`, revision "
-        + ", ".join(f"`{r}`" for r in sorted({row["revision"] for row in result["rows"]}))
-        + f"; scored by {origin(result)}"
+        + "\n\nDrawn by `python -m benchmarks.qm9_search sample --what refine`, "
+        + searched_origin(result)
     )
 
 
@@ -132,7 +128,7 @@ def qm9_mend(result: Result) -> str:
         f"## How to mend\n\nSettings of mending, one seed. {MENDING}\n\n"
         + mended_table(result)
         + "\n\nDrawn by `python -m benchmarks.qm9_search sample --what mend` and `mend-mask`, "
-        + mended_origin(result)
+        + searched_origin(result)
     )
 
 
@@ -143,7 +139,7 @@ def qm9_best(result: Result) -> str:
         f"compare [the models in the box](#the-models-in-the-box-on-qm9). {MENDING}\n\n"
         + mended_table(result)
         + "\n\nDrawn by `python -m benchmarks.qm9_search sample --seed 0 --n 2048 --what best` and "
-        "`best-mask`, " + mended_origin(result)
+        "`best-mask`, " + searched_origin(result)
     )
 
 
@@ -154,7 +150,12 @@ MENDING = (
 )
 
 
-def mended_origin(result: Result) -> str:
+def counted(result: Result) -> str:
+    """How many samples."""
+    return " or ".join(f"{n:,}" for n in sorted({row["samples"] for row in result["rows"]}))
+
+
+def searched_origin(result: Result) -> str:
     revisions = ", ".join(f"`{r}`" for r in sorted({row["revision"] for row in result["rows"]}))
     return f"revision {revisions}; scored by {origin(result)}"
 

@@ -40,6 +40,27 @@ def judged_text(row: tuple[Value, ...], *, masked: bool = False) -> Measured:
     return one_run(row[PERPLEXITY], masked=masked)
 
 
+def by_source(
+    name: str, sides: tuple[str, str], more: str, other: str, column: int
+) -> tuple[str, dict[str, list[float]]]:
+    """Two rows of a table on text for each source: what changes, and by how many errors.
+
+    Perplexity (down is better) first, then another measure (up).
+    """
+    rows, told, gains = rows_of(name, 0), [], {}
+    for source in SOURCES:
+        before, after = rows[source, sides[0]], rows[source, sides[1]]
+        masked = source == "mask"
+        a, b = judged_text(before, masked=masked), judged_text(after, masked=masked)
+        x, y = number(before[column]), number(after[column])
+        told.append(
+            f"{source}{more}: perplexity {a.value:.0f} to {b.value:.0f}, {other} {x.value:.2f} to "
+            f"{y.value:.2f}"
+        )
+        gains[source] = [a.above(b), y.above(x)]
+    return f"{NOVELS}, {'; '.join(told)}", gains
+
+
 def losses() -> Iterator[Claim]:
     runs = Runs(tuple(LOSS_CELLS.values()))
 
@@ -116,20 +137,8 @@ def paths() -> Iterator[Claim]:
     yield from tested("table of paths", said, "paths", molecules)
 
     def text() -> tuple[str, Verdict]:
-        rows = rows_of("paths", 0)
-        gains, told = [], []
-        for source in SOURCES:
-            mixture, context = rows[source, "mixture"], rows[source, "context"]
-            masked = source == "mask"
-            a, b = judged_text(mixture, masked=masked), judged_text(context, masked=masked)
-            x, y = number(mixture[MAUVE]), number(context[MAUVE])
-            told.append(
-                f"{source}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {x.value:.2f} to "
-                f"{y.value:.2f}"
-            )
-            if masked:
-                gains += [a.above(b), y.above(x)]
-        return f"{NOVELS}, {'; '.join(told)}", judged(gains)
+        told, gains = by_source("paths", ("mixture", "context"), "", "MAUVE", MAUVE)
+        return told, judged(gains["mask"])
 
     said = (
         "Text gains from that path with a mask source: perplexity 38.9 to 36.3, MAUVE 0.69 to 0.75"
@@ -264,19 +273,8 @@ def ablations() -> Iterator[Claim]:
     yield from tested("appendix", said, "dynamics", dynamics)
 
     def scales() -> tuple[str, Verdict]:
-        rows = rows_of("scales")
-        gains, told = [], []
-        for source in SOURCES:
-            low, high = rows[source, "0.5"], rows[source, "1"]
-            masked = source == "mask"
-            a, b = judged_text(low, masked=masked), judged_text(high, masked=masked)
-            x, y = by_folds(low[ENTROPY]), by_folds(high[ENTROPY])
-            told.append(
-                f"{source}, s = 0.5 to 1: perplexity {a.value:.0f} to {b.value:.0f}, entropy "
-                f"{x.value:.2f} to {y.value:.2f}"
-            )
-            gains.append(a.above(b))
-        return f"{NOVELS}, {'; '.join(told)}", judged(gains)
+        told, gains = by_source("scales", ("0.5", "1"), ", s = 0.5 to 1", "entropy", ENTROPY)
+        return told, judged([gains[source][0] for source in SOURCES])
 
     said = "A larger scale of the context-weighted path lowers perplexity"
     yield from tested("appendix", said, "scales", scales)
