@@ -5,6 +5,7 @@ import io
 import json
 import multiprocessing
 import re
+import shutil
 import sys
 import time
 import warnings
@@ -17,7 +18,7 @@ import torch
 
 import cwdfm
 import cwdfm.repro.sweep as sweep_module
-from cwdfm.cli.repro import report
+from cwdfm.cli.repro import main, report
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
@@ -429,3 +430,33 @@ def test_the_paper_s_scale_is_the_paper_s_table() -> None:
         masked_only=False,
     )
     assert (cell.sample().n, cell.sample().steps, cell.sample().choice.top_p) == (5000, 1024, 0.9)
+
+
+def test_several_experiments_by_one_command(
+    smoke: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(smoke.folder, tmp_path / "jobs")
+    for path in (tmp_path / "jobs").glob("*/model"):
+        shutil.rmtree(path)  # of results alone, tables can be made
+    main(["losses", "paths", "losses", "--out", str(tmp_path)])
+    told = capsys.readouterr().out
+    assert re.match(r"losses, paths at smoke scale: 0 of \d+ jobs to do", told)
+    assert "complete" in told
+    assert (tmp_path / "losses.md").exists()
+    assert (tmp_path / "paths.md").exists()
+    main(["list"])
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in (*EXPERIMENTS, "all"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["losses", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
+        (["--out", "x", "losses"], "--out stands before the experiment's name"),
+        (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
+    ],
+)
+def test_wrong_commands_are_told(arguments: list[str], message: str) -> None:
+    with pytest.raises(cwdfm.InputError, match=re.escape(message)):
+        main(arguments)

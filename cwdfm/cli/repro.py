@@ -36,44 +36,48 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
-    listed = "\n".join(f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values())
     if not arguments or arguments[0] in ("list", "-h", "--help"):
-        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed}")
-        print("  all                      all of them")
+        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed()}")
+        print(f"  {'all':24} all of them")
         return
     given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    names = list(EXPERIMENTS) if given == ["all"] else list(dict.fromkeys(given))
-    if wrong := [name for name in names if name not in EXPERIMENTS]:
-        raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed}")
-    if not names:
-        raise InputError(
-            f"{arguments[0]} stands before the experiment's name; there are:\n{listed}"
-        )
-    options = parse(
-        f"repro {' '.join(given)}", arguments[len(given) :], lambda missing: Options(missing)
-    )
+    names = chosen(given, before=arguments[0])
+    verb = f"repro {' '.join(given)}"
+    options = parse(verb, arguments[len(given) :], lambda missing: Options(missing))
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
     order = in_order(job for plan in plans.values() for job in plan.jobs)
     kinds = sorted({job.kind for job in order})
     if wrong := sorted(set(options.only) - set(kinds)):
         raise InputError(f"--only {' '.join(wrong)}: no such jobs; there are {', '.join(kinds)}")
-    left = len(wanted(store, order))
+    left = f"{len(wanted(store, order))} of {len(order)} jobs to do"
     costs = "; ".join(dict.fromkeys(plan.cost for plan in plans.values()))
-    print(
-        f"{', '.join(given)} at {options.scale} scale: {left} of {len(order)} jobs to do; {costs}"
-    )
+    print(f"{', '.join(names)} at {options.scale} scale: {left}; {costs}")
     with joined(options.device) as device:
         tests = tuple((test.split("=", 1)[0], test.split("=", 1)[-1]) for test in options.tests)
         text = options.text or ("python-topics" if options.scale == "smoke" else None)
         resources = Resources(device, options.molecules, text, options.judge, tests)
-        outcome = work(
-            store, order, resources, only=options.only, wait=options.wait, limit=options.limit
-        )
+        only, wait, limit = options.only, options.wait, options.limit
+        outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
     for name, plan in plans.items():
         for path in write(plan, store, options.out, name):
             print(f"written: {path}")
     report(outcome)
+
+
+def listed() -> str:
+    """The experiments, a line each."""
+    return "\n".join(f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values())
+
+
+def chosen(given: list[str], before: str) -> list[str]:
+    """The experiments that are named, each once."""
+    if not given:
+        raise InputError(f"{before} stands before the experiment's name; there are:\n{listed()}")
+    names = list(EXPERIMENTS) if given == ["all"] else list(dict.fromkeys(given))
+    if wrong := [name for name in names if name not in EXPERIMENTS]:
+        raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed()}")
+    return names
 
 
 def report(outcome: Outcome) -> None:
