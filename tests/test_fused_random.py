@@ -26,7 +26,7 @@ LARGE = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**56 + 3, 2**63 - 1])
 
 
 @pytest.fixture
-def draw(monkeypatch: pytest.MonkeyPatch) -> Draw:
+def checked_draw(monkeypatch: pytest.MonkeyPatch) -> Draw:
     """Draws, after a check that both ways give the same bits."""
 
     def both(seed: int, purpose: Purpose, index: Tensor, step: int, position: Tensor) -> Tensor:
@@ -44,14 +44,14 @@ def draw(monkeypatch: pytest.MonkeyPatch) -> Draw:
 
 
 @pytest.mark.parametrize("purpose", Purpose, ids=str)
-def test_every_purpose_has_the_same_bits(draw: Draw, purpose: Purpose) -> None:
-    draw(5, purpose, torch.arange(3)[:, None], 2, torch.arange(40)[None])
+def test_every_purpose_has_the_same_bits(checked_draw: Draw, purpose: Purpose) -> None:
+    checked_draw(5, purpose, torch.arange(3)[:, None], 2, torch.arange(40)[None])
 
 
 @pytest.mark.parametrize("seed", [0, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("step", [0, 2**31, 2**32 - 1])
-def test_large_numbers_have_the_same_bits(draw: Draw, seed: int, step: int) -> None:
-    draw(seed, Purpose.TIE, LARGE[:, None], step, LARGE[None])
+def test_large_numbers_have_the_same_bits(checked_draw: Draw, seed: int, step: int) -> None:
+    checked_draw(seed, Purpose.TIE, LARGE[:, None], step, LARGE[None])
 
 
 SHAPES = {
@@ -72,9 +72,9 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_has_the_same_bits(draw: Draw, shape: str) -> None:
+def test_every_shape_has_the_same_bits(checked_draw: Draw, shape: str) -> None:
     index, position = SHAPES[shape]
-    draw(2**40 + 1, Purpose.PROPOSAL, index, 9, position)
+    checked_draw(2**40 + 1, Purpose.PROPOSAL, index, 9, position)
 
 
 def test_steps_of_their_own_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_whole_batches_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
 def test_philox_known_answers(
-    draw: Draw,
+    checked_draw: Draw,
     counter: tuple[int, ...],
     key: tuple[int, int],
     expected: tuple[int, ...],
@@ -111,7 +111,7 @@ def test_philox_known_answers(
     purpose = cast(Purpose, rest & 0xFF)
     index |= (rest >> 8) << 32
     seed = key[0] | key[1] << 32
-    u = draw(seed, purpose, torch.tensor([index]), step, torch.tensor([position]))
+    u = checked_draw(seed, purpose, torch.tensor([index]), step, torch.tensor([position]))
     assert float(u) * 2**53 == expected[0] >> 5 << 26 | expected[1] >> 6
 
 

@@ -315,9 +315,10 @@ CASES = [(1, 16, 33), (7, 20, 257), (70, 32, 700), (150, 64, 256)]
 
 @interpreted
 @pytest.mark.parametrize(("rows", "width", "vocab"), CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "temperature", "bias"),
+    [(torch.float32, 1.0, False), (torch.float32, 0.7, True), (torch.float16, 1.0, True)],
+)
 def test_fused_draws_are_the_plain_ones(
     rows: int, width: int, vocab: int, dtype: torch.dtype, temperature: float, bias: bool
 ) -> None:
@@ -581,9 +582,15 @@ def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
 
 @interpreted
 @pytest.mark.usefixtures("forced")
-@pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize(
-    "weight", [None, cwdfm.Neighbor(1, 1.0), cwdfm.Entropy(1.0), cwdfm.Margin(1.0)], ids=str
+    ("source", "weight"),
+    [
+        (SOURCES[0], None),
+        (SOURCES[1], cwdfm.Neighbor(1, 1.0)),
+        (SOURCES[0], cwdfm.Entropy(1.0)),
+        (SOURCES[1], cwdfm.Margin(1.0)),
+    ],
+    ids=str,
 )
 def test_whole_samples_are_the_plain_ones(
     source: cwdfm.Source, weight: cwdfm.Weight | None, monkeypatch: pytest.MonkeyPatch

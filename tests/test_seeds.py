@@ -15,11 +15,11 @@ SOLVERS = [
     cwdfm.Euler(weight=cwdfm.Entropy(4.0), corrector=cwdfm.Corrector(2.0)),
     cwdfm.Euler(weight=cwdfm.Neighbor(2, 1.0), corrector=cwdfm.Corrector(1.0), hazard="integrated"),
 ]
-SHAPE = (24, 20)
+SHAPE = (9, 20)
 
 
 def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **options: object):  # type: ignore[no-untyped-def]
-    settings: dict[str, object] = {"shape": SHAPE, "steps": 30, "seed": 11, **options}
+    settings: dict[str, object] = {"shape": SHAPE, "steps": 20, "seed": 11, **options}
     return cwdfm.sample(model, source, SCHEDULE, solver, **settings)  # type: ignore[arg-type]
 
 
@@ -29,7 +29,7 @@ class TestSamplesDoNotDependOn:
     def test_batch_size(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
         model = SmallModel(source.num_tokens)
         whole = draw(model, source, solver)
-        for size in (1, 7, 100):
+        for size in (1, 7):
             part = draw(model, source, solver, batch_size=size)
             assert torch.equal(part.tokens, whole.tokens)
             assert torch.equal(part.updates, whole.updates)
@@ -39,7 +39,7 @@ class TestSamplesDoNotDependOn:
     ) -> None:
         model = SmallModel(source.num_tokens)
         whole = draw(model, source, solver)
-        chosen = torch.tensor([17, 3, 8])
+        chosen = torch.tensor([7, 3, 8])
         some = draw(model, source, solver, shape=(3, 20), index=chosen)
         assert torch.equal(some.tokens, whole.tokens[chosen])
 
