@@ -212,16 +212,17 @@ def run_scatter(result: Result) -> str:
     for row in result["rows"]:
         block = f", block {row['block']}" if row["method"] == "bd3lm" else ""
         source = f", {row['source']}, {row['loss']}" if row["method"] == "flow" else ""
-        before, after = row["losses"]
+        losses = row["losses"]
         what = f"{row['corpus']}: {row['method']}{block}{source}"
-        losses = [f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"]
-        rows.append([what, *losses, " and ".join(f"`{r}`" for r in row["revisions"])])
+        told = ", ".join(f"{loss:.4f}" for loss in losses)
+        apart = f"{max(losses) - min(losses):.4f}"
+        rows.append([what, told, apart, ", ".join(f"`{r}`" for r in row["revisions"])])
     return (
-        "## Two runs of the same training\n\n"
-        "Last validation losses of trainings that were done twice at small scale, with the same "
-        "recipe and seed, by different revisions of the code; and sums on a GPU have no fixed "
+        "## Runs of the same training\n\n"
+        "Last validation losses of trainings that were done several times at small scale, with the "
+        "same recipe and seed, by different revisions of the code; and sums on a GPU have no fixed "
         "order.\n\n"
-        + table(["training", "one run", "another", "difference", "revisions"], rows)
+        + table(["training", "losses", "apart", "revisions"], rows)
         + "\n\n"
         + origin(result)
     )

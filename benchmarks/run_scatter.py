@@ -1,6 +1,6 @@
-"""How far two runs of the same training end apart: one recipe, one seed, two machines or days.
+"""How far runs of the same training end apart: one recipe, one seed, several machines or days.
 
-    python -m benchmarks.run_scatter OLD/jobs NEW/jobs --out results/run_scatter.json
+    python -m benchmarks.run_scatter OLD/jobs ... NEW/jobs --out results/run_scatter.json
 
 Sums on a GPU are not added up in one order, so that equal seeds do not give equal runs.
 """
@@ -21,18 +21,20 @@ def last_validation(record: dict[str, Any]) -> float:
     return float(losses[-1])
 
 
-def compare(old: Path, new: Path) -> list[dict[str, Any]]:
-    """A row for each training that both folders have a run of their own of."""
+def compare(folders: list[Path]) -> list[dict[str, Any]]:
+    """A row for each training of which the folders have several runs."""
+    runs: dict[str, dict[str, Any]] = {}  # by training, and by date
+    for folder in folders:
+        for path in folder.glob("train-*/result.json"):
+            record = json.loads(path.read_text())
+            runs.setdefault(path.parent.name, {})[record["provenance"]["date"]] = record
     rows = []
-    for path in sorted(new.glob("train-*/result.json")):
-        before = old / path.parent.name / "result.json"
-        if not before.exists():
+    for found in runs.values():
+        if len(found) == 1:
             continue
-        records = [json.loads(p.read_text()) for p in (before, path)]
-        origins = [r["provenance"] for r in records]
-        if origins[0]["date"] == origins[1]["date"]:
-            continue  # the same run
-        job = records[1]["job"]
+        records = [found[date] for date in sorted(found)]
+        origins = [record["provenance"] for record in records]
+        job = records[0]["job"]
         rows.append(
             {
                 "corpus": job["corpus"],
@@ -49,10 +51,7 @@ def compare(old: Path, new: Path) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    write_json(
-        options.out, provenance() | {"config": {}, "rows": compare(options.old, options.new)}
-    )
+    write_json(options.out, provenance() | {"config": {}, "rows": compare(options.folders)})

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 STORE = Store(ROOT / "results" / "repro" / "jobs")
 Verdict = Literal["holds", "holds partly", "undecided here", "does not hold here", "not tested yet"]
 CLEAR = 2.0  # standard errors that a difference must exceed to count
+KEPT = math.inf  # the gain of what shall not become worse, and has not
 COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
 
 
@@ -46,7 +47,11 @@ class Measured:
 
 
 def judged(gains: Sequence[float]) -> Verdict:
-    """By gains in standard errors: those that the claim promises, all of them."""
+    """By gains in standard errors: those that the claim promises, all of them.
+
+    What is kept (`no_worse`) alone makes no claim hold in part.
+    """
+    gains = [gain for gain in gains if gain != KEPT]
     if all(gain > CLEAR for gain in gains):
         return "holds"
     if any(gain > CLEAR for gain in gains):
@@ -86,18 +91,17 @@ def by_folds(value: Value) -> Measured:
 
 def no_worse(gain: float) -> float:
     """The gain of a claim that something is not worse: kept unless it clearly is."""
-    return gain if gain < -CLEAR else math.inf
+    return gain if gain < -CLEAR else KEPT
 
 
 def text_scatter(*, masked: bool) -> float:
-    """Standard deviation of a run's loss on text, in nats, by trainings that were done twice.
+    """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
 
     Perplexities scatter by that share of their value. Masked: all but flows from a uniform source.
     """
     rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
     ours = [row for row in rows if masked == (row["source"] == "mask" or row["method"] != "flow")]
-    squares = [(row["losses"][1] - row["losses"][0]) ** 2 / 2 for row in ours]
-    return math.sqrt(statistics.fmean(squares))
+    return pooled(row["losses"] for row in ours)
 
 
 def one_run(value: Value, *, masked: bool) -> Measured:

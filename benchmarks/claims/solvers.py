@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 from benchmarks.claims.judging import (
     Claim,
     Measured,
+    Missing,
     Paired,
     Result,
     Runs,
@@ -19,7 +21,7 @@ from benchmarks.claims.judging import (
     tested,
 )
 from cwdfm.repro.cell import Cell
-from cwdfm.repro.experiments.solvers import CORRECTORS, best, fields
+from cwdfm.repro.experiments.solvers import CORRECTORS, best, corrector_steps, fields
 from cwdfm.repro.scale import size
 
 Rows = dict[tuple[str, int, float], Result]
@@ -40,6 +42,19 @@ def longer(source: str) -> str:
     """What the longer runs on text were; the tables of `cwdfm repro` have shorter ones."""
     recipe = read(f"text_small_{source}")["config"][f"recipe-{source}"]["recipe"]
     return f"Novels ({recipe['steps']:,} steps of {recipe['batch_size']})"
+
+
+def shorter(source: str) -> str:
+    """Perplexities by Euler and with Neighbor weights in the shorter runs, at many steps."""
+    recipe, rows = size("text", "small").recipe, rows_of(f"steps-text-{source}")
+    told = []
+    for k in size("text", "small").curve[-2:]:
+        a, b = (number(rows[solver, str(k)][1]).value for solver in ("Euler", "Neighbor"))
+        told.append(f"{a:.0f} to {b:.0f} at {k}")
+    return (
+        f"in shorter runs ({recipe.steps:,} steps of {recipe.batch_size}, two of them) "
+        f"{', '.join(told)}"
+    )
 
 
 def perplexity(row: Result) -> Measured:
@@ -70,7 +85,8 @@ def solvers_on_text() -> Iterator[Claim]:
         f"{longer('uniform')}, {last} steps: perplexity {before.value:.0f} to {after.value:.0f} "
         f"({100 * (after.value / before.value - 1):+.0f}%), {lead(euler, neighbor)}; MAUVE "
         f"{a.value:.2f} to {b.value:.2f}, errors of {a.error:.2f} and {b.error:.2f}; entropy "
-        f"{entropy(euler[last]):.2f} to {entropy(neighbor[last]):.2f} bits",
+        f"{entropy(euler[last]):.2f} to {entropy(neighbor[last]):.2f} bits; perplexity "
+        f"{shorter('uniform')}",
         judged([before.above(after), b.above(a)]),
     )
     told, gains = [], []
@@ -98,7 +114,8 @@ def solvers_on_text() -> Iterator[Claim]:
         "figure, mask source",
         "With a mask source Neighbor weights lower the perplexity too, at many steps",
         f"{longer('mask')}, perplexity by Euler and with Neighbor weights, {', '.join(told)} "
-        f"steps; at the last by {gains[0]:.1f} and {gains[1]:.1f} standard errors",
+        f"steps; at the last by {gains[0]:.1f} and {gains[1]:.1f} standard errors; "
+        f"{shorter('mask')}",
         judged(gains),
     )
 
@@ -181,17 +198,22 @@ def corrector() -> Iterator[Claim]:
     def found() -> tuple[str, Verdict]:
         rows = rows_of("corrector")
         told, gains = [], []
-        for c in CORRECTORS[1:]:
-            plain, weighted = (rows[name, f"{c:g}"] for name in ("Euler", "Neighbor"))
-            a, b = by_folds(plain[1]), by_folds(weighted[1])
-            x, y = number(plain[0]), number(weighted[0])
+        for steps, c in product(corrector_steps("text", "small"), CORRECTORS):
+            plain, weighted = (rows[name, str(steps), f"{c:g}"] for name in ("Euler", "Neighbor"))
+            try:
+                a, b = by_folds(plain[1]), by_folds(weighted[1])
+                x, y = number(plain[0]), number(weighted[0])
+            except Missing:
+                if steps == min(corrector_steps("text", "small")):
+                    raise
+                continue
             told.append(
-                f"scale {c:g}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {x.value:.2f} to "
-                f"{y.value:.2f}"
+                f"{steps:,} steps, scale {c:g}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE "
+                f"{x.value:.2f} to {y.value:.2f}"
             )
-            gains += [a.above(b), no_worse(y.above(x))]
-        steps = size("text", "small").steps
-        return f"Novels, uniform source, {steps} steps, {'; '.join(told)}", judged(gains)
+            if c:  # without a corrector: to compare
+                gains += [a.above(b), no_worse(y.above(x))]
+        return f"Novels, uniform source, {'; '.join(told)}", judged(gains)
 
     said = (
         "Neighbor weights help a predictor-corrector further, in perplexity and slightly in MAUVE"

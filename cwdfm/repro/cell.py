@@ -97,6 +97,25 @@ class Cell:
         return likelihood, Value(None if store.result(job) is None else read, None, 1), evaluations
 
 
+def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:
+    """Which rows of a table are of an earlier run of a training that others are of too."""
+    drawn: dict[Train, list[tuple[tuple[str, ...], bool]]] = {}
+    for labels, cell in rows:
+        for seed in range(cell.seeds):
+            job, sample = cell.train(seed), cell.sample(seed)
+            if store.result(sample) is not None:
+                drawn.setdefault(job, []).append((labels, store.older(sample, job)))
+    older: dict[str, dict[str, None]] = {}
+    for found in drawn.values():
+        if len({early for _, early in found}) == 2:
+            for labels in (labels for labels, early in found if early):
+                older.setdefault(labels[0], {})[" ".join(labels[1:])] = None
+    if not older:
+        return ()
+    told = "; ".join(f"{first} ({', '.join(rest)})" for first, rest in older.items())
+    return (f"From an earlier run of the same training, whose models were lost: {told}.",)
+
+
 def runs_note(cells: Sequence[Cell], store: Store) -> tuple[str, ...]:
     """How many runs the means of a table are over, where not all are done."""
     planned, done = max(cell.seeds for cell in cells), [cell.runs(store) for cell in cells]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, apart_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import CONTEXT, LOSSES, PATHS, SOURCES, Line
@@ -73,6 +73,15 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
     """One for each measure, with a column for each number of steps."""
     tables = []
     columns = measure("molecules", scale).columns
+    notes = apart_note(
+        [
+            ((f"{each.source}, {each.name}, {solver}", str(k)), cell)
+            for each in found
+            for solver, cells in each.cells.items()
+            for k, cell in cells.items()
+        ],
+        store,
+    )
     for i, column in enumerate(columns):
         if column.name == "unique":
             continue
@@ -90,6 +99,7 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
                 ("source", "training", "solver"),
                 tuple(Column(f"{k} steps", column.up) for k in steps_of(scale)),
                 tuple(rows),
+                notes=notes,
             )
         )
     return tables

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cwdfm.method.choice import SolverChoice
+from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.baselines import MASK, UNIFORM
@@ -84,22 +84,29 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 
 
 def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Correctors of several strengths, with and without Neighbor weights."""
+    """Correctors of several strengths, with and without Neighbor weights.
+
+    With the scale's own number of steps, and with many, where Neighbor weights lead without them.
+    """
 
     def entries(scale: Scale) -> list[Entry]:
         radius, strength, _ = BEST[corpus, source]
+        names: tuple[tuple[str, Name], ...] = (("Euler", "euler"), ("Neighbor", "neighbor"))
         found = []
-        for name, solver in (("Euler", "euler"), ("Neighbor", "neighbor")):
-            for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
-                choice = SolverChoice(
-                    solver="euler" if solver == "euler" else "neighbor",
-                    radius=radius,
-                    scale=strength,
-                    corrector=c,
-                )
-                cell = Cell(corpus, scale, fields(source), choice)
-                found.append(Entry((name, f"{c:g}"), cell, name, c))
+        for steps in corrector_steps(corpus, scale):
+            for name, solver in names:
+                for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
+                    choice = SolverChoice(solver=solver, radius=radius, scale=strength, corrector=c)
+                    cell = Cell(corpus, scale, fields(source), choice, steps)
+                    line = f"{name}, {steps:,} steps"
+                    found.append(Entry((name, str(steps), f"{c:g}"), cell, line, c))
         return found
 
     title = f"Predictor-corrector, {NAMES[corpus]}, {source} source"
-    return grid(title, ("solver", "corrector"), entries, x="scale of the corrector")
+    return grid(title, ("solver", "steps", "corrector"), entries, x="scale of the corrector")
+
+
+def corrector_steps(corpus: Corpus, scale: Scale) -> tuple[int, ...]:
+    """The numbers of steps that correctors are tried with."""
+    sizes = size(corpus, scale)
+    return tuple(dict.fromkeys((sizes.steps, sizes.curve[-1])))
