@@ -17,6 +17,7 @@ from benchmarks.molecule_sections import (
     qm9_refine,
     qm9_search,
     qm9_small,
+    qm9_spelled,
 )
 from benchmarks.speed_page import page
 from cwdfm.repro.experiment import Experiment, Plan, numbered
@@ -255,6 +256,7 @@ SECTIONS = {
     "qm9_search": qm9_search,
     "qm9_refine": qm9_refine,
     "qm9_best": qm9_best,
+    "qm9_spelled": qm9_spelled,
     "qm9_mend": qm9_mend,
     "finetune": finetune,
     "text_small_mask": text_small,

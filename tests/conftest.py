@@ -6,6 +6,7 @@ times slower at 16 x 16 matrices. The processes that tests start hear it as well
 
 import os
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -50,7 +51,9 @@ def forgetful_compiler() -> None:
     """
     compiler = sys.modules.get("torch._dynamo")
     if compiler is not None:
-        compiler.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some versions import what others deprecate
+            compiler.reset()
 
 
 @pytest.fixture
