@@ -432,7 +432,7 @@ class TestAll:
     def test_samples_hang_on_seed_and_index_alone(self, solver: cwdfm.Solver) -> None:
         whole = self.draw(Uneven(8), solver)
         assert int(whole.tokens.max()) < 7, "a mask id leaked"
-        for size in (1, 7, 100):
+        for size in (1, 7):
             part = self.draw(Uneven(8), solver, batch_size=size)
             assert torch.equal(part.tokens, whole.tokens)
             assert torch.equal(part.evaluations, whole.evaluations)

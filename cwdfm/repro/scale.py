@@ -63,7 +63,14 @@ def _molecules(scale: Scale) -> Size:
 
 def _text(scale: Scale) -> Size:
     if scale == "smoke":
-        tiny = replace(RECIPES["text-debug"](), steps=4, batch_size=8, validation_rows=8, **_QUIET)
+        tiny = replace(
+            RECIPES["text-debug"](),
+            length=64,
+            steps=4,
+            batch_size=8,
+            validation_rows=8,
+            **_QUIET,
+        )
         return Size(tiny, n=24, steps=4, curve=(2, 4), rows=4)  # MAUVE wants twenty
     if scale == "small":
         recipe = replace(
