@@ -110,12 +110,12 @@ def test_every_weight_drives_a_solver(weight: cwdfm.Weight, source: cwdfm.Source
     """On half of the way as many tokens are revealed as the schedule says, whatever the weight."""
     solver = cwdfm.Euler(weight=weight, hazard="integrated")
     model, schedule = SmallModel(source.num_tokens), cwdfm.Linear()
-    state = solver.init(source, torch.arange(300), LENGTH)
+    state = solver.init(source, torch.arange(150), LENGTH)
     for t, t_next in itertools.pairwise([k / 100 for k in range(51)]):
         state, _ = solver.step(model, source, schedule, state, t, t_next)
     known = source.revealed(state.tokens)
     if known is not None:
-        # 3600 coordinates: standard deviation 0.0083, and O(1/steps) from the discretisation
+        # 1800 coordinates: standard deviation 0.012, and O(1/steps) from the discretisation
         assert float(known.double().mean()) == pytest.approx(0.5, abs=0.05)
     out = cwdfm.sample(model, source, schedule, solver, shape=(20, LENGTH), steps=20)
     assert int(out.tokens.max()) < source.vocab_size
@@ -157,9 +157,18 @@ def test_losses(loss: cwdfm.Loss, source: cwdfm.Source) -> None:
     assert float(loss((logits - 0.1 * gradient).detach(), batch, schedule)) < value.item()
 
 
-@pytest.mark.parametrize("solver", examples(cwdfm.Solver), ids=str)
+SCHEDULES = examples(cwdfm.Schedule)
+
+
+@pytest.mark.parametrize(
+    ("solver", "schedule"),
+    [
+        *((solver, SCHEDULES[0]) for solver in examples(cwdfm.Solver)),
+        *((cwdfm.Euler(), schedule) for schedule in SCHEDULES[1:]),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
-@pytest.mark.parametrize("schedule", examples(cwdfm.Schedule), ids=str)
 def test_solvers(solver: cwdfm.Solver, source: cwdfm.Source, schedule: cwdfm.Schedule) -> None:
     if isinstance(solver, MASK_ONLY) and isinstance(source, cwdfm.UniformSource):
         with pytest.raises(cwdfm.InputError, match="use a MaskSource"):

@@ -108,7 +108,7 @@ def test_the_target_is_approached(source: MaskSource | UniformSource, weight: Ne
     target = torch.rand(2**LENGTH, generator=g, dtype=torch.float64) ** 2
     target /= target.sum()
     model = ExactPosterior(target.view((2,) * LENGTH), source, Linear())
-    n = 20_000
+    n = 10_000
     distances = []
     for steps in (4, 64):
         solver = Euler(weight=weight, counted=True, hazard="integrated")

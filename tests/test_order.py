@@ -516,10 +516,9 @@ def test_bad_settings_are_refused(make: Callable[[], object], says: str) -> None
 @interpreted
 @pytest.mark.parametrize(
     "solver",
-    [cwdfm.TopK(), cwdfm.TopK("entropy"), cwdfm.EntropyBound(3.0, "confidence"),
-     cwdfm.FirstHitting(cwdfm.Entropy(2.0))],
+    [cwdfm.TopK("entropy"), cwdfm.EntropyBound(3.0, "confidence")],
     ids=str,
-)  # fmt: skip
+)
 def test_fused_draws_give_the_same_samples(
     solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,12 +83,12 @@ def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])
 def test_the_box(name: str) -> None:
-    """Small, complete, and good: of 32 samples at 48 steps most are valid (recorded: 7 in 10)."""
+    """Small, complete, and good: of 16 samples at 48 steps most are valid (recorded: 7 in 10)."""
     assert name in cwdfm.box()
     folder = Path(cwdfm.__file__).parent / "box" / name
     assert (folder / "model.safetensors").stat().st_size <= 8_000_000
     trained = cwdfm.load(name)
     assert {"data", "training", "recipe", "steps"} <= trained.card.keys()
-    out = cwdfm.generate(trained, cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0)), n=32, steps=48)
+    out = cwdfm.generate(trained, cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0)), n=16, steps=48)
     texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
-    assert score_molecules(texts, None).valid.mean >= 16
+    assert score_molecules(texts, None).valid.mean >= 8

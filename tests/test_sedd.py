@@ -353,8 +353,7 @@ def test_objective_at_first_and_fixed_tokens(graph: str) -> None:
     assert float(nothing.detach()) == 0
 
 
-@pytest.mark.parametrize("noise", ["loglinear", "geometric"])
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(("graph", "noise"), [("absorb", "geometric"), ("uniform", "loglinear")])
 def test_a_small_transformer_learns(graph: str, noise: str) -> None:
     """Sixty steps on sequences that repeat one token: the bound on new ones falls by half."""
     torch.manual_seed(0)

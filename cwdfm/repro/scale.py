@@ -44,7 +44,7 @@ _QUIET: dict[str, Any] = {"previews": 0, "elbo_rows": 0}
 
 def _molecules(scale: Scale) -> Size:
     if scale == "smoke":
-        tiny = replace(RECIPES["qm9-debug"](), steps=6, batch_size=16, validation_rows=16, **_QUIET)
+        tiny = replace(RECIPES["qm9-debug"](), steps=6, batch_size=16, validation_rows=4, **_QUIET)
         return Size(tiny, n=8, steps=4, curve=(2, 4), rows=4, fold_size=8)
     if scale == "small":
         recipe = replace(
@@ -68,7 +68,7 @@ def _text(scale: Scale) -> Size:
             length=64,
             steps=4,
             batch_size=8,
-            validation_rows=8,
+            validation_rows=4,
             **_QUIET,
         )
         return Size(tiny, n=24, steps=4, curve=(2, 4), rows=4)  # MAUVE wants twenty
