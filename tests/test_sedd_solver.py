@@ -58,8 +58,7 @@ def test_draws_follow_the_exact_chain(
         assert_differs(found, TARGET.ravel())
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("solver", SOLVERS, ids=type)
+@pytest.mark.parametrize(("graph", "solver"), list(zip(GRAPHS, SOLVERS, strict=True)), ids=str)
 def test_many_steps_draw_the_target(graph: GraphName, solver: ScoreSolver) -> None:
     """With the true score the law's distance from the target falls like 1 / steps."""
     method, model = SEDD(3, graph), ExactScore(TARGET, graph == "absorb")

@@ -95,7 +95,7 @@ def test_path_keeps_counts_and_marginals(
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize("weight", NEIGHBORS, ids=str)
 def test_chain_keeps_counts_and_marginals(source: cwdfm.Source, weight: cwdfm.Weight) -> None:
-    revealed = chain_reveals(source, weight, 0.7, 10, 3_000)
+    revealed = chain_reveals(source, weight, 0.7, 10, 2_000)
     assert_follows(counts_law(revealed), binomial(10, 0.49))
     assert_marginals(revealed, 0.49)
 
