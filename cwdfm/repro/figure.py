@@ -10,6 +10,7 @@ from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
 _DPI = 130
+WIDE = 8.0  # the ratio of values from which on a scale is logarithmic
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,30 @@ class Curves:
     level: tuple[Value, ...] = ()  # the data's own values, as a line across
     log: bool = False  # the scale of x
 
+    def _known(self, panel: int) -> list[float]:
+        points = [values[panel].value for line in self.lines.values() for _, values in line]
+        return [value for value in points if value is not None]
+
+    def _wide(self, panel: int) -> bool:
+        """Whether values differ so much in size that differences of the small would not show."""
+        known = self._known(panel)
+        return bool(known) and min(known) > 0 and max(known) > WIDE * min(known)
+
     def _level(self, panel: int) -> float | None:
         """The data's own value, unless it is so far off that the lines would be squeezed."""
         level = self.level[panel].value if self.level else None
-        points = [values[panel].value for line in self.lines.values() for _, values in line]
-        known = [value for value in points if value is not None]
+        known = self._known(panel)
         if level is None or not known:
             return None
         low, high = min(known), max(known)
+        if self.columns[panel].up is False and self._wide(panel):
+            return level if low / WIDE <= level <= WIDE * high else None
         return level if low - (high - low) <= level <= high + (high - low) else None
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
+        from matplotlib.ticker import LogLocator, StrMethodFormatter
+
         panels = len(self.columns)
         figure = figure_of(3.9 * panels, 3.6)
         axes = figure.subplots(1, panels, squeeze=False)[0]
@@ -43,6 +56,8 @@ class Curves:
             for name, points in self.lines.items():
                 colour, marker = styles[name]
                 found = [(x, values[i]) for x, values in points if values[i].value is not None]
+                if not found:  # not done yet
+                    continue
                 axis.errorbar(
                     [x for x, _ in found],
                     [value.value for _, value in found],
@@ -58,6 +73,10 @@ class Curves:
             axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
             ticks = sorted({x for points in self.lines.values() for x, _ in points})
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            if column.up is False and self._wide(i):
+                axis.set_yscale("log", subs=[])
+                axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
             axis.minorticks_off()
             axis.grid(alpha=0.3)
         if len(self.lines) > 1:
