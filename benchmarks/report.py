@@ -140,11 +140,12 @@ def demo(result: Result) -> str:
 
 
 def gpu_tests(result: Result) -> str:
-    failed = "".join(f" `{name}` {why}." for name, why in result.get("failed", {}).items())
+    failed = "".join(f" `{name}` {why}." for name, why in result["failed"].items())
+    found = result["outcomes"]
     return (
         "## Tests on a GPU\n\n"
-        f"{result['outcomes'].get('passed', 0)} of {sum(result['outcomes'].values())} tests "
-        f"passed.{failed}\n\n" + origin(result)
+        f"{found['passed']} passed, {found.get('failed', 0)} failed, {found.get('skipped', 0)} "
+        f"were skipped, for want of optional packages.{failed}\n\n" + origin(result)
     )
 
 
