@@ -24,7 +24,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.training import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store, Unavailable
-from cwdfm.repro.jobs import _forget_others
+from cwdfm.repro.jobs import _forget_others, corpus_of
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
@@ -444,6 +444,11 @@ def test_several_experiments_by_one_command(
     assert "complete" in told
     assert (tmp_path / "losses.md").exists()
     assert (tmp_path / "paths.md").exists()
+    main(["losses", "--corpora", "molecules", "--out", str(tmp_path)])
+    (few,) = re.findall(r"0 of (\d+) jobs", capsys.readouterr().out)
+    jobs = in_order(EXPERIMENTS["losses"].plan("smoke").jobs)
+    assert 0 < int(few) < len(jobs)
+    assert int(few) == sum(corpus_of(job) == "molecules" for job in jobs)
     main(["list"])
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*EXPERIMENTS, "all"))
@@ -455,6 +460,10 @@ def test_several_experiments_by_one_command(
         (["losses", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
         (["--out", "x", "losses"], "--out stands before the experiment's name"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
+        (
+            ["radius", "--out", "x", "--corpora", "molecules"],
+            "--corpora molecules: radius has no job on it",
+        ),
     ],
 )
 def test_wrong_commands_are_told(arguments: list[str], message: str) -> None:

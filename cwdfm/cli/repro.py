@@ -11,6 +11,7 @@ from cwdfm.errors import InputError, WorkFailed
 from cwdfm.repro.experiment import write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Resources, Store
+from cwdfm.repro.jobs import Corpus, corpus_of
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.sweep import Outcome, in_order, wanted, work
 
@@ -28,6 +29,7 @@ class Options:
     text: str | None = None  # corpus of text: a prepared folder, a file, a name; smoke has its own
     judge: str | None = None  # of text: a causal LM by hub name, a folder or a .gguf file
     tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
+    corpora: tuple[Corpus, ...] = ()  # of experiments on both, one alone; none named: both
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
     wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
     limit: float = math.inf  # seconds after which no job is begun
@@ -46,7 +48,13 @@ def main(arguments: list[str]) -> None:
     options = parse(verb, arguments[len(given) :], lambda missing: Options(missing))
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
-    order = in_order(job for plan in plans.values() for job in plan.jobs)
+    jobs = [job for plan in plans.values() for job in plan.jobs]
+    order = in_order(j for j in jobs if not options.corpora or corpus_of(j) in options.corpora)
+    if not order:
+        raise InputError(
+            f"--corpora {' '.join(options.corpora)}: {', '.join(names)} has no job on it; leave "
+            f"--corpora out"
+        )
     kinds = sorted({job.kind for job in order})
     if wrong := sorted(set(options.only) - set(kinds)):
         raise InputError(f"--only {' '.join(wrong)}: no such jobs; there are {', '.join(kinds)}")

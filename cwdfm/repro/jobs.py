@@ -327,6 +327,12 @@ class Updates(Job):
         return {"precision": precision, **update_statistics(out, given(trained)[1]).to_json()}
 
 
+def corpus_of(job: Job) -> Corpus | None:
+    """The corpus that a job, or what it needs, is about."""
+    own: Corpus | None = getattr(job, "corpus", None)
+    return own or next((corpus_of(other) for other in job.needs), None)
+
+
 def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:
     """A corpus in windows of some length: the one that the store's other results come from."""
     found = load_tokens(resources.corpus(corpus), length=length)
