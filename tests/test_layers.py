@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
     {"repro"},
     {"bench"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
