@@ -162,9 +162,9 @@ def qm9_spelled(result: Result) -> str:
         f"beats in both counts. {MENDING} One seed; the choice among {len(rows)} settings was made "
         "on it.\n\n"
         + mended_table(result | {"rows": list(shown.values())})
-        + "\n\nTrained by "
-        + f"`{result['training']['prepared']}` and `{result['training']['command']}`; drawn by "
-        "`python -m benchmarks.qm9_search sample --what spelled --n 2048`, "
+        + "\n\nTrained by `cwdfm prepare qm9 --spellings 8 --out qm9-8.npz` and `python -m "
+        "benchmarks.qm9_search train --data qm9-8.npz --steps 8000 --keep 2000 4000 6000 --models "
+        "spelled`; drawn by `python -m benchmarks.qm9_search sample --what spelled --n 2048`, "
         + searched_origin(result)
     )
 

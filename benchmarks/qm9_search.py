@@ -215,6 +215,8 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path) -> None:
     run = Run(recipe, data.load(place, length=recipe.length), folder / "run", device)
     run.resume()
     fit(run, [Snapshots(run, keep, folder)])
+    if run.step < recipe.steps:
+        raise KeyboardInterrupt  # told to stop; a checkpoint is there
     run.averaged().save_pretrained(folder / "model")
 
 

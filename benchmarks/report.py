@@ -144,8 +144,8 @@ def gpu_tests(result: Result) -> str:
     found = result["outcomes"]
     return (
         "## Tests on a GPU\n\n"
-        f"{found['passed']} passed, {found.get('failed', 0)} failed, {found.get('skipped', 0)} "
-        f"were skipped, for want of optional packages.{failed}\n\n" + origin(result)
+        f"{found.get('passed', 0)} passed, {found.get('failed', 0)} failed, "
+        f"{found.get('skipped', 0)} were skipped.{failed}\n\n" + origin(result)
     )
 
 

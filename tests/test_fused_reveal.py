@@ -168,7 +168,7 @@ def test_counts_and_uniforms_drawn_on_the_way(
     assert torch.equal(masks[1], masks[3])
 
 
-@pytest.mark.parametrize("weight", WEIGHTS[::3], ids=str)
+@pytest.mark.parametrize("weight", WEIGHTS[::2], ids=str)
 def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]

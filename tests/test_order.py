@@ -432,7 +432,7 @@ class TestAll:
     def test_samples_hang_on_seed_and_index_alone(self, solver: cwdfm.Solver) -> None:
         whole = self.draw(Uneven(8), solver)
         assert int(whole.tokens.max()) < 7, "a mask id leaked"
-        for size in (1, 7):
+        for size in (1, 7, 100):
             part = self.draw(Uneven(8), solver, batch_size=size)
             assert torch.equal(part.tokens, whole.tokens)
             assert torch.equal(part.evaluations, whole.evaluations)
@@ -516,7 +516,11 @@ def test_bad_settings_are_refused(make: Callable[[], object], says: str) -> None
 @interpreted
 @pytest.mark.parametrize(
     "solver",
-    [cwdfm.TopK("entropy"), cwdfm.EntropyBound(3.0, "confidence")],
+    [
+        cwdfm.TopK("entropy"),
+        cwdfm.EntropyBound(3.0, "confidence"),
+        cwdfm.FirstHitting(cwdfm.Entropy(2.0)),
+    ],
     ids=str,
 )
 def test_fused_draws_give_the_same_samples(

@@ -280,6 +280,69 @@ def test_what_is_gone_is_made_again_for_those_who_need_it_alone(tmp_path: Path) 
     assert ran(store) == [1, 2, 2]
 
 
+def test_what_is_made_again_is_not_ready_before_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor after a kill on the way, whatever was left by then; the result stays to be read."""
+    store, plain = Store(tmp_path), Leave.run
+    work(store, [Read(Leave(1))], HERE, say=silent)
+    place = store.place(Leave(1))
+    (place / "made.txt").unlink()
+    (place / "checkpoint").write_text("of the run before")
+    seen: list[tuple[bool, bool]] = []
+
+    def killed(job: Leave, place: Path, *others: Any) -> dict[str, Any]:
+        assert not (place / "checkpoint").exists()
+        plain(job, place, *others)
+        seen.append((store.ready(job), store.result(job) is not None))
+        raise KeyboardInterrupt
+
+    more = [Read(Leave(1), times=3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Leave, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            work(store, more, HERE, say=silent)
+    assert seen == [(False, True)]
+    assert not store.ready(Leave(1))
+    assert wanted(store, more) == [Leave(1), *more]
+    assert work(store, more, HERE, say=silent).complete
+    assert store.ready(Leave(1))
+    assert store.found(more[0]) == {"product": 3}
+
+
+def test_results_say_of_which_run_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, dates = Store(tmp_path), iter(f"2026-01-0{day}" for day in range(1, 9))
+    monkeypatch.setattr("cwdfm.repro.job.provenance", lambda: {"date": next(dates)})
+    first, second, third = (Read(Leave(1), times) for times in (1, 2, 3))
+    for jobs in ([first], [first, second], [first, second, third]):
+        work(store, jobs, HERE, say=silent)
+        (store.place(Leave(1)) / "made.txt").unlink()
+    assert [store.older(job, Leave(1)) for job in (first, second, third)] == [True, True, False]
+
+
+def test_a_job_that_does_not_leave_what_it_should_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Leave, "run", lambda *_: {})
+    outcome = work(Store(tmp_path), [Leave(1)], HERE, say=silent)
+    assert "did not leave made.txt" in outcome.failed[Leave(1)]
+
+
+def test_what_others_did_meanwhile_is_no_longer_lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plain = Store(tmp_path), Count.run
+
+    def run(job: Count, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        store.do(Leave(7), resources)  # by another, who may
+        return plain(job, place, store, resources)
+
+    monkeypatch.setattr(Count, "run", run)
+    outcome = work(store, [Read(Leave(7)), Count(2)], HERE, only=("read", "count"), say=silent)
+    assert outcome.complete
+    assert store.found(Read(Leave(7))) == {"product": 7}
+
+
 def test_after_each_job_the_first_that_can_be_done_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,13 +376,22 @@ def test_no_job_is_begun_after_the_limit(
         return plain(job, *others)
 
     monkeypatch.setattr(Count, "run", run)
-    outcome = work(store, [Count(i) for i in range(4)], HERE, say=silent, limit=15.0)
-    assert ran(store) == [0, 1]
+    jobs = [Leave(0), *(Count(i) for i in range(1, 4))]
+
+    def breaks_off(*_: object) -> dict[str, Any]:
+        clock[0] += 10.0
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Leave, "run", breaks_off)
+    outcome = work(store, jobs, HERE, say=silent, limit=15.0)
+    assert list(outcome.failed) == [Leave(0)]
+    assert ran(store) == [1]
     assert outcome.waiting == [Count(2), Count(3)]
     assert not outcome.complete
-    report(outcome)
+    with pytest.raises(cwdfm.errors.WorkFailed):
+        report(outcome)
     assert "not begun: 2 jobs" in capsys.readouterr().out
-    assert work(store, [Count(i) for i in range(4)], HERE, say=silent).complete
+    assert work(store, jobs[1:], HERE, say=silent).complete
 
 
 def test_only_some_kinds(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class TestSamplesDoNotDependOn:
     def test_batch_size(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
         model = SmallModel(source.num_tokens)
         whole = draw(model, source, solver)
-        for size in (1, 7):
+        for size in (1, 7, 100):
             part = draw(model, source, solver, batch_size=size)
             assert torch.equal(part.tokens, whole.tokens)
             assert torch.equal(part.updates, whole.updates)

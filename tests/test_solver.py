@@ -176,7 +176,7 @@ def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard:
     assert e64 / e128 == pytest.approx(2, rel=0.15)
 
 
-@pytest.mark.parametrize("weight", ["none", "entropy"])
+@pytest.mark.parametrize("weight", ["none", "neighbor"])
 def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> None:
     """With the integrated hazard: as 1/K towards the chain's own law, a product of expm.
 

@@ -97,7 +97,9 @@ def no_worse(gain: float) -> float:
 def text_scatter(*, masked: bool) -> float:
     """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
 
-    Perplexities scatter by that share of their value. Masked: all but flows from a uniform source.
+    Perplexities scatter by that share of their value. Masked: all but flows from a uniform source,
+    BD3LM among them, which scatters most: a careful guess for the others, whose runs were of one
+    seed.
     """
     rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
     ours = [row for row in rows if masked == (row["source"] == "mask" or row["method"] != "flow")]
@@ -169,6 +171,14 @@ class Paired:
         """Of each run that both have."""
         found = zip(by_seed(before, what), by_seed(after, what), strict=True)
         return [b - a for a, b in found if a is not None and b is not None]
+
+    def means(self, before: Cell, after: Cell, what: int) -> tuple[float, float]:
+        """Over the runs that both have."""
+        found = zip(by_seed(before, what), by_seed(after, what), strict=True)
+        both = [(a, b) for a, b in found if a is not None and b is not None]
+        if not both:
+            raise Missing
+        return statistics.fmean(a for a, _ in both), statistics.fmean(b for _, b in both)
 
     def gain(self, before: Cell, after: Cell, what: int) -> float:
         """By how many standard errors there are more after than before."""

@@ -40,7 +40,6 @@ def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
     if not arguments or arguments[0] in ("list", "-h", "--help"):
         print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed()}")
-        print(f"  {'all':24} all of them")
         return
     given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     names = chosen(given, before=arguments[0])
@@ -75,14 +74,15 @@ def main(arguments: list[str]) -> None:
 
 def listed() -> str:
     """The experiments, a line each."""
-    return "\n".join(f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values())
+    lines = [f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values()]
+    return "\n".join([*lines, f"  {'all':24} all of them"])
 
 
 def chosen(given: list[str], before: str) -> list[str]:
     """The experiments that are named, each once."""
     if not given:
         raise InputError(f"{before} stands before the experiment's name; there are:\n{listed()}")
-    names = list(EXPERIMENTS) if given == ["all"] else list(dict.fromkeys(given))
+    names = list(EXPERIMENTS) if "all" in given else list(dict.fromkeys(given))
     if wrong := [name for name in names if name not in EXPERIMENTS]:
         raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed()}")
     return names

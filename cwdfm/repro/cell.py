@@ -112,7 +112,9 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
                 older.setdefault(labels[0], {})[" ".join(labels[1:])] = None
     if not older:
         return ()
-    told = "; ".join(f"{first} ({', '.join(rest)})" for first, rest in older.items())
+    told = "; ".join(
+        first + (f" ({', '.join(rest)})" if any(rest) else "") for first, rest in older.items()
+    )
     return (f"From an earlier run of the same training, whose models were lost: {told}.",)
 
 

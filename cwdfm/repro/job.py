@@ -1,14 +1,15 @@
 """Jobs: pieces of work that are done once, by whoever comes first.
 
 A job is a frozen dataclass, and its key a checksum of all it says. What it makes lies in a folder
-of that name, with a `result.json` that is written last. So finished jobs are never done again,
-a sweep that was interrupted goes on, and several processes or machines can share a folder: whoever
-works on a job holds its lock.
+of that name, with a `result.json` that is written last. So finished jobs are not done again (unless
+what they left is gone and another needs it), a sweep that was interrupted goes on, and several
+processes or machines can share a folder: whoever works on a job holds its lock.
 """
 
 import dataclasses
 import hashlib
 import json
+import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -28,8 +29,21 @@ from cwdfm.provenance import provenance, write_json
 Result = dict[str, Any]
 
 
+AGAIN = "again"  # a file in the folder of a job with a result that is being done again
+
+
 def _nothing() -> None:
     pass
+
+
+def _clear(place: Path) -> None:
+    """Make a finished job's folder ready for another run: its result alone stays until then."""
+    (place / AGAIN).touch()
+    for path in place.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (AGAIN, "lock", "result.json"):
+            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -129,20 +143,23 @@ class Store:
         return numbers
 
     def ready(self, job: Job) -> bool:
-        """Whether a job is done and what others need of it is still there."""
-        if self.result(job) is None:
+        """Whether a job is done, what others need of it is there, and nobody makes it again."""
+        if self.result(job) is None or (self.place(job) / AGAIN).exists():
             return False
         return all((self.place(job) / name).exists() for name in job.leaves)
 
     def older(self, job: Job, need: Job) -> bool:
-        """Whether a job was done before the one it needs was: by an earlier run of that.
+        """Whether a job was done by an earlier run of one it needs, which was lost and done again.
 
-        So it is where what a job needs was lost and done again.
+        Results that do not say of which run they are were done before it, or they were not.
         """
         mine, its = self.result(job), self.result(need)
         if mine is None or its is None:
             return False
-        return bool(mine["provenance"]["date"] < its["provenance"]["date"])
+        date = its["provenance"]["date"]
+        if need.name in mine.get("needs", {}):
+            return bool(mine["needs"][need.name] != date)
+        return bool(mine["provenance"]["date"] < date)
 
     def same(self, what: str, identity: str) -> None:
         """Refuse another corpus or judge than the one that this folder's results come from."""
@@ -168,16 +185,25 @@ class Store:
             if self.ready(job):  # by whoever had the lock
                 return True
             begun()
-            start = time.perf_counter()
-            result = job.run(self.place(job), self, resources)
+            place, start = self.place(job), time.perf_counter()
+            if self.result(job) is not None and not (place / AGAIN).exists():
+                _clear(place)
+            result = job.run(place, self, resources)
+            if missing := [name for name in job.leaves if not (place / name).exists()]:
+                raise RuntimeError(f"{job} did not leave {', '.join(missing)}")
+            needed = {need.name: self.result(need) for need in job.needs}
             record = {
                 "job": to_config(job),
+                "needs": {
+                    name: found["provenance"]["date"] for name, found in needed.items() if found
+                },
                 "result": result,
                 "seconds": time.perf_counter() - start,
                 "provenance": provenance(),
             }
-            write_json(self.place(job) / "result.json", record)
-            (self.place(job) / "failure.txt").unlink(missing_ok=True)
+            write_json(place / "result.json", record)
+            for name in (AGAIN, "failure.txt"):
+                (place / name).unlink(missing_ok=True)
             return True
 
     @contextmanager

@@ -15,6 +15,7 @@ from cwdfm.errors import InputError
 from cwdfm.repro.job import Job, Resources, Store, Unavailable
 
 TRIES = 4  # of a job that lacks memory, where others may hold it
+NEEDS_FAILED, NEEDS_LACKING = "needs one that failed", "needs one that is lacking"
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
@@ -122,6 +123,10 @@ class _Sweep:
         self.left = [job for job in self.left if not self.store.ready(job)]
         self.undone = frozenset(self.left)
         self.elsewhere = []
+        for reasons in (self.failed, self.lacking):  # others may have done what was missing
+            for job, why in list(reasons.items()):
+                if job not in self.undone or why in (NEEDS_FAILED, NEEDS_LACKING):
+                    del reasons[job]
         for job in self.left:
             if job in self.failed or job in self.lacking or not self._has_all(job):
                 continue
@@ -134,17 +139,19 @@ class _Sweep:
             _release()
             if came is True:
                 self.left.remove(job)
+            else:
+                self._told(job, came)
+            if came is not False:  # some time has gone by
                 return True
-            self._told(job, came)
         return False
 
     def _has_all(self, job: Job) -> bool:
         """Whether all that a job needs is there; what is not to be had is passed on."""
         missing = [other for other in job.needs if other in self.undone]
         if any(other in self.failed for other in missing):
-            self.failed[job] = "needs one that failed"
+            self.failed[job] = NEEDS_FAILED
         elif any(other in self.lacking for other in missing):
-            self.lacking[job] = "needs one that is lacking"
+            self.lacking[job] = NEEDS_LACKING
         return not missing
 
     def _told(self, job: Job, came: "bool | Unavailable | Broke") -> None:

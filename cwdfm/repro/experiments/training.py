@@ -125,21 +125,22 @@ def radius(scale: Scale) -> Plan:
     return grid("Radius of the loss's weights, text", ("radius",), entries, x="radius")(scale)
 
 
+def revealed_entries(scale: Scale) -> list[Entry]:
+    """Weights of revealed coordinates in the scaled loss, and the plain loss; QM9."""
+    found = []
+    for source in SOURCES[:1] if scale == "smoke" else SOURCES:
+        line = _loss(source, "sce")
+        for weight in ("one", "zero", "extended", "joint"):
+            changed = replace(line, fields=line.fields | {"revealed": weight})
+            found.append(Entry((source, weight), changed.cell("molecules", scale)))
+        found.append(Entry((source, "CE"), _loss(source, "ce").cell("molecules", scale)))
+    return found
+
+
 def revealed(scale: Scale) -> Plan:
     """What the scaled loss weighs on revealed coordinates, which the paper leaves open; QM9."""
-
-    def entries(scale: Scale) -> list[Entry]:
-        found = []
-        for source in SOURCES[:1] if scale == "smoke" else SOURCES:
-            line = _loss(source, "sce")
-            for weight in ("one", "zero", "extended", "joint"):
-                changed = replace(line, fields=line.fields | {"revealed": weight})
-                found.append(Entry((source, weight), changed.cell("molecules", scale)))
-            found.append(Entry((source, "CE"), _loss(source, "ce").cell("molecules", scale)))
-        return found
-
     title = "Weight of revealed coordinates in SCE, QM9"
-    return grid(title, ("source", "weight"), entries)(scale)
+    return grid(title, ("source", "weight"), revealed_entries)(scale)
 
 
 def dynamics(scale: Scale) -> Plan:
