@@ -196,6 +196,11 @@ def careful() -> Iterator[Setting]:
         yield Setting(solver="euler", steps=steps, mend=mend, noise=0.1, trust=0.95, again=0.5)
 
 
+def best_spelled() -> Iterator[Setting]:
+    """What was chosen for a model in several spellings."""
+    yield Setting(solver="euler", steps=512, mend=80, noise=0.1, trust=0.95, again=0.5)
+
+
 WHAT = {
     "search": settings,
     "refine": refinements,
@@ -205,6 +210,7 @@ WHAT = {
     "careful": careful,
     "best": best,
     "best-mask": best_of_masks,
+    "best-spelled": best_spelled,
 }
 
 
