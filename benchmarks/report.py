@@ -13,6 +13,7 @@ from benchmarks.claims import claims_page
 from benchmarks.markdown import Result, origin, table
 from benchmarks.molecule_sections import (
     qm9_best,
+    qm9_best_spelled,
     qm9_limits,
     qm9_mend,
     qm9_refine,
@@ -259,6 +260,7 @@ SECTIONS = {
     "qm9_refine": qm9_refine,
     "qm9_best": qm9_best,
     "qm9_spelled": qm9_spelled,
+    "qm9_best_spelled": qm9_best_spelled,
     "qm9_mend": qm9_mend,
     "finetune": finetune,
     "text_small_mask": text_small,
