@@ -11,6 +11,7 @@ from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.pretrained import Pretrained, box, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.solver import (
+    Accept,
     Corrector,
     EntropyBound,
     Euler,
@@ -24,6 +25,7 @@ from cwdfm.solver import (
     State,
     TopK,
     mend,
+    plausibility,
     refine,
     sample,
 )
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "NELBO",
+    "Accept",
     "Bound",
     "Bregman",
     "Confidence",
@@ -92,6 +95,7 @@ __all__ = [
     "generate",
     "load",
     "mend",
+    "plausibility",
     "refine",
     "sample",
     "stratified_times",

@@ -9,7 +9,7 @@ from cwdfm.errors import InputError, check_instance
 from cwdfm.method.base import Draw
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained
-from cwdfm.solver import Mend, Refine, Samples
+from cwdfm.solver import Accept, Mend, Refine, Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
@@ -33,6 +33,7 @@ def generate(
     template: str | None = None,
     refine: Refine | None = None,
     mend: Mend | None = None,
+    accept: Accept | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
     progress: Tick | None = None,
@@ -46,7 +47,8 @@ def generate(
     `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
     `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`); its
     grid is even in what `grid` is, and in time if that is a tensor. `mend`: after that, draw again
-    what the network doubts (see `mend.py`).
+    what the network doubts (see `mend.py`). `accept`: after that, draw again as a whole what it
+    finds implausible (see `accept.py`); `progress` then hears of all tries, of those spared too.
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
@@ -54,10 +56,12 @@ def generate(
         check_instance("refine", refine, Refine, "Refine(rounds=2, share=0.1)")
     if mend is not None:
         check_instance("mend", mend, Mend, "Mend(rounds=40, trust=0.8)")
+    if accept is not None:
+        check_instance("accept", accept, Accept, "Accept(least=0.97)")
     after = tuple(rework for rework in (refine, mend) if rework is not None)
-    if after and not isinstance(trained.method, Flow):
+    if (after or accept is not None) and not isinstance(trained.method, Flow):
         raise InputError(
-            f"refining and mending draw tokens anew as a flow does, and this model is trained by "
+            f"refining, mending and accepting ask as a flow does, and this model is trained by "
             f"{type(trained.method).__name__}; leave it out, or take a flow"
         )
     asked = Draw(
@@ -71,6 +75,7 @@ def generate(
         batch_size=batch_size or fitting_batch(trained),
         without=() if template is None else special(trained),
         after=after,
+        accept=accept,
         tick=progress,
     )
     return trained.method.draw(trained.model, solver, asked)

@@ -19,7 +19,7 @@ from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
-from cwdfm.solver import EntropyBound, FirstHitting, Mend, Refine, Rework, Solver
+from cwdfm.solver import Accept, EntropyBound, FirstHitting, Mend, Refine, Rework, Solver
 from cwdfm.solver.sample import Tick
 from cwdfm.weight import Neighbor
 
@@ -51,6 +51,9 @@ class Options(SolverChoice):
     mend_trust: float | None = None  # the least chance of a token that is left alone; None: usual
     mend_temperature: float | None = None  # of the draws there; None for --temperature
     mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
+    accept: float = 0.0  # the least plausibility of a sample that is not drawn again; 0 for any
+    accept_tries: int = 8  # of a sample, at most; then it is the most plausible of them
+    accept_share: float | None = None  # of the tokens, noise to the network; None for the usual
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
@@ -79,7 +82,7 @@ def main(arguments: list[str]) -> None:
         barrier()
         if rank() == 0:
             took = {"seconds": time.perf_counter() - start, "drawn": len(todo)}
-            finish(options.out, parts, head(trained, options) | took)
+            finish(options, parts, head(trained, options) | took)
 
 
 def head(trained: Pretrained, options: Options) -> dict[str, Any]:
@@ -108,6 +111,7 @@ def check(options: Options) -> None:
     check_seed(options.seed)
     options.check()
     rework(options)
+    acceptance(options)
 
 
 def refinement(options: Options) -> Refine | None:
@@ -129,6 +133,13 @@ def mending(options: Options) -> Mend | None:
         at_once=options.mend_at_once,
     )
     return found if options.mend else None
+
+
+def acceptance(options: Options) -> Accept | None:
+    """Whether samples are drawn again, and which."""
+    least = 1.0 if options.accept == 0 else options.accept
+    found = Accept(least, options.accept_tries, options.accept_share)
+    return found if options.accept else None
 
 
 def rework(options: Options) -> list[Rework]:
@@ -197,6 +208,7 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
     share = f" (this process's {len(todo)})" if world() > 1 else ""
     size, first = options.batch_size or fitting_batch(trained), 0
     steps = options.steps + sum(after.ticks for after in rework(options))
+    steps *= options.accept_tries if options.accept else 1
     total = max(1, len(todo) * steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
@@ -231,20 +243,32 @@ def rows(
             template=options.template,
             refine=refinement(options),
             mend=mending(options),
+            accept=acceptance(options),
             index=torch.tensor(index),
             batch_size=len(index),
             progress=tick,
         )
     decode = trained.tokenizer.decode
     found = zip(index, out.tokens.tolist(), out.evaluations.tolist(), strict=True)
-    return {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in found}
+    drawn = {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in found}
+    if out.plausibility is not None:
+        for row, value in zip(drawn.values(), out.plausibility.tolist(), strict=True):
+            row["plausibility"] = value
+    return drawn
 
 
-def finish(out: Path, parts: Parts, origin: dict[str, Any]) -> None:
+def finish(options: Options, parts: Parts, origin: dict[str, Any]) -> None:
     """Join the pieces into the output file."""
     done = list(parts.rows().values())
     origin["evaluations"] = sum(row["evaluations"] for row in done)
+    if options.accept:
+        accepted = sum(row["plausibility"] >= options.accept for row in done)
+        origin["accepted"] = accepted
+        print(
+            f"accepted: {accepted} of {len(done)}; the others are the most plausible of "
+            f"{options.accept_tries} tries"
+        )
     texts, tokens = [row["text"] for row in done], [row["tokens"] for row in done]
-    write_samples(out, SampleFile(texts, tokens, origin))
+    write_samples(options.out, SampleFile(texts, tokens, origin))
     parts.discard()
-    print(f"written: {len(done)} samples to {out}")
+    print(f"written: {len(done)} samples to {options.out}")

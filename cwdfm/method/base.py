@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError
 from cwdfm.loss import Bound
 from cwdfm.model.dit import DiTConfig, Read
-from cwdfm.solver import Rework, Samples
+from cwdfm.solver import Accept, Rework, Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 
@@ -40,7 +40,25 @@ class Draw:
     batch_size: int | None = None
     without: tuple[int, ...] = ()  # tokens never to draw
     after: tuple[Rework, ...] = ()  # what is done to them afterwards
+    accept: Accept | None = None  # which of them are not drawn again
     tick: Tick | None = None
+
+    def some(self, place_A: Tensor, seed: int) -> "Draw":
+        """Those with some places among them, by another seed."""
+
+        def theirs(x: Tensor | None) -> Tensor | None:
+            if x is None or x.dim() == 1 or len(x) == 1:
+                return x  # alike for all
+            return x[place_A.to(x.device)]
+
+        return replace(
+            self,
+            shape=(len(place_A), self.shape[1]),
+            seed=seed,
+            prompt=theirs(self.prompt),
+            fixed=theirs(self.fixed),
+            index=place_A if self.index is None else self.index[place_A.to(self.index.device)],
+        )
 
 
 class Method(ABC):

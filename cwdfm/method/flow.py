@@ -5,7 +5,7 @@ masked tokens (hazard 1 / (1 - t)), and a network that is not told the time. Its
 unmasks with probability (m_t - m_s) / m_t = 1 - exp(-integrated hazard): `Euler("integrated")`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from cwdfm.model.rows import Rows
 from cwdfm.path import Path
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Euler, Samples, Solver, sample
+from cwdfm.solver.accept import insist, read_whole
 from cwdfm.solver.base import given
 from cwdfm.solver.rework import together
 from cwdfm.source import Source
@@ -45,6 +46,42 @@ class Flow(Method):
         model = Without(model, asked.without) if asked.without else model
         for rework in asked.after:
             rework.check(solver)
+        how, tick = asked.accept, asked.tick
+        if how is None:
+            return self._drawn(model, solver, asked)[0]
+        ticks = asked.steps + sum(rework.ticks for rework in asked.after)
+
+        def attempt(place_A: Tensor, seed: int) -> Samples:
+            some = asked.some(place_A, seed)
+            found, fixed_AN = self._drawn(model, solver, some)
+            plausibility_A, evaluations_A, rows = read_whole(
+                model,
+                self.source,
+                self.schedule,
+                found.tokens,
+                share=how.share,
+                seed=seed,
+                fixed=fixed_AN,
+                index=some.index,
+                batch_size=some.batch_size,
+            )
+            return replace(
+                found,
+                evaluations=found.evaluations + evaluations_A,
+                rows=found.rows + rows,
+                plausibility=plausibility_A,
+            )
+
+        def spared(tries: int) -> None:
+            if tick is not None:
+                tick(tries * ticks)
+
+        return insist(attempt, how, asked.shape[0], asked.seed, spared)
+
+    def _drawn(
+        self, model: nn.Module, solver: Solver, asked: Draw
+    ) -> tuple[Samples, Tensor | None]:
+        """Sequences [B, N], each drawn once, and which tokens were given [B, N]."""
         found = sample(
             model,
             self.source,
@@ -79,7 +116,7 @@ class Flow(Method):
                 progress=asked.tick,
             )
             found = together(found, better)
-        return found
+        return found, fixed_BN
 
     def likelihood(
         self,

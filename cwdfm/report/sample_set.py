@@ -19,7 +19,7 @@ from cwdfm.sample_file import SampleFile, read_samples
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
 _PARAMETERS: dict[str, tuple[str, ...]] = {"neighbor": ("radius", "scale"), "entropy": ("beta",)}
 _GIVEN = ("prompt", "template")
-_REWORK = ("refine", "mend")  # options that say whether; those that begin so say how
+_REWORK = ("refine", "mend", "accept")  # options that say whether; those that begin so say how
 _OF_ONE_SOLVER = frozenset(name for names in _PARAMETERS.values() for name in names)
 TEXT = "text"  # the kind of texts whose files name no tokenizer
 _PLACE = frozenset({"model", "solver", "steps"})  # what a set is found under

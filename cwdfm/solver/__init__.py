@@ -1,5 +1,6 @@
 """Solvers, one file each, and the sampling loop."""
 
+from cwdfm.solver.accept import Accept, plausibility
 from cwdfm.solver.base import Info, Solver, State
 from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.entropy_bound import EntropyBound
@@ -12,6 +13,7 @@ from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.solver.top_k import TopK
 
 __all__ = [
+    "Accept",
     "Corrector",
     "EntropyBound",
     "Euler",
@@ -26,6 +28,7 @@ __all__ = [
     "State",
     "TopK",
     "mend",
+    "plausibility",
     "refine",
     "sample",
 ]

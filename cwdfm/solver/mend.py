@@ -1,16 +1,10 @@
 """Mending finished sequences: tokens that the network doubts are drawn again, few at a time.
 
-In a finished sequence the network still finds tokens that do not fit. Its chance of the token that
-stands at i, with a share of all tokens noise, is
-
-    uniform source:  p_{1|t}(x^i | x),  since it is trained to tell data from noise by itself;
-    mask source:     p_{1|t}(x^i | x without the tokens of i's group),  the groups making up x:
-
-one evaluation, or one for each of 1 / share random groups. In each round, of every sequence in
-which some chance is below `trust`,
+In a finished sequence the network still finds tokens that do not fit: see `reading.py` for its
+chance of each. In each round, of every sequence in which some chance is below `trust`,
 
     doubt^i = 1 - chance^i where the chance is below trust, else 0;
-    i ~ doubt / sum doubt;     x^i ~ that p_{1|t}(. | .) at i, by temperature and nucleus.
+    i ~ doubt / sum doubt;     x^i ~ p_{1|t}(. | .) as read at i, by temperature and nucleus.
 
 A sequence that is trusted all over is done, and asks for nothing more. Other correctors choose by
 confidence where to work too, within the run: Zhao et al. 2024 (informed correctors), Peng et al.
@@ -18,28 +12,27 @@ confidence where to work too, within the run: Zhao et al. 2024 (informed correct
 included: this is a way to better samples, not to those of the data's law.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from cwdfm.categorical import check_draw, sample_categorical
+from cwdfm.categorical import check_draw
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.model.predict import check_flow_network, check_split, evaluating, predict_rows
+from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
-from cwdfm.model.rows import Rows
-from cwdfm.random import Purpose, mix, uniform_BN
+from cwdfm.random import Purpose
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Solver
+from cwdfm.solver.reading import Reader, sees
 from cwdfm.solver.rework import Rework, Where, check_share, finished
 from cwdfm.solver.sample import Samples, Tick
 from cwdfm.solver.visit import QUARTERS
 from cwdfm.source import Source
 from cwdfm.times import Spacing
 
-# (share, trust), by whether the network is asked for what it sees.
+# (share, trust), by whether the network judges what it sees.
 USUAL = {True: (0.5, 0.8), False: (0.125, 0.05)}
 
 
@@ -117,7 +110,18 @@ def mend(
     check_flow_network(model)
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
-    reader = _Reader(model, source, schedule, how, mix(seed, 0), tokens.shape[1])
+    share, trust = USUAL[sees(source)]
+    trust = how.trust or trust
+    reader = Reader(
+        model,
+        source,
+        schedule,
+        tokens.shape[1],
+        share=how.share or share,
+        seed=seed,
+        temperature=how.temperature,
+        top_p=how.top_p,
+    )
     everything = torch.arange(len(tokens), device=tokens.device)
     parts = []
     with evaluating(model):
@@ -126,96 +130,11 @@ def mend(
             work = _Work(tokens[some], fixed_BN[some], index_B[some])
             for number in range(how.rounds):
                 if len(work.open):
-                    work.round(reader, number)
+                    work.round(reader, number, trust, how.at_once)
                 if progress is not None:
                     progress(len(some))
             parts.append(work.samples())
     return Samples.joined(parts)
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What a network makes of sequences."""
-
-    chance: Tensor  # [A, N] float64: of the tokens that stand there; 1 where they are given
-    drawn: Tensor  # [A, N] int64: others in their place
-    evaluations: Tensor  # [A] int64: what that took
-    rows: int
-
-
-class _Reader:
-    """Shows sequences to a network."""
-
-    def __init__(
-        self,
-        model: Model,
-        source: Source,
-        schedule: Schedule,
-        how: Mend,
-        seed: int,
-        length: int,
-    ) -> None:
-        self.model, self.source, self.how, self.seed = model, source, how, seed
-        # Whether it judges what it sees: where noise looks like data.
-        sees = source.revealed(torch.zeros(1, 1, dtype=torch.int64)) is None
-        share, trust = USUAL[sees]
-        share, self.trust = how.share or share, how.trust or trust
-        self.groups = None if sees else min(length, max(1, round(1 / share)))
-        kappa = 1 - (share if self.groups is None else 1 / self.groups)
-        self.t = float(schedule.inverse(torch.tensor(kappa, dtype=torch.float64)))
-        self.temperature = 1.0 if how.temperature is None else how.temperature
-        self.top_p = 1.0 if how.top_p is None else how.top_p
-
-    def read(self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int, unit: int) -> _Read:
-        """In round `number`, sequences numbered index_A, in a batch of a multiple of `unit`."""
-        size, more = len(x_AN), -len(x_AN) % unit
-        x_AN, free_AN, index_A = (_longer(each, more) for each in (x_AN, free_AN, index_A))
-        u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, number)
-        t_A = torch.full((len(x_AN),), self.t, dtype=torch.float64, device=x_AN.device)
-        found = _Read(torch.ones_like(u_AN), x_AN, torch.zeros_like(index_A), 0)
-        for asked_AN, seen_AN in self._views(x_AN, free_AN, index_A, number):
-            rows = Rows.of(asked_AN, crowded=True)
-            x_K, u_K = rows.take(x_AN), rows.take(u_AN)
-            chances, drawn, begin = [u_K[:0]], [x_K[:0]], 0
-            for logits_kV in predict_rows(self.model, self.source, seen_AN, t_A, rows):
-                part = slice(begin, begin + len(logits_kV))
-                own_k = logits_kV.gather(1, x_K[part, None])[:, 0].double()
-                chances.append((own_k - logits_kV.double().logsumexp(1)).exp())
-                drawn.append(
-                    sample_categorical(
-                        logits_kV, u_K[part], temperature=self.temperature, top_p=self.top_p
-                    )
-                )
-                begin = part.stop
-            found = _Read(
-                chance=rows.replace(found.chance, torch.cat(chances)),
-                drawn=rows.replace(found.drawn, torch.cat(drawn)),
-                evaluations=found.evaluations + asked_AN.any(1).long(),
-                rows=found.rows + int(asked_AN[:size].sum()),
-            )
-        parts = (found.chance[:size], found.drawn[:size], found.evaluations[:size])
-        return _Read(*parts, found.rows)
-
-    def _views(
-        self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Which tokens are asked for, and what the network sees meanwhile, both [A, N]."""
-        if self.groups is None:
-            yield free_AN, x_AN
-            return
-        rank_AN = self.uniform(Purpose.TIE, x_AN, index_A, number).argsort(1).argsort(1)
-        noise_AN = self.source.noise(index_A, x_AN.shape[1], seed=self.seed, step=number)
-        for group in range(self.groups):
-            hidden_AN = free_AN & (rank_AN % self.groups == group)
-            yield hidden_AN, torch.where(hidden_AN, noise_AN, x_AN)
-
-    def uniform(self, purpose: Purpose, x_AN: Tensor, index_A: Tensor, number: int) -> Tensor:
-        return uniform_BN(self.seed, purpose, index_A, number, x_AN.shape[1])
-
-
-def _longer(x_A: Tensor, more: int) -> Tensor:
-    """x_A with its last row a few times more."""
-    return torch.cat([x_A, x_A[-1:].expand(more, *x_A.shape[1:])]) if more else x_A
 
 
 class _Work:
@@ -236,15 +155,15 @@ class _Work:
         """What has come of it."""
         return Samples(self.tokens, self.updates, self.loops, self.evaluations, self.rows)
 
-    def round(self, reader: _Reader, number: int) -> None:
+    def round(self, reader: Reader, number: int, trust: float, at_once: int) -> None:
         """Draw some doubted tokens of every open sequence again, and close what has none."""
         x_AN, index_A = self.tokens[self.open], self.index[self.open]
         read = reader.read(x_AN, self.free[self.open], index_A, number, self.unit)
-        doubted_AN = read.chance < reader.trust
+        doubted_AN = read.chance < trust
         # A race of clocks with rates doubt: the first of them is chosen by doubt / sum doubt.
         u_AN = reader.uniform(Purpose.ORDER, x_AN, index_A, number)
         clock_AN = torch.where(doubted_AN, -torch.log1p(-u_AN) / (1 - read.chance), torch.inf)
-        first_AK, place_AK = clock_AN.topk(min(reader.how.at_once, x_AN.shape[1]), largest=False)
+        first_AK, place_AK = clock_AN.topk(min(at_once, x_AN.shape[1]), largest=False)
         chosen_AN = torch.zeros_like(doubted_AN).scatter(1, place_AK, first_AK.isfinite())
         new_AN = torch.where(chosen_AN, read.drawn, x_AN)
         changed_AN, before_AN = new_AN != x_AN, self.before[self.open]

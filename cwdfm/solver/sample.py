@@ -30,6 +30,7 @@ class Samples:
     loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
     evaluations: Tensor  # [B] int64: how often the sequence needed the model
     rows: int  # coordinates at which logits were needed, over all steps
+    plausibility: Tensor | None = None  # [B] float64, where it was asked for: see `accept.py`
 
     @classmethod
     def joined(cls, parts: "Sequence[Samples]") -> "Samples":

@@ -1,0 +1,163 @@
+"""Accepting finished sequences: those that the network finds implausible are drawn again, whole.
+
+    plausibility(x) = exp( mean over the free i of log chance^i ),   the chances as in `reading.py`;
+    accepted:  plausibility(x) >= least.
+
+This is rejection sampling: with tries enough the law is the sampler's own, given that the sequence
+is accepted. A sequence that no try makes plausible enough is the most plausible of them. Mending
+draws single tokens again and stays near; this takes samples as they come, and is the stronger where
+a sequence is wrong in ways that no single token sets right. Both ask the network alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_integer
+from cwdfm.model.predict import check_flow_network, check_split, evaluating
+from cwdfm.model.protocol import Model
+from cwdfm.random import mix
+from cwdfm.schedule import Schedule
+from cwdfm.solver.reading import Reader, sees
+from cwdfm.solver.rework import check_share, finished
+from cwdfm.solver.sample import Samples
+from cwdfm.source import Source
+
+# Of the tokens that is noise to the network, by whether it judges what it sees.
+USUAL = {True: 0.04, False: 0.125}
+_ROUND = 2**32 - 1  # a number that no round of mending has: other groups
+
+# Draws the sequences with places [A] among all anew, by a seed; their plausibility is known.
+Attempt = Callable[[Tensor, int], Samples]
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Which samples to accept."""
+
+    least: float  # plausibility
+    tries: int = 8  # at most
+    share: float | None = None  # of the tokens that is noise to the network; None: see USUAL
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.least, int | float) or not 0 < self.least <= 1:
+            raise InputError(
+                f"least must lie in (0, 1], the least plausibility of a sequence that is accepted "
+                f"(a geometric mean of chances), got {self.least!r}; take a quantile of "
+                f"cwdfm.plausibility(...) of samples"
+            )
+        check_integer("tries", self.tries)
+        if self.share is not None:
+            check_share(self.share, "the part of the tokens that is noise to the network", 0.04)
+
+
+@torch.no_grad()
+def plausibility(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor,
+    *,
+    share: float | None = None,
+    seed: int = 0,
+    fixed: Tensor | None = None,
+    index: Tensor | None = None,
+    batch_size: int | None = None,
+) -> Tensor:
+    """How plausible finished sequences [B, N] are, [B] float64: the geometric mean of the chances.
+
+    Given tokens do not count, and what is all given has 1. For the rest see `mend`.
+    """
+    return read_whole(
+        model,
+        source,
+        schedule,
+        tokens,
+        share=share,
+        seed=seed,
+        fixed=fixed,
+        index=index,
+        batch_size=batch_size,
+    )[0]
+
+
+@torch.no_grad()
+def read_whole(
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor,
+    *,
+    share: float | None,
+    seed: int,
+    fixed: Tensor | None,
+    index: Tensor | None,
+    batch_size: int | None,
+) -> tuple[Tensor, Tensor, int]:
+    """`plausibility`, the evaluations [B] that it took, and the rows of logits."""
+    check_flow_network(model)
+    if share is not None:
+        check_share(share, "the part of the tokens that is noise to the network", 0.04)
+    tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
+    check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
+    share = share or USUAL[sees(source)]
+    reader = Reader(model, source, schedule, tokens.shape[1], share=share, seed=seed)
+    parts = []
+    rows = 0
+    with evaluating(model):
+        check_split(model, tokens[:1], reader.t)
+        for some in torch.arange(len(tokens), device=tokens.device).split(
+            batch_size or len(tokens)
+        ):
+            free_AN = ~fixed_BN[some]
+            read = reader.read(tokens[some], free_AN, index_B[some], _ROUND)
+            free_A = free_AN.sum(1).clamp(min=1)
+            parts.append(((read.chance.log().sum(1) / free_A).exp(), read.evaluations))
+            rows += read.rows
+    found, evaluations = zip(*parts, strict=True)
+    return torch.cat(found), torch.cat(evaluations), rows
+
+
+def insist(
+    attempt: Attempt, how: Accept, n: int, seed: int, spared: Callable[[int], object]
+) -> Samples:
+    """n sequences that are accepted, each the first of its tries that is.
+
+    What they took is counted over all tries. `spared(k)` hears of k tries that are not needed.
+    """
+    best: Samples | None = None
+    open_A = torch.arange(n)
+    for number in range(how.tries):
+        found = attempt(open_A, seed if number == 0 else mix(seed, -number))
+        open_A = open_A.to(found.tokens.device)
+        best = found if best is None else _better(best, found, open_A)
+        assert best.plausibility is not None
+        left_A = open_A[best.plausibility[open_A] < how.least]
+        spared((len(open_A) - len(left_A)) * (how.tries - 1 - number))
+        open_A = left_A
+        if len(open_A) == 0:
+            break
+    assert best is not None
+    return best
+
+
+def _better(best: Samples, found: Samples, place_A: Tensor) -> Samples:
+    """With those that were found for some places, where they are the more plausible."""
+    assert best.plausibility is not None
+    assert found.plausibility is not None
+    more_A = found.plausibility > best.plausibility[place_A]
+    where_A = place_A[more_A]
+
+    def chosen(old: Tensor, new: Tensor) -> Tensor:
+        return old.index_copy(0, where_A, new[more_A])
+
+    return Samples(
+        tokens=chosen(best.tokens, found.tokens),
+        updates=chosen(best.updates, found.updates),
+        loops=chosen(best.loops, found.loops),
+        evaluations=best.evaluations.index_add(0, place_A, found.evaluations),
+        rows=best.rows + found.rows,
+        plausibility=chosen(best.plausibility, found.plausibility),
+    )

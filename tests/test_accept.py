@@ -1,0 +1,220 @@
+"""Accepting: plausibility by enumeration, the exact law of what is accepted, what it is given."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.cli.main import main
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.errors import InputError
+from cwdfm.generation import generate
+from cwdfm.method.autoregressive import Autoregressive
+from cwdfm.method.base import Draw
+from cwdfm.method.flow import Flow
+from cwdfm.metric import score_molecules
+from cwdfm.sample_file import read_samples
+from tests.models import SmallModel
+from tests.stats import assert_differs, assert_follows, histogram
+from tests.test_mend import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
+
+B = 20_000
+EVERY = torch.cartesian_prod(*[torch.arange(V)] * N)
+ALONE = 1e-6  # so small a share that every token is hidden by itself
+MODELS = {
+    source: cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
+    for source in (MASK, UNIFORM)
+}
+
+
+def geometric_mean(p_NV: np.ndarray, x: Sequence[int]) -> float:
+    return float(np.exp(np.log(p_NV[np.arange(N), x]).mean()))
+
+
+def alone() -> np.ndarray:
+    """The plausibility of all V^N sequences with a mask source, each token hidden by itself."""
+    return np.array([geometric_mean(conditional(x, range(N)), x) for x in EVERY.tolist()])
+
+
+def test_plausibility_of_what_is_seen() -> None:
+    found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY, share=0.3)
+    exact = [geometric_mean(posterior(x, 0.3), x) for x in EVERY.tolist()]
+    np.testing.assert_allclose(found.numpy(), exact, rtol=1e-5)
+    usual = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY)
+    exact = [geometric_mean(posterior(x, 0.04), x) for x in EVERY.tolist()]
+    np.testing.assert_allclose(usual.numpy(), exact, rtol=1e-5)
+
+
+def test_plausibility_of_what_is_hidden() -> None:
+    found = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=ALONE)
+    np.testing.assert_allclose(found.numpy(), alone(), rtol=1e-5)
+    together = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=1.0)
+    exact = [geometric_mean(conditional(x, [0] * N), x) for x in EVERY.tolist()]
+    np.testing.assert_allclose(together.numpy(), exact, rtol=1e-5)
+
+
+def test_given_tokens_do_not_count() -> None:
+    x, fixed = EVERY[5:9], torch.tensor([True, False, False, True])
+    found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, x, share=0.3, fixed=fixed)
+    chances = [posterior(y, 0.3)[np.arange(N), y][[1, 2]] for y in x.tolist()]
+    np.testing.assert_allclose(found.numpy(), np.sqrt(np.prod(chances, axis=1)), rtol=1e-5)
+    whole = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, x, fixed=torch.ones(N).bool())
+    assert whole.tolist() == [1.0] * 4
+
+
+def drawn(least: float, tries: int, n: int = B, seed: int = 0) -> cwdfm.Samples:
+    """One token at a time: without more ado, exactly the target's law."""
+    accept = cwdfm.Accept(least, tries, share=ALONE)
+    asked = Draw((n, N), steps=N, seed=seed, accept=accept)
+    return Flow(MASK, SCHEDULE).draw(MODELS[MASK], cwdfm.FirstHitting(), asked)  # type: ignore[arg-type]
+
+
+def test_the_law_given_that_it_is_accepted() -> None:
+    """False-alarm rate 1e-6, with a control."""
+    least = float(np.quantile(alone(), 0.705))
+    good = alone() >= least
+    law = np.where(good, TARGET.flatten(), 0.0)
+    found = drawn(least, tries=60)
+    counts = histogram(found.tokens, V)
+    assert counts[~good].sum() == 0
+    assert_follows(counts[good], law[good] / law.sum())
+    assert_differs(counts, TARGET.flatten())
+    assert found.plausibility is not None
+    assert float(found.plausibility.min()) >= least
+
+
+def test_the_law_of_two_tries() -> None:
+    """The first if it is accepted, else the second, else the better one; false-alarm rate 1e-6."""
+    score, p = alone(), TARGET.flatten()
+    least = float(np.quantile(score, 0.905))
+    good = score >= least
+    law = np.where(good, p, 0.0)
+    for x, y in product(np.flatnonzero(~good), range(V**N)):
+        law[y if score[y] > score[x] else x] += p[x] * p[y]
+    found = drawn(least, tries=2)
+    counts = histogram(found.tokens, V)
+    assert_follows(counts, law)
+    assert_differs(counts, np.where(good, p, 0.0) / p[good].sum())
+    # N evaluations to draw and N to read it, and as many for a second try.
+    assert set(found.evaluations.tolist()) == {2 * N, 4 * N}
+    again = float((found.evaluations == 4 * N).double().mean())
+    assert abs(again - p[~good].sum()) < 5 * np.sqrt(0.25 / B)
+    assert found.rows == 2 * N * B + 2 * N * int((found.evaluations == 4 * N).sum())
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_batches_numbers_and_what_is_given(source: cwdfm.Source) -> None:
+    model = SmallModel(source.num_tokens)
+    told: list[int] = []
+    g = torch.Generator().manual_seed(0)
+    prompt = torch.randint(V, (40, 12), generator=g)
+    fixed = torch.rand(40, 12, generator=g) < 0.3
+    plain = Draw((40, 12), steps=5, seed=3, prompt=prompt, fixed=fixed)
+    flow = Flow(source, SCHEDULE)
+    once = flow.draw(model, None, plain)
+    scores = cwdfm.plausibility(model, source, SCHEDULE, once.tokens, seed=3, fixed=fixed)
+    least = float(scores.quantile(0.6))
+    mended = (cwdfm.Mend(rounds=2),)
+    asked = replace(plain, accept=cwdfm.Accept(least, 4), tick=told.append)
+    whole = flow.draw(model, None, asked)
+    assert sum(told) == 40 * 4 * 5
+    assert torch.equal(whole.tokens[fixed], prompt[fixed])
+    kept = scores >= least
+    assert torch.equal(whole.tokens[kept], once.tokens[kept])
+    assert not torch.equal(whole.tokens, once.tokens)
+    assert whole.plausibility is not None
+    assert bool((whole.plausibility >= scores).all())
+    again = cwdfm.plausibility(
+        model,
+        source,
+        SCHEDULE,
+        whole.tokens[kept],
+        seed=3,
+        fixed=fixed[kept],
+        index=torch.arange(40)[kept],
+    )
+    torch.testing.assert_close(again, whole.plausibility[kept])
+    parts = flow.draw(model, None, replace(asked, batch_size=7, tick=None))
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert torch.equal(whole.evaluations, parts.evaluations)
+    some = replace(asked, shape=(15, 12), prompt=prompt[25:], fixed=fixed[25:], tick=None)
+    some = replace(some, index=torch.arange(25, 40))
+    assert torch.equal(flow.draw(model, None, some).tokens, whole.tokens[25:])
+    told.clear()
+    flow.draw(model, None, replace(asked, after=mended))
+    assert sum(told) == 40 * 4 * (5 + 2)
+
+
+def test_more_molecules_are_valid() -> None:
+    """What the network finds implausible is seldom valid."""
+    trained = cwdfm.load("qm9-uniform-small")
+
+    def valid(samples: cwdfm.Samples) -> float:
+        texts = [trained.tokenizer.decode(row) for row in samples.tokens.tolist()]
+        return float(score_molecules(texts, None, fold_size=24).valid.mean)
+
+    plain = generate(trained, n=24, steps=16, seed=4)
+    accepted = generate(trained, n=24, steps=16, seed=4, accept=cwdfm.Accept(0.999, tries=6))
+    assert valid(plain) < 17
+    assert valid(accepted) > 20
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
+    flags = ["--accept", "0.9", "--accept-tries", "3", "--accept-share", "0.1", "--prompt", "CC"]
+    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags, "--mend", "2"])
+    trained = cwdfm.load("qm9-uniform-small")
+    found = generate(
+        trained,
+        n=8,
+        steps=6,
+        seed=3,
+        prompt="CC",
+        mend=cwdfm.Mend(rounds=2),
+        accept=cwdfm.Accept(0.9, 3, 0.1),
+    )
+    assert found.plausibility is not None
+    accepted = int((found.plausibility >= 0.9).sum())
+    assert f"accepted: {accepted} of 8; the others are" in capsys.readouterr().out
+    file = read_samples(out)
+    assert file.tokens == found.tokens.tolist()
+    assert file.head["accepted"] == accepted
+    assert file.head["evaluations"] == int(found.evaluations.sum())
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_only_flows_accept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = cwdfm.load("qm9-mask-small")
+    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
+    with pytest.raises(InputError, match="accepting ask as a flow does, and this model is trained"):
+        generate(other, n=1, steps=4, accept=cwdfm.Accept(0.5))
+    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--accept", "-3"]
+    monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "least must lie in (0, 1]" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_settings() -> None:
+    for least in (0.0, 1.01, -1, "a", float("nan")):
+        with pytest.raises(InputError, match=r"least must lie in \(0, 1\]"):
+            cwdfm.Accept(least)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="tries must be"):
+        cwdfm.Accept(0.5, tries=0)
+    with pytest.raises(InputError, match="share must lie between"):
+        cwdfm.Accept(0.5, share=2.0)
+    with pytest.raises(InputError, match="share must lie between"):
+        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=0.0)
+    with pytest.raises(InputError, match="tokens holds ids"):
+        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY + V)
+    with pytest.raises(InputError, match="accept must be"):
+        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, accept=3)  # type: ignore[arg-type]
