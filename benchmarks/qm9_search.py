@@ -28,17 +28,18 @@ import torch
 
 import cwdfm
 from cwdfm import data
-from cwdfm.generation import generate
+from cwdfm.generation import fitting_batch, generate
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.metric import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
 from cwdfm.repro.jobs import Snapshots
-from cwdfm.solver import Mend, Refine
+from cwdfm.solver import Accept, Mend, Refine
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 
 SAMPLES, SEED = 1024, 100  # unless others are asked for
+KEPT = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)  # shares that are accepted at once
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Setting:
     noise: float = 0.5  # share of the tokens that is taken for noise there
     trust: float = 0.8
     again: float = 1.0  # temperature there
+    accept: float = 0.0  # least plausibility
+    tries: int = 8
 
     def choice(self) -> SolverChoice:
         return SolverChoice(
@@ -79,6 +82,9 @@ class Setting:
         if self.mend == 0:
             return None
         return Mend(self.mend, self.noise, self.trust, self.again)
+
+    def acceptance(self) -> Accept | None:
+        return Accept(self.accept, self.tries) if self.accept else None
 
 
 def settings() -> Iterator[Setting]:
@@ -196,6 +202,21 @@ def careful() -> Iterator[Setting]:
         yield Setting(solver="euler", steps=steps, mend=mend, noise=0.1, trust=0.95, again=0.5)
 
 
+def hot() -> Iterator[Setting]:
+    """Hot steps for novel molecules, then careful mending for valid ones."""
+    for steps, heat in product((64, 256), (1.0, 1.2, 1.4, 1.7)):
+        for noise, trust, again in ((0.1, 0.95, 0.5), (0.25, 0.9, 0.5), (0.25, 0.8, 0.5)):
+            yield Setting(
+                solver="euler",
+                steps=steps,
+                temperature=heat,
+                mend=80,
+                noise=noise,
+                trust=trust,
+                again=again,
+            )
+
+
 def best_spelled() -> Iterator[Setting]:
     """What was chosen for a model in several spellings."""
     yield Setting(solver="euler", steps=512, mend=80, noise=0.1, trust=0.95, again=0.5)
@@ -208,6 +229,7 @@ WHAT = {
     "mend-mask": mends_of_masks,
     "spelled": spelled,
     "careful": careful,
+    "hot": hot,
     "best": best,
     "best-mask": best_of_masks,
     "best-spelled": best_spelled,
@@ -271,7 +293,18 @@ def draw(
                     seed=seed,
                     refine=setting.refine(),
                     mend=setting.mending(),
+                    accept=setting.acceptance(),
                 )
+                plausible = out.plausibility
+                if plausible is None:
+                    plausible = cwdfm.plausibility(
+                        trained.model,
+                        trained.source,
+                        trained.schedule,
+                        out.tokens,
+                        seed=seed,
+                        batch_size=fitting_batch(trained),
+                    )
             texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
             found = {
                 "model": name,
@@ -281,10 +314,29 @@ def draw(
                 "setting": asdict(setting),
                 "seconds": time.perf_counter() - begun,
                 "evaluations": float(out.evaluations.double().mean()),
+                "plausibility": plausible.tolist(),
                 "texts": texts,
             }
             write_json(path, provenance() | found)
             print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
+
+
+def counts(texts: list[str], training: CanonicalSet, fold: int = 1024) -> dict[str, float]:
+    """Of 1,024, the mean over folds of some size."""
+    scores = score_molecules(texts, training, fold_size=fold)
+    each = {"valid": scores.valid, "unique": scores.unique, "novel": scores.novel}
+    return {name: found.mean * 1024 / scores.fold_size for name, found in each.items() if found}
+
+
+def accepting(
+    texts: list[str], plausible: list[float], training: CanonicalSet
+) -> Iterator[dict[str, float]]:
+    """What the counts would be, were the least plausible ones drawn again until they are better."""
+    order = sorted(range(len(texts)), key=lambda i: -plausible[i])
+    for share in KEPT:
+        kept = order[: round(share * len(texts))]
+        found = counts([texts[i] for i in sorted(kept)], training, fold=len(kept))
+        yield {"share": share, "least": plausible[kept[-1]]} | found
 
 
 def score(work: Path, out: Path) -> None:
@@ -293,8 +345,11 @@ def score(work: Path, out: Path) -> None:
     rows = []
     for path in sorted(work.glob("*.json")):
         found = json.loads(path.read_text())
-        scores = score_molecules(found.pop("texts"), training).to_json()
-        rows.append(found | {name: scores[name]["mean"] for name in ("valid", "unique", "novel")})
+        texts, plausible = found.pop("texts"), found.pop("plausibility", None)
+        row = found | counts(texts, training)
+        if plausible and not row["setting"]["accept"]:
+            row["accepting"] = list(accepting(texts, plausible, training))
+        rows.append(row)
     seeds = {row["seed"] for row in rows}
     assert len(seeds) <= 1, f"samples of several seeds in {work}: {sorted(seeds)}"
     rows.sort(key=lambda row: -row["valid"])

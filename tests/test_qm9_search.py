@@ -1,0 +1,26 @@
+"""What would be accepted, counted from samples that were drawn without."""
+
+import pytest
+
+from benchmarks.qm9_search import KEPT, accepting, counts
+from cwdfm.metric import canonical_set
+
+
+def test_counts_are_of_1024_whatever_the_fold() -> None:
+    known = canonical_set(["C", "CC"])
+    texts = ["C", "CC", "CCC", "C(", "CCCC", "CCCC", "O", "C)"]
+    assert counts(texts, known) == {"valid": 768, "unique": 640, "novel": 384}
+    twice = counts([*texts, *texts], known, fold=8)
+    assert twice == {"valid": 768, "unique": 640, "novel": 384}
+
+
+def test_the_least_plausible_are_left_out() -> None:
+    known = canonical_set(["C"])
+    texts = ["C", "C("] * 10  # every other one is wrong, and implausible
+    plausible = [0.9 - i / 100 if i % 2 == 0 else 0.3 - i / 1000 for i in range(20)]
+    found = {row["share"]: row for row in accepting(texts, plausible, known)}
+    assert tuple(found) == KEPT
+    assert found[0.5]["valid"] == 1024
+    assert found[0.5]["least"] == pytest.approx(0.72)
+    assert found[0.8]["valid"] == pytest.approx(1024 * 10 / 16)
+    assert found[0.8]["least"] == pytest.approx(0.289)
