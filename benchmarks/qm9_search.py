@@ -7,7 +7,9 @@ One setting is varied at a time from Neighbor weights with 256 steps, then those
 opposite directions together: temperature, which makes novel molecules, against the corrector and
 steps, which make valid ones. `--what refine` asks what a few rounds of refining are worth beside as
 many steps, `--what mend` how far mending goes from few steps and hot ones. All that is with another
-seed than the one results are reported with, which is 0: `--what best --seed 0 --n 2048`.
+seed than the one results are reported with, which is 0: `--what best --seed 0 --n 2048`. `--what
+hot` begins with hot steps and mends with care. Every sample's plausibility is kept, and `score`
+tells what accepting the more plausible ones would give, and by which bar.
 
 Models that know little by heart should make more novel molecules: trained in several spellings of
 each (`cwdfm prepare qm9 --spellings 8 --out qm9-8.npz`), and looked at on the way.
@@ -28,7 +30,7 @@ import torch
 
 import cwdfm
 from cwdfm import data
-from cwdfm.generation import fitting_batch, generate
+from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.metric import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
@@ -275,7 +277,9 @@ def draw(
         trained = cwdfm.load(name, device)
         trained.model.record_trunk()
         for setting in (setting for setting in what if setting.steps <= most):
-            said = "-".join(map(str, asdict(setting).values()))
+            usual = asdict(Setting())
+            changed = {k: v for k, v in asdict(setting).items() if v != usual[k]}
+            said = "-".join(f"{name}-{value}" for name, value in changed.items()) or "usual"
             path = work / f"{trained.fingerprint()[:8]}-{n}-{seed}-{said}.json"
             if path.exists():
                 continue
@@ -295,16 +299,16 @@ def draw(
                     mend=setting.mending(),
                     accept=setting.acceptance(),
                 )
-                plausible = out.plausibility
-                if plausible is None:
-                    plausible = cwdfm.plausibility(
-                        trained.model,
-                        trained.source,
-                        trained.schedule,
-                        out.tokens,
-                        seed=seed,
-                        batch_size=fitting_batch(trained),
-                    )
+                seconds = time.perf_counter() - begun
+                plausible = cwdfm.plausibility(
+                    trained.model,
+                    trained.source,
+                    trained.schedule,
+                    out.tokens,
+                    seed=seed,
+                    fixed=given(trained)[1],
+                    batch_size=fitting_batch(trained),
+                )
             texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
             found = {
                 "model": name,
@@ -312,7 +316,7 @@ def draw(
                 "samples": n,
                 "seed": seed,
                 "setting": asdict(setting),
-                "seconds": time.perf_counter() - begun,
+                "seconds": seconds,
                 "evaluations": float(out.evaluations.double().mean()),
                 "plausibility": plausible.tolist(),
                 "texts": texts,
@@ -321,22 +325,26 @@ def draw(
             print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
 
 
-def counts(texts: list[str], training: CanonicalSet, fold: int = 1024) -> dict[str, float]:
-    """Of 1,024, the mean over folds of some size."""
-    scores = score_molecules(texts, training, fold_size=fold)
-    each = {"valid": scores.valid, "unique": scores.unique, "novel": scores.novel}
-    return {name: found.mean * 1024 / scores.fold_size for name, found in each.items() if found}
+def counts(texts: list[str], training: CanonicalSet) -> dict[str, float]:
+    """Of 1,024, or of all if they are fewer: the mean over folds."""
+    scores = score_molecules(texts, training).to_json()
+    return {name: scores[name]["mean"] for name in ("valid", "unique", "novel")}
 
 
 def accepting(
     texts: list[str], plausible: list[float], training: CanonicalSet
 ) -> Iterator[dict[str, float]]:
-    """What the counts would be, were the least plausible ones drawn again until they are better."""
+    """What the counts of 1,024 would be, were the least plausible drawn again until they are more.
+
+    Where fewer are left, their counts are scaled up: a little too many are unique and novel then.
+    """
     order = sorted(range(len(texts)), key=lambda i: -plausible[i])
     for share in KEPT:
         kept = order[: round(share * len(texts))]
-        found = counts([texts[i] for i in sorted(kept)], training, fold=len(kept))
-        yield {"share": share, "least": plausible[kept[-1]]} | found
+        found = counts([texts[i] for i in sorted(kept)], training)
+        most = 1024 / min(1024, len(kept))
+        scaled = {name: value * most for name, value in found.items()}
+        yield {"share": share, "least": plausible[kept[-1]]} | scaled
 
 
 def score(work: Path, out: Path) -> None:

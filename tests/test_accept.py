@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import cwdfm
 from cwdfm.cli.main import main
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
-from cwdfm.generation import generate
+from cwdfm.generation import generate, given
 from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.method.base import Draw
 from cwdfm.method.flow import Flow
@@ -67,10 +68,9 @@ def test_given_tokens_do_not_count() -> None:
     assert whole.tolist() == [1.0] * 4
 
 
-def drawn(least: float, tries: int, n: int = B, seed: int = 0) -> cwdfm.Samples:
+def drawn(least: float, tries: int, share: float = ALONE) -> cwdfm.Samples:
     """One token at a time: without more ado, exactly the target's law."""
-    accept = cwdfm.Accept(least, tries, share=ALONE)
-    asked = Draw((n, N), steps=N, seed=seed, accept=accept)
+    asked = Draw((B, N), steps=N, accept=cwdfm.Accept(least, tries, share))
     return Flow(MASK, SCHEDULE).draw(MODELS[MASK], cwdfm.FirstHitting(), asked)  # type: ignore[arg-type]
 
 
@@ -105,6 +105,63 @@ def test_the_law_of_two_tries() -> None:
     again = float((found.evaluations == 4 * N).double().mean())
     assert abs(again - p[~good].sum()) < 5 * np.sqrt(0.25 / B)
     assert found.rows == 2 * N * B + 2 * N * int((found.evaluations == 4 * N).sum())
+
+
+def test_the_law_with_random_groups() -> None:
+    """Two groups of two tokens: the bar may let a sequence pass by one parting and not by another.
+
+    False-alarm rate 1e-6, with a control.
+    """
+    parted = [[int(i in pair) for i in range(N)] for pair in combinations(range(N), 2)]
+    scores = np.array(
+        [[geometric_mean(conditional(x, part), x) for part in parted] for x in EVERY.tolist()]
+    )
+    least = float(np.quantile(scores, 0.6005))
+    passing = (scores >= least).mean(1)
+    assert ((passing > 0) & (passing < 1)).any()
+    law = TARGET.flatten() * passing
+    found = drawn(least, tries=60, share=0.5)
+    assert_follows(histogram(found.tokens, V), law / law.sum())
+    law = np.where(passing > 0.5, TARGET.flatten(), 0.0)
+    assert_differs(histogram(found.tokens, V), law / law.sum())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt": torch.zeros(9, 6).long(), "fixed": torch.ones(9, 6).bool()},
+        {"prompt": torch.zeros(3, 6).long(), "fixed": torch.ones(3, 6).bool()},
+        {"index": torch.arange(9)},
+        {"index": torch.arange(2)},
+        {"index": [0, 1, 2, 3]},
+        {"shape": (4, 6, 7)},
+        {"shape": (-1, 6)},
+        {"shape": ("a", 6)},
+        {"steps": "a"},
+        {"seed": -1},
+    ],
+    ids=str,
+)
+def test_what_is_refused_without_is_refused_with_it(wrong: dict[str, Any]) -> None:
+    asked = Draw((4, 6), steps=3, accept=cwdfm.Accept(0.9))
+    with pytest.raises(InputError):
+        Flow(UNIFORM, SCHEDULE).draw(SmallModel(V), None, replace(asked, **wrong))
+
+
+def test_all_may_be_accepted_to_learn_how_plausible_they_are() -> None:
+    """A first token that is never drawn does not count."""
+    trained = cwdfm.load("qm9-mask-small")
+    out = generate(trained, n=6, steps=4, seed=2, accept=cwdfm.Accept(0.0))
+    assert torch.equal(out.tokens, generate(trained, n=6, steps=4, seed=2).tokens)
+    assert out.plausibility is not None
+    ask = (trained.model, trained.source, trained.schedule, out.tokens)
+    with_it = cwdfm.plausibility(*ask, seed=2, fixed=given(trained)[1])
+    torch.testing.assert_close(out.plausibility, with_it)
+    assert bool((cwdfm.plausibility(*ask, seed=2) < with_it).all())
+    joined = cwdfm.Samples.joined([out, out])
+    assert joined.plausibility is not None
+    assert torch.equal(joined.plausibility, out.plausibility.repeat(2))
+    assert cwdfm.Samples.joined([out, replace(out, plausibility=None)]).plausibility is None
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
@@ -166,8 +223,9 @@ def test_more_molecules_are_valid() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
-    flags = ["--accept", "0.9", "--accept-tries", "3", "--accept-share", "0.1", "--prompt", "CC"]
-    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags, "--mend", "2"])
+    flags = ["--accept", "0.9999", "--accept-tries", "3", "--accept-share", "0.1", "--prompt", "CC"]
+    flags += ["--mend", "2", "--refine", "1", "--batch-size", "3"]
+    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags])
     trained = cwdfm.load("qm9-uniform-small")
     found = generate(
         trained,
@@ -175,17 +233,29 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         steps=6,
         seed=3,
         prompt="CC",
+        refine=cwdfm.Refine(rounds=1),
         mend=cwdfm.Mend(rounds=2),
-        accept=cwdfm.Accept(0.9, 3, 0.1),
+        accept=cwdfm.Accept(0.9999, 3, 0.1),
     )
     assert found.plausibility is not None
-    accepted = int((found.plausibility >= 0.9).sum())
+    accepted = int((found.plausibility >= 0.9999).sum())
+    assert 0 < accepted < 8
     assert f"accepted: {accepted} of 8; the others are" in capsys.readouterr().out
     file = read_samples(out)
     assert file.tokens == found.tokens.tolist()
     assert file.head["accepted"] == accepted
     assert file.head["evaluations"] == int(found.evaluations.sum())
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_holes_are_filled() -> None:
+    trained = cwdfm.load("qm9-mask-small")
+    ask = {"n": 6, "steps": 4, "seed": 1, "template": "c1ccccc1***"}
+    found = generate(trained, **ask, accept=cwdfm.Accept(1.0, 2))  # type: ignore[arg-type]
+    one = generate(trained, **ask, accept=cwdfm.Accept(1.0, 2), batch_size=1)  # type: ignore[arg-type]
+    assert torch.equal(found.tokens, one.tokens)
+    texts = [trained.tokenizer.decode(row) for row in found.tokens.tolist()]
+    assert all(len(text) == len("c1ccccc1***") and text.startswith("c1ccccc1") for text in texts)
 
 
 def test_only_flows_accept(
@@ -195,18 +265,23 @@ def test_only_flows_accept(
     other = replace(trained, method=Autoregressive(trained.source.vocab_size))
     with pytest.raises(InputError, match="accepting ask as a flow does, and this model is trained"):
         generate(other, n=1, steps=4, accept=cwdfm.Accept(0.5))
-    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--accept", "-3"]
-    monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    assert "least must lie in (0, 1]" in capsys.readouterr().err
+    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi")]
+    for flags, said in (
+        (["--accept", "-3"], "least must lie in [0, 1]"),
+        (["--accept", "0.9", "--accept-tries", "0"], "tries must be"),
+        (["--accept", "0.9", "--accept-share", "2"], "share must lie between"),
+    ):
+        monkeypatch.setattr("sys.argv", ["cwdfm", *ask, *flags])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 2
+        assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_settings() -> None:
-    for least in (0.0, 1.01, -1, "a", float("nan")):
-        with pytest.raises(InputError, match=r"least must lie in \(0, 1\]"):
+    for least in (1.01, -1, "a", float("nan")):
+        with pytest.raises(InputError, match=r"least must lie in \[0, 1\]"):
             cwdfm.Accept(least)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="tries must be"):
         cwdfm.Accept(0.5, tries=0)

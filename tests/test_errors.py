@@ -214,6 +214,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "negative-corrector": (lambda: cwdfm.Corrector(-1.0), "rates negative"),
     "zero-temperature": (lambda: cwdfm.Euler(temperature=0.0), "temperature.*> 0.*got 0.0"),
     "top-p-zero": (lambda: cwdfm.Euler(top_p=0.0), r"top_p must lie in \(0, 1\], got 0.0"),
+    "bar-above-one": (lambda: cwdfm.Accept(1.5), r"least must lie in \[0, 1\].*got 1.5"),
+    "no-trust": (lambda: cwdfm.Mend(trust=0.0), r"trust must lie in \(0, 1\].*got 0.0"),
+    "noise-above-one": (lambda: cwdfm.Refine(share=2.0), "share must lie between 1e-6 and 1"),
     "half-precision-draws": (
         lambda: cwdfm.Euler(dtype=torch.float16),
         "torch.float64 or torch.float32, got torch.float16",

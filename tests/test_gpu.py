@@ -3,11 +3,16 @@
 Run there with `pytest -m gpu tests/test_gpu.py`.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 import cwdfm
 from cwdfm.kernel import fused_random
+from cwdfm.method.base import Draw
+from cwdfm.method.flow import Flow
 from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
 from cwdfm.random import Purpose, uniform, uniform_BN
 from tests.gpu import no_waiting
@@ -110,6 +115,29 @@ def test_mended_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
     assert not torch.equal(here, start)
     assert torch.equal(mended(SmallModel(source.num_tokens).cuda()), here)
     assert torch.equal(mended(SmallSplitModel(source.num_tokens).cuda()), here)
+
+
+@pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
+def test_accepted_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
+    """Numbered or not, with prompts of their own."""
+    g = torch.manual_seed(0)
+    prompt = torch.randint(0, source.vocab_size, (64, 32), generator=g)
+    fixed = torch.rand(64, 32, generator=g) < 0.2
+    asked = Draw((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
+
+    def drawn(device: str, least: float, **changes: Any) -> cwdfm.Samples:
+        flow, model = Flow(source, SCHEDULE), SmallModel(source.num_tokens).to(device)
+        return flow.draw(model, None, replace(asked, accept=cwdfm.Accept(least, 4), **changes))
+
+    all_of_them = drawn("cpu", 0.0).plausibility
+    assert all_of_them is not None
+    least = float(all_of_them.quantile(0.5))  # between two of them
+    here = drawn("cpu", least)
+    assert int(here.evaluations.max()) > int(here.evaluations.min())
+    for index in (None, torch.arange(64), torch.arange(64, device="cuda")):
+        there = drawn("cuda", least, index=index)
+        assert torch.equal(there.tokens.cpu(), here.tokens)
+        assert torch.equal(there.evaluations.cpu(), here.evaluations)
 
 
 @pytest.mark.parametrize("path", examples(cwdfm.Path), ids=str)

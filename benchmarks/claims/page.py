@@ -35,7 +35,7 @@ def beyond() -> str:
             row
             for found in searched
             for row in ours
-            if row["setting"] == found["setting"] and row["setting"]["mend"]
+            if _alike(row["setting"], found["setting"]) and row["setting"]["mend"]
         )
         steps = best["setting"]["steps"]
         plain = next(
@@ -51,6 +51,11 @@ def beyond() -> str:
             f"{paper['steps']} steps)."
         )
     return "\n".join([*told, spelled()])
+
+
+def _alike(one: Result, other: Result) -> bool:
+    """Whether two settings say the same where both say something."""
+    return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def spelled() -> str:

@@ -137,8 +137,7 @@ def mending(options: Options) -> Mend | None:
 
 def acceptance(options: Options) -> Accept | None:
     """Whether samples are drawn again, and which."""
-    least = 1.0 if options.accept == 0 else options.accept
-    found = Accept(least, options.accept_tries, options.accept_share)
+    found = Accept(options.accept, options.accept_tries, options.accept_share)
     return found if options.accept else None
 
 
@@ -264,10 +263,8 @@ def finish(options: Options, parts: Parts, origin: dict[str, Any]) -> None:
     if options.accept:
         accepted = sum(row["plausibility"] >= options.accept for row in done)
         origin["accepted"] = accepted
-        print(
-            f"accepted: {accepted} of {len(done)}; the others are the most plausible of "
-            f"{options.accept_tries} tries"
-        )
+        rest = f"; the others are the most plausible of {options.accept_tries} tries"
+        print(f"accepted: {accepted} of {len(done)}" + (rest if accepted < len(done) else ""))
     texts, tokens = [row["text"] for row in done], [row["tokens"] for row in done]
     write_samples(options.out, SampleFile(texts, tokens, origin))
     parts.discard()

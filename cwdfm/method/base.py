@@ -44,12 +44,10 @@ class Draw:
     tick: Tick | None = None
 
     def some(self, place_A: Tensor, seed: int) -> "Draw":
-        """Those with some places among them, by another seed."""
+        """Those with some places among them, which are known to be right, by another seed."""
 
         def theirs(x: Tensor | None) -> Tensor | None:
-            if x is None or x.dim() == 1 or len(x) == 1:
-                return x  # alike for all
-            return x[place_A.to(x.device)]
+            return x if x is None or x.dim() == 1 else x[place_A.to(x.device)]
 
         return replace(
             self,

@@ -49,10 +49,9 @@ class Flow(Method):
         how, tick = asked.accept, asked.tick
         if how is None:
             return self._drawn(model, solver, asked)[0]
-        ticks = asked.steps + sum(rework.ticks for rework in asked.after)
 
-        def attempt(place_A: Tensor, seed: int) -> Samples:
-            some = asked.some(place_A, seed)
+        def attempt(place_A: Tensor | None, seed: int) -> Samples:
+            some = asked if place_A is None else asked.some(place_A, seed)
             found, fixed_AN = self._drawn(model, solver, some)
             plausibility_A, evaluations_A, rows = read_whole(
                 model,
@@ -74,9 +73,9 @@ class Flow(Method):
 
         def spared(tries: int) -> None:
             if tick is not None:
-                tick(tries * ticks)
+                tick(tries * (asked.steps + sum(rework.ticks for rework in asked.after)))
 
-        return insist(attempt, how, asked.shape[0], asked.seed, spared)
+        return insist(attempt, how, asked.seed, spared)
 
     def _drawn(
         self, model: nn.Module, solver: Solver, asked: Draw

@@ -1,12 +1,13 @@
 """Accepting finished sequences: those that the network finds implausible are drawn again, whole.
 
-    plausibility(x) = exp( mean over the free i of log chance^i ),   the chances as in `reading.py`;
-    accepted:  plausibility(x) >= least.
+    plausibility = exp( mean over the free i of log chance^i ),   the chances as in `reading.py`;
+    accepted:  plausibility >= least.
 
 This is rejection sampling: with tries enough the law is the sampler's own, given that the sequence
-is accepted. A sequence that no try makes plausible enough is the most plausible of them. Mending
-draws single tokens again and stays near; this takes samples as they come, and is the stronger where
-a sequence is wrong in ways that no single token sets right. Both ask the network alone.
+is accepted. With a mask source that is a matter of chance for a sequence, since its groups are. A
+sequence that no try makes plausible enough is the most plausible of them. Mending draws single
+tokens again and stays near; this takes samples as they come, and is the stronger where a sequence
+is wrong in ways that no single token sets right. Both ask the network alone.
 """
 
 from collections.abc import Callable
@@ -29,24 +30,25 @@ from cwdfm.source import Source
 USUAL = {True: 0.04, False: 0.125}
 _ROUND = 2**32 - 1  # a number that no round of mending has: other groups
 
-# Draws the sequences with places [A] among all anew, by a seed; their plausibility is known.
-Attempt = Callable[[Tensor, int], Samples]
+# Draws the sequences with places [A] among all, None for all of them, by a seed; the samples tell
+# their plausibility.
+Attempt = Callable[[Tensor | None, int], Samples]
 
 
 @dataclass(frozen=True)
 class Accept:
     """Which samples to accept."""
 
-    least: float  # plausibility
+    least: float  # plausibility; 0 accepts all, and tells it
     tries: int = 8  # at most
     share: float | None = None  # of the tokens that is noise to the network; None: see USUAL
 
     def __post_init__(self) -> None:
-        if not isinstance(self.least, int | float) or not 0 < self.least <= 1:
+        if not isinstance(self.least, int | float) or not 0 <= self.least <= 1:
             raise InputError(
-                f"least must lie in (0, 1], the least plausibility of a sequence that is accepted "
-                f"(a geometric mean of chances), got {self.least!r}; take a quantile of "
-                f"cwdfm.plausibility(...) of samples"
+                f"least must lie in [0, 1], the least plausibility of a sequence that is accepted "
+                f"(a geometric mean of chances), got {self.least!r}; draw with 0 first, and take a "
+                f"quantile of the samples' plausibility"
             )
         check_integer("tries", self.tries)
         if self.share is not None:
@@ -68,7 +70,8 @@ def plausibility(
 ) -> Tensor:
     """How plausible finished sequences [B, N] are, [B] float64: the geometric mean of the chances.
 
-    Given tokens do not count, and what is all given has 1. For the rest see `mend`.
+    Tokens that were given (`fixed`) do not count, and what is all given has 1: say so of them, of a
+    first token that the model never draws too. For the rest see `mend`.
     """
     return read_whole(
         model,
@@ -112,7 +115,7 @@ def read_whole(
             batch_size or len(tokens)
         ):
             free_AN = ~fixed_BN[some]
-            read = reader.read(tokens[some], free_AN, index_B[some], _ROUND)
+            read = reader.read(tokens[some], free_AN, index_B[some], _ROUND, draw=False)
             free_A = free_AN.sum(1).clamp(min=1)
             parts.append(((read.chance.log().sum(1) / free_A).exp(), read.evaluations))
             rows += read.rows
@@ -120,31 +123,27 @@ def read_whole(
     return torch.cat(found), torch.cat(evaluations), rows
 
 
-def insist(
-    attempt: Attempt, how: Accept, n: int, seed: int, spared: Callable[[int], object]
-) -> Samples:
-    """n sequences that are accepted, each the first of its tries that is.
+def insist(attempt: Attempt, how: Accept, seed: int, spared: Callable[[int], object]) -> Samples:
+    """Sequences that are accepted, each the first of its tries that is.
 
     What they took is counted over all tries. `spared(k)` hears of k tries that are not needed.
     """
-    best: Samples | None = None
-    open_A = torch.arange(n)
-    for number in range(how.tries):
-        found = attempt(open_A, seed if number == 0 else mix(seed, -number))
-        open_A = open_A.to(found.tokens.device)
-        best = found if best is None else _better(best, found, open_A)
+    best = attempt(None, seed)
+    open_A = torch.arange(len(best.tokens), device=best.tokens.device)
+    for number in range(1, how.tries + 1):
         assert best.plausibility is not None
         left_A = open_A[best.plausibility[open_A] < how.least]
-        spared((len(open_A) - len(left_A)) * (how.tries - 1 - number))
+        spared((len(open_A) - len(left_A)) * (how.tries - number))
         open_A = left_A
-        if len(open_A) == 0:
+        if len(open_A) == 0 or number == how.tries:
             break
-    assert best is not None
+        found = attempt(open_A, mix(seed, -number))
+        best = _better(best, found, open_A)
     return best
 
 
 def _better(best: Samples, found: Samples, place_A: Tensor) -> Samples:
-    """With those that were found for some places, where they are the more plausible."""
+    """With those that were found for places [A], where they are the more plausible."""
     assert best.plausibility is not None
     assert found.plausibility is not None
     more_A = found.plausibility > best.plausibility[place_A]

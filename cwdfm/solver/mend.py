@@ -158,7 +158,7 @@ class _Work:
     def round(self, reader: Reader, number: int, trust: float, at_once: int) -> None:
         """Draw some doubted tokens of every open sequence again, and close what has none."""
         x_AN, index_A = self.tokens[self.open], self.index[self.open]
-        read = reader.read(x_AN, self.free[self.open], index_A, number, self.unit)
+        read = reader.read(x_AN, self.free[self.open], index_A, number, unit=self.unit)
         doubted_AN = read.chance < trust
         # A race of clocks with rates doubt: the first of them is chosen by doubt / sum doubt.
         u_AN = reader.uniform(Purpose.ORDER, x_AN, index_A, number)

@@ -61,9 +61,19 @@ class Reader:
         self.top_p = 1.0 if top_p is None else top_p
 
     def read(
-        self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int, unit: int = 1
+        self,
+        x_AN: Tensor,
+        free_AN: Tensor,
+        index_A: Tensor,
+        number: int,
+        *,
+        unit: int = 1,
+        draw: bool = True,
     ) -> Read:
-        """In round `number`, sequences numbered index_A, in a batch of a multiple of `unit`."""
+        """In round `number`, sequences numbered index_A, in a batch of a multiple of `unit`.
+
+        Without `draw` the tokens stand for those that would be drawn in their place.
+        """
         size, more = len(x_AN), -len(x_AN) % unit
         x_AN, free_AN, index_A = (_longer(each, more) for each in (x_AN, free_AN, index_A))
         u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, number)
@@ -77,11 +87,7 @@ class Reader:
                 part = slice(begin, begin + len(logits_kV))
                 own_k = logits_kV.gather(1, x_K[part, None])[:, 0].double()
                 chances.append((own_k - logits_kV.double().logsumexp(1)).exp())
-                drawn.append(
-                    sample_categorical(
-                        logits_kV, u_K[part], temperature=self.temperature, top_p=self.top_p
-                    )
-                )
+                drawn.append(self._draw(logits_kV, u_K[part]) if draw else x_K[part])
                 begin = part.stop
             found = Read(
                 chance=rows.replace(found.chance, torch.cat(chances)),
@@ -91,6 +97,9 @@ class Reader:
             )
         parts = (found.chance[:size], found.drawn[:size], found.evaluations[:size])
         return Read(*parts, found.rows)
+
+    def _draw(self, logits_kV: Tensor, u_k: Tensor) -> Tensor:
+        return sample_categorical(logits_kV, u_k, temperature=self.temperature, top_p=self.top_p)
 
     def _views(
         self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int

@@ -35,12 +35,14 @@ class Samples:
     @classmethod
     def joined(cls, parts: "Sequence[Samples]") -> "Samples":
         """Those of all batches."""
+        told = [part.plausibility for part in parts if part.plausibility is not None]
         return cls(
             tokens=torch.cat([part.tokens for part in parts]),
             updates=torch.cat([part.updates for part in parts]),
             loops=torch.cat([part.loops for part in parts]),
             evaluations=torch.cat([part.evaluations for part in parts]),
             rows=sum(part.rows for part in parts),
+            plausibility=torch.cat(told) if told and len(told) == len(parts) else None,
         )
 
 
