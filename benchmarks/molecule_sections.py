@@ -200,11 +200,12 @@ def searched_origin(result: Result) -> str:
 
 def mended_table(result: Result) -> str:
     rows = []
+    barred = any(row["setting"].get("accept") for row in result["rows"])
     for row in sorted(
         result["rows"], key=lambda row: (row["model"], *(row["setting"][k] for k in MENDED))
     ):
         setting = row["setting"]
-        mended = setting["mend"] > 0
+        mended, bar = setting["mend"] > 0, setting.get("accept")
         hot = "" if setting["temperature"] == 1 else f", temperature {setting['temperature']:g}"
         weights = "" if setting["solver"] == "euler" else f", {setting['solver']}"
         rows.append(
@@ -213,9 +214,10 @@ def mended_table(result: Result) -> str:
                 f"{setting['steps']}{weights}{hot}",
                 f"{setting['noise']:g}, {setting['trust']:g}" if mended else "",
                 f"{setting['again']:g}" if mended else "",
+                *([f"{bar:g}" if bar else ""] if barred else []),
                 f"{row['evaluations']:.1f}",
                 f"{row['valid']:.0f} / {row['novel']:.0f}",
             ]
         )
     head = ["model", "steps", "share, trust", "temperature", "evaluations", "valid / novel"]
-    return table(head, rows)
+    return table([*head[:4], *(["least plausibility"] if barred else []), *head[4:]], rows)
