@@ -205,8 +205,9 @@ def careful() -> Iterator[Setting]:
 
 
 def hot() -> Iterator[Setting]:
-    """Hot steps for novel molecules, then careful mending for valid ones."""
+    """Hot steps for novel molecules, then a bar or careful mending for valid ones."""
     for steps, heat in product((64, 256), (1.0, 1.2, 1.4, 1.7)):
+        yield Setting(solver="euler", steps=steps, temperature=heat)
         for noise, trust, again in ((0.1, 0.95, 0.5), (0.25, 0.9, 0.5), (0.25, 0.8, 0.5)):
             yield Setting(
                 solver="euler",
@@ -220,8 +221,9 @@ def hot() -> Iterator[Setting]:
 
 
 def best_spelled() -> Iterator[Setting]:
-    """What was chosen for a model in several spellings."""
+    """What was chosen for a model in several spellings: careful mending, then a bar instead."""
     yield Setting(solver="euler", steps=512, mend=80, noise=0.1, trust=0.95, again=0.5)
+    yield Setting(solver="euler", steps=256, temperature=1.5, accept=0.9992)
 
 
 WHAT = {
