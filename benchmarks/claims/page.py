@@ -88,7 +88,7 @@ def spelled() -> str:
         f"the way): {both(rows)},\n  the best of {len(rows)} settings on the seed of the search "
         "([results](results.md#models-in-eight-spellings));\n  of the model in the box, 4M in one "
         f"spelling, searched likewise: {both(box)}. Size and spellings changed\n  together.\n  "
-        f"On the seed of results: {'; '.join(map(drawn, chosen))}\n  "
+        "On the seed of results:\n  " + ";\n  ".join(map(drawn, chosen)) + "\n  "
         "([results](results.md#the-best-samples-of-a-model-in-eight-spellings)). The goal we set "
         "ourselves is 980 with 310."
     )
@@ -215,4 +215,5 @@ What gave it: a network with a uniform source is trained to find wrong tokens, a
 leave mistakes that it sees. Each round mends one token of a sequence that is in doubt and asks
 nothing of the others. Fewer of the valid molecules are novel, since what is unusual is doubted too:
 hotter samples and less trust keep more of them ([how to mend](results.md#how-to-mend)).
+A bar turns away what single tokens do not set right ([accepting](method.md)).
 """
