@@ -55,7 +55,6 @@ class Accept:
             check_share(self.share, "the part of the tokens that is noise to the network", 0.04)
 
 
-@torch.no_grad()
 def plausibility(
     model: Model,
     source: Source,
