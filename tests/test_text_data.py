@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import importlib
 import importlib.util
 import io
 import json
@@ -48,8 +49,9 @@ from cwdfm.data import (
 from cwdfm.data.text import encode, pack
 from cwdfm.data.text.detokenize import lambada, lm1b, wikitext
 from cwdfm.data.text.gpt2 import SHA256
+from cwdfm.data.text.lock import locked
 from cwdfm.data.text.pack import split_of
-from cwdfm.data.text.prepared import open_prepared
+from cwdfm.data.text.prepared import is_prepared, open_prepared
 from cwdfm.data.text.text8 import Text8
 from cwdfm.data.text.wikitext import articles
 
@@ -529,6 +531,44 @@ def test_two_at_once_do_the_work_once(tmp_path: Path) -> None:
         assert len(set(pool.map(one, range(4)))) == 1
     assert heard == [len(SIZES)]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_another_finishes_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, corpus = tmp_path / "out", Stories(sizes=SIZES)
+    module = importlib.import_module("cwdfm.data.text.prepare")
+    looks: list[bool] = []
+
+    def look(folder: Path) -> bool:
+        found = is_prepared(folder)
+        looks.append(found)
+        if len(looks) == 1:
+            prepare(corpus, "bytes", 16, out)
+        return found
+
+    monkeypatch.setattr(module, "is_prepared", look)
+    heard: list[int] = []
+    done = prepare(corpus, "bytes", 16, out, progress=heard.append)
+    assert looks[0] is False
+    assert done.fingerprint == open_prepared(out).fingerprint
+    assert heard == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_folder_of_a_lock_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, made = tmp_path / "work", Path.mkdir
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        monkeypatch.setattr(Path, "mkdir", made)
+        raise FileExistsError(path)  # what mkdir(exist_ok=True) does where a folder goes meanwhile
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with locked(folder):
+        assert (folder / "lock").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError), locked(tmp_path / "file"):
+        pass
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ def locked(folder: Path) -> Iterator[None]:
                 same = os.path.samestat(os.fstat(file.fileno()), path.stat())
             except FileNotFoundError:  # whoever had it moved or deleted the folder meanwhile
                 continue
+            except FileExistsError:  # or did so within `mkdir`, unless a file is in the way
+                if folder.is_file():
+                    raise
+                continue
             if same:
                 yield
                 return

@@ -116,6 +116,7 @@ def describe(
 
 
 def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:
+    taken = _taken(out)  # before the question whether it is prepared: others finish meanwhile
     if is_prepared(out):
         if read_meta(out)["source"] == source:
             return open_prepared(out)
@@ -123,6 +124,16 @@ def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:
             f"{out} holds text that was prepared from something else or in another way; choose "
             f"another place or delete it"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if taken:
         raise InputError(f"{out} exists and holds something else; choose another place")
     return None
+
+
+def _taken(out: Path) -> bool:
+    """Whether something lies there; an empty folder is nothing."""
+    try:
+        return any(out.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
