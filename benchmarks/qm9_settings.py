@@ -28,6 +28,7 @@ class Setting:
     again: float = 1.0  # temperature there
     accept: float = 0.0  # least plausibility
     tries: int = 8
+    glance: float | None = None  # share of the tokens that is taken for noise at that
 
     def choice(self) -> SolverChoice:
         return SolverChoice(
@@ -50,7 +51,7 @@ class Setting:
         return Mend(self.mend, self.noise, self.trust, self.again)
 
     def acceptance(self) -> Accept | None:
-        return Accept(self.accept, self.tries) if self.accept else None
+        return Accept(self.accept, self.tries, self.glance) if self.accept else None
 
 
 def settings() -> Iterator[Setting]:
@@ -190,6 +191,7 @@ def best_spelled() -> Iterator[Setting]:
     yield replace(careful, steps=512)
     yield Setting(solver="euler", steps=256, temperature=1.5, accept=0.9992)
     yield replace(careful, steps=64, temperature=1.3, accept=0.9985)
+    yield replace(careful, steps=256, temperature=1.3, accept=0.999, glance=0.005)
 
 
 WHAT = {
