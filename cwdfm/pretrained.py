@@ -16,6 +16,7 @@ import torch
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
+from cwdfm.files import replacing
 from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
@@ -80,14 +81,11 @@ class Pretrained:
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the folder; the weights are stored in `dtype`."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "model.safetensors.part"
-        write_tensors(part, self.model.state_dict(), dtype)
-        part.replace(folder / "model.safetensors")
+        with replacing(folder / "model.safetensors") as part:
+            write_tensors(part, self.model.state_dict(), dtype)
         config = {"format": FORMAT, **self._config(), "card": self.card}
-        part = folder / "config.json.part"
-        part.write_text(json.dumps(config, indent=2) + "\n")
-        part.replace(folder / "config.json")
+        with replacing(folder / "config.json") as part:
+            part.write_text(json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:

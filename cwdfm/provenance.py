@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from cwdfm.files import replacing
+
 
 def provenance() -> dict[str, Any]:
     """What a results file must say about the run that wrote it."""
@@ -33,10 +35,8 @@ def provenance() -> dict[str, Any]:
 
 def write_json(path: Path, data: object) -> None:
     """Write JSON so that the file is either the old one or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(data, indent=2) + "\n")
-    part.replace(path)
+    with replacing(path) as part:
+        part.write_text(json.dumps(data, indent=2) + "\n")
 
 
 @cache  # asked once: the code that runs is the one that was read at the start

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
+from cwdfm.files import replacing
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # one text a line
@@ -45,18 +46,14 @@ def write_samples(path: Path, samples: SampleFile) -> None:
     check_format(path)
     if path.suffix in LINES:
         _check_lines(path, samples.texts)
-    part = path.with_name(path.name + ".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(_lines(path, samples)), newline="")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text("".join(_lines(path, samples)), newline="")
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror or error}; free some space or choose another "
             f"place"
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _check_lines(path: Path, texts: Sequence[str]) -> None:

@@ -192,6 +192,7 @@ def test_the_trunk_in_two_parts(time: str, share: float) -> None:
 
 @torch.no_grad()
 def test_a_trunk_of_one_block_in_two_parts() -> None:
+    torch.manual_seed(0)
     model = DiT(DiTConfig(7, width=16, depth=1, heads=2)).eval()
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.3)

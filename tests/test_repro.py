@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import cwdfm
+import cwdfm.repro.jobs as jobs_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli.repro import main, report
 from cwdfm.repro.experiment import Plan, write
@@ -180,6 +181,7 @@ def test_memory_that_others_hold_is_waited_for(
 def test_runs_of_one_network_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     resets = []
     monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(1))
+    monkeypatch.setattr(jobs_module, "_compiled", [])
     recipe = RECIPES["qm9-debug"]()
     changes: list[tuple[dict[str, Any], int]] = [
         ({}, 1),
@@ -199,12 +201,13 @@ def share(folder: Path) -> None:
 
 
 def test_processes_share_a_folder(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # threads are about, and do not fork
+    context.set_forkserver_preload([__name__])
     others = [context.Process(target=share, args=(tmp_path,)) for _ in range(4)]
     for other in others:
         other.start()
     for other in others:
-        other.join()
+        other.join(300)
         assert other.exitcode == 0
     store = Store(tmp_path)
     assert ran(store) == list(range(13))  # each once

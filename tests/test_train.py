@@ -3,11 +3,11 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,28 +73,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def started(out: Path, after: int) -> "subprocess.Popen[bytes]":
-    """A run under way that has logged step `after`."""
-    process = subprocess.Popen([*SCRIPT, str(out)], cwd=ROOT, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while True:
-        assert time.monotonic() < deadline, "the run has logged nothing"
-        written = out / "metrics.jsonl"
-        lines = written.read_text().splitlines() if written.exists() else []
-        if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] >= after:
-            break
-        time.sleep(0.005)
-    return process
+def sent(out: Path, signal: int, *when: object) -> int:
+    """How a run ends that sends itself a signal."""
+    return subprocess.run([*SCRIPT, str(out), str(signal), *map(str, when)], cwd=ROOT).returncode
 
 
-@pytest.mark.parametrize("after", [1, 23])
-def test_killed_at_any_moment_it_ends_with_the_same_bits(
-    whole: Path, tmp_path: Path, after: int
-) -> None:
-    """SIGKILL once step `after` has been logged or checkpointed, at a random point behind it."""
-    process = started(tmp_path, after)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    """Before there is a checkpoint, within one, and between two."""
+    for when, kept in (((1,), []), ((21, "saving"), [14, 20]), ((23,), [20, 21])):
+        assert sent(tmp_path, signal.SIGKILL, *when) == -signal.SIGKILL
+        steps = [int(path.name[-8:]) for path in checkpoints(tmp_path / "checkpoints")]
+        assert steps == kept
     train(tmp_path)
     assert_identical(whole, tmp_path)
     steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -103,12 +92,10 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(
 
 
 def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
-    process = started(tmp_path, after=5)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
+    assert sent(tmp_path, signal.SIGTERM, 5) == 0
     found = load_latest(tmp_path / "checkpoints")
     assert found is not None
-    assert 5 <= found[2]["step"] < 40
+    assert 5 < found[2]["step"] < 10
     train(tmp_path)
     assert_identical(whole, tmp_path)
 
@@ -122,7 +109,8 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = os.environ | {"PYTHONFAULTHANDLER": "1"}  # where a process died, if one does
     done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr, done.stderr
+    # Python's: the words of torch's own code depend on the machine's network.
+    assert not re.search(r"\w+Warning: ", done.stderr), done.stderr
     train(out / "one", dropout=0.0)
     return out
 

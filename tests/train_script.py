@@ -1,5 +1,9 @@
-"""A training run, also in a process of its own to be killed: python -m tests.train_script OUT."""
+"""A training run, also in a process of its own that sends itself a signal.
 
+python -m tests.train_script OUT SIGNAL STEP [saving]: behind that step, or within its checkpoint.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +11,8 @@ import numpy as np
 import torch
 
 from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.train import checkpoint
+from cwdfm.train.listen import Listener
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe
 from cwdfm.train.run import Run
@@ -52,5 +58,40 @@ def train(out: Path, **changes: object) -> None:
     fit(run)
 
 
+class Send(Listener):
+    """A signal to this very process, once a step is done."""
+
+    def __init__(self, signal: int, step: int) -> None:
+        self.signal, self.at = signal, step
+
+    def step(self, step: int) -> None:
+        if step == self.at:
+            os.kill(os.getpid(), self.signal)
+
+    def record(self, record: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def send_when_saving(signal: int, step: int) -> None:
+    """A signal to this very process when all but the last part of a checkpoint is written."""
+    plain = checkpoint._sync
+
+    def sync(path: Path) -> None:
+        if path.parent.name == f".part-{step:08d}":
+            os.kill(os.getpid(), signal)
+        plain(path)
+
+    checkpoint._sync = sync
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    sent, after = int(sys.argv[2]), int(sys.argv[3])
+    begun = make_run(Path(sys.argv[1]), recipe())
+    begun.resume()
+    saving = sys.argv[4:] == ["saving"]
+    if saving:
+        send_when_saving(sent, after)
+    fit(begun, [] if saving else [Send(sent, after)])

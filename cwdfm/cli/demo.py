@@ -1,6 +1,5 @@
 """`cwdfm demo`: the models in the box, three solvers, a few step counts, one report."""
 
-import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -10,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Options as Sampling
 from cwdfm.cli.sample import head
@@ -86,7 +85,7 @@ def workers(most: int) -> ProcessPoolExecutor:
     """A process of one thread for each core: threads of one process wait for each other, and the
     more so the busier the machine is."""
     return ProcessPoolExecutor(
-        min(os.cpu_count() or 1, most),
+        min(cores(), most),
         mp_context=get_context("spawn"),
         initializer=torch.set_num_threads,
         initargs=(1,),

@@ -1,11 +1,19 @@
 """Typed options from dataclasses, by tyro."""
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from cwdfm.errors import load_extra
 
 T = TypeVar("T")
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:

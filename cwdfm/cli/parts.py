@@ -7,12 +7,12 @@ or another number of processes.
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
+from cwdfm.files import replacing
 
 _SETTINGS = "settings.json"
 
@@ -64,11 +64,9 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, path: Path, data: object) -> None:
-        part = path.with_suffix(f".{os.getpid()}.part")  # others may be writing the same
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(data))
-            part.replace(path)
+            with replacing(path) as part:
+                part.write_text(json.dumps(data))
         except OSError as error:
             raise InputError(
                 f"cannot write {path}: {error.strerror or error}; what is done is kept. Free some "

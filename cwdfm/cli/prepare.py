@@ -1,11 +1,10 @@
 """`cwdfm prepare CORPUS --out PLACE`: tokenise and pack a corpus once, for many runs."""
 
 import glob
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, prepare, respelled
 from cwdfm.data.reading import is_table, kind_of
@@ -35,7 +34,7 @@ class Options:
     folder: Path | None = None  # that holds the files of a corpus by name
     streaming: bool = False  # from the hub, without storing it first
     limit: int | None = None  # documents or molecules; None for all
-    workers: int = os.cpu_count() or 1  # processes that tokenise
+    workers: int = cores()  # processes that tokenise
 
 
 def main(arguments: list[str]) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import secrets
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from cwdfm.data.reading import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
+from cwdfm.files import replacing
 
 FORMAT = 1
 _MAGIC = "cwdfm.TokenData"
@@ -121,23 +121,16 @@ class TokenData:
             raise InputError(f"prepared data are stored as .npz, got {str(path)!r}; add the ending")
         metadata = self._metadata()
         metadata["sha256"] = _checksum(metadata, self._arrays())
-        # Beside the target, for the rename; a name of its own, for processes that save at once.
-        part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with part.open("xb") as file:
-                    np.savez_compressed(
-                        file,
-                        train=self.train,
-                        valid=self.valid,
-                        metadata=np.array(json.dumps(metadata)),
-                    )
-                    file.flush()
-                    os.fsync(file.fileno())
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+            with replacing(path) as part, part.open("xb") as file:
+                np.savez_compressed(
+                    file,
+                    train=self.train,
+                    valid=self.valid,
+                    metadata=np.array(json.dumps(metadata)),
+                )
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise InputError(
                 f"cannot write {path}: {error.strerror or error}; what was there before is "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError, load_extra
+from cwdfm.files import replacing
 
 # A solver keeps its colour and marker in every picture, whatever follows its name.
 _STYLES = {"Euler": ("#333333", "o"), "Neighbor": ("#009988", "s"), "Entropy": ("#EE7733", "^")}
@@ -42,10 +43,5 @@ def save_figure(figure: Any, path: Path) -> None:
 
 def write_png(path: Path, png: bytes) -> None:
     """Write a picture so that the file is either the old one or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as part:
         part.write_bytes(png)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -110,11 +110,13 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
     neighbors_NK, ratio_CC = _tables(weight, start_BN.shape[1], torch.device("cpu"))
     # Half the bytes where places fit into 16 bits: the loop's arrays then stay in a near cache.
     place = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32
-    revealed_BN = start_BN.cpu().numpy().copy()
+    # One layout of all arrays, so that the loop is compiled once: numba's cache on disk is not made
+    # for processes that add to it at once.
+    revealed_BN = start_BN.cpu().contiguous().numpy().copy()
     _reveal_loop(
         revealed_BN,
-        count_B.cpu().numpy(),
-        u_BN.cpu().numpy(),
+        count_B.cpu().contiguous().numpy(),
+        u_BN.cpu().contiguous().numpy(),
         neighbors_NK.to(place).numpy(),
         ratio_CC.numpy(),
         ascending,

@@ -7,6 +7,7 @@ from pathlib import Path
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, FastTokenizer, SmilesTokenizer
 from cwdfm.data.text import CORPORA, is_prepared
 from cwdfm.errors import InputError, check_integer
+from cwdfm.files import replacing
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report.cells import CELLS
 from cwdfm.report.evaluation import Evaluation
@@ -101,9 +102,8 @@ def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
         "report.html": page(evaluation, files, evaluation.settings | origin, out),
     }
     for name, text in pages.items():
-        part = out / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(out / name)
+        with replacing(out / name) as part:
+            part.write_text(text, encoding="utf-8")
 
 
 def check_folder(out: Path, *, force: bool) -> None:

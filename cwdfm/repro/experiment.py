@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cwdfm.errors import InputError
+from cwdfm.files import replacing
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.scale import Scale
@@ -42,11 +43,9 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
         texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": table.latex()}
     paths = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
-            part = folder / f"{file}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(folder / file)
+            with replacing(folder / file) as part:
+                part.write_text(text, encoding="utf-8")
             paths.append(folder / file)
         for stem, figure in numbered(name, figures):
             pictures = [folder / f"{stem}{kind}" for kind in (".png", ".pdf")]

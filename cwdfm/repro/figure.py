@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cwdfm.files import replacing
 from cwdfm.metric.figure import figure_of, solver_styles
 from cwdfm.repro.table import Column, Value
 
@@ -85,6 +86,5 @@ class Curves:
         for path in paths:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI)
-            part = path.with_name(path.name + ".part")
-            part.write_bytes(buffer.getvalue())
-            part.replace(path)
+            with replacing(path) as part:
+                part.write_bytes(buffer.getvalue())

@@ -166,7 +166,7 @@ class Store:
         path = self.folder / f"{what}.json"
         if not path.exists():
             write_json(path, identity)
-        elif (before := json.loads(path.read_text())) != identity:
+        if (before := json.loads(path.read_text())) != identity:
             raise InputError(
                 f"the results in {self.folder} were made with other {what} ({before[:16]}) than "
                 f"is given now ({identity[:16]}); give the same, or another folder"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cwdfm.errors import load_extra
+from cwdfm.files import replacing
 
 
 class Listener(Protocol):
@@ -26,12 +27,10 @@ class JsonLines:
 
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text().splitlines() if path.exists() else []
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        part = path.with_suffix(".part")
-        part.write_text("".join(line + "\n" for line in kept))
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text("".join(line + "\n" for line in kept))
 
     def step(self, step: int) -> None:
         pass

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.queues import Queue
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,13 @@ def encode(found: Iterable[Batch], encoder: Encoder, workers: int) -> Iterator[E
         yield from map(encoder, found)
         return
     context = multiprocessing.get_context("spawn")  # fork is unsafe beside torch's threads
-    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(encoder,))
+    # Not as an argument of `_start`: a tokenizer is larger than the pipe that takes those, and a
+    # worker that dies before it has read them would be waited for without end.
+    handed: Queue[Encoder] = context.Queue()
+    handed.cancel_join_thread()
+    for _ in range(workers):
+        handed.put(encoder)
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(handed,))
     waiting: deque[Future[Encoded]] = deque()
     try:
         for batch in found:
@@ -131,11 +138,11 @@ def encode(found: Iterable[Batch], encoder: Encoder, workers: int) -> Iterator[E
 _encoder: Encoder | None = None  # of a worker process
 
 
-def _start(encoder: Encoder) -> None:
+def _start(handed: "Queue[Encoder]") -> None:
     global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _encoder = encoder
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _encoder = handed.get()
 
 
 def _leave_with_parent() -> None:

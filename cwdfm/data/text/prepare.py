@@ -136,4 +136,4 @@ def _taken(out: Path) -> bool:
     except FileNotFoundError:
         return False
     except NotADirectoryError:
-        return True
+        return out.exists()  # it is a file; or one above it is, and nothing can be written there
