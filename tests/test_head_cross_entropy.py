@@ -28,7 +28,7 @@ interpreted = pytest.mark.skipif(
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 # Data tokens, ids, bias: the mask, fewer ids than fill the tiles; more; and just as many.
 HEADS = [(130, 131, True), (64, 70, True), (128, 128, False)]
-WIDTH, ROWS = 12, 25
+WIDTH, ROWS = 12, 13
 
 
 @pytest.fixture(params=["off", *(pytest.param(p, marks=interpreted) for p in ("on", "held"))])
@@ -37,8 +37,8 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     of tokens and several rows a program.
     """
     monkeypatch.setattr(kernel, "MODE", "off" if request.param == "off" else "on")
-    monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 10 * 130})
-    monkeypatch.setattr(head_rows, "THREADS", 4)
+    monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 5 * 130})
+    monkeypatch.setattr(head_rows, "THREADS", 2)
     monkeypatch.setattr(head_rows, "HELD_DEPTH", 1)
     monkeypatch.setattr(head_rows, "HELD_COLUMNS", range(10**6) if request.param == "held" else ())
     return str(request.param)

@@ -19,7 +19,7 @@ SHAPE = (9, 20)
 
 
 def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **options: object):  # type: ignore[no-untyped-def]
-    settings: dict[str, object] = {"shape": SHAPE, "steps": 20, "seed": 11, **options}
+    settings: dict[str, object] = {"shape": SHAPE, "steps": 10, "seed": 11, **options}
     return cwdfm.sample(model, source, SCHEDULE, solver, **settings)  # type: ignore[arg-type]
 
 
