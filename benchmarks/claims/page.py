@@ -72,7 +72,8 @@ def spelled() -> str:
 
     def drawn(row: Result) -> str:
         setting = row["setting"]
-        how = [f"temperature {setting['temperature']:g}"] if setting["temperature"] != 1 else []
+        how = [f"{setting['steps']} steps"]
+        how += [f"temperature {setting['temperature']:g}"] if setting["temperature"] != 1 else []
         how += ["mended with care"] if setting["mend"] else []
         how += [f"accepted from {setting['accept']:g} on"] if setting.get("accept") else []
         return (
