@@ -76,7 +76,7 @@ class Send(Listener):
 
 
 def send_when_saving(signal: int, step: int) -> None:
-    """A signal to this very process when all but the last part of a checkpoint is written."""
+    """A signal to this very process when a checkpoint is written and not yet in its place."""
     plain = checkpoint._sync
 
     def sync(path: Path) -> None:
