@@ -14,7 +14,6 @@ from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metric import score_molecules
 from cwdfm.report import Row, Table, gather
-from cwdfm.report.scored import noise
 from cwdfm.sample_file import SampleFile, write_samples
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -225,10 +224,10 @@ def test_table_in_the_terminal() -> None:
 
 def test_noise_of_one_fold_is_binomial() -> None:
     scores = score_molecules(["C"] * 3 + ["x"], None)
-    assert noise(scores, "valid") == pytest.approx((4 * 0.75 * 0.25) ** 0.5)
-    assert noise(scores, "novel") is None
+    assert scores.noise("valid") == pytest.approx((4 * 0.75 * 0.25) ** 0.5)
+    assert scores.noise("novel") is None
     scores = score_molecules(["C", "C", "x", "x"], None, fold_size=2)
-    assert noise(scores, "valid") == scores.valid.std == pytest.approx(2**0.5)
+    assert scores.noise("valid") == scores.valid.std == pytest.approx(2**0.5)
 
 
 def test_wrong_input(

@@ -75,6 +75,20 @@ class MoleculeScores:
         """How many folds were counted."""
         return len(self.valid.counts)
 
+    def noise(self, name: str) -> float | None:
+        """How far a fold's count would stray by chance alone, one standard deviation.
+
+        Of several folds it is theirs. Of one it is the binomial sqrt(p (1 - p) n), which takes the
+        samples for independent: right for valid, near enough for the others where repeats are rare.
+        """
+        counts: FoldCounts | None = getattr(self, name)
+        if counts is None:
+            return None
+        if counts.std is not None:
+            return counts.std
+        share = counts.mean / self.fold_size
+        return float((share * (1 - share) * self.fold_size) ** 0.5)
+
     def __str__(self) -> str:
         parts = {"valid": self.valid, "unique": self.unique, "novel": self.novel}
         text = ", ".join(f"{name} {count}" for name, count in parts.items() if count is not None)

@@ -94,8 +94,8 @@ class CurvePoint:
 def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None) -> None:
     """Draw valid, unique and novel molecules against steps, one line a solver.
 
-    Error bars are the standard deviations over folds; a point of a single fold has none. Without
-    novelty in every point its panel is left out.
+    Error bars are the scores' noise, one standard deviation. Without novelty in every point its
+    panel is left out.
     """
     if not points:
         raise InputError("points is empty; give at least one CurvePoint")
@@ -124,7 +124,7 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
             axis.errorbar(
                 [p.steps for p in line],
                 [c.mean for c in counts],
-                yerr=[c.std or 0.0 for c in counts],
+                yerr=[p.scores.noise(name) for p in line],
                 color=color,
                 marker=marker,
                 markersize=5,

@@ -8,7 +8,7 @@ from cwdfm.chemistry import canonical
 from cwdfm.metric import CurvePoint, curves, histogram_plot, molecule_grid
 from cwdfm.report.evaluation import Picture, endings
 from cwdfm.report.reference import MoleculeReference
-from cwdfm.report.scored import Scored, noise
+from cwdfm.report.scored import Scored
 
 _DRAWN, _ACROSS = 20, 4  # molecules in a grid, and in one of its rows
 
@@ -45,14 +45,9 @@ def _curves(model: str, rows: Sequence[Scored], path: Path) -> Picture:
         if s.samples.solver and s.samples.steps
     ]
     curves(points, path, title=model)
-    largest = max(noise(p.scores, name) or 0.0 for p in points for name in ("valid", "unique"))
     one = all(p.scores.folds == 1 for p in points)
-    bars = (
-        f"with one fold a point, chance moves each by about {largest:.0f}, one standard deviation"
-    )
-    caption = f"{model}: molecules against the number of steps; " + (
-        bars if one else "bars are standard deviations over folds"
-    )
+    bars = "one standard deviation of chance" if one else "standard deviations over folds"
+    caption = f"{model}: molecules against the number of steps; bars are {bars}"
     return Picture(path.name, caption + ".", wide=True)
 
 

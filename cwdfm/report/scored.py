@@ -26,24 +26,9 @@ class Scored:
         return {
             **self.samples.to_json(),
             "scores": self.scores.to_json(),
-            "noise": {name: noise(self.scores, name) for name in ("valid", "unique", "novel")},
+            "noise": {name: self.scores.noise(name) for name in ("valid", "unique", "novel")},
             "histograms": self.histograms,
         }
-
-
-def noise(scores: MoleculeScores, name: str) -> float | None:
-    """How far a fold's count would stray by chance alone, one standard deviation.
-
-    Of several folds it is theirs. Of one it is the binomial sqrt(p (1 - p) n), which takes the
-    samples for independent: right for valid, near enough for the others where repeats are rare.
-    """
-    counts: FoldCounts | None = getattr(scores, name)
-    if counts is None:
-        return None
-    if counts.std is not None:
-        return counts.std
-    share = counts.mean / scores.fold_size
-    return float((share * (1 - share) * scores.fold_size) ** 0.5)
 
 
 def cells(found: Scored) -> tuple[str, ...]:
@@ -53,7 +38,7 @@ def cells(found: Scored) -> tuple[str, ...]:
     for name in ("valid", "unique", "novel"):
         counts: FoldCounts | None = getattr(scores, name)
         digits = 1 if scores.folds > 1 else 0
-        spread = noise(scores, name)
+        spread = scores.noise(name)
         counted.append(f"{counts.mean:.{digits}f} ± {spread:.1f}" if counts else "-")
     steps = str(samples.steps) if samples.steps else "-"
     return samples.solver or "-", steps, *counted, f"{scores.folds} of {scores.fold_size:,}"
