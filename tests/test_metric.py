@@ -227,6 +227,14 @@ def test_curves_keep_a_solver_to_its_colour(tmp_path: Path) -> None:
     assert has_color(image, "#009988")
 
 
+def test_curves_of_one_fold_show_what_chance_does(tmp_path: Path) -> None:
+    path, drawn = tmp_path / "curves.png", []
+    for count in (8, 4):  # of 8: nothing is left to chance, and most of all
+        curves([point("Euler", 8, count)], path)
+        drawn.append(int((pixels(path) == 0x33).all(-1).sum()))
+    assert drawn[1] > drawn[0] + 200
+
+
 def test_histogram_plot(tmp_path: Path) -> None:
     path = tmp_path / "histogram.png"
     histogram_plot(histograms(["CCO", "C1CC1"], ["C", "N", "C1CC1"]), path, title="small")
