@@ -16,6 +16,8 @@ each (`cwdfm prepare qm9 --spellings 8 --out qm9-8.npz`), and looked at on the w
 
     python -m benchmarks.qm9_search train --data qm9-8.npz --steps 8000 --keep 4000 --models DIR
     python -m benchmarks.qm9_search sample --models DIR/model --what spelled --work SAMPLES
+
+A single sampler is named by what differs from the usual one: `--setting steps=64,mend=80`.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -171,6 +174,16 @@ def score(work: Path, out: Path) -> None:
     write_json(out, provenance() | {"config": {}, "rows": rows})
 
 
+def named(text: str) -> Setting:
+    """By what differs from the usual one."""
+    pairs = dict(part.split("=") for part in text.split(","))
+    values: dict[str, Any] = {k: v if k == "solver" else json.loads(v) for k, v in pairs.items()}
+    try:
+        return Setting(**values)
+    except TypeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Search for the best sampler of molecules.")
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -182,7 +195,9 @@ def main() -> None:
     sample = verbs.add_parser("sample")
     sample.add_argument("--models", nargs="+", required=True)
     sample.add_argument("--work", type=Path, required=True)
-    sample.add_argument("--what", choices=list(WHAT), default="search")
+    what = sample.add_mutually_exclusive_group()
+    what.add_argument("--what", choices=list(WHAT), default="search")
+    what.add_argument("--setting", type=named, nargs="+", help="name=value,name=value,...")
     sample.add_argument("--n", type=int, default=SAMPLES)
     sample.add_argument("--seed", type=int, default=SEED)
     sample.add_argument("--most", type=int, default=1024, help="leave out settings of more steps")
@@ -195,9 +210,9 @@ def main() -> None:
         train(options.data, options.steps, tuple(options.keep), options.models)
     elif options.verb == "sample":
         options.work.mkdir(parents=True, exist_ok=True)
-        what = list(WHAT[options.what]())
+        chosen = options.setting or list(WHAT[options.what]())
         sizes = (options.n, options.seed, options.most, options.budget)
-        draw(options.models, what, options.work, *sizes)
+        draw(options.models, chosen, options.work, *sizes)
     else:
         score(options.work, options.out)
 

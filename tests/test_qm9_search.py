@@ -1,8 +1,11 @@
-"""What would be accepted, counted from samples that were drawn without."""
+"""What would be accepted, counted from samples that were drawn without; samplers by name."""
+
+import argparse
 
 import pytest
 
-from benchmarks.qm9_search import KEPT, accepting
+from benchmarks.qm9_search import KEPT, accepting, named
+from benchmarks.qm9_settings import Setting
 from cwdfm.metric import canonical_set
 
 
@@ -16,3 +19,10 @@ def test_the_least_plausible_are_left_out() -> None:
     assert found[0.5]["least"] == pytest.approx(0.72)
     assert found[0.8]["valid"] == pytest.approx(1024 * 10 / 16)
     assert found[0.8]["least"] == pytest.approx(0.289)
+
+
+def test_a_sampler_is_named_by_what_is_unusual() -> None:
+    found = named("solver=euler,steps=64,temperature=1.3,glance=null")
+    assert found == Setting(solver="euler", steps=64, temperature=1.3)
+    with pytest.raises(argparse.ArgumentTypeError, match="rounding"):
+        named("rounding=3")
