@@ -22,6 +22,7 @@ A single sampler is named by what differs from the usual one: `--setting steps=6
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
@@ -132,9 +133,9 @@ def draw(
             print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
 
 
-def counts(texts: list[str], training: CanonicalSet) -> dict[str, float]:
-    """Of 1,024, or of all if they are fewer: the mean over folds."""
-    scores = score_molecules(texts, training).to_json()
+def counts(texts: list[str], training: CanonicalSet, fold: int = SAMPLES) -> dict[str, float]:
+    """Of so many, or of all if they are fewer: the mean over folds."""
+    scores = score_molecules(texts, training, fold_size=fold).to_json()
     return {name: scores[name]["mean"] for name in ("valid", "unique", "novel")}
 
 
@@ -143,14 +144,15 @@ def accepting(
 ) -> Iterator[dict[str, float]]:
     """What the counts of 1,024 would be, were the least plausible drawn again until they are more.
 
-    Where fewer are left, their counts are scaled up: a little too many are unique and novel then.
+    Those left make folds of one size, and their counts are scaled up: where folds are smaller, a
+    little too many are unique and novel.
     """
     order = sorted(range(len(texts)), key=lambda i: -plausible[i])
     for share in KEPT:
         kept = order[: round(share * len(texts))]
-        found = counts([texts[i] for i in sorted(kept)], training)
-        most = 1024 / min(1024, len(kept))
-        scaled = {name: value * most for name, value in found.items()}
+        fold = len(kept) // math.ceil(len(kept) / SAMPLES)
+        found = counts([texts[i] for i in sorted(kept)], training, fold)
+        scaled = {name: value * SAMPLES / fold for name, value in found.items()}
         yield {"share": share, "least": plausible[kept[-1]]} | scaled
 
 

@@ -20,6 +20,8 @@ from benchmarks.molecule_sections import (
     qm9_search,
     qm9_small,
     qm9_spelled,
+    qm9_spelled24,
+    qm9_spelled24_long,
 )
 from benchmarks.speed_page import page
 from cwdfm.repro.experiment import Experiment, Plan, numbered
@@ -261,6 +263,8 @@ SECTIONS = {
     "qm9_best": qm9_best,
     "qm9_spelled": qm9_spelled,
     "qm9_best_spelled": qm9_best_spelled,
+    "qm9_spelled24": qm9_spelled24,
+    "qm9_spelled24_long": qm9_spelled24_long,
     "qm9_mend": qm9_mend,
     "finetune": finetune,
     "text_small_mask": text_small,
