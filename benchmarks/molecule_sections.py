@@ -218,8 +218,8 @@ def qm9_spelled24_long(result: Result) -> str:
 
 BARS = (
     "Valid / novel of 1,024, counted among 2,048 samples of one seed, on which the choice was "
-    "made: with another seed it would give less. A bar of plausibility is drawn afterwards, so that the "
-    "share beside it is left; evaluations are model calls for each sample left."
+    "made: with another seed it would give less. A bar of plausibility is drawn afterwards, "
+    "so that the share beside it is left; evaluations are model calls for each sample left."
 )
 MENDING = (
     "Valid / novel of 1,024, by Euler's solver and after mending: at most 80 rounds with the "
