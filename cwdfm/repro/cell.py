@@ -119,10 +119,12 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
 
 
 def runs_note(cells: Sequence[Cell], store: Store) -> tuple[str, ...]:
-    """How many runs the means of a table are over, where not all are done."""
+    """How many runs the means of a table are over."""
     planned, done = max(cell.seeds for cell in cells), [cell.runs(store) for cell in cells]
-    if planned == 1 or min(done) == planned or max(done) == 0:
+    if planned == 1 or max(done) == 0:
         return ()
+    if min(done) == planned:
+        return (f"Means are over {planned} runs.",)
     low, high = min(done), max(done)
     found = f"{low} to {high}" if low < high else str(low)
     return (f"Means are over the runs that are done: {found} of {planned}.",)

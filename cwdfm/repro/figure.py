@@ -81,7 +81,13 @@ class Curves:
             axis.minorticks_off()
             axis.grid(alpha=0.3)
         if len(self.lines) > 1:
-            axes[0].legend(fontsize="small")
+            # The data's line may lie outside the first panel and within another.
+            named = {
+                name: handle
+                for axis in axes
+                for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+            }
+            axes[0].legend(named.values(), named.keys(), fontsize="small")
         figure.suptitle(self.title)
         for path in paths:
             buffer = io.BytesIO()

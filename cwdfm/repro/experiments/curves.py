@@ -1,7 +1,8 @@
 """Every training with every solver, from few steps to many; QM9.
 
-The tables of losses and paths look at one number of steps and one solver. Here each row is seen at
-its best too, so that a solver that suits one of them does not decide between them.
+The tables of losses and paths look at one number of steps and one solver. Here each row is seen
+with others too, so that a solver that suits one of them does not decide between them: with the
+paper's settings for it, a context path with its own weights.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.cell import Cell, apart_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
-from cwdfm.repro.experiments.training import CONTEXT, LOSSES, PATHS, SOURCES, Line
+from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Store
@@ -19,7 +20,7 @@ from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out, size
 from cwdfm.repro.table import Column, Row, Table, Value
 
-CONTEXT_PATHS = tuple(line for line in PATHS if line.fields.get("path") == "context")
+CONTEXT_PATHS = tuple(line for line in PATHS if line.on_context)
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,16 @@ class Training:
 
 def training(line: Line, scale: Scale) -> Training:
     """The cells of a row of the tables of losses and paths."""
-    on_context = line.fields.get("path") == "context"
     choices: dict[str, SolverChoice] = best("molecules", line.fields["source"])
-    if on_context:  # the path's own weights
+    if line.on_context:  # the path's own weights
         del choices["Neighbor"]
-        choices[f"Neighbor, s = {CONTEXT.scale:g}"] = CONTEXT
+        own = line.choice("molecules")
+        choices[f"Neighbor, s = {own.scale:g}"] = own
     cells = {
         solver: {k: Cell("molecules", scale, line.fields, choice, k) for k in steps_of(scale)}
         for solver, choice in choices.items()
     }
-    name = "SCE, context path" if on_context else line.labels[1]
+    name = "SCE, context path" if line.on_context else line.labels[1]
     return Training(line.fields["source"], name, cells)
 
 

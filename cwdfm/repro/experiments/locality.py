@@ -6,13 +6,17 @@ from cwdfm.repro.experiments.baselines import MASK, UNIFORM
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST
-from cwdfm.repro.job import Store
+from cwdfm.repro.job import Result, Store
 from cwdfm.repro.jobs import Context, Updates
 from cwdfm.repro.scale import Scale, size
 from cwdfm.repro.table import Column, Row, Table, Value
 
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
-AGAINST = {"neighbors": "revealed neighbours within 8", "distance": "distance to the nearest"}
+MANY = 6  # updates of a token from which on they are shown together
+AGAINST = {
+    "neighbors": "revealed neighbours within 8",
+    "distance": "distance to the nearest (the last: or more)",
+}
 
 
 def context(scale: Scale) -> Plan:
@@ -68,21 +72,33 @@ def updates(scale: Scale) -> Plan:
         "Neighbor": (Value(1.157, 0.001, 3), Value(0.02, None, 2)),
     }
 
-    def tables(store: Store) -> list[Table]:
-        rows = []
-        for name, job in jobs.items():
-            done = store.result(job)
-            values = (Value(None), Value(None))
-            if done is not None:
-                found = done["result"]
-                values = (
-                    Value(found["updates_per_token"], found["standard_error"], 3),
-                    Value(100 * found["loop_share"], None, 2),
-                )
-            rows.append(Row((name,), values, paper[name]))
-        columns = (Column("updates per token"), Column("loops, %"))
-        return [
-            Table("Updates per token, uniform source", ("solver",), columns, tuple(rows), columns)
-        ]
+    def found(store: Store) -> dict[str, Result]:
+        done = {name: store.result(job) for name, job in jobs.items()}
+        return {name: result["result"] for name, result in done.items() if result is not None}
 
-    return Plan(tuple(jobs.values()), tables, COST[scale])
+    title = f"Updates per token, uniform source, {sizes.steps} steps"
+
+    def tables(store: Store) -> list[Table]:
+        ours = {
+            name: (
+                Value(each["updates_per_token"], each["standard_error"], 3),
+                Value(100 * each["loop_share"], None, 2),
+            )
+            for name, each in found(store).items()
+        }
+        blank = (Value(None), Value(None))
+        rows = tuple(Row((name,), ours.get(name, blank), paper[name]) for name in jobs)
+        columns = (Column("updates per token"), Column("loops, %"))
+        return [Table(title, ("solver",), columns, rows, columns)]
+
+    def figures(store: Store) -> list[Curves]:
+        lines = {}
+        for name, each in found(store).items():
+            counts = each["histogram"]
+            counts = [*counts[:MANY], sum(counts[MANY:])]
+            shares = [Value(100 * count / each["tokens"]) for count in counts]
+            lines[name] = [(float(k), (share,)) for k, share in enumerate(shares)]
+        x = f"updates ({MANY}: or more)"
+        return [Curves("Updates per token", x, (Column("tokens, %"),), lines)]
+
+    return Plan(tuple(jobs.values()), tables, COST[scale], figures)

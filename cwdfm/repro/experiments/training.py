@@ -8,6 +8,7 @@ from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Plan
+from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus, TestLikelihood
@@ -15,13 +16,8 @@ from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import CORPORA, Scale, size
 from cwdfm.repro.table import Column, Row, Table, Value
 
-# The solver's weights beside a context-weighted path: those of the path itself.
-CONTEXT = SolverChoice(solver="neighbor", radius=1, scale=1.0)
 EULER = SolverChoice(solver="euler")
-OWN_WEIGHTS = (
-    f"A context path is sampled with its own weights (Neighbor, r = {CONTEXT.radius}, "
-    f"s = {CONTEXT.scale:g}), a mixture path by Euler steps."
-)
+PATH_RADIUS: dict[Corpus, int] = {"text": 3, "molecules": 1}  # the paper has 3 on text
 
 
 @dataclass(frozen=True)
@@ -30,13 +26,24 @@ class Line:
 
     labels: tuple[str, ...]
     fields: dict[str, Any]
-    choice: SolverChoice
     name: str  # in the paper's tables
+
+    @property
+    def on_context(self) -> bool:
+        """Whether it is trained on a context-weighted path."""
+        return self.fields.get("path") == "context"
+
+    def choice(self, corpus: Corpus) -> SolverChoice:
+        """How it is sampled: with the weights of the path itself."""
+        if not self.on_context:
+            return EULER
+        return SolverChoice("neighbor", PATH_RADIUS[corpus], self.fields["path_scale"])
 
     def cell(self, corpus: Corpus, scale: Scale) -> Cell:
         """The row's cell on one corpus."""
+        radius = {"path_radius": PATH_RADIUS[corpus]} if self.on_context else {}
         seeds = size(corpus, scale).seeds
-        return Cell(corpus, scale, self.fields, self.choice, seeds=seeds)
+        return Cell(corpus, scale, self.fields | radius, self.choice(corpus), seeds=seeds)
 
     def paper(self, corpus: Corpus) -> tuple[Value, ...]:
         """What the paper found."""
@@ -50,13 +57,13 @@ def _loss(source: str, loss: str) -> Line:
     # Masked tokens alone where that is the same loss: see CrossEntropy.
     alone = source == "mask" and loss != "sce"
     fields = {"source": source, "loss": loss, "masked_only": alone}
-    return Line((source, loss.upper()), fields, EULER, f"{source}, {loss}")
+    return Line((source, loss.upper()), fields, f"{source}, {loss}")
 
 
-def _context(source: str, label: str, **more: Any) -> Line:
-    fields = {"source": source, "loss": "sce", "masked_only": False, "path": "context", **more}
-    scale = more.get("path_scale", 1.0)
-    return Line((source, label), fields, CONTEXT, f"{source}, sce, context {scale:g}")
+def _context(source: str, label: str, scale: float = 1.0) -> Line:
+    path = {"path": "context", "path_scale": scale}
+    fields = {"source": source, "loss": "sce", "masked_only": False, **path}
+    return Line((source, label), fields, f"{source}, sce, context {scale:g}")
 
 
 LOSSES = tuple(_loss(s, loss) for s in SOURCES for loss in ("ce", "nelbo", "bregman", "sce"))
@@ -65,11 +72,17 @@ PATHS = tuple(
     for s in SOURCES
     for line in (replace(_loss(s, "sce"), labels=(s, "mixture")), _context(s, "context"))
 )
-SCALES = tuple(
-    _context(s, f"{scale:g}", path_radius=3, path_scale=scale)
-    for s in SOURCES
-    for scale in (0.5, 1.0)
-)
+SCALES = tuple(_context(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
+
+
+def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
+    """How context paths among the rows are sampled, as a note."""
+    scales = sorted({line.choice(corpus).scale for line in lines if line.on_context})
+    if not scales:
+        return ()
+    weights = f"r = {PATH_RADIUS[corpus]}, s = {' or '.join(f'{scale:g}' for scale in scales)}"
+    mixture = "" if all(line.on_context for line in lines) else ", a mixture path by Euler steps"
+    return (f"A context path is sampled with its own weights (Neighbor, {weights}){mixture}.",)
 
 
 def plan_of(
@@ -89,14 +102,13 @@ def plan_of(
         ]
         theirs = how.columns if text else (Column("valid", True), Column("novel", True))
         cells = [line.cell(corpus, scale) for line in lines]
-        own = any(line.choice == CONTEXT for line in lines)
         return Table(
             f"{title}, {'text' if text else 'QM9'}",
             labels,
             how.columns,
             tuple(rows),
             paper=theirs,
-            notes=(*([OWN_WEIGHTS] if own else []), *runs_note(cells, store)),
+            notes=(*own_weights(lines, corpus), *runs_note(cells, store)),
         )
 
     def plan(scale: Scale) -> Plan:
@@ -144,21 +156,34 @@ def revealed(scale: Scale) -> Plan:
 
 
 def dynamics(scale: Scale) -> Plan:
-    """Quality on the way, cross-entropy against its scaled form; uniform source, text."""
+    """Quality and loss on the way, cross-entropy against its scaled form; uniform source, text."""
+    steps = size("text", scale).recipe.steps
+    looks = tuple(steps * k // 4 for k in (1, 2, 3))
+
+    def cell(loss: str, at: int | None) -> Cell:
+        fields: dict[str, Any] = {"source": "uniform", "loss": loss, "masked_only": False}
+        return Cell("text", scale, fields, EULER, snapshots=looks, at=at)
 
     def entries(scale: Scale) -> list[Entry]:
-        steps = size("text", scale).recipe.steps
-        looks = tuple(steps * k // 4 for k in (1, 2, 3))
-        found = []
-        for name, loss in (("CE", "ce"), ("SCE", "sce")):
-            fields: dict[str, Any] = {"source": "uniform", "loss": loss, "masked_only": False}
-            for at in (*looks, None):
-                cell = Cell("text", scale, fields, EULER, snapshots=looks, at=at)
-                found.append(Entry((name, str(at or steps)), cell, name, at or steps))
-        return found
+        return [
+            Entry((loss.upper(), str(at or steps)), cell(loss, at), loss.upper(), at or steps)
+            for loss in ("ce", "sce")
+            for at in (*looks, None)
+        ]
+
+    def validated(store: Store) -> Curves:
+        lines = {}
+        for loss in ("ce", "sce"):
+            done = store.result(cell(loss, None).train())
+            metrics = done["result"]["metrics"] if done is not None else []
+            seen = {each["step"]: each.get("validation_loss") for each in metrics}
+            lines[f"{loss.upper()}, its own"] = [(k, (Value(v),)) for k, v in seen.items() if v]
+        column = Column("validation loss, nats", False)
+        return Curves("Loss during training, text", "training steps", (column,), lines)
 
     title = "Quality during training, text"
-    return grid(title, ("loss", "step"), entries, x="training steps")(scale)
+    plan = grid(title, ("loss", "step"), entries, x="training steps")(scale)
+    return replace(plan, figures=lambda store: [*plan.figures(store), validated(store)])
 
 
 RADII = (1, 2, 3, 5, 8)
