@@ -27,7 +27,7 @@ from benchmarks.speed_page import page
 from cwdfm.repro.experiment import Experiment, Plan, numbered
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
-from cwdfm.repro.table import Table
+from cwdfm.repro.table import Column, Row, Table, Value
 
 ROOT = Path(__file__).parent.parent
 STORE = Store(ROOT / "results" / "repro" / "jobs")
@@ -297,7 +297,7 @@ def shown_in_repro() -> Iterator[tuple[Experiment, Plan, list[Table]]]:
     """The paper's tables and figures of which results/repro has most at small scale."""
     for experiment in EXPERIMENTS.values():
         plan = experiment.plan("small")
-        tables = [_done(found) for found in plan.tables(STORE) if _worth_showing(found)]
+        tables = [_done(found) for found in map(filled, plan.tables(STORE)) if _half(found)]
         if tables:
             yield experiment, plan, tables
 
@@ -315,13 +315,43 @@ def repro() -> list[str]:
             f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs; "
             f"each one's settings, revision and hardware are in its `result.json` under "
             f"results/repro/jobs, and its seconds, of a GPU that several of them may have shared. "
-            f"Cells of one training run and one seed, unless a spread says otherwise."
+            f"Cells are of one training run and one seed, or means of as many as a note says. "
+            f"Behind ± is the standard deviation between runs where there are several, else "
+            f"between folds of the samples, of MAUVE between resamples."
             f"\n\n{shown}".rstrip()
         )
     return parts
 
 
-def _worth_showing(found: Table) -> bool:
+def filled(found: Table) -> Table:
+    """A table without its blank columns, which are told below it."""
+    blank = [
+        column
+        for i, column in enumerate(found.columns)
+        if all(row.ours[i].value is None for row in found.rows)
+    ]
+    if not blank or len(blank) == len(found.columns):
+        return found
+
+    def kept(columns: tuple[Column, ...], values: tuple[Value, ...]) -> tuple[Value, ...]:
+        pairs = zip(columns, values, strict=bool(values))
+        return tuple(value for column, value in pairs if column not in blank)
+
+    rows = [
+        Row(row.labels, kept(found.columns, row.ours), kept(found.paper, row.paper))
+        for row in found.rows
+    ]
+    told = f"Not done yet: {'; '.join(column.name for column in blank)}."
+    return replace(
+        found,
+        columns=tuple(c for c in found.columns if c not in blank),
+        rows=tuple(rows),
+        paper=tuple(c for c in found.paper if c not in blank),
+        notes=(*found.notes, told),
+    )
+
+
+def _half(found: Table) -> bool:
     """Whether half of the cells have a number; the data's own do not count."""
     cells = [value.value for row in found.rows if "data" not in row.labels for value in row.ours]
     return bool(cells) and sum(value is not None for value in cells) >= 0.5 * len(cells)

@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.claims import claims_page, judging
 from benchmarks.claims.judging import COUNT_ERROR, Missing, Paired, Runs, judged, no_worse
-from benchmarks.report import report
+from benchmarks.report import filled, report
 from benchmarks.speed_page import page
 from cwdfm.repro.cell import Cell
+from cwdfm.repro.table import Column, Row, Table, Value
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/guide.md", "docs/extending.md", "docs/molecules.md"]
@@ -45,11 +46,14 @@ def test_generated_pages_are_those_of_the_results(name: str) -> None:
 @pytest.mark.parametrize(
     ("gains", "verdict"),
     [
-        ([3.0, 2.5], "holds"),
-        ([3.0, 1.0], "holds partly"),
-        ([3.0, -9.0], "holds partly"),
-        ([1.0, -1.9], "undecided here"),
-        ([1.0, -2.1], "does not hold here"),
+        ([2.1], "holds"),
+        ([2.1, 2.5], "holds"),
+        ([3.1, 1.0], "holds partly"),
+        ([3.1, -9.0], "holds partly"),
+        ([2.9, 1.0], "undecided here"),  # the larger of two
+        ([1.0, -2.9], "undecided here"),
+        ([1.0, -3.1], "does not hold here"),
+        ([-2.1], "does not hold here"),
     ],
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
@@ -85,6 +89,21 @@ def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_must_not_be_worse() -> None:
-    assert judged([3.0, no_worse(-1.9)]) == "holds"
-    assert judged([3.0, no_worse(-2.1)]) == "holds partly"
-    assert judged([1.0, no_worse(-2.1)]) == "does not hold here"
+    assert judged([2.1, no_worse(-1.9)]) == "holds"
+    assert judged([3.1, no_worse(-2.1)]) == "holds partly"
+    assert judged([1.0, no_worse(-3.1)]) == "does not hold here"
+
+
+def test_blank_columns_are_told_and_not_shown() -> None:
+    a, b, c = columns = tuple(Column(name) for name in "abc")
+    one, two, none = Value(1.0), Value(2.0), Value(None)
+    rows = (Row(("x",), (one, none, two), (two, one)), Row(("y",), (none, none, one)))
+    found = filled(Table("title", ("row",), columns, rows, paper=(a, b)))
+    assert found.columns == (a, c)
+    assert found.paper == (a,)
+    assert [(row.ours, row.paper) for row in found.rows] == [
+        ((one, two), (two,)),
+        ((none, one), ()),
+    ]
+    assert found.notes == ("Not done yet: b.",)
+    assert filled(found) is found
