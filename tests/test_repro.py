@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ import torch
 import cwdfm
 import cwdfm.repro.jobs as jobs_module
 import cwdfm.repro.sweep as sweep_module
-from cwdfm.cli.repro import main, report
-from cwdfm.repro.experiment import Plan, write
+from cwdfm.cli.repro import Options, main, report
+from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
-from cwdfm.repro.experiments.training import TEST_CORPORA
+from cwdfm.repro.experiments.training import PATHS, SCALES, TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store, Unavailable
 from cwdfm.repro.jobs import _forget_others, corpus_of
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
+from tests.test_cli import cwdfm as command
 from tests.test_text_metric import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
@@ -412,12 +413,47 @@ def test_other_data_in_the_same_folder_are_refused(tmp_path: Path) -> None:
         store.same("text-512", "b" * 64)
 
 
-def test_a_damaged_result_is_told(tmp_path: Path) -> None:
+WHOLE = '{"result": {}, "provenance": {"date": "2026-01-01"}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "", "null", "3", '"x"', "[]", "{}", '{"result": {}}', WHOLE + ', "needs": 3}'),
+        '{"result": 3, "provenance": {"date": "2026-01-01"}}',
+        '{"result": {}, "provenance": {}}',
+    ],
+)
+def test_a_damaged_result_is_told(tmp_path: Path, content: str) -> None:
     store = Store(tmp_path)
     work(store, [Count(1)], HERE, say=silent)
-    (store.place(Count(1)) / "result.json").write_text("{")
-    with pytest.raises(cwdfm.InputError, match="damaged"):
+    path = store.place(Count(1)) / "result.json"
+    path.write_text(WHOLE + "}")  # all that a store needs of one
+    assert work(store, [Count(1)], HERE, say=silent).complete
+    path.write_text(content)
+    damaged = rf"{re.escape(str(path))} is damaged .*; delete its folder"
+    with pytest.raises(cwdfm.InputError, match=damaged):
         work(store, [Count(1)], HERE, say=silent)
+
+
+@dataclass(frozen=True)
+class Pinned(Job):
+    """Of one corpus alone."""
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        store.same("molecules-32", "a" * 64)
+        return {}
+
+
+@pytest.mark.parametrize("content", ["{", "", "3", "null", "[]"])
+def test_a_damaged_note_of_the_corpus_is_told(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "molecules-32.json"
+    path.write_text(content)
+    damaged = rf"{re.escape(str(path))} is damaged .*; delete it"
+    with pytest.raises(cwdfm.InputError, match=damaged):
+        work(Store(tmp_path), [Pinned()], HERE, say=silent)
+    path.unlink()
+    assert work(Store(tmp_path), [Pinned()], HERE, say=silent).complete
 
 
 def test_tables_in_three_forms(tmp_path: Path) -> None:
@@ -489,7 +525,7 @@ def test_experiments_write_tables_and_figures_without_blanks(name: str, smoke: S
         assert len(labels) == len(table.rows)
         if name not in ("baselines", "context"):  # data without training, bins without tokens
             assert all(value.value is not None for row in table.rows for value in row.ours), table
-    for picture in re.findall(r"\((.*\.png)\)", page):
+    for picture in re.findall(r"\]\((.*\.png)\)", page):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
         assert (out / picture).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
@@ -524,9 +560,54 @@ def test_several_experiments_by_one_command(
     jobs = in_order(EXPERIMENTS["losses"].plan("smoke").jobs)
     assert 0 < int(few) < len(jobs)
     assert int(few) == sum(corpus_of(job) == "molecules" for job in jobs)
+    # Of nothing that is to be done, nothing is asked.
+    main(["losses", "--judge", "/nowhere.gguf", "--text", "/nowhere", "--out", str(tmp_path)])
+    assert "complete" in capsys.readouterr().out
+
+
+def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*EXPERIMENTS, "all"))
+    assert "--help" in listed
+    for flag in ("-h", "--help"):
+        with pytest.raises(SystemExit) as left:
+            main([flag])
+        assert not left.value.code
+        told = capsys.readouterr().out
+        assert all(name in told for name in (*EXPERIMENTS, "all"))
+        assert all(f"--{field.name}" in told for field in fields(Options))
+
+
+def squares(number: int) -> Experiment:
+    def tables(store: Store) -> list[Table]:
+        done = store.result(Count(number))
+        value = Value(None if done is None else done["result"]["square"], None, 0)
+        return [Table("Squares", ("number",), (Column("square"),), (Row(("n",), (value,)),))]
+
+    plan = Plan((Count(number),), tables, "no time")
+    return Experiment(f"square-{number}", "a square", lambda _: plan)
+
+
+@pytest.mark.parametrize("error", [cwdfm.InputError("a wrong place"), OSError("a full disk")])
+def test_tables_of_what_is_done_are_written_before_an_error_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    plain = Count.run
+
+    def run(job: Count, *others: Any) -> dict[str, Any]:
+        if job.number == 2:
+            raise error
+        return plain(job, *others)
+
+    monkeypatch.setattr(Count, "run", run)
+    for experiment in (squares(1), squares(2)):
+        monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
+    ended = command("repro", "square-1", "square-2", "--out", tmp_path, "--device", "cpu")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"cwdfm: {error}")
+    assert "| n | 1 |" in (tmp_path / "square-1.md").read_text()
+    assert "| n |  |" in (tmp_path / "square-2.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -539,8 +620,49 @@ def test_several_experiments_by_one_command(
             ["radius", "--out", "x", "--corpora", "molecules"],
             "--corpora molecules: radius has no job on it",
         ),
+        (["updates", "--out", "x", "--limit", "-5"], "--limit -5: give a number of seconds"),
+        (["updates", "--out", "x", "--limit", "nan"], "--limit nan: give a number of seconds"),
+        (["updates", "--out", "x", "--wait", "-1"], "--wait -1: give a finite number of seconds"),
+        (["updates", "--out", "x", "--wait", "nan"], "--wait nan: give a finite number of seconds"),
+        (["updates", "--out", "x", "--wait", "inf"], "--wait inf: give a finite number of seconds"),
+        (
+            ["perplexity", "--out", "x", "--tests", "lambada", "lambda=y"],
+            "--tests lambda: no such test corpus; there are wikitext-103, lambada",
+        ),
+        (
+            ["updates", "perplexity", "--out", "x", "--tests", "lambada=/nowhere"],
+            "'/nowhere' is neither a dataset nor a file",
+        ),
+        (["updates", "--out", "x", "--text", "/nowhere"], "'/nowhere' is neither a dataset"),
+        (
+            ["sweep-molecules-mask", "--out", "x", "--molecules", "/nowhere.npz"],
+            "/nowhere.npz does not exist",
+        ),
+        (["radius", "--out", "x", "--judge", "/nowhere.gguf"], "there is no GGUF file"),
     ],
 )
-def test_wrong_commands_are_told(arguments: list[str], message: str) -> None:
+def test_wrong_commands_are_told_before_anything_is_done(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(cwdfm.InputError, match=re.escape(message)):
         main(arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> None:
+    """Radius 3 on text, where the rows of the table of paths are rows of the table of scales."""
+    for line in (*PATHS, *SCALES):
+        for cell, radius in ((line.cell("text", "paper"), 3), (line.cell("molecules", "paper"), 1)):
+            recipe = cell.train().recipe
+            if line.on_context:
+                assert recipe.path_radius == cell.choice.radius == radius
+                assert recipe.path_scale == cell.choice.scale == line.fields["path_scale"]
+            else:
+                assert (recipe.path, cell.choice.solver) == ("mixture", "euler")
+    paths, scales = (
+        {line.cell("text", "paper").train() for line in lines if line.on_context}
+        for lines in (PATHS, SCALES)
+    )
+    assert len(paths) == 2
+    assert paths < scales

@@ -2,18 +2,20 @@
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cwdfm.cli.options import parse
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
-from cwdfm.repro.experiment import write
+from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.job import Resources, Store
+from cwdfm.repro.experiments.training import TEST_CORPORA
+from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, corpus_of
 from cwdfm.repro.scale import Scale
-from cwdfm.repro.sweep import Outcome, in_order, wanted, work
+from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
 
 
 @dataclass(frozen=True)
@@ -39,37 +41,81 @@ class Options:
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
     if not arguments or arguments[0] in ("list", "-h", "--help"):
-        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed()}")
+        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed()}\n")
+        if arguments and arguments[0] != "list":
+            parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
+        print("`cwdfm repro --help` shows all options.")
         return
     given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     names = chosen(given, before=arguments[0])
     verb = f"repro {' '.join(given)}"
     options = parse(verb, arguments[len(given) :], lambda missing: Options(missing))
+    check_seconds(options)
+    tests = places(options.tests)
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
+    order = asked(plans, options)
+    todo = wanted(store, order)
+    left = f"{len(todo)} of {len(order)} jobs to do"
+    costs = "; ".join(dict.fromkeys(plan.cost for plan in plans.values()))
+    print(f"{', '.join(names)} at {options.scale} scale: {left}; {costs}")
+    with joined(options.device) as device:
+        text = options.text or ("python-topics" if options.scale == "smoke" else None)
+        resources = Resources(device, options.molecules, text, options.judge, tests)
+        only, wait, limit = options.only, options.wait, options.limit
+        check(todo, resources, only)
+        try:
+            outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
+        except (InputError, OSError):  # of one job; what the others found is worth having
+            show(plans, store, options.out)
+            raise
+    show(plans, store, options.out)
+    report(outcome)
+
+
+def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
+    """The jobs of the corpora that are asked for, in their order."""
     jobs = [job for plan in plans.values() for job in plan.jobs]
     order = in_order(j for j in jobs if not options.corpora or corpus_of(j) in options.corpora)
     if not order:
         raise InputError(
-            f"--corpora {' '.join(options.corpora)}: {', '.join(names)} has no job on it; leave "
+            f"--corpora {' '.join(options.corpora)}: {', '.join(plans)} has no job on it; leave "
             f"--corpora out"
         )
     kinds = sorted({job.kind for job in order})
     if wrong := sorted(set(options.only) - set(kinds)):
         raise InputError(f"--only {' '.join(wrong)}: no such jobs; there are {', '.join(kinds)}")
-    left = f"{len(wanted(store, order))} of {len(order)} jobs to do"
-    costs = "; ".join(dict.fromkeys(plan.cost for plan in plans.values()))
-    print(f"{', '.join(names)} at {options.scale} scale: {left}; {costs}")
-    with joined(options.device) as device:
-        tests = tuple((test.split("=", 1)[0], test.split("=", 1)[-1]) for test in options.tests)
-        text = options.text or ("python-topics" if options.scale == "smoke" else None)
-        resources = Resources(device, options.molecules, text, options.judge, tests)
-        only, wait, limit = options.only, options.wait, options.limit
-        outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
+    return order
+
+
+def check_seconds(options: Options) -> None:
+    """Refuse times that are none."""
+    if not 0 <= options.wait < math.inf:
+        raise InputError(
+            f"--wait {options.wait:g}: give a finite number of seconds, 0 or more; 0 is not to "
+            f"look again"
+        )
+    if not options.limit >= 0:  # NaN is not, either
+        raise InputError(
+            f"--limit {options.limit:g}: give a number of seconds, 0 or more; leave it out for no "
+            f"limit"
+        )
+
+
+def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Test corpora and where they lie, from NAME=PLACE or NAME alone."""
+    parts = [test.partition("=") for test in tests]
+    if wrong := [name for name, _, _ in parts if name not in TEST_CORPORA]:
+        known = ", ".join(TEST_CORPORA)
+        raise InputError(f"--tests {' '.join(wrong)}: no such test corpus; there are {known}")
+    return tuple((name, place or name) for name, _, place in parts)
+
+
+def show(plans: Mapping[str, Plan], store: Store, out: Path) -> None:
+    """Write tables and figures of whatever is done."""
     for name, plan in plans.items():
-        for path in write(plan, store, options.out, name):
+        for path in write(plan, store, out, name):
             print(f"written: {path}")
-    report(outcome)
 
 
 def listed() -> str:

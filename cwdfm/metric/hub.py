@@ -37,7 +37,7 @@ def load_text_model(
     if not isinstance(name, str | Path) or not str(name):
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
     place = _device(device)
-    where = _where(str(name), revision)
+    where = whereabouts(str(name), revision)
     transformers = load_extra("transformers", "text")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
@@ -62,8 +62,8 @@ def load_text_model(
     return TextModel(model.to(place).eval(), tokenizer, place)
 
 
-def _where(name: str, revision: str | None) -> dict[str, Any]:
-    """What from_pretrained takes for a GGUF file, a folder or a hub name."""
+def whereabouts(name: str, revision: str | None = None) -> dict[str, Any]:
+    """What from_pretrained takes for a GGUF file, a folder or a hub name; the hub is not asked."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():

@@ -6,9 +6,10 @@ from typing import Any
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.job import Job, Store
-from cwdfm.repro.jobs import Corpus, Likelihood, Sample, Train
+from cwdfm.repro.jobs import Corpus, Sample, Train
 from cwdfm.repro.measure import measure, over_seeds
 from cwdfm.repro.scale import Scale, size
+from cwdfm.repro.scores import Likelihood
 from cwdfm.repro.table import Column, Value
 
 # Cost is counted, not timed: jobs may have shared their GPU.

@@ -46,6 +46,25 @@ def _clear(place: Path) -> None:
             path.unlink()
 
 
+def _read(path: Path, right: Callable[[Any], bool], remedy: str) -> Any:
+    """What a file of JSON holds; a damaged one is refused."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); {remedy}") from error
+    if not right(found):
+        raise InputError(f"{path} is damaged (it holds {json.dumps(found)[:40]}); {remedy}")
+    return found
+
+
+def _is_record(found: Any) -> bool:
+    """Whether this is what `Store.do` writes, so far as the store itself reads it."""
+    match found:
+        case {"result": dict(), "provenance": {"date": str()}, **others}:
+            return isinstance(others.get("needs", {}), dict)
+    return False
+
+
 @dataclass(frozen=True)
 class Resources:
     """What a machine brings along; it does not change what a job is."""
@@ -103,6 +122,9 @@ class Job(ABC):
         said = json.dumps([self.version, to_config(self)], sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
+    def check(self, resources: Resources) -> None:  # noqa: B027 (some need nothing)
+        """Refuse what the machine brings along for it and is wrong, before any job is begun."""
+
     @abstractmethod
     def run(self, place: Path, store: "Store", resources: Resources) -> Result:
         """Do the work in the folder `place`, and return what is to be known of it.
@@ -128,11 +150,9 @@ class Store:
         """What came of a job; None while it is not done."""
         path = self.place(job) / "result.json"
         try:
-            found: Result = json.loads(path.read_text())
+            found: Result = _read(path, _is_record, "delete its folder")
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise InputError(f"{path} is damaged ({error}); delete its folder") from error
         return found
 
     def found(self, job: Job) -> Result:
@@ -166,7 +186,8 @@ class Store:
         path = self.folder / f"{what}.json"
         if not path.exists():
             write_json(path, identity)
-        if (before := json.loads(path.read_text())) != identity:
+        before = _read(path, lambda found: isinstance(found, str), "delete it")
+        if before != identity:
             raise InputError(
                 f"the results in {self.folder} were made with other {what} ({before[:16]}) than "
                 f"is given now ({identity[:16]}); give the same, or another folder"

@@ -1,36 +1,22 @@
-"""The jobs that experiments are made of: train, sample, score, bound."""
+"""The jobs that experiments are made of: train, and sample. What they are worth: `scores`."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from cwdfm.analyze import context_analysis, update_statistics
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.errors import InputError
-from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.generation import fitting_batch, generate
 from cwdfm.method.choice import SolverChoice
-from cwdfm.metric import (
-    Judge,
-    LoadedJudge,
-    bound_split,
-    generative_perplexity,
-    mauve_score,
-    score_molecules,
-    text_statistics,
-)
 from cwdfm.pretrained import Pretrained, load
-from cwdfm.report.cells import model_identity
-from cwdfm.report.reference import MoleculeReference
-from cwdfm.repro.job import Job, Resources, Result, Store, Unavailable
-from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.repro.job import Job, Resources, Result, Store
+from cwdfm.repro.places import check_corpus
+from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver import Samples
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe
@@ -50,6 +36,9 @@ class Train(Job):
     @property
     def leaves(self) -> tuple[str, ...]:
         return ("model", *(f"model-{step}" for step in self.snapshots))
+
+    def check(self, resources: Resources) -> None:
+        check_corpus(resources.corpus(self.corpus))
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
@@ -86,6 +75,23 @@ def _forget_others(recipe: Recipe) -> None:
     if network != _compiled:
         torch.compiler.reset()
         _compiled[:] = network
+
+
+class Snapshots:
+    """Keeps the averaged model after some steps."""
+
+    def __init__(self, run: Run, steps: tuple[int, ...], place: Path) -> None:
+        self.run, self.steps, self.place = run, steps, place
+
+    def step(self, step: int) -> None:
+        if step in self.steps:
+            self.run.averaged().save_pretrained(self.place / f"model-{step}")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,9 @@ class HeldOut(Job):
     def leaves(self) -> tuple[str, ...]:
         return ("samples.jsonl",)
 
+    def check(self, resources: Resources) -> None:
+        check_corpus(resources.corpus(self.corpus))
+
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         found = tokens_of(self.corpus, self.length, store, resources)
         rows = found.valid[self.part * self.n : (self.part + 1) * self.n].tolist()
@@ -160,171 +169,10 @@ class HeldOut(Job):
         return {"data": found.fingerprint}
 
 
-@dataclass(frozen=True)
-class Molecules(Job):
-    """Valid, unique and novel molecules among samples."""
-
-    samples: Sample | HeldOut
-    fold_size: int
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        try:
-            known = known_molecules(resources.corpus("molecules"))
-        except InputError as error:
-            raise Unavailable(str(error)) from error
-        found = read_samples(store.place(self.samples) / "samples.jsonl")
-        scores = score_molecules(found.texts, known, fold_size=self.fold_size)
-        return {"fold_size": self.fold_size, **scores.to_json()}
-
-
-@dataclass(frozen=True)
-class Text(Job):
-    """Perplexity under the judge, entropy and repetition; the judge's features beside."""
-
-    samples: Sample | HeldOut
-    judge: str  # what it is called; where it lies, the machine knows
-    dtype: Literal["float32", "bfloat16"] = "float32"
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        return ("features.npy",)
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        if resources.judge is None:
-            raise Unavailable(f"no judge; say where {self.judge} lies by --judge")
-        store.same("judge", str(model_identity(resources.judge)["files"]))
-        judge = loaded_judge(resources.judge, self.dtype)
-        found = read_samples(store.place(self.samples) / "samples.jsonl")
-        folds = min(5, len(found.texts))
-        np.save(place / "features.npy", judge.features(found.texts))
-        tokens = torch.tensor(found.tokens)
-        return {
-            "perplexity": generative_perplexity(found.texts, judge, folds=folds).to_json(),
-            "statistics": text_statistics(tokens, folds=folds).to_json(),
-        }
-
-
-@dataclass(frozen=True)
-class MauveScore(Job):
-    """MAUVE of texts against others, by the features of the judge that read both."""
-
-    samples: Text
-    reference: Text
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        sides = [np.load(store.place(t) / "features.npy") for t in (self.samples, self.reference)]
-        try:
-            return mauve_score(*sides).to_json()
-        except InputError as error:
-            if "pip install" in str(error):
-                raise Unavailable(str(error)) from error
-            raise
-
-
-@dataclass(frozen=True)
-class Likelihood(Job):
-    """Negative log-likelihood of held-out rows, or the bound on it."""
-
-    model: Train
-    rows: int
-    draws: int = 16
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
-        return _bound(trained, valid, self.rows, self.draws)
-
-
-@dataclass(frozen=True)
-class TestLikelihood(Job):
-    """The same of a corpus that the model was not trained on."""
-
-    model: Train
-    test: str
-    rows: int
-    draws: int = 16
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        where = resources.test(self.test)
-        trained = trained_by(self.model, store, resources)
-        found = load_tokens(where, length=trained.length, tokenizer=trained.tokenizer)
-        store.same(f"test-{self.test}-{trained.length}", found.fingerprint)
-        rows = found.valid if len(found.valid) else found.train
-        return _bound(trained, rows, self.rows, self.draws)
-
-
-class Snapshots:
-    """Keeps the averaged model after some steps."""
-
-    def __init__(self, run: Run, steps: tuple[int, ...], place: Path) -> None:
-        self.run, self.steps, self.place = run, steps, place
-
-    def step(self, step: int) -> None:
-        if step in self.steps:
-            self.run.averaged().save_pretrained(self.place / f"model-{step}")
-
-    def record(self, record: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def _bound(trained: Pretrained, rows: NDArray[Any], limit: int, draws: int) -> Result:
-    bound = bound_split(
-        trained.method,
-        trained.model,
-        rows,
-        limit=min(limit, len(rows)),
-        draws=draws,
-        fixed=torch.arange(trained.length) == 0 if trained.fix_first else None,
-        batch_size=min(64, fitting_batch(trained)),
-    )
-    return bound.to_json()
-
-
 def trained_by(job: Train, store: Store, resources: Resources, at: int | None = None) -> Pretrained:
     """The model that a job trained, on the machine's device."""
     name = "model" if at is None else f"model-{at}"
     return load(store.place(job) / name, resources.device)
-
-
-@dataclass(frozen=True)
-class Context(Job):
-    """How hard masked tokens are to predict, by their context."""
-
-    model: Train
-    rows: int
-    draws: int = 4
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
-        rows = torch.from_numpy(valid[: self.rows].astype(np.int64)).to(resources.device)
-        analysis = context_analysis(
-            trained.model,
-            trained.source,
-            trained.schedule,
-            rows,
-            draws=self.draws,
-            batch_size=min(64, fitting_batch(trained)),
-        )
-        return analysis.to_json()
-
-
-@dataclass(frozen=True)
-class Updates(Job):
-    """How often a solver changes tokens, and changes them back."""
-
-    model: Train
-    choice: SolverChoice
-    steps: int
-    n: int
-
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        out, precision = drawn_from(trained, self.choice, self.n, self.steps)
-        return {"precision": precision, **update_statistics(out, given(trained)[1]).to_json()}
 
 
 def corpus_of(job: Job) -> Corpus | None:
@@ -335,20 +183,9 @@ def corpus_of(job: Job) -> Corpus | None:
 
 def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:
     """A corpus in windows of some length: the one that the store's other results come from."""
-    found = load_tokens(resources.corpus(corpus), length=length)
+    place = resources.corpus(corpus)
+    # A .txt file is taken for molecules where no tokenizer of text is given.
+    tokenizer = "gpt2" if corpus == "text" and Path(place).suffix == ".txt" else None
+    found = load_tokens(place, length=length, tokenizer=tokenizer)
     store.same(f"{corpus}-{length}", found.fingerprint)
     return found
-
-
-@lru_cache(maxsize=1)
-def known_molecules(name: str) -> frozenset[str]:
-    """The molecules to train on, canonical."""
-    reference = MoleculeReference.load(name)
-    assert reference is not None
-    return reference.known
-
-
-@lru_cache(maxsize=1)
-def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"]) -> LoadedJudge:
-    """The judge, read once."""
-    return Judge(place, dtype=dtype).load()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cwdfm.repro.job import Job, Store
-from cwdfm.repro.jobs import Corpus, HeldOut, MauveScore, Molecules, Sample, Text
+from cwdfm.repro.jobs import Corpus, HeldOut, Sample
 from cwdfm.repro.scale import JUDGE, Scale, held_out, size
+from cwdfm.repro.scores import MauveScore, Molecules, Text
 from cwdfm.repro.table import Column, Value
 
 

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,6 +48,14 @@ def wanted(store: Store, jobs: Iterable[Job]) -> list[Job]:
             found.add(job)
             asked.update(job.needs)
     return [job for job in order if job in found]
+
+
+def check(jobs: Iterable[Job], resources: Resources, only: Collection[str] = ()) -> None:
+    """Refuse wrong places before the first job is begun: those that jobs to be done here need."""
+    for job in jobs:
+        if not only or job.kind in only:
+            with suppress(Unavailable):  # said at the end, and left to another machine
+                job.check(resources)
 
 
 @dataclass(frozen=True)

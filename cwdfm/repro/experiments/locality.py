@@ -7,8 +7,8 @@ from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Result, Store
-from cwdfm.repro.jobs import Context, Updates
 from cwdfm.repro.scale import Scale, size
+from cwdfm.repro.scores import Context, Updates
 from cwdfm.repro.table import Column, Row, Table, Value
 
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))

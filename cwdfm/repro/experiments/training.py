@@ -11,9 +11,10 @@ from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.job import Store
-from cwdfm.repro.jobs import Corpus, TestLikelihood
+from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import CORPORA, Scale, size
+from cwdfm.repro.scores import TestLikelihood
 from cwdfm.repro.table import Column, Row, Table, Value
 
 EULER = SolverChoice(solver="euler")

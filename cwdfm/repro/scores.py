@@ -1,0 +1,209 @@
+"""The jobs that say what a model or its samples are worth."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cwdfm.analyze import context_analysis, update_statistics
+from cwdfm.data import load as load_tokens
+from cwdfm.errors import InputError
+from cwdfm.generation import fitting_batch, given
+from cwdfm.method.choice import SolverChoice
+from cwdfm.metric import (
+    Judge,
+    LoadedJudge,
+    bound_split,
+    generative_perplexity,
+    mauve_score,
+    score_molecules,
+    text_statistics,
+)
+from cwdfm.pretrained import Pretrained
+from cwdfm.report.cells import model_identity
+from cwdfm.report.reference import MoleculeReference
+from cwdfm.repro.job import Job, Resources, Result, Store, Unavailable
+from cwdfm.repro.jobs import HeldOut, Sample, Train, drawn_from, tokens_of, trained_by
+from cwdfm.repro.places import check_corpus, check_judge
+from cwdfm.sample_file import read_samples
+
+
+@dataclass(frozen=True)
+class Molecules(Job):
+    """Valid, unique and novel molecules among samples."""
+
+    samples: Sample | HeldOut
+    fold_size: int
+
+    def check(self, resources: Resources) -> None:
+        check_corpus(resources.corpus("molecules"))
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        try:
+            known = known_molecules(resources.corpus("molecules"))
+        except InputError as error:
+            raise Unavailable(str(error)) from error
+        found = read_samples(store.place(self.samples) / "samples.jsonl")
+        scores = score_molecules(found.texts, known, fold_size=self.fold_size)
+        return {"fold_size": self.fold_size, **scores.to_json()}
+
+
+@dataclass(frozen=True)
+class Text(Job):
+    """Perplexity under the judge, entropy and repetition; the judge's features beside."""
+
+    samples: Sample | HeldOut
+    judge: str  # what it is called; where it lies, the machine knows
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return ("features.npy",)
+
+    def check(self, resources: Resources) -> None:
+        check_judge(self._judge(resources))
+
+    def _judge(self, resources: Resources) -> str:
+        if resources.judge is None:
+            raise Unavailable(f"no judge; say where {self.judge} lies by --judge")
+        return resources.judge
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        name = self._judge(resources)
+        judge = loaded_judge(name, self.dtype)  # first: what is no judge is not remembered as one
+        store.same("judge", model_identity(name)["files"] or name)
+        found = read_samples(store.place(self.samples) / "samples.jsonl")
+        folds = min(5, len(found.texts))
+        np.save(place / "features.npy", judge.features(found.texts))
+        tokens = torch.tensor(found.tokens)
+        return {
+            "perplexity": generative_perplexity(found.texts, judge, folds=folds).to_json(),
+            "statistics": text_statistics(tokens, folds=folds).to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class MauveScore(Job):
+    """MAUVE of texts against others, by the features of the judge that read both."""
+
+    samples: Text
+    reference: Text
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        sides = [np.load(store.place(t) / "features.npy") for t in (self.samples, self.reference)]
+        try:
+            return mauve_score(*sides).to_json()
+        except InputError as error:
+            if "pip install" in str(error):
+                raise Unavailable(str(error)) from error
+            raise
+
+
+@dataclass(frozen=True)
+class Likelihood(Job):
+    """Negative log-likelihood of held-out rows, or the bound on it."""
+
+    model: Train
+    rows: int
+    draws: int = 16
+
+    def check(self, resources: Resources) -> None:
+        self.model.check(resources)
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
+        return _bound(trained, valid, self.rows, self.draws)
+
+
+@dataclass(frozen=True)
+class TestLikelihood(Job):
+    """The same of a corpus that the model was not trained on."""
+
+    model: Train
+    test: str
+    rows: int
+    draws: int = 16
+
+    def check(self, resources: Resources) -> None:
+        check_corpus(resources.test(self.test))
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        where = resources.test(self.test)
+        trained = trained_by(self.model, store, resources)
+        found = load_tokens(where, length=trained.length, tokenizer=trained.tokenizer)
+        store.same(f"test-{self.test}-{trained.length}", found.fingerprint)
+        rows = found.valid if len(found.valid) else found.train
+        return _bound(trained, rows, self.rows, self.draws)
+
+
+def _bound(trained: Pretrained, rows: NDArray[Any], limit: int, draws: int) -> Result:
+    bound = bound_split(
+        trained.method,
+        trained.model,
+        rows,
+        limit=min(limit, len(rows)),
+        draws=draws,
+        fixed=torch.arange(trained.length) == 0 if trained.fix_first else None,
+        batch_size=min(64, fitting_batch(trained)),
+    )
+    return bound.to_json()
+
+
+@dataclass(frozen=True)
+class Context(Job):
+    """How hard masked tokens are to predict, by their context."""
+
+    model: Train
+    rows: int
+    draws: int = 4
+
+    def check(self, resources: Resources) -> None:
+        self.model.check(resources)
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
+        rows = torch.from_numpy(valid[: self.rows].astype(np.int64)).to(resources.device)
+        analysis = context_analysis(
+            trained.model,
+            trained.source,
+            trained.schedule,
+            rows,
+            draws=self.draws,
+            batch_size=min(64, fitting_batch(trained)),
+        )
+        return analysis.to_json()
+
+
+@dataclass(frozen=True)
+class Updates(Job):
+    """How often a solver changes tokens, and changes them back."""
+
+    model: Train
+    choice: SolverChoice
+    steps: int
+    n: int
+
+    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        trained = trained_by(self.model, store, resources)
+        out, precision = drawn_from(trained, self.choice, self.n, self.steps)
+        return {"precision": precision, **update_statistics(out, given(trained)[1]).to_json()}
+
+
+@lru_cache(maxsize=1)
+def known_molecules(name: str) -> frozenset[str]:
+    """The molecules to train on, canonical."""
+    reference = MoleculeReference.load(name)
+    assert reference is not None
+    return reference.known
+
+
+@lru_cache(maxsize=1)
+def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"]) -> LoadedJudge:
+    """The judge, read once."""
+    return Judge(place, dtype=dtype).load()

@@ -1,0 +1,107 @@
+"""Places of corpora and judges: wrong ones are told before any job is begun, others kept apart."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import cwdfm
+import cwdfm.repro.scores as scores_module
+from cwdfm.metric import Judge
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.job import Resources, Store
+from cwdfm.repro.jobs import HeldOut, corpus_of
+from cwdfm.repro.scores import Text
+from cwdfm.repro.sweep import check, in_order, work
+from tests.test_text_metric import byte_tokenizer, gpt2
+
+HERE = Resources(torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with one that knows nothing."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("judge")
+    byte_tokenizer(transformers).save_pretrained(folder)
+    gpt2(transformers, vocab_size=258).save_pretrained(folder)
+    return str(folder)
+
+
+def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their files, by their names on the hub; and what cannot be loaded is not remembered."""
+    jobs = [Text(HeldOut("text", 64, n), "any") for n in (2, 3, 4)]
+    note = tmp_path / "judge.json"
+
+    def judged(job: Text, by: str) -> bool:
+        here = replace(HERE, text="python-topics", judge=by)
+        return work(Store(tmp_path), [job], here, say=lambda _: None).complete
+
+    with pytest.raises(cwdfm.InputError, match="there is no GGUF file"):
+        judged(jobs[0], "/nowhere/judge.gguf")
+    assert not note.exists()
+    assert judged(jobs[0], judge)
+    assert re.fullmatch(r'"[0-9a-f]{64}"\n', note.read_text())
+    monkeypatch.setattr(scores_module, "loaded_judge", lambda *_: Judge(judge).load())
+    with pytest.raises(cwdfm.InputError, match=r"made with other judge .*given now \(gpt2\)"):
+        judged(jobs[1], "gpt2")
+    note.unlink()
+    assert judged(jobs[1], "gpt2")
+    assert json.loads(note.read_text()) == "gpt2"
+    with pytest.raises(cwdfm.InputError, match=r"other judge \(gpt2\) .*now \(gpt2-large\)"):
+        judged(jobs[2], "gpt2-large")
+
+
+def test_a_file_of_plain_text(tmp_path: Path) -> None:
+    """Is text, though `data.load` takes it for molecules where nobody says otherwise."""
+    (tmp_path / "novel.txt").write_text(
+        "It was the best of times, it was the worst of times. " * 200
+    )
+    job, here = HeldOut("text", 16, 2), replace(HERE, text=str(tmp_path / "novel.txt"))
+    assert work(Store(tmp_path / "jobs"), [job], here, say=lambda _: None).complete
+
+
+NOWHERE = Resources(
+    torch.device("cpu"),
+    molecules="/nowhere/molecules.smi",
+    text="/nowhere/text",
+    judge="/nowhere/judge.gguf",
+    tests=(("lambada", "/nowhere/*.jsonl"),),
+)
+NO_TEXT = "'/nowhere/text' is neither a dataset nor a file"
+READ = {
+    **dict.fromkeys(("train", "heldout", "likelihood", "context"), NO_TEXT),
+    "molecules": "'/nowhere/molecules.smi' is neither a dataset nor a file",
+    "text": "there is no GGUF file /nowhere/judge.gguf",
+    "testlikelihood": "'/nowhere/*.jsonl' is a pattern without text files",
+}
+
+
+def test_every_kind_of_job_checks_the_places_that_it_reads() -> None:
+    jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
+    text = [job for job in jobs if corpus_of(job) == "text"]
+    for kind, message in READ.items():
+        with pytest.raises(cwdfm.InputError, match=re.escape(message)):
+            check(jobs if kind == "molecules" else text, NOWHERE, only=(kind,))
+    check(jobs, NOWHERE, only=tuple({job.kind for job in jobs} - set(READ)))  # the others read none
+    check(jobs, replace(HERE, molecules="moses"))  # what this machine lacks is left to another
+    for name in ("gpt2-large", "HuggingFaceTB/SmolLM2-135M"):  # the hub is not asked
+        check(jobs, replace(HERE, judge=name), only=("text",))
+
+
+def test_places_of_a_judge(tmp_path: Path, judge: str) -> None:
+    jobs = EXPERIMENTS["radius"].plan("smoke").jobs
+    (tmp_path / "whole.gguf").write_text("")
+    for place in (judge, str(tmp_path / "whole.gguf")):
+        check(jobs, replace(HERE, judge=place))
+    (tmp_path / "weights.bin").write_text("")
+    for place in ("judge.gguf", "./judge", "~/no/judge", "a/b/c", ""):
+        with pytest.raises(cwdfm.InputError):
+            check(jobs, replace(HERE, judge=place))
+    with pytest.raises(cwdfm.InputError, match=r"has no config\.json"):
+        check(jobs, replace(HERE, judge=str(tmp_path)))
+    with pytest.raises(cwdfm.InputError, match=r"ends in \.gguf"):
+        check(jobs, replace(HERE, judge=str(tmp_path / "weights.bin")))
