@@ -195,7 +195,8 @@ def qm9_spelled24(result: Result) -> str:
         "## Models in 24 spellings\n\nThe same with 24 spellings of each molecule, trained for "
         "12,000 steps and looked at after 8,000 too: few steps or hot ones, then mended. Below "
         "are, for at least so many valid ones, the most novel ones that any of "
-        f"{len(result['rows'])} settings gives with any bar. {BARS}\n\n"
+        f"{len({str(row['setting']) for row in result['rows']})} settings gives with any bar. "
+        f"{BARS}\n\n"
         + barred_table(result)
         + "\n\nTrained by `cwdfm prepare qm9 --spellings 24 --out qm9-24.npz` and `python -m "
         "benchmarks.qm9_search train --data qm9-24.npz --steps 12000 --keep 8000 --models "
@@ -209,10 +210,9 @@ def qm9_spelled24_long(result: Result) -> str:
     return (
         f"### For 16,000 steps\n\nAnother run, {len(result['rows'])} settings. {BARS}\n\n"
         + barred_table(result)
-        + "\n\n"
-        "Trained by `python -m benchmarks.qm9_search train --data qm9-24.npz --steps 16000 --keep "
-        "8000 12000 --models spelled24`; drawn by `python -m benchmarks.qm9_search sample --n 2048 "
-        "--what hot`, " + searched_origin(result)
+        + "\n\nTrained in another folder by `python -m benchmarks.qm9_search train --data "
+        "qm9-24.npz --steps 16000 --keep 8000 12000 --models spelled24`; drawn by `python -m "
+        "benchmarks.qm9_search sample --n 2048 --what hot`, " + searched_origin(result)
     )
 
 

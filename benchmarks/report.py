@@ -317,7 +317,8 @@ def repro() -> list[str]:
             f"results/repro/jobs, and its seconds, of a GPU that several of them may have shared. "
             f"Cells are of one training run and one seed, or means of as many as a note says. "
             f"Behind ± is the standard deviation between runs where there are several, else "
-            f"between folds of the samples, of MAUVE between resamples."
+            f"between folds of the samples, of MAUVE between resamples; of held-out and test "
+            f"perplexity, context and updates it is the standard error."
             f"\n\n{shown}".rstrip()
         )
     return parts

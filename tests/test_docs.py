@@ -54,6 +54,8 @@ def test_generated_pages_are_those_of_the_results(name: str) -> None:
         ([1.0, -2.9], "undecided here"),
         ([1.0, -3.1], "does not hold here"),
         ([-2.1], "does not hold here"),
+        ([2.1, 2.1, 1.9], "holds partly"),
+        ([-2.1, -2.1, 1.9], "does not hold here"),
     ],
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:

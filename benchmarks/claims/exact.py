@@ -25,8 +25,9 @@ def exact() -> Iterator[Claim]:
         "Theorem 1",
         "Context weights keep the law of the number of revealed tokens, and every coordinate's "
         "probability of being revealed",
-        "Exact laws by matrix exponential, several weights: tests/test_theorem1.py. It is of "
-        "continuous time; with few steps see below",
+        "Samples of path and chain against the binomial law, several weights, and a biased one "
+        "that must fail: tests/test_theorem1.py. It is of continuous time; with few steps see "
+        "below",
         "holds",
     )
     yield Claim(

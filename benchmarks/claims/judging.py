@@ -55,10 +55,15 @@ def judged(gains: Sequence[float]) -> Verdict:
     gains = [gain for gain in gains if gain != KEPT]
     if all(gain > CLEAR for gain in gains):
         return "holds"
-    limit = CLEAR if len(gains) == 1 else ALONE
-    if any(gain > limit for gain in gains):
+    if clearly(gains):
         return "holds partly"
-    return "does not hold here" if any(gain < -limit for gain in gains) else "undecided here"
+    return "does not hold here" if clearly([-gain for gain in gains]) else "undecided here"
+
+
+def clearly(gains: Sequence[float]) -> bool:
+    """Whether some are clear: several, or one alone by more, or the only one that there is."""
+    over = [gain for gain in gains if gain > CLEAR]
+    return len(over) > 1 or any(len(gains) == 1 or gain > ALONE for gain in over)
 
 
 def met(*conditions: bool) -> Verdict:

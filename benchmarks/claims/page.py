@@ -150,10 +150,11 @@ def settings() -> str:
             error = math.sqrt(2) * COUNT_ERROR
             near = sum(ours[best] - value < CLEAR * error for value in ours.values()) - 1
             clear = ours[best] - plain > ALONE * error  # the best of many is above by chance
-            found = f"the best {best}, {near} others near it" if clear else "none clearly above"
+            near_by = f"the best {best}, {near} others near it"
+            shown = near_by if clear else "none clearly above Euler"
             radius, strength, beta = BEST["molecules", source]
             said = f"r = {radius}, s = {strength:g}" if family == "Neighbor" else f"beta = {beta:g}"
-            found += f" (the paper's best {said})"
+            found = f"{shown} (the paper's best: {said})"
             low, high = min(ours.values()), max(ours.values())
             parts.append(f"{len(ours)} of {family} {low:.0f} to {high:.0f}, {found}")
         told.append(f"  {source} source: Euler {plain:.0f}; {'; '.join(parts)}.")

@@ -38,6 +38,9 @@ def load_text_model(
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
     place = _device(device)
     where = whereabouts(str(name), revision)
+    if "gguf_file" in where:
+        for module in ("gguf", "accelerate"):  # transformers needs both to read the format
+            load_extra(module, "text")
     transformers = load_extra("transformers", "text")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
@@ -68,8 +71,6 @@ def whereabouts(name: str, revision: str | None = None) -> dict[str, Any]:
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise InputError(f"there is no GGUF file {name}; give the path of an existing one")
-        for module in ("gguf", "accelerate"):  # transformers needs both to read the format
-            load_extra(module, "text")
         folder = str(path.parent)
         return {"pretrained_model_name_or_path": folder, "gguf_file": path.name}
     if path.is_dir():

@@ -11,6 +11,7 @@ from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
 _DPI = 130
+TICKS = 20  # labels below a panel, at most
 WIDE = 8.0  # the ratio of values from which on a scale is logarithmic
 
 
@@ -73,6 +74,7 @@ class Curves:
                 axis.axhline(level, color="#777777", linestyle=":", label="data")
             axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
             ticks = sorted({x for points in self.lines.values() for x, _ in points})
+            ticks = ticks[:: -(-len(ticks) // TICKS) or 1]
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             if column.up is False and self._wide(i):
                 axis.set_yscale("log", subs=[])

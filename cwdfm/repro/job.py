@@ -187,6 +187,8 @@ class Store:
         if not path.exists():
             write_json(path, identity)
         before = _read(path, lambda found: isinstance(found, str), "delete it")
+        if before == "None":  # of a judge by its name on the hub, which was not kept once
+            write_json(path, before := identity)
         if before != identity:
             raise InputError(
                 f"the results in {self.folder} were made with other {what} ({before[:16]}) than "

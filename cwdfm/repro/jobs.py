@@ -10,6 +10,7 @@ import torch
 
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
+from cwdfm.data.reading import kind_of
 from cwdfm.errors import InputError
 from cwdfm.generation import fitting_batch, generate
 from cwdfm.method.choice import SolverChoice
@@ -185,7 +186,7 @@ def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -
     """A corpus in windows of some length: the one that the store's other results come from."""
     place = resources.corpus(corpus)
     # A .txt file is taken for molecules where no tokenizer of text is given.
-    tokenizer = "gpt2" if corpus == "text" and Path(place).suffix == ".txt" else None
+    tokenizer = "gpt2" if corpus == "text" and kind_of(Path(place)) == ".txt" else None
     found = load_tokens(place, length=length, tokenizer=tokenizer)
     store.same(f"{corpus}-{length}", found.fingerprint)
     return found

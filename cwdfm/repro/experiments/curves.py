@@ -42,13 +42,14 @@ class Training:
 
 def training(line: Line, scale: Scale) -> Training:
     """The cells of a row of the tables of losses and paths."""
-    choices: dict[str, SolverChoice] = best("molecules", line.fields["source"])
+    fields = line.cell("molecules", scale).fields
+    choices: dict[str, SolverChoice] = best("molecules", fields["source"])
     if line.on_context:  # the path's own weights
         del choices["Neighbor"]
         own = line.choice("molecules")
         choices[f"Neighbor, s = {own.scale:g}"] = own
     cells = {
-        solver: {k: Cell("molecules", scale, line.fields, choice, k) for k in steps_of(scale)}
+        solver: {k: Cell("molecules", scale, fields, choice, k) for k in steps_of(scale)}
         for solver, choice in choices.items()
     }
     name = "SCE, context path" if line.on_context else line.labels[1]

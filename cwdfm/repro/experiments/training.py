@@ -174,11 +174,11 @@ def dynamics(scale: Scale) -> Plan:
 
     def validated(store: Store) -> Curves:
         lines = {}
-        for loss in ("ce", "sce"):
+        for loss, name in (("ce", "CE"), ("sce", "SCE, which weighs otherwise")):
             done = store.result(cell(loss, None).train())
             metrics = done["result"]["metrics"] if done is not None else []
             seen = {each["step"]: each.get("validation_loss") for each in metrics}
-            lines[f"{loss.upper()}, its own"] = [(k, (Value(v),)) for k, v in seen.items() if v]
+            lines[name] = [(k, (Value(v),)) for k, v in seen.items() if v]
         column = Column("validation loss, nats", False)
         return Curves("Loss during training, text", "training steps", (column,), lines)
 
