@@ -14,6 +14,7 @@ from benchmarks.markdown import Result, origin, table
 from benchmarks.molecule_sections import (
     qm9_best,
     qm9_best_spelled,
+    qm9_best_spelled24,
     qm9_limits,
     qm9_mend,
     qm9_refine,
@@ -265,6 +266,7 @@ SECTIONS = {
     "qm9_best_spelled": qm9_best_spelled,
     "qm9_spelled24": qm9_spelled24,
     "qm9_spelled24_long": qm9_spelled24_long,
+    "qm9_best_spelled24": qm9_best_spelled24,
     "qm9_mend": qm9_mend,
     "finetune": finetune,
     "text_small_mask": text_small,
