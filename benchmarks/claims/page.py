@@ -152,8 +152,9 @@ def settings() -> str:
             error = math.sqrt(2) * COUNT_ERROR
             near = sum(ours[best] - value < CLEAR * error for value in ours.values()) - 1
             clear = ours[best] - plain > ALONE * error  # the best of many is above by chance
-            near_by = f"the best {best}, {near} others near it"
-            shown = near_by if clear else "none clearly above Euler"
+            shown = "none clearly above Euler"
+            if clear:
+                shown = f"the best {best}, {near} others near it"
             radius, strength, beta = BEST["molecules", source]
             said = f"r = {radius}, s = {strength:g}" if family == "Neighbor" else f"beta = {beta:g}"
             found = f"{shown} (the paper's best: {said})"

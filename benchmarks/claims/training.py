@@ -67,9 +67,7 @@ def by_source(
 def losses() -> Iterator[Claim]:
     runs = Runs(tuple(LOSS_CELLS.values()))
 
-    def against(
-        loss: str,
-    ) -> tuple[str, list[float], list[float]]:
+    def against(loss: str) -> tuple[str, list[float], list[float]]:
         """What SCE changes from another loss, and by how many errors: valid ones, novel ones."""
         told, gains = [], []
         for what, name in ((VALID, "valid"), (NOVEL, "novel")):

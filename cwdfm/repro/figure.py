@@ -1,6 +1,7 @@
 """Curves of results: one panel a measure, one line a solver; PNG and PDF from one description."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class Curves:
                 axis.axhline(level, color="#777777", linestyle=":", label="data")
             axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
             ticks = sorted({x for points in self.lines.values() for x, _ in points})
-            ticks = ticks[:: -(-len(ticks) // TICKS) or 1]
+            ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             if column.up is False and self._wide(i):
                 axis.set_yscale("log", subs=[])
