@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -129,3 +130,14 @@ def test_help() -> None:
     assert "train" in cwdfm("--help").stdout
     assert "qm9-paper" in cwdfm("train").stdout
     assert "--learning-rate" in cwdfm("train", "qm9-debug", "--help").stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [sys.executable, "-m", "cwdfm.cli.main", "repro", "list"]
+        ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")

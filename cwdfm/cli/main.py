@@ -1,5 +1,6 @@
 """`cwdfm VERB ...`: find the verb, and turn wrong input into a message and exit code 2."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -32,12 +33,16 @@ def main() -> None:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
     try:
         VERBS[arguments[0]][0](arguments[1:])
+        sys.stdout.flush()
     except InputError as error:
         fail(str(error))
     except WorkFailed as error:
         fail(str(error), code=1)
     except KeyboardInterrupt:
         fail("interrupted; the same command goes on with what is left", code=130)
+    except BrokenPipeError:  # whoever reads has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in it
+        sys.exit(141)  # as shells say it
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(f"{where}{error.strerror or error}; check the path, permissions and free space")
