@@ -15,6 +15,7 @@ from benchmarks.molecule_sections import (
     qm9_best,
     qm9_best_spelled,
     qm9_best_spelled24,
+    qm9_best_spelled24_again,
     qm9_limits,
     qm9_mend,
     qm9_refine,
@@ -22,6 +23,7 @@ from benchmarks.molecule_sections import (
     qm9_small,
     qm9_spelled,
     qm9_spelled24,
+    qm9_spelled24_hot,
     qm9_spelled24_long,
 )
 from benchmarks.speed_page import page
@@ -266,7 +268,9 @@ SECTIONS = {
     "qm9_best_spelled": qm9_best_spelled,
     "qm9_spelled24": qm9_spelled24,
     "qm9_spelled24_long": qm9_spelled24_long,
+    "qm9_spelled24_hot": qm9_spelled24_hot,
     "qm9_best_spelled24": qm9_best_spelled24,
+    "qm9_best_spelled24_again": qm9_best_spelled24_again,
     "qm9_mend": qm9_mend,
     "finetune": finetune,
     "text_small_mask": text_small,
@@ -289,6 +293,15 @@ def report() -> str:
         "which hold every number with its command, revision, versions and hardware."
     ]
     parts.append("Speed has a page of its own: [speed.md](speed.md).")
+    parts.append(
+        "Of the paper's tables and figures, which come first, every job's settings, revision and "
+        "hardware are in its `result.json` under results/repro/jobs, and its seconds, of a GPU "
+        "that several of them may have shared. Cells are of one training run and one seed, or "
+        "means of as many as a note says. Behind ± is the standard deviation between runs where "
+        "there are several, else between folds of the samples, of MAUVE between resamples; of "
+        "held-out and test perplexity, context and updates it is the standard error. A count of "
+        "molecules without ± is of one run's 1,024 samples and scatters by about 15."
+    )
     parts += repro()
     for name, section in SECTIONS.items():
         parts.append(section(json.loads((ROOT / "results" / f"{name}.json").read_text())))
@@ -314,13 +327,7 @@ def repro() -> list[str]:
             shown += f"\n![{figure.title}](figures/{stem}.png)\n"
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
-            f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs; "
-            f"each one's settings, revision and hardware are in its `result.json` under "
-            f"results/repro/jobs, and its seconds, of a GPU that several of them may have shared. "
-            f"Cells are of one training run and one seed, or means of as many as a note says. "
-            f"Behind ± is the standard deviation between runs where there are several, else "
-            f"between folds of the samples, of MAUVE between resamples; of held-out and test "
-            f"perplexity, context and updates it is the standard error."
+            f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs."
             f"\n\n{shown}".rstrip()
         )
     return parts

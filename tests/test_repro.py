@@ -20,12 +20,15 @@ import cwdfm
 import cwdfm.repro.jobs as jobs_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli.repro import Options, main, report
+from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.training import PATHS, SCALES, TEST_CORPORA
-from cwdfm.repro.job import Job, Resources, Store, Unavailable
-from cwdfm.repro.jobs import _forget_others, corpus_of
+from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
+from cwdfm.repro.jobs import HeldOut, _forget_others, corpus_of
+from cwdfm.repro.measure import measure
+from cwdfm.repro.scores import Molecules
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
@@ -539,6 +542,7 @@ def test_the_paper_s_scale_is_the_paper_s_table() -> None:
         source="mask",
         loss="sce",
         masked_only=False,
+        accumulation=8,  # the same step, in parts that a GPU has memory for
     )
     assert (cell.sample().n, cell.sample().steps, cell.sample().choice.top_p) == (5000, 1024, 0.9)
 
@@ -589,9 +593,17 @@ def squares(number: int) -> Experiment:
     return Experiment(f"square-{number}", "a square", lambda _: plan)
 
 
-@pytest.mark.parametrize("error", [cwdfm.InputError("a wrong place"), OSError("a full disk")])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (cwdfm.InputError("a wrong place"), 1),  # of one job: a failure like others
+        (WrongFolder("another corpus"), 2),
+        (OSError("a full disk"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
 def test_tables_of_what_is_done_are_written_before_an_error_is_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
     plain = Count.run
 
@@ -604,16 +616,77 @@ def test_tables_of_what_is_done_are_written_before_an_error_is_passed_on(
     for experiment in (squares(1), squares(2)):
         monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
     ended = command("repro", "square-1", "square-2", "--out", tmp_path, "--device", "cpu")
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"cwdfm: {error}")
+    assert ended.returncode == code
+    assert str(error) in ended.stderr
     assert "| n | 1 |" in (tmp_path / "square-1.md").read_text()
     assert "| n |  |" in (tmp_path / "square-2.md").read_text()
+
+
+def test_a_result_without_a_field_of_a_table_costs_no_other_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for experiment in (squares(1), squares(2)):
+        monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
+    arguments = ("repro", "square-1", "square-2", "--out", tmp_path, "--device", "cpu")
+    assert command(*arguments).returncode == 0
+    path = tmp_path / "jobs" / Count(1).name / "result.json"
+    path.write_text(path.read_text().replace('"square"', '"cube"'))
+    (tmp_path / "square-2.md").unlink()
+    ended = command(*arguments)
+    assert ended.returncode == 2
+    assert f"square-1 is not written: {path} is damaged (it lacks 'square')" in ended.stderr
+    assert "| n | 4 |" in (tmp_path / "square-2.md").read_text()
+
+
+def test_a_group_of_processes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun each would wait in the collectives of another job."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(cwdfm.InputError, match=r"WORLD_SIZE is 2: .*--device cuda:0, cuda:1"):
+        main(["updates", "--out", str(tmp_path / "x")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -> None:
+    """What is novel by one corpus may be known by another."""
+    for name, drawn in (("a", "CCO"), ("b", "CCN")):
+        carbons = ["C" * length for length in range(1, 20)]
+        (tmp_path / f"{name}.smi").write_text("\n".join([*carbons, drawn]))
+    job = Molecules(HeldOut("molecules", 32, 1), 1)
+    store = Store(tmp_path / "jobs")
+    first, second = (Resources(HERE.device, str(tmp_path / f"{name}.smi")) for name in "ab")
+    assert work(store, [job.samples], first, say=silent).complete
+    with pytest.raises(cwdfm.InputError, match=r"other molecules-32 .*give the same, or another"):
+        work(store, [job], second, say=silent)
+    assert work(store, [job], first, say=silent).complete
+
+
+def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    cells = {name: Cell("molecules", "smoke", {"loss": name}, seeds=3) for name in ("ce", "sce")}
+    rows = [((name, ""), cell) for name, cell in cells.items()]
+    assert runs_note(rows, store) == ()
+
+    def done(cell: Cell, seed: int) -> None:
+        (job,) = measure("molecules", "smoke").jobs(cell.sample(seed))
+        counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
+        place = store.place(job)
+        place.mkdir()
+        record = {"result": counts, "provenance": {"date": "2026-01-01"}}
+        (place / "result.json").write_text(json.dumps(record))
+
+    for seed in (0, 1):
+        done(cells["ce"], seed)
+        done(cells["sce"], seed)
+    assert runs_note(rows, store) == ("Means are over 2 of 3 runs.",)
+    done(cells["ce"], 2)
+    assert runs_note(rows, store) == ("Means are over 3 runs, of fewer in sce (2).",)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["losses", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
+        (["all", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
         (["--out", "x", "losses"], "--out stands before the experiment's name"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
         (

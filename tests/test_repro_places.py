@@ -17,7 +17,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Resources, Store
 from cwdfm.repro.jobs import HeldOut, corpus_of
 from cwdfm.repro.scores import Text
-from cwdfm.repro.sweep import check, in_order, work
+from cwdfm.repro.sweep import Outcome, check, in_order, work
 from tests.test_text_metric import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
@@ -38,12 +38,14 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     jobs = [Text(HeldOut("text", 64, n), "any") for n in (2, 3, 4)]
     note = tmp_path / "judge.json"
 
-    def judged(job: Text, by: str) -> bool:
+    def judging(job: Text, by: str) -> Outcome:
         here = replace(HERE, text="python-topics", judge=by)
-        return work(Store(tmp_path), [job], here, say=lambda _: None).complete
+        return work(Store(tmp_path), [job], here, say=lambda _: None)
 
-    with pytest.raises(cwdfm.InputError, match="there is no GGUF file"):
-        judged(jobs[0], "/nowhere/judge.gguf")
+    def judged(job: Text, by: str) -> bool:
+        return judging(job, by).complete
+
+    assert "there is no GGUF file" in judging(jobs[0], "/nowhere/judge.gguf").failed[jobs[0]]
     assert not note.exists()
     assert judged(jobs[0], judge)
     assert re.fullmatch(r'"[0-9a-f]{64}"\n', note.read_text())

@@ -74,13 +74,16 @@ def locality() -> Iterator[Claim]:
         ("distance", "appendix", "grows with the distance to the nearest, and saturates early"),
     ):
         curve = found[kind]
-        points = [
-            Measured(value, error)
-            for value, error in zip(curve["nll"], curve["nll_error"], strict=True)
-        ]
-        if kind == "neighbors":
-            points = points[::-1]  # so that it must rise
-        back = sum(a.above(b) > CLEAR for a, b in pairwise(points))
+        back, risen = 0, True
+        for name in ("entropy", "nll"):
+            points = [
+                Measured(value, error)
+                for value, error in zip(curve[name], curve[f"{name}_error"], strict=True)
+            ]
+            if kind == "neighbors":
+                points = points[::-1]  # so that it must rise
+            back += sum(a.above(b) > CLEAR for a, b in pairwise(points))
+            risen = risen and points[-1].above(points[0]) > CLEAR
         half = (curve["nll"][0] + curve["nll"][-1]) / 2
         reached = next(b for b, x in zip(curve["bins"], curve["nll"], strict=True) if x >= half)
         early = kind == "neighbors" or reached <= curve["bins"][-1] / 4
@@ -90,9 +93,9 @@ def locality() -> Iterator[Claim]:
             where,
             f"Uncertainty of a masked token {said}",
             f"{longer('mask')}, mask source, from {curve['bins'][0]} to {curve['bins'][-1]}: "
-            f"entropy {ends[0]} nats, NLL {ends[1]}, {back} of {len(points) - 1} steps clearly "
-            f"back{told}",
-            met(points[-1].above(points[0]) > CLEAR, back == 0, early),
+            f"entropy {ends[0]} nats, NLL {ends[1]}, {back} of {2 * len(curve['bins']) - 2} steps "
+            f"clearly back{told}",
+            met(risen, back == 0, early),
         )
 
 

@@ -101,6 +101,12 @@ def no_worse(gain: float) -> float:
     return gain if gain < -CLEAR else KEPT
 
 
+def short_of(before: Measured, after: Measured, ratio: float) -> float:
+    """By how many standard errors a growth stays behind the one that is promised."""
+    error = math.hypot(before.error / before.value, after.error / after.value)
+    return math.log(ratio * before.value / after.value) / error
+
+
 def text_scatter() -> float:
     """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
 

@@ -7,6 +7,7 @@ results cannot leave an old one behind.
 import math
 
 from benchmarks.claims.exact import exact, locality, updates
+from benchmarks.claims.headline import headline
 from benchmarks.claims.judging import (
     ALONE,
     CLEAR,
@@ -187,6 +188,7 @@ def claims_page() -> str:
         *locality(),
         *solvers_on_text(),
         *solvers_on_molecules(),
+        *headline(),
         *corrector(),
         *after_scaled(),
         *losses(),

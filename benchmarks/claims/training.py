@@ -10,6 +10,7 @@ from benchmarks.claims.judging import (
     KEPT,
     Claim,
     Measured,
+    Pair,
     Runs,
     Verdict,
     by_folds,
@@ -20,6 +21,7 @@ from benchmarks.claims.judging import (
     one_run,
     pair,
     rows_of,
+    short_of,
     tested,
     text_scatter,
 )
@@ -64,12 +66,25 @@ def by_source(
     return f"{NOVELS}, {'; '.join(told)}", gains
 
 
+def behind(pairs: list[Pair], promised: dict[str, float]) -> tuple[list[float], str]:
+    """What growths that are smaller than promised count, and how far they are from it."""
+    short = {source: short_of(a, b, promised[source]) for source, a, b in pairs}
+    told = " and ".join(f"{gap:.0f} ({source})" for source, gap in short.items())
+    gains = [no_worse(-gap) for gap in short.values()]
+    return gains, f"Growth as large as the paper's is {told} standard errors away"
+
+
 def losses() -> Iterator[Claim]:
     runs = Runs(tuple(LOSS_CELLS.values()))
 
-    def against(loss: str) -> tuple[str, list[float], list[float]]:
-        """What SCE changes from another loss, and by how many errors: valid ones, novel ones."""
-        told, gains = [], []
+    def against(loss: str) -> tuple[str, list[float], list[float], list[Pair]]:
+        """What SCE changes from another loss, by how many errors: valid ones, novel ones.
+
+        And the pairs of valid ones themselves.
+        """
+        told: list[str] = []
+        gains: list[list[float]] = []
+        valid: list[Pair] = []
         for what, name in ((VALID, "valid"), (NOVEL, "novel")):
             mean = partial(runs.mean, what=what)
             pairs = [
@@ -78,15 +93,17 @@ def losses() -> Iterator[Claim]:
             ]
             told.append(f"{changes(pairs)} {name}")
             gains.append([b.above(a) for _, a, b in pairs])
+            valid = valid or pairs
         many = runs.told(*(LOSS_CELLS[source, loss] for source in SOURCES))
-        return f"{loss} ({many}) to SCE: {', '.join(told)}", gains[0], gains[1]
+        return f"{loss} ({many}) to SCE: {', '.join(told)}", gains[0], gains[1], valid
 
     many = runs.told(*(LOSS_CELLS[source, "SCE"] for source in SOURCES))
-    model = f"17M, 2,000 steps, SCE {many}"
+    model = f"17M, 2,000 steps, SCE {many}, its r and s not searched for"
 
     def plain() -> tuple[str, Verdict]:
-        told, valid, novel = against("CE")
-        return f"{model}. {told}", judged([*valid, *novel])
+        told, valid, novel, pairs = against("CE")
+        short, far = behind(pairs, {"uniform": 556 / 475, "mask": 177 / 135})
+        return f"{model}. {told}. {far}", judged([*valid, *novel, *short])
 
     said = (
         "Scaled cross-entropy gives more valid molecules than cross-entropy, 475 to 556 (uniform), "
@@ -95,10 +112,10 @@ def losses() -> Iterator[Claim]:
     yield from tested("table of losses", said, "losses", plain)
 
     def others() -> tuple[str, Verdict]:
-        found = [against(loss) for loss in ("NELBO", "BREGMAN")]
-        gains = [gain for _, valid, _ in found for gain in valid]
-        gains += [no_worse(gain) for _, _, novel in found for gain in novel]
-        return f"{model}. {'; '.join(told for told, _, _ in found)}", judged(gains)
+        found = [against(loss) for loss in ("NELBO", "Bregman")]
+        gains = [gain for _, valid, _, _ in found for gain in valid]
+        gains += [no_worse(gain) for _, _, novel, _ in found for gain in novel]
+        return f"{model}. {'; '.join(told for told, *_ in found)}", judged(gains)
 
     said = (
         "Scaled cross-entropy gives more valid molecules than NELBO and Bregman too, and is "
@@ -116,9 +133,13 @@ def losses() -> Iterator[Claim]:
                 rows[source, "SCE"],
             )
             for source in SOURCES
-            for loss in ("NELBO", "BREGMAN")
+            for loss in ("NELBO", "Bregman")
         ]
-        return f"{NOVELS}, perplexity: {changes(pairs)}", judged([a.above(b) for _, a, b in pairs])
+        gains = [a.above(b) for _, a, b in pairs]
+        for source, loss in product(SOURCES, ("NELBO", "Bregman")):
+            other, scaled = (number(rows[source, name][MAUVE]) for name in (loss, "SCE"))
+            gains.append(scaled.above(other))
+        return f"{NOVELS}, perplexity: {changes(pairs)}; MAUVE beside it", judged(gains)
 
     said = "Scaled cross-entropy is ahead of NELBO and Bregman too: text"
     yield from tested("table of losses", said, "losses", text)
@@ -128,7 +149,9 @@ def paths() -> Iterator[Claim]:
     runs = Runs(tuple(PATH_CELLS.values()))
 
     def molecules() -> tuple[str, Verdict]:
-        gains, told = [], []
+        gains: list[float] = []
+        told: list[str] = []
+        valid: list[Pair] = []
         for what, name in ((VALID, "valid"), (NOVEL, "novel")):
             pairs = [
                 (
@@ -140,6 +163,7 @@ def paths() -> Iterator[Claim]:
             ]
             told.append(f"{changes(pairs)} {name}")
             gains += [b.above(a) for _, a, b in pairs]
+            valid = valid or pairs
         told.append("the context path sampled with its own weights, the other by Euler")
         curves = rows_of("curves", VALID)
         shown = STEPS.index(size("molecules", "small").steps)
@@ -148,7 +172,9 @@ def paths() -> Iterator[Claim]:
             for s in SOURCES
         ]
         told.append(f"both by Euler, one run: {changes(euler)} valid")
-        return f"17M, 2,000 steps, {runs.told()}: {'; '.join(told)}", judged(gains)
+        short, far = behind(valid, {"uniform": 658 / 556, "mask": 298 / 177})
+        model = f"17M, 2,000 steps, {runs.told()}, r and s not searched for"
+        return f"{model}: {'; '.join(told)}. {far}", judged([*gains, *short])
 
     said = (
         "Training on the context-weighted path gives more valid and novel molecules: 556 to 658 "
@@ -196,12 +222,11 @@ def main_table() -> Iterator[Claim]:
     def rank() -> tuple[str, Verdict]:
         ppl = {name: judged_text(row) for name, row in rows.items() if name}
         mauve = {name: number(row[MAUVE]) for name, row in rows.items() if name}
-        blocks = [name for name in ppl if name.startswith("BD3LM")]
         gains = []
         for ours, other in product((f"DFM + SCE, {s}" for s in SOURCES), ("SEDD", "MDLM")):
             gains += [ppl[other].above(ppl[ours]), mauve[ours].above(mauve[other])]
-        for ours in (f"DFM + SCE, {s}" for s in SOURCES):
-            gains.append(no_worse(max(mauve[ours].above(mauve[block]) for block in blocks)))
+        for ours, block in product((f"DFM + SCE, {s}" for s in SOURCES), CLOSE):
+            gains.append(no_worse(mauve[ours].above(mauve[block])))
         listed = "; ".join(f"{n} {ppl[n].value:.0f} and {mauve[n].value:.2f}" for n in ppl)
         told = (
             f"{NOVELS}, perplexity and MAUVE: {listed}. BD3LM has half the steps, of twice the "
@@ -243,6 +268,7 @@ def perplexities() -> Iterator[Claim]:
     yield from tested("table of test perplexities", said, "baselines", found)
 
 
+CLOSE = ("BD3LM, block 4", "BD3LM, block 8")  # what the paper's come close to in MAUVE
 PROMISED = math.log(1.44)  # the least that the paper's test perplexities grow by, in nats
 
 
@@ -298,10 +324,18 @@ def ablations() -> Iterator[Claim]:
             pair(f"{step} steps", judged_text, rows["CE", step], rows["SCE", step])
             for step in looks
         ]
-        told = f"{NOVELS}, uniform source, perplexity: {changes(pairs)}"
-        return told, judged([a.above(b) for _, a, b in pairs])
+        last = [rows[loss, looks[-1]][ENTROPY] for loss in ("CE", "SCE")]
+        x, y = (by_folds(value) for value in last)
+        told = (
+            f"{NOVELS}, uniform source, perplexity: {changes(pairs)}; entropy at the end "
+            f"{x.value:.2f} to {y.value:.2f} bits"
+        )
+        _, before, after = pairs[-1]
+        return told, judged([before.above(after), x.above(y)])
 
-    said = "Scaled cross-entropy leads to lower perplexity all along"
+    said = (
+        "Scaled cross-entropy takes training to lower perplexity, with a moderate fall in entropy"
+    )
     yield from tested("appendix", said, "dynamics", dynamics)
 
     def scales() -> tuple[str, Verdict]:

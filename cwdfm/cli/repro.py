@@ -2,7 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Mapping
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
-from cwdfm.repro.jobs import Corpus, corpus_of
+from cwdfm.repro.jobs import Corpus, Train, corpus_of
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
 
@@ -51,12 +53,13 @@ def main(arguments: list[str]) -> None:
     verb = f"repro {' '.join(given)}"
     options = parse(verb, arguments[len(given) :], lambda missing: Options(missing))
     check_seconds(options)
+    check_alone()
     tests = places(options.tests)
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
     order = asked(plans, options)
     todo = wanted(store, order)
-    left = f"{len(todo)} of {len(order)} jobs to do"
+    left = f"{len(todo)} of {len(order)} jobs to do, {trainings(todo)}"
     costs = "; ".join(dict.fromkeys(plan.cost for plan in plans.values()))
     print(f"{', '.join(names)} at {options.scale} scale: {left}; {costs}")
     with joined(options.device) as device:
@@ -66,11 +69,11 @@ def main(arguments: list[str]) -> None:
         check(todo, resources, only)
         try:
             outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
-        except (InputError, OSError):  # of one job; what the others found is worth having
-            show(plans, store, options.out)
-            raise
-    show(plans, store, options.out)
+        finally:  # interrupted, too: what is done is worth having
+            wrong = show(plans, store, options.out)
     report(outcome)
+    if wrong:
+        raise InputError("; ".join(wrong))
 
 
 def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
@@ -102,6 +105,23 @@ def check_seconds(options: Options) -> None:
         )
 
 
+def check_alone() -> None:
+    """Refuse a group of processes, which would wait for each other in different jobs."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: processes share the work of `cwdfm repro` "
+            f"by its folder, not by torchrun; start it once for each GPU, with --device cuda:0, "
+            f"cuda:1, ... and one --out"
+        )
+
+
+def trainings(todo: Iterable[Job]) -> str:
+    """How many of the jobs are trainings, which is what takes the time."""
+    runs = Counter(job.corpus for job in todo if isinstance(job, Train))
+    told = [f"{count} on {corpus}" for corpus, count in sorted(runs.items())]
+    return f"trainings among them: {', '.join(told) or 'none'}"
+
+
 def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Test corpora and where they lie, from NAME=PLACE or NAME alone."""
     parts = [test.partition("=") for test in tests]
@@ -111,11 +131,16 @@ def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((name, place or name) for name, _, place in parts)
 
 
-def show(plans: Mapping[str, Plan], store: Store, out: Path) -> None:
-    """Write tables and figures of whatever is done."""
+def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
+    """Write tables and figures of whatever is done; why some are not, which costs no others."""
+    wrong = []
     for name, plan in plans.items():
-        for path in write(plan, store, out, name):
-            print(f"written: {path}")
+        try:
+            for path in write(plan, store, out, name):
+                print(f"written: {path}")
+        except InputError as error:
+            wrong.append(f"{name} is not written: {error}")
+    return wrong
 
 
 def listed() -> str:
@@ -128,10 +153,9 @@ def chosen(given: list[str], before: str) -> list[str]:
     """The experiments that are named, each once."""
     if not given:
         raise InputError(f"{before} stands before the experiment's name; there are:\n{listed()}")
-    names = list(EXPERIMENTS) if "all" in given else list(dict.fromkeys(given))
-    if wrong := [name for name in names if name not in EXPERIMENTS]:
+    if wrong := [name for name in given if name not in (*EXPERIMENTS, "all")]:
         raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed()}")
-    return names
+    return list(EXPERIMENTS) if "all" in given else list(dict.fromkeys(given))
 
 
 def report(outcome: Outcome) -> None:

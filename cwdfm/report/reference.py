@@ -21,14 +21,19 @@ class MoleculeReference:
     about: dict[str, Any]  # where it comes from, for scores.json
 
     @classmethod
-    def load(cls, name: str, progress: Callable[[int], object] | None = None) -> Self | None:
+    def load(
+        cls,
+        name: str,
+        progress: Callable[[int], object] | None = None,
+        length: int | None = None,
+    ) -> Self | None:
         """From a dataset, a file of molecules or a prepared `.npz`; None for the name "none".
 
         Known are the molecules to train on. Shown are held-out ones, if there are any.
         """
         if name == "none":
             return None
-        found = load(name, progress=progress)
+        found = load(name, length=length, progress=progress)
         if found.tokenizer.kind != "smiles":
             raise InputError(
                 f"{name!r} holds no molecules but {found.tokenizer.kind} tokens; give molecules, "

@@ -119,13 +119,18 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
     return (f"From an earlier run of the same training, whose models were lost: {told}.",)
 
 
-def runs_note(cells: Sequence[Cell], store: Store) -> tuple[str, ...]:
-    """How many runs the means of a table are over."""
-    planned, done = max(cell.seeds for cell in cells), [cell.runs(store) for cell in cells]
-    if planned == 1 or max(done) == 0:
+def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:
+    """How many runs the means of a table are over, and which rows have fewer."""
+    planned = max(cell.seeds for _, cell in rows)
+    done = {labels: cell.runs(store) for labels, cell in rows}
+    most = max(done.values())
+    if planned == 1 or most == 0:
         return ()
-    if min(done) == planned:
-        return (f"Means are over {planned} runs.",)
-    low, high = min(done), max(done)
-    found = f"{low} to {high}" if low < high else str(low)
-    return (f"Means are over the runs that are done: {found} of {planned}.",)
+    whole = f"{most} runs" if most == planned else f"{most} of {planned} runs"
+    fewer = [
+        f"{' '.join(filter(None, labels))} ({runs})"
+        for labels, runs in done.items()
+        if 0 < runs < most
+    ]
+    less = f", of fewer in {'; '.join(fewer)}" if fewer else ""
+    return (f"Means are over {whole}{less}.",)

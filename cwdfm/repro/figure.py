@@ -64,7 +64,7 @@ class Curves:
                 axis.errorbar(
                     [x for x, _ in found],
                     [value.value for _, value in found],
-                    yerr=[value.spread or 0.0 for _, value in found],
+                    yerr=[math.nan if v.spread is None else v.spread for _, v in found],
                     color=colour,
                     marker=marker,
                     markersize=5,

@@ -14,7 +14,8 @@ from cwdfm.repro.table import Row, Table, Value
 COST: dict[Scale, str] = {
     "smoke": "a minute on one CPU core",
     "small": "about a minute a run on molecules and two on text, on one H200",
-    "paper": "36 GPU days a run on OpenWebText and 240 GPU minutes on QM9, by the paper's figures",
+    "paper": "36 GPU days a run on OpenWebText and 240 GPU minutes on QM9, by the paper's figures "
+    "(12 days on an H200 by ours: docs/speed.md)",
 }
 
 
@@ -49,7 +50,7 @@ def grid(
         rows.append(Row(data, how.values(store, held_out(corpus, scale, 0))))
         paper = how.columns if any(entry.paper for entry in found) else ()
         cells = [(entry.labels, entry.cell) for entry in found]
-        notes = (*runs_note([cell for _, cell in cells], store), *apart_note(cells, store))
+        notes = (*runs_note(cells, store), *apart_note(cells, store))
         return [Table(title, labels, how.columns, tuple(rows), paper=paper, notes=notes)]
 
     def figures(scale: Scale, store: Store) -> list[Curves]:

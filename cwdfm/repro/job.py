@@ -46,14 +46,29 @@ def _clear(place: Path) -> None:
             path.unlink()
 
 
+class WrongFolder(InputError):
+    """A damaged file of the folder, or another corpus or judge than its results are of."""
+
+
+class Fields(dict[str, Any]):
+    """What an object of JSON holds. A field that is asked for in vain is told, with its file."""
+
+    def __init__(self, found: dict[str, Any], path: Path) -> None:
+        super().__init__(found)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise WrongFolder(f"{self.path} is damaged (it lacks {name!r}); delete its folder")
+
+
 def _read(path: Path, right: Callable[[Any], bool], remedy: str) -> Any:
     """What a file of JSON holds; a damaged one is refused."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(), object_hook=lambda fields: Fields(fields, path))
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}); {remedy}") from error
+        raise WrongFolder(f"{path} is damaged ({error}); {remedy}") from error
     if not right(found):
-        raise InputError(f"{path} is damaged (it holds {json.dumps(found)[:40]}); {remedy}")
+        raise WrongFolder(f"{path} is damaged (it holds {json.dumps(found)[:40]}); {remedy}")
     return found
 
 
@@ -190,7 +205,7 @@ class Store:
         if before == "None":  # of a judge by its name on the hub, which was not kept once
             write_json(path, before := identity)
         if before != identity:
-            raise InputError(
+            raise WrongFolder(
                 f"the results in {self.folder} were made with other {what} ({before[:16]}) than "
                 f"is given now ({identity[:16]}); give the same, or another folder"
             )

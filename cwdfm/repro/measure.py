@@ -37,7 +37,9 @@ class MoleculeMeasure(Measure):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return Column("valid", True), Column("unique", True), Column("novel", True)
+        fold = f"{size('molecules', self.scale).fold_size:,}"
+        names = (f"valid of {fold}", "unique", "novel")
+        return tuple(Column(name, True) for name in names)
 
     def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
         return (Molecules(samples, size("molecules", self.scale).fold_size),)
@@ -56,7 +58,7 @@ class TextMeasure(Measure):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return Column("MAUVE", True), Column("gen. PPL", False), Column("entropy", True)
+        return Column("MAUVE", True), Column("gen. PPL", False), Column("entropy, bits", True)
 
     def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
         judge = JUDGE[self.scale]

@@ -86,4 +86,6 @@ def _text(scale: Scale) -> Size:
         )
         return Size(recipe, 256, 256, (64, 128, 256, 512, 1024), rows=256)
     curve = (64, 128, 256, 512, 1024, 2048)
-    return Size(RECIPES["owt-paper"](), 5000, 1024, curve, rows=5000, top_p=0.9)
+    # In micro-batches: half a million tokens at once take more memory than one GPU has.
+    recipe = replace(RECIPES["owt-paper"](), accumulation=8)
+    return Size(recipe, 5000, 1024, curve, rows=5000, top_p=0.9)

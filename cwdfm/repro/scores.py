@@ -44,12 +44,15 @@ class Molecules(Job):
         check_corpus(resources.corpus("molecules"))
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
+        drawn = self.samples
+        length = drawn.length if isinstance(drawn, HeldOut) else drawn.model.recipe.length
         try:
-            known = known_molecules(resources.corpus("molecules"))
+            reference = known_molecules(resources.corpus("molecules"), length)
         except InputError as error:
             raise Unavailable(str(error)) from error
-        found = read_samples(store.place(self.samples) / "samples.jsonl")
-        scores = score_molecules(found.texts, known, fold_size=self.fold_size)
+        store.same(f"molecules-{length}", reference.about["fingerprint"])
+        found = read_samples(store.place(drawn) / "samples.jsonl")
+        scores = score_molecules(found.texts, reference.known, fold_size=self.fold_size)
         return {"fold_size": self.fold_size, **scores.to_json()}
 
 
@@ -197,11 +200,11 @@ class Updates(Job):
 
 
 @lru_cache(maxsize=1)
-def known_molecules(name: str) -> frozenset[str]:
+def known_molecules(name: str, length: int) -> MoleculeReference:
     """The molecules to train on, canonical."""
-    reference = MoleculeReference.load(name)
+    reference = MoleculeReference.load(name, length=length)
     assert reference is not None
-    return reference.known
+    return reference
 
 
 @lru_cache(maxsize=1)

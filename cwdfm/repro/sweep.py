@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from cwdfm.errors import InputError
-from cwdfm.repro.job import Job, Resources, Store, Unavailable
+from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 
 TRIES = 4  # of a job that lacks memory, where others may hold it
 NEEDS_FAILED, NEEDS_LACKING = "needs one that failed", "needs one that is lacking"
@@ -205,11 +205,12 @@ def _tried(
         return store.do(job, resources, begun)
     except Unavailable as error:
         return error.with_traceback(None)
-    except (InputError, OSError):  # as a rule of all jobs: a wrong place, a full disk
+    except (WrongFolder, OSError):  # of all jobs: another corpus, a full disk
         raise
     except Exception as error:  # of this one; the others are worth having
         (store.place(job) / "failure.txt").write_text(traceback.format_exc())
-        why = traceback.format_exception_only(error)[-1].splitlines()[0]
+        plain = isinstance(error, InputError)  # its message says it all
+        why = str(error) if plain else traceback.format_exception_only(error)[-1].splitlines()[0]
         return Broke(why, isinstance(error, torch.OutOfMemoryError))
 
 

@@ -7,6 +7,7 @@ paper's settings for it, a context path with its own weights.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.cell import Cell, apart_note
@@ -30,14 +31,6 @@ class Training:
     source: str
     name: str
     cells: dict[str, dict[int, Cell]]  # by solver and steps
-
-    def best(self, store: Store, steps: int) -> str | None:
-        """The solver with the most valid molecules at so many steps; None while one is missing."""
-        found = {
-            solver: cells[steps].values(store)[0].value for solver, cells in self.cells.items()
-        }
-        known = {solver: value for solver, value in found.items() if value is not None}
-        return max(known, key=lambda solver: known[solver]) if len(known) == len(found) else None
 
 
 def training(line: Line, scale: Scale) -> Training:
@@ -108,24 +101,20 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
 
 
 def _figures(scale: Scale, store: Store, found: Sequence[Training]) -> list[Curves]:
-    """For each source all trainings with Euler steps, and each with its own best solver."""
-    how, own = measure("molecules", scale), size("molecules", scale).steps
+    """All trainings with one solver, for each source and solver."""
+    how = measure("molecules", scale)
     level = how.values(store, held_out("molecules", scale, 0))
     figures = []
-    for source in dict.fromkeys(each.source for each in found):
-        plain, at_best = {}, {}
-        for each in found:
-            if each.source == source:
-                plain[each.name] = _curve(each.cells["Euler"], store)
-                solver = each.best(store, own)
-                if solver is not None:
-                    at_best[f"{each.name}: {solver}"] = _curve(each.cells[solver], store)
-        for title, lines in (("Euler steps", plain), (f"the best solver at {own} steps", at_best)):
-            figures.append(
-                Curves(
-                    f"QM9, {source} source, {title}", "steps", how.columns, lines, level, log=True
-                )
-            )
+    for source, solver in product(SOURCES, ("Euler", "Neighbor", "Entropy")):
+        lines = {
+            each.name + name.removeprefix(solver): _curve(cells, store)
+            for each in found
+            for name, cells in each.cells.items()
+            if each.source == source and name.startswith(solver)
+        }
+        title = f"QM9, {source} source, {solver}"
+        if lines:
+            figures.append(Curves(title, "steps", how.columns, lines, level, log=True))
     return figures
 
 

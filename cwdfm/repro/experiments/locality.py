@@ -15,7 +15,7 @@ MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 MANY = 6  # updates of a token from which on they are shown together
 AGAINST = {
     "neighbors": "revealed neighbours within 8",
-    "distance": "distance to the nearest (the last: or more)",
+    "distance": "distance to the nearest revealed token (the last: or more)",
 }
 
 

@@ -54,11 +54,14 @@ class Line:
 SOURCES = ("uniform", "mask")
 
 
+LOSS_NAMES = {"ce": "CE", "nelbo": "NELBO", "bregman": "Bregman", "sce": "SCE"}
+
+
 def _loss(source: str, loss: str) -> Line:
     # Masked tokens alone where that is the same loss: see CrossEntropy.
     alone = source == "mask" and loss != "sce"
     fields = {"source": source, "loss": loss, "masked_only": alone}
-    return Line((source, loss.upper()), fields, f"{source}, {loss}")
+    return Line((source, LOSS_NAMES[loss]), fields, f"{source}, {loss}")
 
 
 def _context(source: str, label: str, scale: float = 1.0) -> Line:
@@ -67,7 +70,7 @@ def _context(source: str, label: str, scale: float = 1.0) -> Line:
     return Line((source, label), fields, f"{source}, sce, context {scale:g}")
 
 
-LOSSES = tuple(_loss(s, loss) for s in SOURCES for loss in ("ce", "nelbo", "bregman", "sce"))
+LOSSES = tuple(_loss(s, loss) for s in SOURCES for loss in LOSS_NAMES)
 PATHS = tuple(
     line
     for s in SOURCES
@@ -102,7 +105,7 @@ def plan_of(
             for line in lines
         ]
         theirs = how.columns if text else (Column("valid", True), Column("novel", True))
-        cells = [line.cell(corpus, scale) for line in lines]
+        cells = [(line.labels, line.cell(corpus, scale)) for line in lines]
         return Table(
             f"{title}, {'text' if text else 'QM9'}",
             labels,
@@ -167,7 +170,9 @@ def dynamics(scale: Scale) -> Plan:
 
     def entries(scale: Scale) -> list[Entry]:
         return [
-            Entry((loss.upper(), str(at or steps)), cell(loss, at), loss.upper(), at or steps)
+            Entry(
+                (LOSS_NAMES[loss], str(at or steps)), cell(loss, at), LOSS_NAMES[loss], at or steps
+            )
             for loss in ("ce", "sce")
             for at in (*looks, None)
         ]
