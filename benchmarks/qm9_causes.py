@@ -65,8 +65,6 @@ def walk(
     last_BN = x_BN
     for k in range(steps):
         t = k / steps
-        logits_BNV = trained.model(x_BN, torch.full((n,), t)).to(how.logits)
-        p_BNV = logits_BNV[..., :mask_id].to(how.draws).softmax(-1)
         masked_BN = x_BN == mask_id
         rate_BN = torch.full(x_BN.shape, 2 * t / (1 - t * t) / steps, dtype=torch.float64)
         if weight is not None:
@@ -74,12 +72,16 @@ def walk(
         if k + 1 == steps:
             rate_BN = torch.full_like(rate_BN, torch.inf)
         u_BN = torch.rand(x_BN.shape, generator=random, dtype=torch.float64)
+        v_BN = torch.rand(x_BN.shape, generator=random, dtype=how.draws)
         jumps_BN = (u_BN < -torch.expm1(-rate_BN)) & ~fixed_N
         if how.carry or k + 1 == steps:
             jumps_BN &= masked_BN
-        v_BN = torch.rand(x_BN.shape, generator=random, dtype=how.draws)[..., None]
-        drawn_BN = (p_BNV.cumsum(-1) <= v_BN).sum(-1).clamp(max=mask_id - 1)
-        last_BN, x_BN = x_BN, torch.where(jumps_BN, drawn_BN, x_BN)
+        some_A = jumps_BN.any(1).nonzero()[:, 0]  # no others need the model
+        logits_ANV = trained.model(x_BN[some_A], torch.full((len(some_A),), t)).to(how.logits)
+        cdf_ANV = logits_ANV[..., :mask_id].to(how.draws).softmax(-1).cumsum(-1)
+        drawn_AN = (cdf_ANV <= v_BN[some_A, :, None]).sum(-1).clamp(max=mask_id - 1)
+        last_BN = x_BN
+        x_BN = x_BN.index_copy(0, some_A, torch.where(jumps_BN[some_A], drawn_AN, x_BN[some_A]))
     return last_BN, x_BN
 
 
