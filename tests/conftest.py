@@ -7,6 +7,9 @@ times slower at 16 x 16 matrices. The processes that tests start hear it as well
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -54,6 +57,37 @@ def forgetful_compiler() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some versions import what others deprecate
             compiler.reset()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def language_patched_once() -> Iterator[None]:
+    """Triton's interpreter goes through its whole language once a launch and module of kernels.
+
+    By itself it does so in each call of one function by another within a kernel, which finds all as
+    it should be and takes a third of the time.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
+        yield
+        return
+    interpreter = import_module("triton.runtime.interpreter")
+    patch_lang, restore = interpreter._patch_lang, interpreter._LangPatchScope.restore
+    patched: set[int] = set()  # modules, since the last launch ended
+
+    def once(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch_lang(function)
+
+    def restored(scope: Any) -> None:
+        patched.clear()
+        restore(scope)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", once)
+        patch.setattr(interpreter._LangPatchScope, "restore", restored)
+        yield
 
 
 @pytest.fixture
