@@ -7,6 +7,7 @@ their definition, transition matrices by summing over all proposals, generators 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 State = tuple[int, ...]
-# (revealed, predictions [N, V]) -> unnormalised log-weight [N]
-LogWeight = Callable[[tuple[bool, ...], Array], Array]
+# (revealed [..., N], predictions [..., N, V]) -> unnormalised log-weight [..., N]
+LogWeight = Callable[[NDArray[np.bool_], Array], Array]
 
 
 def correlated_target(vocab: int, length: int, seed: int, power: float = 3.0) -> Array:
@@ -25,28 +26,29 @@ def correlated_target(vocab: int, length: int, seed: int, power: float = 3.0) ->
 
 
 def neighbor(radius: int, scale: float) -> LogWeight:
-    def log_weight(revealed: tuple[bool, ...], _: Array) -> Array:
-        n = len(revealed)
-        window = range(-radius, radius + 1)
-        return scale * np.array([sum(revealed[(i + o) % n] for o in window) for i in range(n)])
+    def log_weight(revealed: NDArray[np.bool_], _: Array) -> Array:
+        place, window = np.arange(revealed.shape[-1]), range(-radius, radius + 1)
+        seen = [revealed[..., (place + o) % len(place)] for o in window]
+        return np.asarray(scale * np.sum(seen, axis=0))
 
     return log_weight
 
 
 def entropy(beta: float) -> LogWeight:
-    def log_weight(_: tuple[bool, ...], p_NV: Array) -> Array:
-        return np.array([beta * sum(q * math.log(q) for q in row if q > 0) for row in p_NV])
+    def log_weight(_: NDArray[np.bool_], p: Array) -> Array:
+        return np.asarray(beta * (p * np.log(np.where(p > 0, p, 1.0))).sum(-1))
 
     return log_weight
 
 
-def alphas(log_weight: LogWeight | None, revealed: tuple[bool, ...], p_NV: Array) -> Array:
+def alphas(log_weight: LogWeight | None, revealed: NDArray[np.bool_], p: Array) -> Array:
     """alpha: mean 1 over the masked set, 0 elsewhere."""
-    masked = ~np.array(revealed)
-    if log_weight is None or not masked.any():
+    masked = ~revealed
+    if log_weight is None:
         return masked.astype(float)
-    raw = np.exp(log_weight(revealed, p_NV)) * masked
-    return np.asarray(raw / raw.sum() * masked.sum())
+    raw = np.exp(log_weight(revealed, p)) * masked
+    mean = raw.sum(-1, keepdims=True) / np.maximum(masked.sum(-1, keepdims=True), 1)
+    return np.asarray(raw / np.where(mean > 0, mean, 1.0))
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,14 @@ class Chain:
     def length(self) -> int:
         return self.target.ndim
 
-    @property
+    @cached_property
     def states(self) -> list[State]:
         return list(product(range(self.vocab + self.mask), repeat=self.length))
+
+    @cached_property
+    def data_YN(self) -> NDArray[np.int64]:
+        """All V^N sequences of data; also all that can be proposed."""
+        return np.array(list(product(range(self.vocab), repeat=self.length)))
 
     def is_fixed(self, i: int) -> bool:
         return self.fixed is not None and self.fixed[i]
@@ -90,80 +97,58 @@ class Chain:
 
     def posterior(self, x: State, kappa: float) -> Array:
         """p_{1|t}^i(v | x), [N, V], by Bayes' rule over all sequences."""
-        p_NV = np.zeros((self.length, self.vocab))
-        for y in product(range(self.vocab), repeat=self.length):
-            likelihood = float(self.target[y])
-            for a, b in zip(x, y, strict=True):
-                if not self.mask:
-                    likelihood *= kappa * (a == b) + (1 - kappa) / self.vocab
-                elif a != self.vocab:
-                    likelihood *= a == b
-            for i, v in enumerate(y):
-                p_NV[i, v] += likelihood
+        same_YN = self.data_YN == x
+        if self.mask:
+            seen_YN = same_YN | (np.array(x) == self.vocab)
+        else:
+            seen_YN = kappa * same_YN + (1 - kappa) / self.vocab
+        likelihood_Y = self.target.ravel() * seen_YN.prod(1)
+        p_NV = np.stack([np.bincount(y, likelihood_Y, self.vocab) for y in self.data_YN.T])
         return np.asarray(p_NV / p_NV.sum(1, keepdims=True))
 
-    def drawn_from(self, p_NV: Array) -> Array:
-        """The posterior after temperature and nucleus."""
-        p_NV = p_NV ** (1 / self.temperature)
-        p_NV /= p_NV.sum(1, keepdims=True)
-        cut_NV = np.zeros_like(p_NV)
-        for i, row in enumerate(p_NV):
-            mass = 0.0
-            for v in sorted(range(self.vocab), key=lambda v: -row[v]):
-                if mass < self.top_p:
-                    cut_NV[i, v] = row[v]
-                mass += row[v]
-        return np.asarray(cut_NV / cut_NV.sum(1, keepdims=True))
+    def drawn_from(self, p: Array) -> Array:
+        """The posterior [..., V] after temperature and nucleus."""
+        p = p ** (1 / self.temperature)
+        p /= p.sum(-1, keepdims=True)
+        order = np.argsort(-p, axis=-1, kind="stable")
+        likely = np.take_along_axis(p, order, -1)
+        before = np.insert(np.cumsum(likely, -1)[..., :-1], 0, 0.0, axis=-1)
+        cut = np.empty_like(p)
+        np.put_along_axis(cut, order, np.where(before < self.top_p, likely, 0.0), -1)
+        return np.asarray(cut / cut.sum(-1, keepdims=True))
 
     def step_matrix(self, kappa: float, forward: float, backward: float = 0.0) -> Array:
-        """The exact law of one solver step, [states, states]; forward = inf for the last one."""
-        states = self.states
-        place = {x: s for s, x in enumerate(states)}
-        matrix = np.zeros((len(states), len(states)))
-        for s, x in enumerate(states):
-            p_NV = self.posterior(x, kappa)
-            q_NV = self.drawn_from(p_NV)
-            for v in product(range(self.vocab), repeat=self.length):
-                chance = math.prod(q_NV[i, v[i]] for i in range(self.length))
-                if chance == 0:
-                    continue
-                outcomes = self._outcomes(x, v, p_NV, forward, backward)
-                for combination in product(*(o.items() for o in outcomes)):
-                    y = tuple(token for token, _ in combination)
-                    matrix[s, place[y]] += chance * math.prod(p for _, p in combination)
-        return matrix
+        """The exact law of one solver step, [states, states]; forward = inf for the last one.
 
-    def _outcomes(
-        self, x: State, v: State, p_NV: Array, forward: float, backward: float
-    ) -> list[dict[int, float]]:
-        """Where each coordinate goes in one step, given the proposals v."""
-        masked_token = self.vocab
-        revealed = tuple(
-            self.is_fixed(i) or (x[i] != masked_token if self.mask else x[i] == v[i])
-            for i in range(self.length)
-        )
-        alpha = alphas(self.log_weight, revealed, p_NV)
-        outcomes = []
+        By summing over all proposals, given which the tokens move on their own.
+        """
+        p_SNV = np.stack([self.posterior(x, kappa) for x in self.states])
+        chance_SYN = self.drawn_from(p_SNV)[:, np.arange(self.length), self.data_YN]
+        law_SYNT = self._outcomes(p_SNV, forward, backward)
+        matrix = chance_SYN.prod(-1)[..., None]
         for i in range(self.length):
-            if self.is_fixed(i):
-                outcomes.append({x[i]: 1.0})
-                continue
-            if math.isinf(forward):
-                outcomes.append({x[i] if revealed[i] else v[i]: 1.0})
-                continue
-            go = 0.0 if revealed[i] else alpha[i] * forward
-            # p_0 puts 1/V on the present token of a uniform source, all on the mask otherwise
-            others = [masked_token] if self.mask else list(range(self.vocab))
-            backs = {y: backward / len(others) for y in others if y != x[i]}
-            total = go + sum(backs.values())
-            jump = 1 - math.exp(-total)
-            law = {x[i]: 1 - jump}
-            if total > 0:
-                for y, rate in backs.items():
-                    law[y] = law.get(y, 0.0) + jump * rate / total
-                law[v[i]] = law.get(v[i], 0.0) + jump * go / total
-            outcomes.append({y: p for y, p in law.items() if p > 0})
-        return outcomes
+            matrix = matrix[..., None] * law_SYNT[:, :, i, None]
+            matrix = matrix.reshape(*matrix.shape[:2], -1)
+        return np.asarray(matrix.sum(1))
+
+    def _outcomes(self, p_SNV: Array, forward: float, backward: float) -> Array:
+        """Where each token goes in one step from all states, given the proposals, [S, Y, N, T]."""
+        token = np.eye(self.vocab + self.mask)
+        x_S1N, v_YN = np.array(self.states)[:, None], self.data_YN
+        fixed_N = np.array([self.is_fixed(i) for i in range(self.length)])
+        revealed_SYN = fixed_N | (x_S1N != self.vocab if self.mask else x_S1N == v_YN)
+        revealed_SYN = np.broadcast_to(revealed_SYN, (len(x_S1N), *v_YN.shape))
+        if math.isinf(forward):
+            return np.where(revealed_SYN[..., None], token[x_S1N], token[v_YN])
+        alpha_SYN = alphas(self.log_weight, revealed_SYN, p_SNV[:, None])
+        go_SYN = np.where(revealed_SYN, 0.0, alpha_SYN * forward)
+        # p_0 puts 1/V on the present token of a uniform source, all on the mask otherwise
+        noise_T = token[self.vocab] if self.mask else np.full(self.vocab, 1 / self.vocab)
+        backs_S1NT = backward * noise_T * (1 - token[x_S1N]) * ~fixed_N[:, None]
+        rates_SYNT = go_SYN[..., None] * token[v_YN] + backs_S1NT
+        total_SYN1 = rates_SYNT.sum(-1, keepdims=True)
+        jump_SYNT = -np.expm1(-total_SYN1) * rates_SYNT / np.where(total_SYN1 > 0, total_SYN1, 1.0)
+        return np.asarray(np.exp(-total_SYN1) * token[x_S1N] + jump_SYNT)
 
     def generator(self, kappa: float) -> Array:
         """The chain's rate matrix per unit of integrated hazard, [states, states]."""

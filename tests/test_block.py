@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import cwdfm
@@ -353,11 +354,11 @@ def test_the_law_with_a_neighbor_weight() -> None:
     """The window reaches into the block before, and does not go round. False-alarm rate 1e-6."""
     model, scale = strong(), 2.0
 
-    def first(revealed: tuple[bool, ...], _: Array) -> Array:
-        return scale * np.array([sum(revealed), sum(revealed)])
+    def first(revealed: NDArray[np.bool_], _: Array) -> Array:
+        return np.asarray(scale * revealed.sum(-1, keepdims=True))
 
-    def second(revealed: tuple[bool, ...], _: Array) -> Array:
-        return scale * np.array([1 + sum(revealed), sum(revealed)])
+    def second(revealed: NDArray[np.bool_], _: Array) -> Array:
+        return np.asarray(scale * (np.array([1, 0]) + revealed.sum(-1, keepdims=True)))
 
     solver = cwdfm.Euler(cwdfm.Neighbor(1, scale, "cut"), hazard="integrated")
     asked = Draw(shape=(40_000, 4), steps=6, seed=12)

@@ -321,7 +321,7 @@ def order_law(log_weight: LogWeight | None, length: int = 4) -> Array:
     for order in permutations(range(length)):
         chance = 1.0
         for j, i in enumerate(order):
-            revealed = tuple(k in order[:j] for k in range(length))
+            revealed = np.array([k in order[:j] for k in range(length)])
             chance *= alphas(log_weight, revealed, np.empty((length, 0)))[i] / (length - j)
         law.append(chance)
     return np.array(law)
