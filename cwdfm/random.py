@@ -6,17 +6,19 @@ corruption it would have seen.
 
 The function is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011), written in int64 tensor arithmetic so that it runs on every device torch has. On a GPU one
-kernel computes the same bits.
+kernel computes the same bits, and on a CPU one loop, where numba is there to compile it.
 """
 
 import hashlib
 from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, describe
 from cwdfm.kernel import fused_random
+from cwdfm.kernel.compiled import NUMBA, compiled
 
 _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -77,6 +79,14 @@ def uniform(
         check_step(step)
     if index.device == position.device and fused_random(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
+    if NUMBA and all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor)):
+        return _looped_uniform(seed, purpose, index, step, position)
+    return _plain_uniform(seed, purpose, index, step, position)
+
+
+def _plain_uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
     counter = (
         position & _MASK32,
         step if isinstance(step, Tensor) else torch.full_like(position, step),
@@ -86,6 +96,43 @@ def uniform(
     high, low, _, _ = philox(counter, (seed & _MASK32, seed >> 32))
     bits = ((high >> 5) << 26) | (low >> 6)
     return bits.double() * 2.0**-53
+
+
+def _looped_uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
+    steps = step if isinstance(step, Tensor) else torch.tensor(step)
+    counters = torch.broadcast_tensors(index, steps, position)
+    out = torch.empty(counters[0].shape, dtype=torch.float64)
+    # One layout of all arrays, so that the loop is compiled once.
+    words = (x.reshape(-1).contiguous().numpy() for x in counters)
+    _uniform_loop(out.view(-1).numpy(), *words, seed & _MASK32, seed >> 32, int(purpose))
+    return out
+
+
+@compiled
+def _uniform_loop(
+    out: np.ndarray,
+    index: np.ndarray,
+    step: np.ndarray,
+    position: np.ndarray,
+    low: int,
+    high: int,
+    purpose: int,
+) -> None:
+    """Draw by draw what `philox` does of whole tensors."""
+    mask, half = np.uint64(_MASK32), np.uint64(32)
+    for i in range(len(out)):
+        c0, c1 = np.uint64(position[i]) & mask, np.uint64(step[i])
+        c2, c3 = np.uint64(index[i]) & mask, np.uint64(((index[i] >> 32) << 8) | purpose)
+        k0, k1 = np.uint64(low), np.uint64(high)
+        for _ in range(_ROUNDS):
+            p0, p1 = c0 * np.uint64(_MULTIPLIERS[0]), c2 * np.uint64(_MULTIPLIERS[1])
+            c0, c1 = (p1 >> half) ^ c1 ^ k0, p1 & mask
+            c2, c3 = (p0 >> half) ^ c3 ^ k1, p0 & mask
+            k0, k1 = (k0 + np.uint64(_WEYL[0])) & mask, (k1 + np.uint64(_WEYL[1])) & mask
+        bits = ((c0 >> np.uint64(5)) << np.uint64(26)) | (c1 >> np.uint64(6))
+        out[i] = bits * 2.0**-53
 
 
 def _fused_uniform(

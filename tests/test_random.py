@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from cwdfm.kernel.compiled import NUMBA
 from cwdfm.random import Purpose, philox, uniform, uniform_BN
 from tests.stats import FALSE_ALARM, assert_follows
 
@@ -30,6 +31,26 @@ def test_philox_known_answers(
 ) -> None:
     words = philox(tuple(torch.tensor([c]) for c in counter), key)
     assert tuple(int(w) for w in words) == expected
+
+
+LARGE = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**56 + 3, 2**63 - 1, -3])
+
+
+@pytest.mark.parametrize("step", [0, 2**32 - 1, torch.arange(8)[:, None]], ids=str)
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**64 - 1])
+def test_the_loop_has_the_bits_of_the_tensor_arithmetic(
+    seed: int, step: int | torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For any size of number, and any shape."""
+    asked = [(purpose, LARGE[:, None], step, LARGE[None]) for purpose in Purpose]
+    if isinstance(step, int):
+        shapes = [torch.arange(n).reshape(shape) for n, shape in ((1, ()), (0, (3, 0)), (6, (6,)))]
+        asked += [(Purpose.TIE, x, step, x) for x in shapes]
+    assert NUMBA, "numba is a dependency of the library: install it"
+    looped = [uniform(seed, *which) for which in asked]
+    monkeypatch.setattr("cwdfm.random.NUMBA", False)
+    plain = [uniform(seed, *which) for which in asked]
+    assert all(torch.equal(a, b) for a, b in zip(looped, plain, strict=True))
 
 
 def test_uniforms_follow_the_uniform_law() -> None:

@@ -10,7 +10,6 @@ slow and gives the very same samples. On a GPU a kernel takes the same steps; te
 that it does not know make the trip through memory.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -18,18 +17,9 @@ import torch
 from torch import Tensor
 
 from cwdfm.kernel import fused_random, fused_reveal, reveal
+from cwdfm.kernel.compiled import compiled
 from cwdfm.random import Purpose, check_seed, check_step, numbered, signed_words, uniform_BN
 from cwdfm.weight import Neighbor, Weight
-
-
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """The function compiled by numba where that is installed, else as it is."""
-    try:
-        from numba import njit
-    except ImportError:
-        return function
-    compiled: Callable[..., None] = njit(cache=True, nogil=True)(function)
-    return compiled
 
 
 def reveal_drawn(
@@ -124,7 +114,7 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
     return torch.from_numpy(revealed_BN).to(start_BN.device)
 
 
-@_compiled
+@compiled
 def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np.ndarray) -> None:
     """Move coordinate i from its bucket to the one above: swap it to the end, shift the border."""
     end = start[bucket + 1] - 1
@@ -134,7 +124,7 @@ def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np
     start[bucket + 1] = end
 
 
-@_compiled
+@compiled
 def _reveal_loop(
     revealed_BN: np.ndarray,
     count_B: np.ndarray,
