@@ -17,7 +17,7 @@ import pytest
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # Files whose fixtures are worth making once.
-ONE_WORKER = ("test_bench.py", "test_data.py", "test_repro.py", "test_train.py")
+ONE_WORKER = tuple(f"test_{name}.py" for name in ("bench", "data", "methods", "repro", "train"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,3 +97,9 @@ def plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     For tests of other kernels in whole transformers; tests/test_adaptive_norm.py has its own.
     """
     monkeypatch.setattr("cwdfm.kernel.adaptive_norm.fused_norm", lambda _: False)
+
+
+@pytest.fixture
+def plain_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of rotary positions; tests/test_rotary.py has their kernel in whole transformers."""
+    monkeypatch.setattr("cwdfm.kernel.rotary.fused_rotary", lambda _: False)

@@ -370,6 +370,7 @@ def test_draws_fused_with_the_head_are_the_plain_ones(
     """A float32 model, 72 free tokens: a draw at a boundary within rounding would be rare."""
     if device == "cpu":
         request.getfixturevalue("plain_norms")
+        request.getfixturevalue("plain_rotations")
     model = network().float().to(device)
     calls = []
 

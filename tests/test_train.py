@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -39,11 +40,10 @@ from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.speed import training_flops
-from tests.train_script import counting, make_run, recipe, train
+from tests.train_script import counting, make_run, recipe, train, train_and_send
 from tests.train_together import PARALLEL, settings, without_the_end
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = [sys.executable, "-m", "tests.train_script"]
 
 
 def final_state(out: Path) -> dict[str, torch.Tensor]:
@@ -73,15 +73,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def sent(out: Path, signal: int, *when: object) -> int:
-    """How a run ends that sends itself a signal."""
-    return subprocess.run([*SCRIPT, str(out), str(signal), *map(str, when)], cwd=ROOT).returncode
+def sent(out: Path, signal: int, step: int, *, saving: bool = False) -> int | None:
+    """How a process ends that trains and sends itself a signal.
+
+    All begin as copies of one that has imported everything: that takes longer than the training.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([train_and_send.__module__])
+    process = context.Process(target=train_and_send, args=(out, signal, step, saving))
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     """Before there is a checkpoint, within one, and between two."""
-    for when, kept in (((1,), []), ((21, "saving"), [14, 20]), ((23,), [20, 21])):
-        assert sent(tmp_path, signal.SIGKILL, *when) == -signal.SIGKILL
+    for step, saving, kept in ((1, False, []), (21, True, [14, 20]), (23, False, [20, 21])):
+        assert sent(tmp_path, signal.SIGKILL, step, saving=saving) == -signal.SIGKILL
         steps = [int(path.name[-8:]) for path in checkpoints(tmp_path / "checkpoints")]
         assert steps == kept
     train(tmp_path)

@@ -1,10 +1,6 @@
-"""A training run, also in a process of its own that sends itself a signal.
-
-python -m tests.train_script OUT SIGNAL STEP [saving]: behind that step, or within its checkpoint.
-"""
+"""A training run, also one that sends its own process a signal."""
 
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,11 +83,10 @@ def send_when_saving(signal: int, step: int) -> None:
     checkpoint._sync = sync
 
 
-if __name__ == "__main__":
-    sent, after = int(sys.argv[2]), int(sys.argv[3])
-    begun = make_run(Path(sys.argv[1]), recipe())
-    begun.resume()
-    saving = sys.argv[4:] == ["saving"]
+def train_and_send(out: Path, signal: int, step: int, saving: bool) -> None:
+    """A signal to this very process: behind that step, or within its checkpoint."""
+    run = make_run(out, recipe())
+    run.resume()
     if saving:
-        send_when_saving(sent, after)
-    fit(begun, [] if saving else [Send(sent, after)])
+        send_when_saving(signal, step)
+    fit(run, [] if saving else [Send(signal, step)])
