@@ -64,12 +64,13 @@ def language_patched_once() -> Iterator[None]:
     """Triton's interpreter goes through its whole language once a launch and module of kernels.
 
     By itself it does so in each call of one function by another within a kernel, which finds all as
-    it should be and takes a third of the time.
+    it should be and takes a third of the time. Versions that do it otherwise are left alone.
     """
-    if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
+    here = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+    interpreter: Any = import_module("triton.runtime.interpreter") if here else None
+    if not (hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope")):
         yield
         return
-    interpreter = import_module("triton.runtime.interpreter")
     patch_lang, restore = interpreter._patch_lang, interpreter._LangPatchScope.restore
     patched: set[int] = set()  # modules, since the last launch ended
 
