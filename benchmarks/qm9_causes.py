@@ -33,15 +33,28 @@ WEIGHTS = {"Euler": None, "Neighbor": Neighbor(radius=1, scale=4.0)}
 class Walk:
     """What is done otherwise."""
 
-    carry: bool = True  # a revealed token stays; else it is drawn again at the rate of the others
-    draws: torch.dtype = torch.float64
+    carry: bool = True  # a revealed token stays; else it is drawn again at the rate lambda, and all
+    # are in the last step
+    draws: torch.dtype = torch.float64  # of uniforms and masses
     logits: torch.dtype = torch.float32
+    gumbel: bool = False  # the largest of logits and Gumbel noise, instead of an inverse transform
+
+    def draw(self, logits_ANV: Tensor, v_AN: Tensor, random: torch.Generator) -> Tensor:
+        """Tokens [A, N] by logits, from uniforms or with noise of their own."""
+        logits_ANV = logits_ANV.to(self.logits).to(self.draws)
+        if self.gumbel:
+            noise_ANV = torch.rand(logits_ANV.shape, generator=random, dtype=self.draws)
+            return (logits_ANV - (-noise_ANV.log()).log()).argmax(-1)
+        cdf_ANV = logits_ANV.softmax(-1).cumsum(-1)
+        below_ANV = cdf_ANV <= v_AN[..., None].to(self.draws)
+        return below_ANV.sum(-1).clamp(max=logits_ANV.shape[-1] - 1)
 
 
 WALKS = {
     "as here": Walk(),
     "no carry-over": Walk(carry=False),
     "draws in float32": Walk(draws=torch.float32),
+    "Gumbel draws in float32": Walk(draws=torch.float32, gumbel=True),
     "logits in bfloat16": Walk(logits=torch.bfloat16),
 }
 
@@ -67,19 +80,18 @@ def walk(
         t = k / steps
         masked_BN = x_BN == mask_id
         rate_BN = torch.full(x_BN.shape, 2 * t / (1 - t * t) / steps, dtype=torch.float64)
-        if weight is not None:
-            rate_BN = rate_BN * weight(~masked_BN)
+        if weight is not None:  # 0 on revealed coordinates
+            rate_BN = rate_BN * torch.where(masked_BN, weight(~masked_BN), 1.0)
         if k + 1 == steps:
             rate_BN = torch.full_like(rate_BN, torch.inf)
         u_BN = torch.rand(x_BN.shape, generator=random, dtype=torch.float64)
-        v_BN = torch.rand(x_BN.shape, generator=random, dtype=how.draws)
+        v_BN = torch.rand(x_BN.shape, generator=random, dtype=torch.float64)
         jumps_BN = (u_BN < -torch.expm1(-rate_BN)) & ~fixed_N
-        if how.carry or k + 1 == steps:
+        if how.carry:
             jumps_BN &= masked_BN
         some_A = jumps_BN.any(1).nonzero()[:, 0]  # no others need the model
-        logits_ANV = trained.model(x_BN[some_A], torch.full((len(some_A),), t)).to(how.logits)
-        cdf_ANV = logits_ANV[..., :mask_id].to(how.draws).softmax(-1).cumsum(-1)
-        drawn_AN = (cdf_ANV <= v_BN[some_A, :, None]).sum(-1).clamp(max=mask_id - 1)
+        logits_ANV = trained.model(x_BN[some_A], torch.full((len(some_A),), t))[..., :mask_id]
+        drawn_AN = how.draw(logits_ANV, v_BN[some_A], random)
         last_BN = x_BN
         x_BN = x_BN.index_copy(0, some_A, torch.where(jumps_BN[some_A], drawn_AN, x_BN[some_A]))
     return last_BN, x_BN
