@@ -16,6 +16,8 @@ from benchmarks.molecule_sections import (
     qm9_best_spelled,
     qm9_best_spelled24,
     qm9_best_spelled24_again,
+    qm9_causes,
+    qm9_endings,
     qm9_limits,
     qm9_mend,
     qm9_refine,
@@ -261,6 +263,8 @@ def prepare(result: Result) -> str:
 SECTIONS = {
     "qm9_small": qm9_small,
     "qm9_limits": qm9_limits,
+    "qm9_causes": qm9_causes,
+    "qm9_endings": qm9_endings,
     "qm9_search": qm9_search,
     "qm9_refine": qm9_refine,
     "qm9_best": qm9_best,

@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import claims_page, judging
-from benchmarks.claims.judging import COUNT_ERROR, Missing, Paired, Runs, judged, no_worse
+from benchmarks.claims.judging import (
+    COUNT_ERROR,
+    Measured,
+    Missing,
+    Paired,
+    Runs,
+    judged,
+    no_worse,
+    short_of,
+)
 from benchmarks.report import filled, report
 from benchmarks.speed_page import page
+from cwdfm.metric.figure import solver_styles
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.table import Column, Row, Table, Value
 
@@ -94,6 +104,26 @@ def test_what_must_not_be_worse() -> None:
     assert judged([2.1, no_worse(-1.9)]) == "holds"
     assert judged([3.1, no_worse(-2.1)]) == "holds partly"
     assert judged([1.0, no_worse(-3.1)]) == "does not hold here"
+
+
+def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:
+    # Odds of 1, 3 and 9; an error of 1,024 x share x rest x e is one of e in logarithms.
+    one, three, nine = (
+        Measured(1024 * odds / (1 + odds), 1024 * odds / (1 + odds) ** 2 * 0.1)
+        for odds in (1, 3, 9)
+    )
+    assert short_of((one, three), (three, nine)) == pytest.approx(0)
+    assert short_of((one, three), (one, nine)) == pytest.approx(math.log(3) / 0.2)
+    assert short_of((one, nine), (one, three)) == pytest.approx(-math.log(3) / 0.2)
+
+
+def test_lines_of_a_figure_are_told_apart() -> None:
+    names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
+    names += ["Neighbor, r = 1", "a", "b", "Euler"]
+    styles = solver_styles(names)
+    assert list(styles) == names
+    assert len(set(styles.values())) == len(names) == 8
+    assert styles["Euler"] == solver_styles(["Euler"])["Euler"]
 
 
 def test_blank_columns_are_told_and_not_shown() -> None:

@@ -599,7 +599,7 @@ def squares(number: int) -> Experiment:
         (cwdfm.InputError("a wrong place"), 1),  # of one job: a failure like others
         (WrongFolder("another corpus"), 2),
         (OSError("a full disk"), 2),
-        (KeyboardInterrupt(), 130),
+        (KeyboardInterrupt("interrupted"), 130),
     ],
 )
 def test_tables_of_what_is_done_are_written_before_an_error_is_passed_on(
@@ -634,7 +634,8 @@ def test_a_result_without_a_field_of_a_table_costs_no_other_table(
     (tmp_path / "square-2.md").unlink()
     ended = command(*arguments)
     assert ended.returncode == 2
-    assert f"square-1 is not written: {path} is damaged (it lacks 'square')" in ended.stderr
+    assert f"square-1 is not written: {path} is damaged (it lacks 'square')" in ended.stdout
+    assert ended.stderr.startswith("cwdfm: not written, for what is said above: square-1")
     assert "| n | 4 |" in (tmp_path / "square-2.md").read_text()
 
 
@@ -679,7 +680,7 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
         done(cells["sce"], seed)
     assert runs_note(rows, store) == ("Means are over 2 of 3 runs.",)
     done(cells["ce"], 2)
-    assert runs_note(rows, store) == ("Means are over 3 runs, of fewer in sce (2).",)
+    assert runs_note(rows, store) == ("Means are over 3 runs, over fewer in sce (2).",)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ Verdict = Literal["holds", "holds partly", "undecided here", "does not hold here
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
 KEPT = math.inf  # the gain of what shall not become worse, and has not
+COUNTED = 1024  # molecules of a fold
 COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
 
 
@@ -101,10 +102,22 @@ def no_worse(gain: float) -> float:
     return gain if gain < -CLEAR else KEPT
 
 
-def short_of(before: Measured, after: Measured, ratio: float) -> float:
-    """By how many standard errors a growth stays behind the one that is promised."""
-    error = math.hypot(before.error / before.value, after.error / after.value)
-    return math.log(ratio * before.value / after.value) / error
+def short_of(ours: tuple[Measured, Measured], theirs: tuple[Measured, Measured]) -> float:
+    """By how many standard errors a count grows less than the paper's, from before to after.
+
+    As odds, count / (1,024 - count), which have no ceiling that a high count would be near.
+    """
+
+    def grown(before: Measured, after: Measured) -> Measured:
+        a, b = _log_odds(before), _log_odds(after)
+        return Measured(b.value - a.value, math.hypot(a.error, b.error))
+
+    return grown(*theirs).above(grown(*ours))
+
+
+def _log_odds(count: Measured) -> Measured:
+    rest = COUNTED - count.value
+    return Measured(math.log(count.value / rest), count.error * COUNTED / (count.value * rest))
 
 
 def text_scatter() -> float:

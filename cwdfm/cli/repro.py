@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
             wrong = show(plans, store, options.out)
     report(outcome)
     if wrong:
-        raise InputError("; ".join(wrong))
+        raise InputError(f"not written, for what is said above: {', '.join(wrong)}")
 
 
 def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
@@ -132,14 +132,15 @@ def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
-    """Write tables and figures of whatever is done; why some are not, which costs no others."""
+    """Write tables and figures of whatever is done, and tell why some are not: their names."""
     wrong = []
     for name, plan in plans.items():
         try:
             for path in write(plan, store, out, name):
                 print(f"written: {path}")
         except InputError as error:
-            wrong.append(f"{name} is not written: {error}")
+            print(f"{name} is not written: {error}")
+            wrong.append(name)
     return wrong
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,17 @@ def figure_of(width: float, height: float) -> Any:
 
 
 def solver_styles(solvers: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A colour and marker for each solver: by its first word if that is known and still free."""
-    left, more, styles = dict(_STYLES), iter(_MORE * len(solvers)), {}
+    """A colour and marker for each solver: by its first word if that is known and still free.
+
+    Eight are told apart before one comes again.
+    """
+    left, styles = dict(_STYLES), {}
     for solver in solvers:
         known = next((name for name in left if solver.lower().startswith(name.lower())), None)
-        styles[solver] = left.pop(known) if known else next(more)
-    return styles
+        if known:
+            styles[solver] = left.pop(known)
+    more = cycle([*_MORE, *left.values()])
+    return {solver: styles.get(solver) or next(more) for solver in solvers}
 
 
 def check_png(path: Path) -> None:

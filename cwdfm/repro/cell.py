@@ -132,5 +132,5 @@ def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tup
         for labels, runs in done.items()
         if 0 < runs < most
     ]
-    less = f", of fewer in {'; '.join(fewer)}" if fewer else ""
+    less = f", over fewer in {'; '.join(fewer)}" if fewer else ""
     return (f"Means are over {whole}{less}.",)

@@ -14,8 +14,8 @@ from cwdfm.repro.table import Row, Table, Value
 COST: dict[Scale, str] = {
     "smoke": "a minute on one CPU core",
     "small": "about a minute a run on molecules and two on text, on one H200",
-    "paper": "36 GPU days a run on OpenWebText and 240 GPU minutes on QM9, by the paper's figures "
-    "(12 days on an H200 by ours: docs/speed.md)",
+    "paper": "36 GPU days a run on OpenWebText (12 on an H200, by docs/speed.md) and 240 GPU "
+    "minutes on QM9, by the paper's figures",
 }
 
 

@@ -47,7 +47,7 @@ def _clear(place: Path) -> None:
 
 
 class WrongFolder(InputError):
-    """A damaged file of the folder, or another corpus or judge than its results are of."""
+    """One that cannot be written, has a damaged file, or is of another corpus or judge."""
 
 
 class Fields(dict[str, Any]):
@@ -251,7 +251,7 @@ class Store:
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot write {place}: {error.strerror or error}") from error
+            raise WrongFolder(f"cannot write {place}: {error.strerror or error}") from error
         if sys.platform == "win32":
             yield True
             return

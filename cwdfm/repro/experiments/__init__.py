@@ -16,6 +16,12 @@ def _all() -> Iterator[Experiment]:
     yield Experiment("perplexity", "table: test perplexity", training.perplexity)
     yield Experiment("radius", "figure: radius of the loss's weights", training.radius)
     yield Experiment("revealed", "table: SCE's weight of revealed coordinates", training.revealed)
+    for source in training.SOURCES:
+        yield Experiment(
+            f"sweep-training-{source}",
+            f"table: settings of the loss and of the path, molecules, {source} source",
+            training.sweep(source),
+        )
     yield Experiment("dynamics", "figure: quality during training, CE and SCE", training.dynamics)
     for corpus, source in solvers.BEST:
         end = f"{corpus}-{source}"

@@ -101,15 +101,19 @@ def _best_settings(
     """Of a sweep those with the most valid molecules, or the highest MAUVE; beside the paper's."""
     measured = measure(corpus, scale).columns[0].name
 
-    def chosen(family: str) -> SolverChoice | None:
-        done = {
-            entry.cell.choice: value
-            for entry in entries
-            if entry.labels[0] == family
-            and (value := entry.cell.values(store)[0].value) is not None
-        }
-        return max(done, key=lambda choice: done[choice], default=None)
+    found = [(entry, entry.cell.values(store)[0]) for entry in entries]
+    done = [(value.value, value, entry) for entry, value in found if value.value is not None]
 
+    def chosen(family: str) -> SolverChoice | None:
+        ours = [each for each in done if each[-1].labels[0] == family]
+        if not ours:
+            return None
+        _, value, entry = max(ours, key=lambda each: each[0])
+        told.append(f"{family} {value.text()}")
+        return entry.cell.choice
+
+    told: list[str] = []
+    chosen("Euler")
     neighbor, entropy = chosen("Neighbor"), chosen("Entropy")
     ours = [Value(None)] * 3
     if neighbor is not None:
@@ -119,7 +123,7 @@ def _best_settings(
     theirs = tuple(Value(each) for each in BEST[corpus, source])
     row = Row((NAMES[corpus], source), tuple(ours), theirs)
     columns = (Column("r"), Column("s"), Column("beta"))
-    note = f"By the column {measured!r} of the sweep, to which other settings may be near."
+    note = f"By {measured}, of {len(done)} of {len(entries)} settings: {', '.join(told)}."
     return Table("Best settings", ("data", "source"), columns, (row,), columns, notes=(note,))
 
 

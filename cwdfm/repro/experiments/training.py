@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from cwdfm.method.choice import SolverChoice
@@ -157,6 +158,30 @@ def revealed(scale: Scale) -> Plan:
     """What the scaled loss weighs on revealed coordinates, which the paper leaves open; QM9."""
     title = "Weight of revealed coordinates in SCE, QM9"
     return grid(title, ("source", "weight"), revealed_entries)(scale)
+
+
+def sweep(source: str) -> Callable[[Scale], Plan]:
+    """Radius and scale of the loss's weights, and of the path's with its own solver; QM9.
+
+    Samples are of another seed than the one that other experiments report.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        radii, strengths = ((1,), (0.5,)) if scale == "smoke" else ((1, 2, 3), (0.5, 1.0, 2.0))
+        found = []
+        for r, s in product(radii, strengths):
+            weighed = _loss(source, "sce").fields | {"loss_radius": r, "loss_scale": s}
+            ordered = _context(source, "", s).fields | {"path_radius": r}
+            for name, fields, choice in (
+                ("SCE", weighed, EULER),
+                ("SCE, context path", ordered, SolverChoice("neighbor", r, s)),
+            ):
+                cell = Cell("molecules", scale, fields, choice, sample_seed=1000)
+                found.append(Entry((name, f"r = {r}, s = {s:g}"), cell))
+        return sorted(found, key=lambda entry: entry.labels[0])
+
+    title = f"Training settings, QM9, {source} source"
+    return grid(title, ("training", "settings"), entries)
 
 
 def dynamics(scale: Scale) -> Plan:
