@@ -37,6 +37,9 @@ def _all() -> Iterator[Experiment]:
         "figure: predictor-corrector with and without Neighbor weights",
         solvers.corrector("text", "uniform"),
     )
+    yield Experiment(
+        "positions", "table: what is known of positions, mask source, QM9", solvers.positions
+    )
     yield Experiment("context", "figures: entropy and NLL against context", locality.context)
     yield Experiment("updates", "updates per token and loops", locality.updates)
 

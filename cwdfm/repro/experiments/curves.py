@@ -2,7 +2,7 @@
 
 The tables of losses and paths look at one number of steps and one solver. Here each row is seen
 with others too, so that a solver that suits one of them does not decide between them: with the
-paper's settings for it, a context path with its own weights.
+paper's settings for it, a context path with its own weights beside.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,7 @@ def training(line: Line, scale: Scale) -> Training:
     """The cells of a row of the tables of losses and paths."""
     fields = line.cell("molecules", scale).fields
     choices: dict[str, SolverChoice] = best("molecules", fields["source"])
-    if line.on_context:  # the path's own weights
-        del choices["Neighbor"]
+    if line.on_context:  # the path's own weights beside
         own = line.choice("molecules")
         choices[f"Neighbor, s = {own.scale:g}"] = own
     cells = {

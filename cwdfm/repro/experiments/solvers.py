@@ -127,6 +127,34 @@ def _best_settings(
     return Table("Best settings", ("data", "source"), columns, (row,), columns, notes=(note,))
 
 
+POSITIONS: dict[str, dict[str, object]] = {
+    "rotary": {},
+    "rotary, first token given": {"fix_first": True},
+    "learned": {"learned_positions": True},
+    "learned, first token given": {"learned_positions": True, "fix_first": True},
+}
+
+
+def positions(scale: Scale) -> Plan:
+    """What the network knows of positions in a masked sequence, where weights begin; QM9.
+
+    By rotary embedding alone it cannot tell the first token from the last.
+    """
+    curve = size("molecules", scale).curve
+    few = scale == "smoke"
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [
+            Entry((known, name, str(k)), Cell("molecules", scale, MASK | changed, choice, k))
+            for known, changed in list(POSITIONS.items())[: 2 if few else None]
+            for name, choice in best("molecules", "mask").items()
+            for k in (curve[:1] if few else curve[-3::2])
+        ]
+
+    title = "Known positions, QM9, mask source"
+    return grid(title, ("positions", "solver", "steps"), entries)(scale)
+
+
 def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """Correctors of several strengths, with and without Neighbor weights.
 
