@@ -79,7 +79,8 @@ def uniform(
         check_step(step)
     if index.device == position.device and fused_random(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
-    if NUMBA and all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor)):
+    on_cpu = all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor))
+    if NUMBA and on_cpu and not torch.compiler.is_compiling():  # which cannot look into the loop
         return _looped_uniform(seed, purpose, index, step, position)
     return _plain_uniform(seed, purpose, index, step, position)
 

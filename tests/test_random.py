@@ -53,6 +53,17 @@ def test_the_loop_has_the_bits_of_the_tensor_arithmetic(
     assert all(torch.equal(a, b) for a, b in zip(looped, plain, strict=True))
 
 
+def test_draws_can_be_part_of_one_compiled_graph() -> None:
+    """By the tensor arithmetic, since a compiler cannot look into the loop."""
+
+    def doubled(index: torch.Tensor) -> torch.Tensor:
+        return 2 * uniform_BN(7, Purpose.TIE, index, 3, 5)
+
+    index = torch.arange(4)
+    graph = torch.compile(doubled, fullgraph=True, backend="eager")
+    assert torch.equal(graph(index), doubled(index))
+
+
 def test_uniforms_follow_the_uniform_law() -> None:
     u = uniform_BN(7, Purpose.REVEAL, torch.arange(1000), 3, 1000).flatten().numpy()
     counts = np.bincount((u * 64).astype(int), minlength=64)
