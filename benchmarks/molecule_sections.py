@@ -126,7 +126,7 @@ def qm9_search(result: Result) -> str:
             continue
         beta = f", beta {setting['beta']:g}" if setting["solver"].startswith("entropy") else ""
         key = (row["model"], setting["solver"] + beta)
-        cells.setdefault(key, {})[setting["steps"]] = f"{row['valid']:.0f} / {row['novel']:.0f}"
+        cells.setdefault(key, {})[setting["steps"]] = _both(row)
     steps = sorted({step for found in cells.values() for step in found})
     rows = [
         [f"{model}: {solver}", *(found.get(step, "") for step in steps)]
@@ -159,7 +159,7 @@ def qm9_refine(result: Result) -> str:
                 rounds if setting["rounds"] else "none",
                 f"{setting['share']:g}" if setting["rounds"] else "",
                 f"{row['evaluations']:.1f}",
-                f"{row['valid']:.0f} / {row['novel']:.0f}",
+                _both(row),
             ]
         )
     return (
@@ -378,7 +378,7 @@ def barred_table(result: Result) -> str:
                 *described(row["setting"]),
                 f"{kept['least']:.4f}, {kept['share']:.0%}" if kept["share"] < 1 else "",
                 f"{row['evaluations'] / kept['share']:.1f}",
-                f"{kept['valid']:.0f} / {kept['novel']:.0f}",
+                _both(kept),
             ]
         )
     head = ["model", "at least", *DESCRIBED, "bar, accepted", "evaluations", "valid / novel"]

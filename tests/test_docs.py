@@ -17,7 +17,8 @@ from benchmarks.claims.judging import (
     no_worse,
     short_of,
 )
-from benchmarks.report import filled, report
+from benchmarks.report import report
+from benchmarks.repro_sections import filled
 from benchmarks.speed_page import page
 from cwdfm.metric.figure import solver_styles
 from cwdfm.repro.cell import Cell

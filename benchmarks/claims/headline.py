@@ -14,13 +14,10 @@ from benchmarks.claims.judging import (
     rows_of,
     tested,
 )
-from benchmarks.claims.training import LOSS_CELLS, behind
+from benchmarks.claims.training import LOSS_CELLS, NOVEL, STEPS, VALID, behind
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
-from cwdfm.repro.scale import size
 from cwdfm.train.recipes import RECIPES
 
-VALID, UNIQUE, NOVEL = range(3)
-STEPS = size("molecules", "small").curve
 PAPER = RECIPES["qm9-paper"]()
 SETTING = (
     f"92M, learning rate {PAPER.learning_rate:.0e}, {TRAINED:,} of the paper's {PAPER.steps:,} "

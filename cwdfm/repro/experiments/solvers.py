@@ -99,31 +99,26 @@ def _best_settings(
     corpus: Corpus, source: str, scale: Scale, entries: Sequence[Entry], store: Store
 ) -> Table:
     """Of a sweep those with the most valid molecules, or the highest MAUVE; beside the paper's."""
-    measured = measure(corpus, scale).columns[0].name
-
-    found = [(entry, entry.cell.values(store)[0]) for entry in entries]
-    done = [(value.value, value, entry) for entry, value in found if value.value is not None]
-
-    def chosen(family: str) -> SolverChoice | None:
-        ours = [each for each in done if each[-1].labels[0] == family]
-        if not ours:
-            return None
-        _, value, entry = max(ours, key=lambda each: each[0])
-        told.append(f"{family} {value.text()}")
-        return entry.cell.choice
-
-    told: list[str] = []
-    chosen("Euler")
-    neighbor, entropy = chosen("Neighbor"), chosen("Entropy")
+    best: dict[str, tuple[float, Value, SolverChoice]] = {}  # by family
+    done = 0
+    for entry in entries:
+        value, family = entry.cell.values(store)[0], entry.labels[0]
+        if value.value is not None:
+            done += 1
+            if family not in best or value.value > best[family][0]:
+                best[family] = value.value, value, entry.cell.choice
     ours = [Value(None)] * 3
-    if neighbor is not None:
-        ours[:2] = Value(neighbor.radius), Value(neighbor.scale)
-    if entropy is not None:
-        ours[2] = Value(entropy.beta)
+    if "Neighbor" in best:
+        choice = best["Neighbor"][-1]
+        ours[:2] = Value(choice.radius), Value(choice.scale)
+    if "Entropy" in best:
+        ours[2] = Value(best["Entropy"][-1].beta)
     theirs = tuple(Value(each) for each in BEST[corpus, source])
     row = Row((NAMES[corpus], source), tuple(ours), theirs)
     columns = (Column("r"), Column("s"), Column("beta"))
-    note = f"By {measured}, of {len(done)} of {len(entries)} settings: {', '.join(told)}."
+    measured = measure(corpus, scale).columns[0].name
+    told = ", ".join(f"{family} {value.text()}" for family, (_, value, _) in best.items())
+    note = f"By {measured}, of {done} of {len(entries)} settings: {told}."
     return Table("Best settings", ("data", "source"), columns, (row,), columns, notes=(note,))
 
 
