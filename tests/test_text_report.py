@@ -247,6 +247,9 @@ def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
     assert model_identity(str(tmp_path)) == one
     (tmp_path / "weights").write_bytes(b"b" * 200_000)
     assert model_identity(str(tmp_path)) != one
+    renamed = (tmp_path / "weights").rename(tmp_path / "judge.gguf")
+    alone = model_identity(str(renamed))["files"]
+    assert model_identity(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
     assert model_identity("gpt2-large") == {"model": "gpt2-large", "files": None}
     cells = Cells(tmp_path)
     cells.put({"judge": one}, {"perplexity": 2.0})

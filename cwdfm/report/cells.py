@@ -44,6 +44,7 @@ def model_identity(name: str) -> dict[str, Any]:
     """What tells a model from another of the same name: sizes, beginnings and ends of its files.
 
     Other weights differ everywhere, so that gigabytes need not be read. A hub name has no files.
+    A model of one file is the same under any name; in a folder names tell what is what.
     """
     path = Path(name).expanduser()
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
@@ -51,7 +52,7 @@ def model_identity(name: str) -> dict[str, Any]:
     for file in files:
         if file.is_file():
             size = file.stat().st_size
-            digest.update(f"{file.name} {size} ".encode())
+            digest.update(f"{file.name if path.is_dir() else ''} {size} ".encode())
             with file.open("rb") as stream:
                 digest.update(stream.read(_BLOCK))
                 stream.seek(max(0, size - _BLOCK))
