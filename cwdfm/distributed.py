@@ -24,6 +24,8 @@ def joined(device: str) -> Iterator[torch.device]:
         chosen = torch.device(device)
         if chosen.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("no CUDA device is available")
+        if chosen.type == "cuda" and chosen.index is not None:
+            torch.cuda.set_device(chosen)  # what names no device means this one
     except RuntimeError as error:
         raise InputError(
             f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r} ({error})"

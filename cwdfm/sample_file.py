@@ -92,7 +92,11 @@ def read_samples(path: Path) -> SampleFile:
     if path.suffix == ".jsonl":
         return _from_json(path, text.removesuffix("\n").split("\n") if text else [])
     if path.suffix == ".csv":
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+        try:
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        except csv.Error as error:
+            raise InputError(f"{path} is no CSV ({error}); sample again") from error
         if rows and "text" not in rows[0]:
             raise InputError(f"{path} has no column 'text', only {', '.join(rows[0])}")
         samples = SampleFile([row["text"] or "" for row in rows])

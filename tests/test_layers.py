@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [
     {"metric"},
     {"pretrained", "analyze"},
     {"generation", "report"},
+    {"held_out"},
     {"train"},
     {"repro"},
     {"bench"},

@@ -1,6 +1,7 @@
 """Every method by the same commands: trained, resumed, gone on from, sampled, scored."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from cwdfm.cli import perplexity, sample, train
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.method import BlockObjective
-from cwdfm.method.choice import BUILD, OWN, SolverChoice
+from cwdfm.method.choice import BUILD, OWN, READS, SolverChoice
 from cwdfm.pretrained import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
 from cwdfm.train.loop import fit
@@ -189,6 +190,18 @@ def test_settings_that_a_solver_does_not_have_are_refused(
 ) -> None:
     with pytest.raises(cwdfm.InputError, match=message):
         choice.check()
+
+
+def test_what_each_solver_reads_is_what_changes_it() -> None:
+    other = SolverChoice("auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5)
+    names = {field.name for field in fields(SolverChoice)} - {"solver", "stop"}
+    for (solver, make), name in product(BUILD.items(), names):
+        changed = replace(SolverChoice(), **{name: getattr(other, name)})
+        read = name in (*READS[solver], "temperature", "top_p")
+        if name == "corrector" and solver.endswith("counted"):  # refused by the solver itself
+            assert not read
+        else:
+            assert (make(changed) != make(SolverChoice())) == read, (solver, name)
 
 
 def test_stop_is_for_blocks(models: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metric import score_molecules
 from cwdfm.report import Row, Table, gather
-from cwdfm.sample_file import SampleFile, write_samples
+from cwdfm.sample_file import SampleFile, read_samples, write_samples
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
@@ -181,8 +182,30 @@ def test_labels_name_what_differs(tmp_path: Path) -> None:
     assert labels(refine=[2, 0]) == refined
     with pytest.raises(InputError, match="count twice"):  # a share of no rounds is idle
         labels(refine_share=[0.1, 0.2])
+    name = "neighbor-counted"
+    counted = [samples(tmp_path / f"c{s}.jsonl", solver=name, scale=s, seed=s) for s in (1, 8)]
+    both = ["Neighbor-counted (scale 1)", "Neighbor-counted (scale 8)"]
+    assert [found.solver for found in gather(counted)] == both
     # The radius is nothing to Euler, whatever the file says.
     assert len(gather([samples(tmp_path / f"e{i}.jsonl", radius=i, seed=i) for i in (1, 2)])) == 1
+
+
+def test_samples_of_other_weights_are_another_set(tmp_path: Path) -> None:
+    """A run that was sampled, trained on and sampled again; another model is told by its name."""
+    files = []
+    for seed, (model, weights) in enumerate([("run", "a" * 64), ("run", "b" * 64), ("box", "c")]):
+        path = samples(tmp_path / f"{seed}.jsonl", model=model, seed=seed)
+        found = read_samples(path)
+        write_samples(path, replace(found, head=found.head | {"weights": weights}))
+        files.append(path)
+    labels = ["Euler (weights aaaaaaaa)", "Euler (weights bbbbbbbb)", "Euler"]
+    assert [found.solver for found in gather(files)] == labels
+
+
+def test_long_samples_in_a_table(tmp_path: Path) -> None:
+    texts = ["long " * 40_000, "short"]
+    write_samples(tmp_path / "a.csv", SampleFile(texts))
+    assert read_samples(tmp_path / "a.csv").texts == texts
 
 
 def test_files_without_a_head(tmp_path: Path, data: str) -> None:

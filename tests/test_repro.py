@@ -18,7 +18,9 @@ import torch
 
 import cwdfm
 import cwdfm.repro.jobs as jobs_module
+import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
+from cwdfm.cli import perplexity
 from cwdfm.cli.repro import Options, main, report
 from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
@@ -506,6 +508,32 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
             assert outcome.complete, (experiment.name, outcome)
             write(plan, store, folder / "out", experiment.name)
     return store
+
+
+def test_test_perplexity_is_what_the_command_says(
+    smoke: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a corpus with nothing to train on, whose last window is filled up."""
+    monkeypatch.setenv("CWDFM_DATA", str(tmp_path))
+    (tmp_path / "lambada").mkdir()
+    for part in ("dev", "test"):
+        (tmp_path / "lambada" / f"{part}.txt").write_text("it was the best of times \n" * 9)
+    plan = EXPERIMENTS["perplexity"].plan("smoke")
+    job = next(
+        j for j in plan.jobs if isinstance(j, scores_module.TestLikelihood) and j.test == "lambada"
+    )
+    store = Store(tmp_path / "jobs")
+    shutil.copytree(smoke.place(job.model), store.place(job.model))
+    here = Resources(torch.device("cpu"), tests=(("lambada", "lambada"),))
+    assert work(store, [job], here, say=silent).complete
+    model, out = store.place(job.model) / "model", tmp_path / "bound.json"
+    asked = ["--rows", str(job.rows), "--draws", str(job.draws), "--out", str(out)]
+    perplexity.main([str(model), "--data", "lambada", *asked])
+    (found,) = json.loads(out.read_text())["results"]
+    assert found["tokens"] % job.model.recipe.length  # not all of a window counts
+    ours = store.found(job)
+    assert ours["perplexity"] == pytest.approx(found["perplexity"])
+    assert ours["tokens"] == found["tokens"]
 
 
 def test_the_baselines_at_smoke_scale(smoke: Store) -> None:

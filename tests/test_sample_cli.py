@@ -19,8 +19,9 @@ from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import parse
 from cwdfm.cli.parts import Parts
-from cwdfm.cli.sample import Options, settings
+from cwdfm.cli.sample import Options, finish, settings
 from cwdfm.cli.sample import main as sample_main
+from cwdfm.errors import WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
 from cwdfm.report.settings import TextSettings
@@ -124,6 +125,19 @@ def test_force_goes_on_with_the_same_job(
     sample_main([*line, "--force"])
     assert read_samples(out).tokens == expected
     assert read_samples(out).texts[3] != "kept"
+
+
+def test_pieces_that_another_run_took_away(tmp_path: Path, expected: list[list[int]]) -> None:
+    """What the other wrote is not replaced by what is left."""
+    out = tmp_path / "a.jsonl"
+    line = [MODEL, "--out", str(out), *FLAGS]
+    options = parse("sample", ["--model", *line], lambda no: Options(model=no, out=no))
+    parts = Parts(out, settings(options))
+    parts.add({3: {"text": "left", "tokens": expected[3], "evaluations": 0}})
+    out.write_text("whole")
+    with pytest.raises(WorkFailed, match="of 12 samples 1 are left"):
+        finish(options, parts, {})
+    assert out.read_text() == "whole"
 
 
 def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

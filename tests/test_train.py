@@ -215,6 +215,11 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         other.resume()
 
 
+def test_data_may_move(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    assert make_run(tmp_path, recipe(steps=7, data="elsewhere")).resume()
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     meta = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"

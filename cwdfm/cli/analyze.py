@@ -18,11 +18,12 @@ from cwdfm.analyze import (
     updates_table,
 )
 from cwdfm.cli.options import parse
-from cwdfm.cli.perplexity import held_out, model_first
+from cwdfm.cli.perplexity import model_first
 from cwdfm.cli.progress import Progress
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.held_out import held_out
 from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json

@@ -4,17 +4,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from cwdfm.cli.options import parse
-from cwdfm.data import CORPORA, TokenData
-from cwdfm.data import load as load_tokens
-from cwdfm.data.text.pack import held_out_fill
+from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
-from cwdfm.generation import fitting_batch
-from cwdfm.metric import SplitBound, bound_split
+from cwdfm.held_out import bound, held_out
+from cwdfm.metric import SplitBound
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report import Row, Table
@@ -59,7 +54,17 @@ def main(arguments: list[str]) -> None:
         for name, data in found:
             rows = min(len(data.valid), options.rows or len(data.valid))
             print(f"{name}: {rows:,} of {len(data.valid):,} sequences", flush=True)
-            bounds.append(bound(trained, data, options))
+            bounds.append(
+                bound(
+                    trained,
+                    data,
+                    weight=weight_of(options),
+                    rows=options.rows or None,
+                    draws=options.draws,
+                    seed=options.seed,
+                    batch_size=options.batch_size or None,
+                )
+            )
     print("\n".join(table(options, bounds).lines()))
     if options.out is not None:
         write(options, trained, list(zip(found, bounds, strict=True)))
@@ -90,47 +95,6 @@ def check(options: Options) -> None:
 def weight_of(options: Options) -> Weight | None:
     """The weight of the chain whose likelihood is bounded."""
     return Neighbor(options.radius, options.scale) if options.weight == "neighbor" else None
-
-
-def held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenData:
-    """Data in the model's own tokens and length, with something held out."""
-    tokenizer = trained.tokenizer
-    if part is None and name in CORPORA and "valid" in CORPORA[name].part_names:
-        part = "valid"  # the same windows, without a look at what is to train on
-    try:
-        data = load_tokens(name, length=trained.length, tokenizer=tokenizer, part=part)
-    except InputError as error:
-        raise InputError(
-            f"{name!r} cannot be read with length {trained.length}, as a model of "
-            f"{tokenizer.kind} tokens needs it: {error} (here the model asks for its length and "
-            f"tokenizer, which cannot be left out)"
-        ) from error
-    if not len(data.valid):
-        raise InputError(
-            f"{name!r} holds nothing out; give more data, or for text of one's own --part all"
-        )
-    return data
-
-
-def first_given(trained: Pretrained) -> Tensor | None:
-    """Where the model is always given a token [N]; None if nowhere."""
-    return torch.arange(trained.length) == 0 if trained.fix_first else None
-
-
-def bound(trained: Pretrained, data: TokenData, options: Options) -> SplitBound:
-    """The bound over the held-out rows of one dataset."""
-    return bound_split(
-        trained.method if options.weight == "none" else trained.flow,
-        trained.model,
-        data.valid,
-        limit=options.rows or None,
-        fixed=first_given(trained),
-        filled=held_out_fill(data),
-        weight=weight_of(options),
-        draws=options.draws,
-        seed=options.seed,
-        batch_size=options.batch_size or fitting_batch(trained),
-    )
 
 
 def table(options: Options, bounds: list[SplitBound]) -> Table:

@@ -12,7 +12,7 @@ from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError, WorkFailed, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load
@@ -258,7 +258,14 @@ def rows(
 
 def finish(options: Options, parts: Parts, origin: dict[str, Any]) -> None:
     """Join the pieces into the output file."""
-    done = list(parts.rows().values())
+    rows = parts.rows()
+    if len(rows) < options.n:
+        raise WorkFailed(
+            f"of {options.n} samples {len(rows)} are left beside {options.out}, which is not "
+            f"written: another run of the same command may have joined the others and removed "
+            f"them. Start processes that share the work by torchrun"
+        )
+    done = list(rows.values())
     origin["evaluations"] = sum(row["evaluations"] for row in done)
     if options.accept:
         accepted = sum(row["plausibility"] >= options.accept for row in done)

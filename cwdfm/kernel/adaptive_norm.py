@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.kernel import fused_norm, product_dtype
+from cwdfm.kernel.device import on_its_gpu
 
 # Rows that a program has in registers at once, with four columns a thread: as many loads as leave
 # 64 registers a thread, and so room for 1,024 threads on a multiprocessor, to be on their way.
@@ -76,6 +77,7 @@ def _fused(
 
 
 @torch.library.custom_op("cwdfm::add_norm", mutates_args=())
+@on_its_gpu
 def _add_norm(
     h: Tensor,
     y: Tensor | None,
@@ -130,6 +132,7 @@ def _outputs(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 @torch.library.custom_op("cwdfm::add_norm_backward", mutates_args=())
+@on_its_gpu
 def _add_norm_backward(
     h: Tensor,
     y: Tensor | None,

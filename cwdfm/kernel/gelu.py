@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.kernel import fused_bias_gelu, fused_gelu, product_dtype
+from cwdfm.kernel.device import on_its_gpu
 
 FORWARD_BLOCK, FORWARD_WARPS = 2048, 4
 # Rows and columns that a program has at once, eight columns a thread in half precision: 16 bytes a
@@ -39,6 +40,7 @@ def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
 
 
 @torch.library.custom_op("cwdfm::gelu", mutates_args=())
+@on_its_gpu
 def _gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x), where x is known to be a sum with `bias`."""
     from cwdfm.kernel import triton_gelu
@@ -57,6 +59,7 @@ def _(x: Tensor, bias: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("cwdfm::gelu_backward", mutates_args=())
+@on_its_gpu
 def _gelu_backward(x: Tensor, d_y: Tensor) -> tuple[Tensor, Tensor]:
     """d_x, and its sums over every chunk of rows [chunks, D], in float32."""
     from cwdfm.kernel import triton_gelu

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.cast import CASTS
+from cwdfm.kernel.device import on_its_gpu
 from cwdfm.told import doubt
 
 BLOCK = 256
@@ -94,6 +95,7 @@ def head_draw(
     return Draw(tokens_of(mass_KW, falls.share, falls.first), falls.entropy, falls.confidence)
 
 
+@on_its_gpu
 def statistics(
     hidden_KD: Tensor,
     weight_VD: Tensor,
@@ -136,6 +138,7 @@ def statistics(
     return top, mass, total, slope
 
 
+@on_its_gpu
 def blocks_of(
     top_CK: Tensor,
     mass_CK: Tensor,
@@ -183,6 +186,7 @@ def blocks_of(
     return falls
 
 
+@on_its_gpu
 def masses_inside(
     hidden_KD: Tensor,
     weight_VD: Tensor,
@@ -219,6 +223,7 @@ def masses_inside(
     return out
 
 
+@on_its_gpu
 def tokens_of(mass_KW: Tensor, share_K: Tensor, first_K: Tensor) -> Tensor:
     """The tokens drawn; they take the place of the first ones of their blocks."""
     from cwdfm.kernel.triton_draw import draw_tokens

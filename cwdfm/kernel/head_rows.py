@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.kernel import HALF, fused_elementwise
+from cwdfm.kernel.device import on_its_gpu
 
 # Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy. There each
 # chunk reads and writes all of d_weight: 0.3 GB in float32 at V = 50,257 and D = 768, 0.075 ms on
@@ -96,6 +97,7 @@ def softmax_rows(
     return log_z_k
 
 
+@on_its_gpu
 def _fused_rows(
     logits_kV: Tensor,
     vocab: int,

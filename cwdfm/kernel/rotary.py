@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.kernel import fused_rotary
+from cwdfm.kernel.device import on_its_gpu
 
 ROTARY_BASE = 10_000.0
 BLOCK_PAIRS = 1024  # that a program has in registers at once: 16 bytes a thread and load
@@ -62,6 +63,7 @@ class _RotateQKV(torch.autograd.Function):
 
 
 @torch.library.custom_op("cwdfm::rotate_forward", mutates_args=())
+@on_its_gpu
 def _rotate_forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys [B, N, H, d] of qkv [B, N, 3, H, d]."""
     batch, length, _, heads, width = qkv.shape
@@ -79,6 +81,7 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("cwdfm::rotate_backward", mutates_args=())
+@on_its_gpu
 def _rotate_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from those of its rotated parts, [B, N, H, d] each."""
     batch, length, heads, width = dq.shape

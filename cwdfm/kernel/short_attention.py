@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cwdfm.kernel.device import on_its_gpu
+
 # Pairs of a tile that a warp works on, there and back. Of 32 tokens in heads of 64 that is one warp
 # and two. Then 94 registers a thread and 12 KB of shared memory let 17 programs run at once on a
 # multiprocessor of an H200, and 120 and 14 KB let 8: enough to read while others compute. For 2,048
@@ -48,6 +50,7 @@ class _ShortAttention(torch.autograd.Function):
 
 
 @torch.library.custom_op("cwdfm::short_attention_forward", mutates_args=())
+@on_its_gpu
 def _attend_forward(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """Mixed values [B, N, H, d] of qkv [B, N, 3, H, d]."""
     from cwdfm.kernel.triton_short_attention import attend
@@ -63,6 +66,7 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
 
 
 @torch.library.custom_op("cwdfm::short_attention_backward", mutates_args=())
+@on_its_gpu
 def _attend_backward(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from that of mixed values, [B, N, H, d]."""
     from cwdfm.kernel.triton_short_attention import attend_back

@@ -129,6 +129,18 @@ BUILD: dict[str, Callable[[SolverChoice], Any]] = {
     "score-euler": _draws(ScoreEuler),
 }
 
+# The settings that each of them reads, beside temperature and nucleus.
+_STEPS, _NEAR = ("corrector", "hazard"), ("radius", "scale", "boundary")
+READS: dict[str, tuple[str, ...]] = dict.fromkeys(BUILD, ()) | {
+    "euler": _STEPS,
+    "neighbor": (*_NEAR, *_STEPS),
+    "entropy": ("beta", *_STEPS),
+    "neighbor-counted": (*_NEAR, "hazard"),
+    "entropy-counted": ("beta", "hazard"),
+    "entropy-bound": ("gamma",),
+}
+READ_BY_SOME = frozenset(name for names in READS.values() for name in names)
+
 OWN: dict[type[Method], Name] = {
     Flow: "euler",
     BlockDiffusion: "ancestral",

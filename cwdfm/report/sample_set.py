@@ -13,14 +13,13 @@ from typing import Any
 
 from cwdfm.data import SmilesTokenizer
 from cwdfm.errors import InputError
+from cwdfm.method.choice import READ_BY_SOME, READS
 from cwdfm.sample_file import SampleFile, read_samples
 
 # Options that do not change what is drawn, or that make more of the same.
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
-_PARAMETERS: dict[str, tuple[str, ...]] = {"neighbor": ("radius", "scale"), "entropy": ("beta",)}
 _GIVEN = ("prompt", "template")
 _REWORK = ("refine", "mend", "accept")  # options that say whether; those that begin so say how
-_OF_ONE_SOLVER = frozenset(name for names in _PARAMETERS.values() for name in names)
 TEXT = "text"  # the kind of texts whose files name no tokenizer
 _PLACE = frozenset({"model", "solver", "steps"})  # what a set is found under
 
@@ -52,11 +51,14 @@ class File:
     def settings(self) -> dict[str, Any]:
         """The options that matter to what was drawn: without those that lie idle."""
         given = self.samples.options
-        idle = _OF_ONE_SOLVER - set(_PARAMETERS.get(str(given.get("solver")), ()))
+        idle = READ_BY_SOME - set(READS.get(str(given.get("solver")), READ_BY_SOME))
         for name in _REWORK:
             if not given.get(name):
                 idle |= {key for key in given if key.split("_")[0] == name}
-        return {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
+        found = {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
+        # A folder may hold other weights by now than when it was sampled before.
+        weights = self.samples.head.get("weights")
+        return found | ({"weights": str(weights)[:8]} if weights else {})
 
     def to_json(self) -> dict[str, Any]:
         """Name, checksum and origin."""
@@ -183,11 +185,12 @@ def _check_once(files: Sequence[File]) -> None:
 
 def _label(file: File, named: Sequence[File]) -> str:
     """The solver, with the settings by which it differs from others in the company."""
-    solver = str(file.samples.options["solver"])
-    kin = [other for other in named if other.samples.options["solver"] == solver]
+    own = file.samples.options
     shown = []
     for key, value in file.settings.items():
-        among = kin if key in _OF_ONE_SOLVER else named
+        # Weights tell files of one model apart, and a solver's own settings files of that solver.
+        alike = "model" if key == "weights" else "solver" if key in READ_BY_SOME else None
+        among = [f for f in named if alike is None or f.samples.options[alike] == own[alike]]
         if key not in _PLACE and len({repr(f.settings.get(key)) for f in among}) > 1:
             shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
-    return solver.capitalize() + (f" ({', '.join(shown)})" if shown else "")
+    return str(own["solver"]).capitalize() + (f" ({', '.join(shown)})" if shown else "")

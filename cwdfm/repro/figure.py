@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cwdfm.errors import load_extra
 from cwdfm.files import replacing
 from cwdfm.metric.figure import figure_of, solver_styles
 from cwdfm.repro.table import Column, Value
@@ -49,8 +50,7 @@ class Curves:
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
-        from matplotlib.ticker import LogLocator, StrMethodFormatter
-
+        ticker = load_extra("matplotlib.ticker", "plot")
         panels = len(self.columns)
         figure = figure_of(3.9 * panels, 3.6)
         axes = figure.subplots(1, panels, squeeze=False)[0]
@@ -79,8 +79,8 @@ class Curves:
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             if column.up is False and self._wide(i):
                 axis.set_yscale("log", subs=[])
-                axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+                axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
             axis.minorticks_off()
             axis.grid(alpha=0.3)
         if len(self.lines) > 1:

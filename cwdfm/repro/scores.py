@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from cwdfm.analyze import context_analysis, update_statistics
-from cwdfm.data import load as load_tokens
+from cwdfm.data import TokenData
 from cwdfm.errors import InputError
 from cwdfm.generation import fitting_batch, given
+from cwdfm.held_out import bound, held_out
 from cwdfm.method.choice import SolverChoice
 from cwdfm.metric import (
     Judge,
     LoadedJudge,
-    bound_split,
     generative_perplexity,
     mauve_score,
     score_molecules,
@@ -78,7 +77,8 @@ class Text(Job):
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         name = self._judge(resources)
-        judge = loaded_judge(name, self.dtype)  # first: what is no judge is not remembered as one
+        # First: what is no judge is not remembered as one.
+        judge = loaded_judge(name, self.dtype, str(resources.device))
         store.same("judge", model_identity(name)["files"] or name)
         found = read_samples(store.place(self.samples) / "samples.jsonl")
         folds = min(5, len(found.texts))
@@ -120,8 +120,8 @@ class Likelihood(Job):
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources)
-        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
-        return _bound(trained, valid, self.rows, self.draws)
+        data = tokens_of(self.model.corpus, self.model.recipe.length, store, resources)
+        return _bound(trained, data, self.rows, self.draws)
 
 
 @dataclass(frozen=True)
@@ -137,25 +137,15 @@ class TestLikelihood(Job):
         check_corpus(resources.test(self.test))
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        where = resources.test(self.test)
         trained = trained_by(self.model, store, resources)
-        found = load_tokens(where, length=trained.length, tokenizer=trained.tokenizer)
-        store.same(f"test-{self.test}-{trained.length}", found.fingerprint)
-        rows = found.valid if len(found.valid) else found.train
-        return _bound(trained, rows, self.rows, self.draws)
+        data = held_out(trained, resources.test(self.test))
+        store.same(f"test-{self.test}-{trained.length}", data.fingerprint)
+        return _bound(trained, data, self.rows, self.draws)
 
 
-def _bound(trained: Pretrained, rows: NDArray[Any], limit: int, draws: int) -> Result:
-    bound = bound_split(
-        trained.method,
-        trained.model,
-        rows,
-        limit=min(limit, len(rows)),
-        draws=draws,
-        fixed=torch.arange(trained.length) == 0 if trained.fix_first else None,
-        batch_size=min(64, fitting_batch(trained)),
-    )
-    return bound.to_json()
+def _bound(trained: Pretrained, data: TokenData, rows: int, draws: int) -> Result:
+    size = min(64, fitting_batch(trained))
+    return bound(trained, data, rows=rows, draws=draws, batch_size=size).to_json()
 
 
 @dataclass(frozen=True)
@@ -208,6 +198,6 @@ def known_molecules(name: str, length: int) -> MoleculeReference:
 
 
 @lru_cache(maxsize=1)
-def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"]) -> LoadedJudge:
+def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"], device: str) -> LoadedJudge:
     """The judge, read once."""
-    return Judge(place, dtype=dtype).load()
+    return Judge(place, dtype=dtype, device=device).load()

@@ -32,7 +32,7 @@ class Ahead(Generic[K, T]):
             self.start(key)
         assert self._ready is not None
         (_, made), self._ready = self._ready, None
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return made
 
     def start(self, key: K) -> None:
@@ -50,7 +50,7 @@ class Ahead(Generic[K, T]):
         if self._stream is None:
             return
         event = torch.cuda.Event()
-        event.record()
+        event.record(torch.cuda.current_stream(self._stream.device))
         self._used.append((event, made))
         while self._used and self._used[0][0].query():
             self._used.popleft()

@@ -47,7 +47,8 @@ class Graphed:
         # A cast that autocast keeps would be recorded and then dropped: it is not to keep any.
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         module = _Trunk(self.model, self.trunk).train()
-        with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
+        cast = torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False)
+        with torch.cuda.device(x_t.device), cast:
             asked = (x_t.clone(), t.clone())
             torch.cuda.make_graphed_callables(module, asked, allow_unused_input=True)
         return module  # whose forward is now the recording

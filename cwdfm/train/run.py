@@ -226,6 +226,7 @@ class Run:
 
     def _check_same(self, meta: dict[str, Any]) -> None:
         theirs, ours = meta["recipe"], asdict(self.recipe)
+        del ours["data"]  # may lie elsewhere now; what it holds is compared below
         if changed := sorted(k for k in ours if theirs.get(k) != ours[k]):
             raise InputError(
                 f"{self.out} holds a run with another recipe (different: {', '.join(changed)}); "
