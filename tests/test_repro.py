@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import multiprocessing
+import os
 import re
 import shutil
+import signal
 import sys
 import time
 import warnings
@@ -125,11 +127,11 @@ def test_a_job_that_breaks_off_leaves_the_others_alone(
         outcome = work(store, jobs, HERE, say=silent)
     assert outcome.done == 3
     assert not outcome.complete
-    why = {Count(1): "RuntimeError: out of memory", lost: "needs one that failed"}
+    why = {Count(1): "RuntimeError: out of memory", lost: "needs a job that failed"}
     assert outcome.failed == why
     assert "and more of that" in (store.place(Count(1)) / "failure.txt").read_text()
     with pytest.raises(cwdfm.errors.WorkFailed, match=r"2 jobs failed.*count-.*tries again"):
-        report(outcome)
+        report(outcome, store)
     assert work(store, jobs, HERE, say=silent).complete
     assert not (store.place(Count(1)) / "failure.txt").exists()
 
@@ -398,7 +400,7 @@ def test_no_job_is_begun_after_the_limit(
     assert outcome.waiting == [Count(2), Count(3)]
     assert not outcome.complete
     with pytest.raises(cwdfm.errors.WorkFailed):
-        report(outcome)
+        report(outcome, store)
     assert "not begun: 2 jobs" in capsys.readouterr().out
     assert work(store, jobs[1:], HERE, say=silent).complete
 
@@ -429,16 +431,17 @@ WHOLE = '{"result": {}, "provenance": {"date": "2026-01-01"}'
         '{"result": {}, "provenance": {}}',
     ],
 )
-def test_a_damaged_result_is_told(tmp_path: Path, content: str) -> None:
+def test_a_damaged_result_is_made_again(tmp_path: Path, content: str) -> None:
     store = Store(tmp_path)
     work(store, [Count(1)], HERE, say=silent)
     path = store.place(Count(1)) / "result.json"
     path.write_text(WHOLE + "}")  # all that a store needs of one
     assert work(store, [Count(1)], HERE, say=silent).complete
     path.write_text(content)
-    damaged = rf"{re.escape(str(path))} is damaged .*; delete its folder"
-    with pytest.raises(cwdfm.InputError, match=damaged):
-        work(store, [Count(1)], HERE, say=silent)
+    damaged = rf"{re.escape(str(path))} is damaged .*; the job is done again"
+    with pytest.warns(UserWarning, match=damaged):
+        assert work(store, [Count(1)], HERE, say=silent).complete
+    assert store.found(Count(1)) == {"square": 1}
 
 
 @dataclass(frozen=True)
@@ -506,7 +509,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
             plan = experiment.plan("smoke")
             outcome = work(store, plan.jobs, here, say=silent)
             assert outcome.complete, (experiment.name, outcome)
-            write(plan, store, folder / "out", experiment.name)
+            write(plan, store, folder / "smoke", experiment.name)
     return store
 
 
@@ -548,9 +551,11 @@ def test_the_baselines_at_smoke_scale(smoke: Store) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_write_tables_and_figures_without_blanks(name: str, smoke: Store) -> None:
-    out = smoke.folder.parent / "out"
+    out = smoke.folder.parent / "smoke"
     page = (out / f"{name}.md").read_text()
-    assert page.startswith("### ")
+    jobs = len(in_order(EXPERIMENTS[name].plan("smoke").jobs))
+    head = f"`cwdfm repro {name}` at smoke scale: {jobs} of {jobs} jobs are done.\n\n### "
+    assert page.startswith(head)
     for table in EXPERIMENTS[name].plan("smoke").tables(smoke):
         labels = {row.labels for row in table.rows}
         assert len(labels) == len(table.rows)
@@ -585,16 +590,22 @@ def test_several_experiments_by_one_command(
     told = capsys.readouterr().out
     assert re.match(r"losses, paths at smoke scale: 0 of \d+ jobs to do", told)
     assert "complete" in told
-    assert (tmp_path / "losses.md").exists()
-    assert (tmp_path / "paths.md").exists()
+    assert (tmp_path / "smoke" / "losses.md").exists()
+    assert (tmp_path / "smoke" / "paths.md").exists()
     main(["losses", "--corpora", "molecules", "--out", str(tmp_path)])
     (few,) = re.findall(r"0 of (\d+) jobs", capsys.readouterr().out)
     jobs = in_order(EXPERIMENTS["losses"].plan("smoke").jobs)
     assert 0 < int(few) < len(jobs)
     assert int(few) == sum(corpus_of(job) == "molecules" for job in jobs)
-    # Of nothing that is to be done, nothing is asked.
-    main(["losses", "--judge", "/nowhere.gguf", "--text", "/nowhere", "--out", str(tmp_path)])
-    assert "complete" in capsys.readouterr().out
+    # Results of another corpus or judge are not passed off as those of the one that is given.
+    (tmp_path / "other.smi").write_text("\n".join("C" * length for length in range(1, 20)))
+    for option, place, message in (
+        ("--judge", "/nowhere.gguf", "other judge"),
+        ("--text", "/nowhere", "neither a dataset nor a file"),
+        ("--molecules", tmp_path / "other.smi", "other molecules-32"),
+    ):
+        with pytest.raises(cwdfm.InputError, match=message):
+            main(["losses", "--out", str(tmp_path), option, str(place)])
 
 
 def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -646,8 +657,38 @@ def test_tables_of_what_is_done_are_written_before_an_error_is_passed_on(
     ended = command("repro", "square-1", "square-2", "--out", tmp_path, "--device", "cpu")
     assert ended.returncode == code
     assert str(error) in ended.stderr
-    assert "| n | 1 |" in (tmp_path / "square-1.md").read_text()
-    assert "| n |  |" in (tmp_path / "square-2.md").read_text()
+    assert "| n | 1 |" in (tmp_path / "smoke" / "square-1.md").read_text()
+    assert "| n |  |" in (tmp_path / "smoke" / "square-2.md").read_text()
+
+
+def test_a_scheduler_s_signal_ends_a_sweep_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Count.run
+
+    def run(job: Count, *others: Any) -> dict[str, Any]:
+        if job.number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(job, *others)
+
+    monkeypatch.setattr(Count, "run", run)
+    for experiment in (squares(1), squares(2)):
+        monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main(["square-1", "square-2", "--out", str(tmp_path), "--device", "cpu"])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert "| n | 1 |" in (tmp_path / "smoke" / "square-1.md").read_text()
+    assert "| n |  |" in (tmp_path / "smoke" / "square-2.md").read_text()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_jobs_say_what_they_are_about() -> None:
+    cell = Cell("text", "smoke", {"source": "uniform", "loss": "sce", "path": "context"})
+    told = "text, uniform source, sce, context path, seed 2"
+    assert cell.train(2).label == f"train ({told})"
+    (job, _) = measure("text", "smoke").jobs(cell.sample(2))
+    assert job.label == f"text ({told}; auto, 4 steps)"
 
 
 def test_a_result_without_a_field_of_a_table_costs_no_other_table(
@@ -659,12 +700,12 @@ def test_a_result_without_a_field_of_a_table_costs_no_other_table(
     assert command(*arguments).returncode == 0
     path = tmp_path / "jobs" / Count(1).name / "result.json"
     path.write_text(path.read_text().replace('"square"', '"cube"'))
-    (tmp_path / "square-2.md").unlink()
+    (tmp_path / "smoke" / "square-2.md").unlink()
     ended = command(*arguments)
     assert ended.returncode == 2
     assert f"square-1 is not written: {path} is damaged (it lacks 'square')" in ended.stdout
     assert ended.stderr.startswith("cwdfm: not written, for what is said above: square-1")
-    assert "| n | 4 |" in (tmp_path / "square-2.md").read_text()
+    assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
 
 
 def test_a_group_of_processes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

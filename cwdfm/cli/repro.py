@@ -3,8 +3,10 @@
 import itertools
 import math
 import os
+import signal
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
-from cwdfm.repro.jobs import Corpus, Train, corpus_of
+from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
 from cwdfm.repro.scale import Scale
+from cwdfm.repro.scores import judge_identity
 from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
 
 
@@ -27,7 +30,7 @@ class Options:
     Several processes or machines may work in one folder at a time.
     """
 
-    out: Path  # folder for the jobs and for the tables made of them
+    out: Path  # folder for the jobs, and in OUT/SCALE for the tables made of them
     scale: Scale = "smoke"  # smoke: minutes on a CPU; small: one GPU; paper: the paper's own
     molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
     text: str | None = None  # corpus of text: a prepared folder, a file, a name; smoke has its own
@@ -55,25 +58,42 @@ def main(arguments: list[str]) -> None:
     check_seconds(options)
     check_alone()
     tests = places(options.tests)
+    if options.out.exists() and not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; give a folder")
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
     order = asked(plans, options)
     todo = wanted(store, order)
     left = f"{len(todo)} of {len(order)} jobs to do, {trainings(todo)}"
-    costs = "; ".join(dict.fromkeys(plan.cost for plan in plans.values()))
-    print(f"{', '.join(names)} at {options.scale} scale: {left}; {costs}")
-    with joined(options.device) as device:
+    costs = dict.fromkeys(plan.cost for plan in plans.values()) if todo else {}
+    print("; ".join([f"{', '.join(names)} at {options.scale} scale: {left}", *costs]))
+    with stopped_in_order(), joined(options.device) as device:
         text = options.text or ("python-topics" if options.scale == "smoke" else None)
         resources = Resources(device, options.molecules, text, options.judge, tests)
         only, wait, limit = options.only, options.wait, options.limit
         check(todo, resources, only)
+        check_folder(store, order, options, resources)
         try:
             outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
         finally:  # interrupted, too: what is done is worth having
-            wrong = show(plans, store, options.out)
-    report(outcome)
+            wrong = show(plans, store, options.out / options.scale)
+    report(outcome, store)
     if wrong:
         raise InputError(f"not written, for what is said above: {', '.join(wrong)}")
+
+
+@contextmanager
+def stopped_in_order() -> Iterator[None]:
+    """Let SIGTERM, by which schedulers end a job, be an exit like others: tables are written."""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
@@ -89,6 +109,22 @@ def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
     if wrong := sorted(set(options.only) - set(kinds)):
         raise InputError(f"--only {' '.join(wrong)}: no such jobs; there are {', '.join(kinds)}")
     return order
+
+
+def check_folder(
+    store: Store, order: Iterable[Job], options: Options, resources: Resources
+) -> None:
+    """Refuse another corpus or judge than the folder's results are of, though all be done."""
+    given: dict[Corpus, bool] = {
+        "molecules": options.molecules != Options.molecules,
+        "text": options.text is not None,
+    }
+    lengths = {(job.corpus, job.recipe.length) for job in order if isinstance(job, Train)}
+    for corpus, length in sorted(lengths):
+        if given[corpus] and store.remembers(f"{corpus}-{length}"):
+            tokens_of(corpus, length, store, resources)
+    if options.judge is not None and store.remembers("judge"):
+        store.same("judge", judge_identity(options.judge))
 
 
 def check_seconds(options: Options) -> None:
@@ -159,18 +195,19 @@ def chosen(given: list[str], before: str) -> list[str]:
     return list(EXPERIMENTS) if "all" in given else list(dict.fromkeys(given))
 
 
-def report(outcome: Outcome) -> None:
+def report(outcome: Outcome, store: Store) -> None:
     """Say what is left, and why."""
     for reason in dict.fromkeys(outcome.lacking.values()):
         jobs = [job for job, why in outcome.lacking.items() if why == reason]
-        print(f"not done here: {len(jobs)} jobs ({jobs[0]}, ...): {reason}")
+        print(f"not done here: {len(jobs)} jobs ({jobs[0].label}, ...): {reason}")
     if outcome.elsewhere:
         print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
     if outcome.waiting:
         print(f"not begun: {len(outcome.waiting)} jobs; the same command goes on with them")
     if outcome.failed:
         job, why = next(iter(outcome.failed.items()))
-        message = f"{len(outcome.failed)} jobs failed, the first of them {job}: {why}"
-        raise WorkFailed(f"{message}; its folder holds failure.txt, the same command tries again")
-    if outcome.complete:
-        print("complete")
+        raise WorkFailed(
+            f"{len(outcome.failed)} jobs failed, the first of them {job.label}: {why}; see "
+            f"{store.place(job) / 'failure.txt'}; the same command tries again"
+        )
+    print("complete" if outcome.complete else "incomplete, for what is said above")

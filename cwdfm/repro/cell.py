@@ -1,6 +1,6 @@
 """A cell: a recipe and a solver, trained, sampled and measured, over one seed or several."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,9 +67,9 @@ class Cell:
         how = measure(self.corpus, self.scale)
         return over_seeds([how.values(store, self.sample(seed)) for seed in range(self.seeds)])
 
-    def one_run(self, store: Store, seed: int = 0) -> bool:
+    def one_run(self, store: Store) -> bool:
         """Whether samples and likelihood, if both are there, come from one run of the training."""
-        job, sample, likelihood = self.train(seed), self.sample(seed), self.likelihood(seed)
+        job, sample, likelihood = self.train(), self.sample(), self.likelihood()
         if store.result(sample) is None or store.result(likelihood) is None:
             return True
         return store.older(sample, job) == store.older(likelihood, job)
@@ -117,6 +117,19 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
         first + (f" ({', '.join(rest)})" if any(rest) else "") for first, rest in older.items()
     )
     return (f"From an earlier run of the same training, whose models were lost: {told}.",)
+
+
+def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str, ...]:
+    """The settings of context weights, of solvers that have one setting throughout."""
+    found: dict[str, set[str]] = {}
+    for choice in choices:
+        kind = choice.solver.removesuffix("-counted")
+        if kind == "neighbor":
+            found.setdefault(kind, set()).add(f"r = {choice.radius}, s = {choice.scale:g}")
+        elif kind == "entropy":
+            found.setdefault(kind, set()).add(f"beta = {choice.beta:g}")
+    told = [f"{kind.capitalize()} {one}" for kind, (one, *more) in found.items() if not more]
+    return (f"Weights{where}: {'; '.join(told)}.",) if told else ()
 
 
 def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:

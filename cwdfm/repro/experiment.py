@@ -10,6 +10,7 @@ from cwdfm.files import replacing
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.scale import Scale
+from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Table
 
 T = TypeVar("T")
@@ -35,10 +36,17 @@ class Experiment:
 
 
 def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
-    """The tables as NAME.md, and each as CSV and LaTeX; the figures as PNG and PDF; the files."""
-    tables, figures = plan.tables(store), plan.figures(store)
-    shown = [f"![{f.title}]({stem}.png)\n" for stem, f in numbered(name, figures)]
-    texts = {f"{name}.md": "\n".join([*(table.markdown() for table in tables), *shown])}
+    """The tables as NAME.md, and each as CSV and LaTeX; the figures as PNG and PDF; the files.
+
+    The folder is that of one scale, and its name says which. A figure without a point is left out.
+    """
+    tables = plan.tables(store)
+    figures = [(stem, f) for stem, f in numbered(name, plan.figures(store)) if not f.blank]
+    jobs = in_order(plan.jobs)
+    done = sum(store.result(job) is not None for job in jobs)
+    head = f"`cwdfm repro {name}` at {folder.name} scale: {done} of {len(jobs)} jobs are done.\n"
+    shown = [f"![{f.title}]({stem}.png)\n" for stem, f in figures]
+    texts = {f"{name}.md": "\n".join([head, *(table.markdown() for table in tables), *shown])}
     for stem, table in numbered(name, tables):
         texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": table.latex()}
     paths = []
@@ -47,7 +55,7 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
             with replacing(folder / file) as part:
                 part.write_text(text, encoding="utf-8")
             paths.append(folder / file)
-        for stem, figure in numbered(name, figures):
+        for stem, figure in figures:
             pictures = [folder / f"{stem}{kind}" for kind in (".png", ".pdf")]
             figure.draw(pictures)
             paths += pictures

@@ -28,6 +28,11 @@ class Curves:
     level: tuple[Value, ...] = ()  # the data's own values, as a line across
     log: bool = False  # the scale of x
 
+    @property
+    def blank(self) -> bool:
+        """Whether nothing is there to be shown."""
+        return not any(self._known(panel) for panel in range(len(self.columns)))
+
     def _known(self, panel: int) -> list[float]:
         points = [values[panel].value for line in self.lines.values() for _, values in line]
         return [value for value in points if value is not None]

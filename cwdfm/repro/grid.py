@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cwdfm.repro.cell import Cell, apart_note, runs_note
+from cwdfm.repro.cell import Cell, apart_note, runs_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
@@ -50,7 +50,8 @@ def grid(
         rows.append(Row(data, how.values(store, held_out(corpus, scale, 0))))
         paper = how.columns if any(entry.paper for entry in found) else ()
         cells = [(entry.labels, entry.cell) for entry in found]
-        notes = (*runs_note(cells, store), *apart_note(cells, store))
+        weights = weights_note(entry.cell.choice for entry in found)
+        notes = (*weights, *runs_note(cells, store), *apart_note(cells, store))
         return [Table(title, labels, how.columns, tuple(rows), paper=paper, notes=notes)]
 
     def figures(scale: Scale, store: Store) -> list[Curves]:

@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,14 +95,14 @@ class Resources:
         """The place or name of a corpus."""
         found: str | None = getattr(self, kind)
         if found is None:
-            raise Unavailable(f"no {kind}; say where the corpus lies by --{kind}")
+            raise Unavailable(f"needs a corpus of {kind}: give one by --{kind}")
         return found
 
     def test(self, name: str) -> str:
         """The place or name of a test corpus."""
         found = dict(self.tests).get(name)
         if found is None:
-            raise Unavailable(f"no test corpus {name}; say where it lies by --tests {name}=PLACE")
+            raise Unavailable(f"needs the test corpus {name}: give it by --tests {name}=PLACE")
         return found
 
 
@@ -137,6 +138,16 @@ class Job(ABC):
         said = json.dumps([self.version, to_config(self)], sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
+    @property
+    def about(self) -> str:
+        """What it is about, for people."""
+        return next((other.about for other in self.needs), "")
+
+    @property
+    def label(self) -> str:
+        """What it is and is about."""
+        return f"{self.kind} ({self.about})" if self.about else self.kind
+
     def check(self, resources: Resources) -> None:  # noqa: B027 (some need nothing)
         """Refuse what the machine brings along for it and is wrong, before any job is begun."""
 
@@ -162,11 +173,14 @@ class Store:
         return self.folder / job.name
 
     def result(self, job: Job) -> Result | None:
-        """What came of a job; None while it is not done."""
+        """What came of a job; None while it is not done. A damaged result is none."""
         path = self.place(job) / "result.json"
         try:
-            found: Result = _read(path, _is_record, "delete its folder")
+            found: Result = _read(path, _is_record, "the job is done again")
         except FileNotFoundError:
+            return None
+        except WrongFolder as error:
+            warnings.warn(str(error), stacklevel=2)
             return None
         return found
 
@@ -196,10 +210,14 @@ class Store:
             return bool(mine["needs"][need.name] != date)
         return bool(mine["provenance"]["date"] < date)
 
+    def remembers(self, what: str) -> bool:
+        """Whether results here are of a corpus or judge, which `same` compares with."""
+        return (self.folder / f"{what}.json").exists()
+
     def same(self, what: str, identity: str) -> None:
         """Refuse another corpus or judge than the one that this folder's results come from."""
         path = self.folder / f"{what}.json"
-        if not path.exists():
+        if not self.remembers(what):
             write_json(path, identity)
         before = _read(path, lambda found: isinstance(found, str), "delete it")
         if before == "None":  # of a judge by its name on the hub, which was not kept once

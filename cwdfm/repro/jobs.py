@@ -38,6 +38,14 @@ class Train(Job):
     def leaves(self) -> tuple[str, ...]:
         return ("model", *(f"model-{step}" for step in self.snapshots))
 
+    @property
+    def about(self) -> str:
+        recipe = self.recipe
+        told = [recipe.method, f"{recipe.source} source", recipe.loss]
+        told = told[1:] if recipe.method == "flow" else told[:1]
+        told += ["context path"] if recipe.path == "context" else []
+        return ", ".join([self.corpus, *told, f"seed {recipe.seed}"])
+
     def check(self, resources: Resources) -> None:
         check_corpus(resources.corpus(self.corpus))
 
@@ -110,6 +118,10 @@ class Sample(Job):
     def leaves(self) -> tuple[str, ...]:
         return ("samples.jsonl",)
 
+    @property
+    def about(self) -> str:
+        return f"{self.model.about}; {self.choice.solver}, {self.steps} steps"
+
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources, self.at)
         out, precision = drawn_from(trained, self.choice, self.n, self.steps, self.seed)
@@ -152,6 +164,10 @@ class HeldOut(Job):
     @property
     def leaves(self) -> tuple[str, ...]:
         return ("samples.jsonl",)
+
+    @property
+    def about(self) -> str:
+        return f"{self.corpus}, held out"
 
     def check(self, resources: Resources) -> None:
         check_corpus(resources.corpus(self.corpus))

@@ -72,14 +72,15 @@ class Text(Job):
 
     def _judge(self, resources: Resources) -> str:
         if resources.judge is None:
-            raise Unavailable(f"no judge; say where {self.judge} lies by --judge")
+            what = "a causal language model" if self.judge == "any" else self.judge
+            raise Unavailable(f"needs a judge of text ({what}): give it by --judge")
         return resources.judge
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         name = self._judge(resources)
         # First: what is no judge is not remembered as one.
         judge = loaded_judge(name, self.dtype, str(resources.device))
-        store.same("judge", model_identity(name)["files"] or name)
+        store.same("judge", judge_identity(name))
         found = read_samples(store.place(self.samples) / "samples.jsonl")
         folds = min(5, len(found.texts))
         np.save(place / "features.npy", judge.features(found.texts))
@@ -195,6 +196,11 @@ def known_molecules(name: str, length: int) -> MoleculeReference:
     reference = MoleculeReference.load(name, length=length)
     assert reference is not None
     return reference
+
+
+def judge_identity(place: str) -> str:
+    """What tells a judge from another: its files, or its name on the hub."""
+    return model_identity(place)["files"] or place
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from cwdfm.errors import InputError
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 
 TRIES = 4  # of a job that lacks memory, where others may hold it
-NEEDS_FAILED, NEEDS_LACKING = "needs one that failed", "needs one that is lacking"
+NEEDS_FAILED, NEEDS_LACKING = "needs a job that failed", "needs a job that is not done here"
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
@@ -143,7 +143,8 @@ class _Sweep:
                 self.elsewhere.append(job)
                 continue
             number = self.total - len(self.left) + 1
-            begun = partial(self.say, f"[{number}/{self.total}] {job}")
+            about = f" ({job.about})" if job.about else ""
+            begun = partial(self.say, f"[{number}/{self.total}] {job}{about}")
             came = _tried(self.store, job, self.resources, begun)
             _release()
             if came is True:

@@ -81,7 +81,7 @@ class Table:
         return out.getvalue()
 
     def latex(self) -> str:
-        """A booktabs table."""
+        """A booktabs table, with the notes below."""
         columns = [*self.columns, *self.paper]
         head = [*self.labels, *(_arrow(c) for c in self.columns)]
         head += [f"paper: {_arrow(c)}" for c in self.paper]
@@ -91,9 +91,10 @@ class Table:
             lines.append(" & ".join(cell.replace("@", r" $\pm$ ") for cell in cells) + r" \\")
         shape = "l" * len(self.labels) + "r" * len(columns)
         body = "\n".join(lines)
+        notes = "".join(f"\\par\\footnotesize {_escape(note)}\n" for note in self.notes)
         return (
             f"\\begin{{table}}\n\\caption{{{_escape(self.title)}}}\n\\begin{{tabular}}{{{shape}}}\n"
-            f"\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+            f"\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n{notes}\\end{{table}}\n"
         )
 
     def _papers(self, row: Row) -> Sequence[Value]:

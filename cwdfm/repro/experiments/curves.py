@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import Cell, apart_note
+from cwdfm.repro.cell import Cell, apart_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
@@ -67,7 +67,10 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
     """One for each measure, with a column for each number of steps."""
     tables = []
     columns = measure("molecules", scale).columns
-    notes = apart_note(
+    notes: tuple[str, ...] = ()
+    for source in SOURCES:
+        notes += weights_note(best("molecules", source).values(), f" with a {source} source")
+    notes += apart_note(
         [
             ((f"{each.source}, {each.name}, {solver}", str(k)), cell)
             for each in found

@@ -1,6 +1,6 @@
 """What context does: entropy and loss against it, and how often solvers change their minds."""
 
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.baselines import MASK, UNIFORM
 from cwdfm.repro.experiments.solvers import best
@@ -89,7 +89,8 @@ def updates(scale: Scale) -> Plan:
         blank = (Value(None), Value(None))
         rows = tuple(Row((name,), ours.get(name, blank), paper[name]) for name in jobs)
         columns = (Column("updates per token"), Column("loops, %"))
-        return [Table(title, ("solver",), columns, rows, columns)]
+        notes = weights_note(choices[name] for name in jobs)
+        return [Table(title, ("solver",), columns, rows, columns, notes)]
 
     def figures(store: Store) -> list[Curves]:
         lines = {}
