@@ -36,6 +36,15 @@ def test_round_trip(tmp_path: Path) -> None:
         assert getattr(after, name) == getattr(before, name)
 
 
+def test_weights_in_half_precision(tmp_path: Path) -> None:
+    before = small(tmp_path)
+    before.save_pretrained(tmp_path / "m", torch.float16)
+    after = cwdfm.load(tmp_path / "m").model.state_dict()
+    for name, weight in before.model.state_dict().items():
+        assert after[name].dtype == weight.dtype
+        assert torch.equal(after[name], weight.half().to(weight.dtype))
+
+
 def test_bad_folders(tmp_path: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"neither a folder nor a model.*qm9-mask-small"):
         cwdfm.load("qm9-huge")
