@@ -23,12 +23,12 @@ import cwdfm.repro.jobs as jobs_module
 import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
-from cwdfm.cli.repro import Options, main, report
+from cwdfm.cli.repro import Options, main, report, with_toys
 from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
-from cwdfm.repro.experiments.training import PATHS, SCALES, TEST_CORPORA
+from cwdfm.repro.experiments.training import PATHS, SCALES
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 from cwdfm.repro.jobs import HeldOut, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
@@ -37,7 +37,6 @@ from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipes import RECIPES
 from tests.test_cli import cwdfm as command
-from tests.test_text_metric import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
 
@@ -495,14 +494,12 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """All experiments at smoke scale, in one folder: they share what they have in common."""
     for package in ("rdkit", "safetensors", "mauve", "matplotlib"):
         pytest.importorskip(package)
-    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("smoke")
-    byte_tokenizer(transformers).save_pretrained(folder / "judge")
-    gpt2(transformers, vocab_size=258).save_pretrained(folder / "judge")
     store = Store(folder / "jobs")
-    tests = tuple((name, "python-topics") for name in TEST_CORPORA)
-    judge = str(folder / "judge")
-    here = Resources(torch.device("cpu"), text="python-topics", judge=judge, tests=tests)
+    plans = [experiment.plan("smoke") for experiment in EXPERIMENTS.values()]
+    jobs = [job for plan in plans for job in plan.jobs]
+    here = with_toys(Resources(torch.device("cpu")), store.folder, jobs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="MAUVE of .* samples is coarse")
         for experiment in EXPERIMENTS.values():
@@ -554,7 +551,7 @@ def test_experiments_write_tables_and_figures_without_blanks(name: str, smoke: S
     out = smoke.folder.parent / "smoke"
     page = (out / f"{name}.md").read_text()
     jobs = len(in_order(EXPERIMENTS[name].plan("smoke").jobs))
-    head = f"`cwdfm repro {name}` at smoke scale: {jobs} of {jobs} jobs are done.\n\n### "
+    head = f"`cwdfm repro {name}` at smoke scale: {jobs} of {jobs} jobs are done. Toys: "
     assert page.startswith(head)
     for table in EXPERIMENTS[name].plan("smoke").tables(smoke):
         labels = {row.labels for row in table.rows}

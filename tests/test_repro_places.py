@@ -36,7 +36,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By their files, by their names on the hub; and what cannot be loaded is not remembered."""
     jobs = [Text(HeldOut("text", 64, n), "any") for n in (2, 3, 4)]
-    note = tmp_path / "judge.json"
+    note = tmp_path / "judge-any.json"
 
     def judging(job: Text, by: str) -> Outcome:
         here = replace(HERE, text="python-topics", judge=by)
@@ -50,7 +50,7 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     assert judged(jobs[0], judge)
     assert re.fullmatch(r'"[0-9a-f]{64}"\n', note.read_text())
     monkeypatch.setattr(scores_module, "loaded_judge", lambda *_: Judge(judge).load())
-    with pytest.raises(cwdfm.InputError, match=r"made with other judge .*given now \(gpt2\)"):
+    with pytest.raises(cwdfm.InputError, match=r"made with other judge-any .*given now \(gpt2\)"):
         judged(jobs[1], "gpt2")
     note.write_text('"None"')  # as it was once for all of the hub
     assert judged(jobs[1], "gpt2")

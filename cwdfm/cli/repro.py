@@ -5,9 +5,9 @@ import math
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cwdfm.cli.options import parse
@@ -19,8 +19,11 @@ from cwdfm.repro.experiments.training import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
 from cwdfm.repro.scale import Scale
-from cwdfm.repro.scores import judge_identity
+from cwdfm.repro.scores import Text, judge_identity, judge_note
 from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
+from cwdfm.repro.toy_judge import toy_judge
+
+TOPICS = "python-topics"  # text in the box
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Options:
     scale: Scale = "smoke"  # smoke: minutes on a CPU; small: one GPU; paper: the paper's own
     molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
     text: str | None = None  # corpus of text: a prepared folder, a file, a name; smoke has its own
-    judge: str | None = None  # of text: a causal LM by hub name, a folder or a .gguf file
+    judge: str | None = None  # of text: a causal LM by hub name, a folder, a .gguf; smoke: a toy
     tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
     corpora: tuple[Corpus, ...] = ()  # of experiments on both, one alone; none named: both
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
@@ -68,8 +71,9 @@ def main(arguments: list[str]) -> None:
     costs = dict.fromkeys(plan.cost for plan in plans.values()) if todo else {}
     print("; ".join([f"{', '.join(names)} at {options.scale} scale: {left}", *costs]))
     with stopped_in_order(), joined(options.device) as device:
-        text = options.text or ("python-topics" if options.scale == "smoke" else None)
-        resources = Resources(device, options.molecules, text, options.judge, tests)
+        brought = Resources(device, options.molecules, options.text, options.judge, tests)
+        toys = options.scale == "smoke"
+        resources = with_toys(brought, options.out / "jobs", todo) if toys else brought
         only, wait, limit = options.only, options.wait, options.limit
         check(todo, resources, only)
         check_folder(store, order, options, resources)
@@ -111,8 +115,20 @@ def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
     return order
 
 
+def with_toys(brought: Resources, folder: Path, todo: Iterable[Job]) -> Resources:
+    """At smoke scale nobody need bring text, a judge of it, or corpora to test on."""
+    tests = dict.fromkeys(TEST_CORPORA, TOPICS) | dict(brought.tests)
+    judge = brought.judge
+    if judge is None and any(isinstance(job, Text) for job in todo):
+        with suppress(InputError):  # without transformers the jobs say what they lack
+            judge = toy_judge(folder / "toy-judge")
+    return replace(
+        brought, text=brought.text or TOPICS, judge=judge, tests=tuple(sorted(tests.items()))
+    )
+
+
 def check_folder(
-    store: Store, order: Iterable[Job], options: Options, resources: Resources
+    store: Store, order: Sequence[Job], options: Options, resources: Resources
 ) -> None:
     """Refuse another corpus or judge than the folder's results are of, though all be done."""
     given: dict[Corpus, bool] = {
@@ -123,8 +139,10 @@ def check_folder(
     for corpus, length in sorted(lengths):
         if given[corpus] and store.remembers(f"{corpus}-{length}"):
             tokens_of(corpus, length, store, resources)
-    if options.judge is not None and store.remembers("judge"):
-        store.same("judge", judge_identity(options.judge))
+    judges = {job.judge for job in order if isinstance(job, Text)} if options.judge else set()
+    for name in judges:
+        if store.remembers(judge_note(name)):
+            store.same(judge_note(name), judge_identity(str(options.judge)))
 
 
 def check_seconds(options: Options) -> None:

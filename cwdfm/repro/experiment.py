@@ -44,7 +44,8 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
     figures = [(stem, f) for stem, f in numbered(name, plan.figures(store)) if not f.blank]
     jobs = in_order(plan.jobs)
     done = sum(store.result(job) is not None for job in jobs)
-    head = f"`cwdfm repro {name}` at {folder.name} scale: {done} of {len(jobs)} jobs are done.\n"
+    head = f"`cwdfm repro {name}` at {folder.name} scale: {done} of {len(jobs)} jobs are done."
+    head += " Toys: the numbers mean nothing.\n" if folder.name == "smoke" else "\n"
     shown = [f"![{f.title}]({stem}.png)\n" for stem, f in figures]
     texts = {f"{name}.md": "\n".join([head, *(table.markdown() for table in tables), *shown])}
     for stem, table in numbered(name, tables):

@@ -80,7 +80,7 @@ class Text(Job):
         name = self._judge(resources)
         # First: what is no judge is not remembered as one.
         judge = loaded_judge(name, self.dtype, str(resources.device))
-        store.same("judge", judge_identity(name))
+        store.same(judge_note(self.judge), judge_identity(name))
         found = read_samples(store.place(self.samples) / "samples.jsonl")
         folds = min(5, len(found.texts))
         np.save(place / "features.npy", judge.features(found.texts))
@@ -196,6 +196,11 @@ def known_molecules(name: str, length: int) -> MoleculeReference:
     reference = MoleculeReference.load(name, length=length)
     assert reference is not None
     return reference
+
+
+def judge_note(name: str) -> str:
+    """Under what a folder remembers the judge that a scale calls so: each scale has its own."""
+    return f"judge-{name}"
 
 
 def judge_identity(place: str) -> str:
