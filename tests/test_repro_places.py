@@ -52,10 +52,10 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     monkeypatch.setattr(scores_module, "loaded_judge", lambda *_: Judge(judge).load())
     with pytest.raises(cwdfm.InputError, match=r"made with other judge-any .*given now \(gpt2\)"):
         judged(jobs[1], "gpt2")
-    note.write_text('"None"')  # as it was once for all of the hub
+    note.unlink()
     assert judged(jobs[1], "gpt2")
     assert json.loads(note.read_text()) == "gpt2"
-    with pytest.raises(cwdfm.InputError, match=r"other judge \(gpt2\) .*now \(gpt2-large\)"):
+    with pytest.raises(cwdfm.InputError, match=r"other judge-any \(gpt2\) .*now \(gpt2-large\)"):
         judged(jobs[2], "gpt2-large")
 
 

@@ -220,8 +220,6 @@ class Store:
         if not self.remembers(what):
             write_json(path, identity)
         before = _read(path, lambda found: isinstance(found, str), "delete it")
-        if before == "None":  # of a judge by its name on the hub, which was not kept once
-            write_json(path, before := identity)
         if before != identity:
             raise WrongFolder(
                 f"the results in {self.folder} were made with other {what} ({before[:16]}) than "
