@@ -84,11 +84,11 @@ class Missing(Exception):
     """A result that is not there yet."""
 
 
-def number(value: Value, error: float | None = None) -> Measured:
-    """A table's value, with its spread for an error unless another is given."""
+def number(value: Value) -> Measured:
+    """A table's value, with its spread for an error."""
     if value.value is None:
         raise Missing
-    return Measured(value.value, (value.spread or 0.0) if error is None else error)
+    return Measured(value.value, value.spread or 0.0)
 
 
 def by_folds(value: Value) -> Measured:
