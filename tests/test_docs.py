@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import claims_page, judging
+from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import (
     COUNT_ERROR,
     Measured,
@@ -71,6 +72,16 @@ def test_generated_pages_are_those_of_the_results(name: str) -> None:
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
     assert judged(gains) == verdict
+
+
+@pytest.mark.parametrize(("kind", "falls"), [("neighbors", True), ("distance", False)])
+def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
+    rising = [1.0, 5.0, 5.5, 5.8, 6.0]
+    values = rising[::-1] if falls else rising
+    errors = [0.1] * 5
+    curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
+    for shown, verdict in ((values, "holds"), (values[::-1], "does not hold here")):
+        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1] == verdict
 
 
 def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
