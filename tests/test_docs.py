@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claims import claims_page, judging
+from benchmarks.claims import claims_page, exact, judging, solvers, training
 from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import (
     COUNT_ERROR,
@@ -23,6 +23,7 @@ from benchmarks.repro_sections import filled
 from benchmarks.speed_page import page
 from cwdfm.metric.figure import solver_styles
 from cwdfm.repro.cell import Cell
+from cwdfm.repro.job import Store
 from cwdfm.repro.table import Column, Row, Table, Value
 
 ROOT = Path(__file__).parent.parent
@@ -82,6 +83,26 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
     for shown, verdict in ((values, "holds"), (values[::-1], "does not hold here")):
         assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1] == verdict
+
+
+def test_a_page_without_results_of_experiments_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (judging, exact, solvers):
+        monkeypatch.setattr(module, "STORE", Store(tmp_path))
+    made = claims_page()
+    for name in ("headline", "revealed", "sweep-molecules-mask"):
+        assert f"`cwdfm repro {name} --scale small` is not done yet." in made
+    assert "**not tested yet**" in made
+
+
+def test_a_remark_alone_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "number", lambda value: _raise())
+    assert training.both_by_euler() == []
+
+
+def _raise() -> Measured:
+    raise Missing
 
 
 def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:

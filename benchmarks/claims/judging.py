@@ -12,6 +12,7 @@ from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
+from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
 Result = dict[str, Any]
@@ -24,6 +25,10 @@ ALONE = 3.0  # and that one among several must exceed, of which the largest is l
 KEPT = math.inf  # the gain of what shall not become worse, and has not
 COUNTED = 1024  # molecules of a fold
 COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
+QM9 = size("molecules", "small")
+STEPS = QM9.curve  # of solvers on molecules
+MODEL = QM9.recipe.model.upper()  # of molecules, as pages call it
+VALID, NOVEL = 0, 2  # columns of tables on molecules
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,14 @@ def read(name: str) -> Result:
 
 class Missing(Exception):
     """A result that is not there yet."""
+
+
+def or_missing(experiment: str, found: Callable[[], str]) -> str:
+    """What an experiment tells; while its results are missing, that it is so."""
+    try:
+        return found()
+    except Missing:
+        return f"`cwdfm repro {experiment} --scale small` is not done yet."
 
 
 def number(value: Value) -> Measured:
