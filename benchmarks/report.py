@@ -1,4 +1,7 @@
-"""Write docs/results.md, speed.md and claims.md from results/: no number is copied by hand.
+"""Write docs/results.md, speed.md and claims.md from results/.
+
+What was measured comes from there. What the paper reports, how things were done and why they came
+out so is written by hand, here and in the modules of sections and claims.
 
 python -m benchmarks.report
 """
