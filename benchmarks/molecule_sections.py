@@ -99,7 +99,8 @@ def qm9_limits(result: Result) -> str:
         + f"\n\nMore steps are worth most: the models in the box are these settings at {box} steps "
         "([above](#the-models-in-the-box-on-qm9)). Then width (17M has seen fewer steps here and "
         "is ahead), and with a mask source known positions. Dropout hurts models this small, "
-        "averaging helps a little, a learning rate of 3e-4 is too low. Counts of one run each scatter by about 15.\n\n"
+        "averaging helps a little, a learning rate of 3e-4 is too low. Counts of one run "
+        "each scatter by about 15.\n\n"
         "Trained by `python -m benchmarks.qm9_limits run`, each by the command that its row of the "
         f"results file holds, revision `{training['revision']}`, {training['hardware']['gpu']}; "
         "scored by " + origin(result | {"config": result["base"]})
