@@ -80,7 +80,7 @@ def positions() -> str:
         "the first token from the last, so the first tokens that Neighbor weights\n  spread from "
         "land anywhere. Euler to Neighbor, valid, short runs of 4M, mask source: "
         f"{change('rotary alone')} so,\n  {change('positions known')} with learned positions and "
-        f"the first token given; the model in the box, which has both, {a:.0f} to {b:.0f}\n  at "
+        f"the first token given; the model in the box, which has both, {a:g} to {b:g}\n  at "
         "256 steps (one run each)."
     )
 

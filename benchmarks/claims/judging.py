@@ -149,6 +149,12 @@ def one_run(value: Value) -> Measured:
     return Measured(found.value, math.hypot(found.error, found.value * text_scatter()))
 
 
+def counting(count: float, samples: int) -> float:
+    """Standard error of a count of 1,024 molecules, by so many independent samples."""
+    share = count / COUNTED
+    return COUNTED * math.sqrt(share * (1 - share) / samples)
+
+
 def by_seed(cell: Cell, what: int) -> list[float | None]:
     """Counts of each run, None where it is not done; `what`: 0 valid, 2 novel."""
     how = measure(cell.corpus, cell.scale)

@@ -211,8 +211,7 @@ def in_the_box(source: str, rival: str) -> str:
     shown = "; ".join(
         f"{k} steps: "
         + ", ".join(
-            f"{cells[rival, k][what]['mean']:.0f} to "
-            f"{cells['neighbor', k][what]['mean']:.0f} {what}"
+            f"{cells[rival, k][what]['mean']:g} to {cells['neighbor', k][what]['mean']:g} {what}"
             for what in ("valid", "novel")
         )
         for k in (steps[0], steps[-1])
@@ -222,14 +221,21 @@ def in_the_box(source: str, rival: str) -> str:
 
 def betas(source: str) -> str:
     """What another beta does at few steps; the paper's best is one for many."""
-    found = {
-        row["setting"]["beta"]: row["valid"]
+    found = [
+        row
         for row in read("qm9_search")["rows"]
         if row["model"] == f"qm9-{source}-small"
         and (row["setting"]["solver"], row["setting"]["steps"]) == ("entropy", STEPS[0])
-    }
-    told = ", ".join(f"{beta:g}: {valid:.0f}" for beta, valid in sorted(found.items()))
-    return f". Its valid molecules at {STEPS[0]} steps by beta: {told}" if found else ""
+    ]
+    if not found:
+        return ""
+    valid = {row["setting"]["beta"]: row["valid"] for row in found}
+    told = " and ".join(f"{valid[beta]:g} with beta {beta:g}" for beta in sorted(valid))
+    samples, seed = found[0]["samples"], found[0]["seed"]
+    return (
+        f". Its valid Entropy-weighted molecules at {STEPS[0]} steps in a search of settings, "
+        f"which has a seed of its own ({seed}) and {samples:,} samples: {told}"
+    )
 
 
 def after_scaled() -> Iterator[Claim]:
