@@ -1,8 +1,10 @@
 """Sections of docs/results.md on the models in the box: their samplers, what limits them."""
 
+import math
 from itertools import product
 from typing import Any
 
+from benchmarks.claims.judging import COUNT_ERROR, COUNTED, counting, read
 from benchmarks.markdown import Result, origin, table
 
 DESCRIBED = ("steps", "share, trust", "temperature")
@@ -18,8 +20,8 @@ def qm9_small(result: Result) -> str:
         [
             f"{source}: {label}",
             *(
-                f"{cell[source, solver, k]['valid']['mean']:.0f} / "
-                f"{cell[source, solver, k]['novel']['mean']:.0f}"
+                f"{cell[source, solver, k]['valid']['mean']:g} / "
+                f"{cell[source, solver, k]['novel']['mean']:g}"
                 for k in steps
             ),
         ]
@@ -37,11 +39,43 @@ def qm9_small(result: Result) -> str:
         "Valid / novel of 1,024, means of two folds, against the number of steps. Neighbor weights "
         "with radius 1 and scale 4, Entropy with beta 6, Euler hazard. One training run each.\n\n"
         + table(["source: solver", *map(str, steps)], rows)
-        + "\n\nThe Neighbor-weighted solver gives the most valid molecules from 64 steps on with "
-        "the uniform source and from 128 on with the mask source, loses at 16, and costs novelty: "
-        "fewer of its molecules are new than Euler's. Entropy weights need many steps.\n\n"
-        "Trained by:\n\n" + trainings + "\n\nScored by " + origin(result)
+        + f"\n\n{_leads(cell, steps)}\n\nTrained by:\n\n"
+        + trainings
+        + "\n\nScored by "
+        + origin(result)
     )
+
+
+def _leads(cell: dict[tuple[str, str, int], Result], steps: list[int]) -> str:
+    """From how many steps on weights are ahead, and what they cost; from the means alone."""
+
+    def ahead(source: str, solver: str, others: tuple[str, ...], what: str = "valid") -> list[int]:
+        """The numbers of steps at which a solver has more than each of the others."""
+        count = {key: row[what]["mean"] for key, row in cell.items()}
+        return [
+            k
+            for k in steps
+            if all(count[source, solver, k] > count[source, other, k] for other in others)
+        ]
+
+    def at(found: list[int]) -> str:
+        if found and found == steps[-len(found) :]:
+            return f"from {found[0]} steps on"
+        return f"at {', '.join(map(str, found)) or 'no number of'} steps"
+
+    told = []
+    for source in ("uniform", "mask"):
+        most = ahead(source, "neighbor", ("euler", "entropy"))
+        fewer = ahead(source, "euler", ("neighbor",), "novel")
+        entropy = ahead(source, "entropy", ("euler",))
+        told.append(
+            f"With the {source} source Neighbor weights give the most valid molecules {at(most)}, "
+            f"and fewer novel ones than Euler {at(fewer)}; Entropy weights give more valid ones "
+            f"than Euler {at(entropy)}."
+        )
+    folds = min(row["folds"] for row in cell.values())
+    scatter = f"Means scatter by about {COUNT_ERROR / math.sqrt(folds):.0f}."
+    return " ".join([*told, scatter])
 
 
 def qm9_limits(result: Result) -> str:
@@ -52,17 +86,21 @@ def qm9_limits(result: Result) -> str:
         shown = [f"{r['valid']['mean']:.0f} / {r['novel']['mean']:.0f}" for r in (euler, neighbor)]
         rows.append([name, f"{euler['steps']:,}", f"{euler['validation']['elbo']:.3f}", *shown])
     training = result["training"]
+    cards = read("qm9_small")["trainings"].values()
+    box = " and ".join(f"{steps:,}" for steps in sorted({card["steps"] for card in cards}))
     return (
         "## What limits a small model of QM9\n\n"
         "One change at a time from the settings of `qm9-small`, all trained side by side on one "
-        "GPU until their time was up: short runs, planned for 2,500 steps and stopped before. "
+        f"GPU until their time was up: short runs, planned for {result['config']['steps']:,} steps "
+        "and stopped before. "
         "Valid / novel of 1,024 at 128 steps; the bound is on 256 held-out molecules, in nats a "
         "token, at the last validation.\n\n"
         + table(["change", "steps", "bound", "Euler", "Neighbor-weighted"], rows)
-        + "\n\nMore steps are worth most: the models in the box are these settings at 22,000 "
-        "steps. Then width (17M has seen fewer steps here and is ahead), and with a mask source "
-        "known positions. Dropout hurts models this small, averaging helps a little, a learning "
-        "rate of 3e-4 is too low. Counts of one run each scatter by about 15.\n\n"
+        + f"\n\nMore steps are worth most: the models in the box are these settings at {box} steps "
+        "([above](#the-models-in-the-box-on-qm9)). Then width (17M has seen fewer steps here and "
+        "is ahead), and with a mask source known positions. Dropout hurts models this small, "
+        "averaging helps a little, a learning rate of 3e-4 is too low. Counts of one run "
+        "each scatter by about 15.\n\n"
         "Trained by `python -m benchmarks.qm9_limits run`, each by the command that its row of the "
         f"results file holds, revision `{training['revision']}`, {training['hardware']['gpu']}; "
         "scored by " + origin(result | {"config": result["base"]})
@@ -292,10 +330,12 @@ def qm9_best_spelled24(result: Result) -> str:
 def qm9_best_spelled24_again(result: Result) -> str:
     """The same setting with a second run of the training."""
     (row,) = result["rows"]
+    alone = [f"{counting(row[what], COUNTED):.0f}" for what in ("valid", "novel")]
     return (
         "### Trained again\n\nThe same setting and seed with the model of the second run of the "
         "training ([hotter](#hotter)), whose own search was not asked. Five folds of 1,024: valid "
-        "ones scatter by about 3, novel ones by about 6.\n\n"
+        "ones scattered by about 3, novel ones by about 6; folds of independent samples do so by "
+        f"about {alone[0]} and {alone[1]}.\n\n"
         + mended_table(result)
         + f"\n\nDrawn by `{row['command']}`, "
         + searched_origin(result)

@@ -160,15 +160,6 @@ def spelled() -> Iterator[Setting]:
         )
 
 
-def careful() -> Iterator[Setting]:
-    """Many steps, then little noise, much trust asked for, and cold draws."""
-    yield Setting(solver="euler", steps=512)
-    for noise, trust, again in product((0.05, 0.1, 0.2), (0.9, 0.95, 0.99), (0.3, 0.5)):
-        yield Setting(solver="euler", steps=512, mend=80, noise=noise, trust=trust, again=again)
-    for mend, steps in ((200, 512), (80, 1024), (200, 1024)):
-        yield Setting(solver="euler", steps=steps, mend=mend, noise=0.1, trust=0.95, again=0.5)
-
-
 def hot() -> Iterator[Setting]:
     """Hot steps for novel molecules, then a bar or careful mending for valid ones."""
     for steps, heat in product((64, 256), (1.0, 1.2, 1.4, 1.7)):
@@ -200,7 +191,6 @@ WHAT = {
     "mend": mends,
     "mend-mask": mends_of_masks,
     "spelled": spelled,
-    "careful": careful,
     "hot": hot,
     "best": best,
     "best-mask": best_of_masks,

@@ -1,12 +1,18 @@
 """Sections of docs/results.md: the paper's tables and figures, from results/repro."""
 
+import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.claims.judging import STORE
 from cwdfm.repro.experiment import Experiment, Plan, numbered
 from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.scores import Context
+from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Column, Row, Table, Value
+
+LOST = {"71b471869d12": "71b471833dc3"}  # names of no commit, and those taken to be meant
 
 
 def shown_in_repro() -> Iterator[tuple[Experiment, Plan, list[Table]]]:
@@ -29,9 +35,57 @@ def repro() -> list[str]:
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
             f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs."
-            f"\n\n{shown}".rstrip()
+            f"{_whose(plan)}\n\n{shown}".rstrip()
         )
     return parts
+
+
+def _whose(plan: Plan) -> str:
+    """Of which model curves against context are; there are those of another too."""
+    for job in plan.jobs:
+        if isinstance(job, Context):
+            recipe = job.model.recipe
+            return (
+                f" Of a flow with a {recipe.source} source and {recipe.steps:,} steps of "
+                f"{recipe.batch_size}, as in the main table. The claims are judged by a [longer "
+                f"training](#text-at-small-scale-{recipe.source}-source)."
+            )
+    return ""
+
+
+def origins() -> str:
+    """By what the jobs were done, and what their records leave open."""
+    paths = list(STORE.folder.glob("*/result.json"))
+    told = [json.loads(path.read_text())["provenance"] for path in paths]
+    plans = [experiment.plan("small") for experiment in EXPERIMENTS.values()]
+    made = {job.name for job in in_order(job for plan in plans for job in plan.jobs)}
+    kept = sum(path.parent.name in made for path in paths)
+    scripts = sum(shlex.split(each["command"])[1].endswith(".py") for each in told)
+    later = sum("revision_told" in each for each in told)
+    dirty = sum((each["revision"] or "").endswith("-dirty") for each in told)
+    unknown = sum(each["revision"] is None for each in told)
+    parts = [
+        "Above each table stands the command that makes its jobs, `cwdfm repro NAME --scale "
+        "small`; it is not the one that most of them were done by. A job's folder is named by a "
+        "checksum of its settings alone (and a version of its kind), whatever command does it: of "
+        f"{len(paths):,} results here {kept:,} are of jobs that `cwdfm repro` makes today. "
+        f"{scripts} of them record one of several scripts outside the repository, which hand the "
+        "jobs of several experiments to `cwdfm.repro.sweep.work`, as `cwdfm repro` does; "
+        f"{len(paths) - scripts} record `cwdfm repro` itself.",
+        f"The revision of {later} was written in afterwards, for code that was copied without git "
+        f"(`revision_told`); {dirty} had changes that were not committed (`-dirty`), and of "
+        f"{unknown} none is known.",
+    ]
+    for lost, meant in LOST.items():
+        dates = sorted(each["date"] for each in told if each["revision"] == lost)
+        parts.append(
+            f"{len(dates)}, of {dates[0][:16]} to {dates[-1][:16]}, name `{lost}`, as do other "
+            "results of that hour, and no commit of the repository has that name. "
+            f"`{meant}`, made a few minutes before them, begins with the same seven digits and is "
+            "taken to be meant. What was committed from then on until the last of them changes, of "
+            "the package, the command line of `cwdfm repro` alone."
+        )
+    return " ".join(parts)
 
 
 def filled(found: Table) -> Table:

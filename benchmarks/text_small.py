@@ -6,11 +6,12 @@
     python -m benchmarks.text_small sample --source mask --work DIR
     python -m benchmarks.text_small judge --judge FILE.gguf --data NOVELS --work DIR
     python -m benchmarks.text_small collect --work DIR
-    python -m benchmarks.text_small score --work DIR --out results/text_small.json
+    python -m benchmarks.text_small score --source mask --work DIR
 
 All verbs but `score` want a GPU; `score` wants mauve-text. What is sampled already is kept. A judge
 reads every sample for perplexity and for MAUVE's features; the data's own row are held-out windows
-in the samples' place.
+in the samples' place. Both sources may share a folder: `score` writes those of one to
+results/text_small_SOURCE.json, with a picture of what context does beside it.
 """
 
 import argparse
@@ -108,25 +109,34 @@ def run_judging(options: argparse.Namespace) -> None:
 
 
 def score(options: argparse.Namespace) -> None:
+    source, out = options.source, options.out or Path(f"results/text_small_{options.source}.json")
     judged = json.loads((options.work / "judged.json").read_text())
-    heads = json.loads((options.work / "heads.json").read_text())
+    heads = of_source(source, json.loads((options.work / "heads.json").read_text()))
     files = [np.load(path) for path in sorted(options.work.glob("features-*.npz"))]
     features = {name: file[name] for file in files for name in file.files}
     rows = []
-    for name, row in judged["rows"].items():
+    for name, row in of_source(source, judged["rows"]).items():
         if name == "data-b":
             continue  # what all others are compared with
         found = mauve_score(features[name], features["data-b"])
         made_by = {"features": row["perplexity"]["judge"]}
         rows.append({"name": name, **row, "mauve": found.to_json() | made_by})
         print(f"{name:24} MAUVE {found}", flush=True)
-    for source in ("mask", "uniform"):
-        if found_context := heads.get(f"context-{source}"):
-            picture = options.out.with_name(f"{options.out.stem}_context.png")
-            title = f"text-small, {source} source, held-out novels"
-            context_plot(ContextAnalysis.from_json(found_context), picture, title=title)
+    if found_context := heads.get(f"context-{source}"):
+        picture = out.with_name(f"{out.stem}_context.png")
+        title = f"text-small, {source} source, held-out novels"
+        context_plot(ContextAnalysis.from_json(found_context), picture, title=title)
     made = {"config": heads, "judging": {k: v for k, v in judged.items() if k != "rows"}}
-    write_json(options.out, provenance() | made | {"rows": rows})
+    write_json(out, provenance() | made | {"rows": rows})
+
+
+def of_source(source: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What is named by a source, as samples begin and all else ends, and the data's own."""
+    return {
+        name: value
+        for name, value in found.items()
+        if name.startswith((f"{source}-", "data-")) or name.endswith(f"-{source}")
+    }
 
 
 def collect(options: argparse.Namespace) -> None:
@@ -176,7 +186,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="instead of results/text_small_SOURCE.json")
     options = parser.parse_args()
     VERBS[options.verb](options)
 

@@ -1,8 +1,9 @@
-"""What benchmarks read from others' files."""
+"""What benchmarks read from files, of others and their own."""
 
 from pathlib import Path
 
 from benchmarks.gpu_tests import files, outcomes
+from benchmarks.text_small import of_source
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="good" />
@@ -23,3 +24,10 @@ def test_files_with_tests_for_a_gpu_are_found() -> None:
     found = {Path(name).name for name in files()}
     assert {"test_gpu.py", "test_ahead.py", "test_block.py"} <= found
     assert "test_parity.py" not in found
+
+
+def test_sources_in_one_folder_are_told_apart() -> None:
+    names = ("data-a", "mask-euler-64", "uniform-euler-64", "training-mask", "context-uniform")
+    found = dict.fromkeys(names, 0)
+    assert list(of_source("mask", found)) == ["data-a", "mask-euler-64", "training-mask"]
+    assert list(of_source("uniform", found)) == ["data-a", "uniform-euler-64", "context-uniform"]

@@ -2,11 +2,14 @@
 
 import math
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from benchmarks.claims import claims_page, judging
+from benchmarks.claims import claims_page, exact, judging, solvers, training
+from benchmarks.claims.beyond import beside_goal, most_valid, reached
+from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import (
     COUNT_ERROR,
     Measured,
@@ -18,10 +21,12 @@ from benchmarks.claims.judging import (
     short_of,
 )
 from benchmarks.report import report
-from benchmarks.repro_sections import filled
+from benchmarks.repro_sections import LOST, filled
 from benchmarks.speed_page import page
+from benchmarks.text_sections import picked
 from cwdfm.metric.figure import solver_styles
 from cwdfm.repro.cell import Cell
+from cwdfm.repro.job import Store
 from cwdfm.repro.table import Column, Row, Table, Value
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +59,22 @@ def test_generated_pages_are_those_of_the_results(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").read_text() == made, "run: python -m benchmarks.report"
 
 
+def test_revisions_of_results_are_commits() -> None:
+    try:
+        made = subprocess.run(
+            ["git", "log", "--format=%H"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no history")
+    if len(made) < 100:
+        pytest.skip("a part of the history")
+    known = {commit[:digits] for commit in made for digits in (7, 12)}
+    assert set(LOST.values()) <= known
+    for path in (ROOT / "results").rglob("*.json"):
+        for found in re.findall(r'"revision": "(\w+)', path.read_text()):
+            assert found in known | LOST.keys(), f"{path} names {found}, which is no commit"
+
+
 @pytest.mark.parametrize(
     ("gains", "verdict"),
     [
@@ -71,6 +92,36 @@ def test_generated_pages_are_those_of_the_results(name: str) -> None:
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
     assert judged(gains) == verdict
+
+
+@pytest.mark.parametrize(("kind", "falls"), [("neighbors", True), ("distance", False)])
+def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
+    rising = [1.0, 5.0, 5.5, 5.8, 6.0]
+    values = rising[::-1] if falls else rising
+    errors = [0.1] * 5
+    curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
+    for shown, verdict in ((values, "holds"), (values[::-1], "does not hold here")):
+        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1] == verdict
+
+
+def test_a_page_without_results_of_experiments_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (judging, exact, solvers):
+        monkeypatch.setattr(module, "STORE", Store(tmp_path))
+    made = claims_page()
+    for name in ("headline", "revealed", "sweep-molecules-mask"):
+        assert f"`cwdfm repro {name} --scale small` is not done yet." in made
+    assert "**not tested yet**" in made
+
+
+def test_a_remark_alone_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "number", lambda value: _raise())
+    assert training.both_by_euler() == []
+
+
+def _raise() -> Measured:
+    raise Missing
 
 
 def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +176,26 @@ def test_lines_of_a_figure_are_told_apart() -> None:
     assert list(styles) == names
     assert len(set(styles.values())) == len(names) == 8
     assert styles["Euler"] == solver_styles(["Euler"])["Euler"]
+
+
+def test_the_most_valid_ones_that_leave_novel_ones() -> None:
+    rows = [{"valid": v, "novel": n} for v, n in ((990.0, 200.0), (950.5, 260.0), (900.0, 310.0))]
+    assert most_valid(rows) == "950.5 valid with 260 novel or 900 valid with 310 novel"
+    assert most_valid(rows[:2]) == "950.5 valid with 260 novel; none leaves 300 novel ones"
+    assert most_valid(rows[:1]) == "none leaves 250 novel ones"
+
+
+def test_a_goal_is_reached_in_both_numbers_or_missed() -> None:
+    row = {"valid": 990.0, "novel": 309.0, "samples": 1024}
+    assert not reached(row)
+    assert beside_goal(row).startswith("misses the goal, +10 ± 5.7 valid and -1 ± ")
+    assert reached(row | {"novel": 310.0})
+
+
+def test_few_points_of_a_curve_have_both_ends() -> None:
+    assert picked(17) == [0, 1, 2, 4, 8, 16]
+    assert picked(16) == [0, 1, 2, 4, 8, 15]
+    assert picked(2) == [0, 1]
 
 
 def test_blank_columns_are_told_and_not_shown() -> None:

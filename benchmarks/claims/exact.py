@@ -8,6 +8,7 @@ from benchmarks.claims.judging import (
     STORE,
     Claim,
     Measured,
+    Result,
     Verdict,
     met,
     number,
@@ -73,30 +74,35 @@ def locality() -> Iterator[Claim]:
         ("neighbors", "abstract, first figure", "falls with revealed neighbours (16 in view)"),
         ("distance", "appendix", "grows with the distance to the nearest, and saturates early"),
     ):
-        curve = found[kind]
-        back, risen = 0, True
-        for name in ("entropy", "nll"):
-            points = [
-                Measured(value, error)
-                for value, error in zip(curve[name], curve[f"{name}_error"], strict=True)
-            ]
-            if kind == "neighbors":
-                points = points[::-1]  # so that it must rise
-            back += sum(a.above(b) > CLEAR for a, b in pairwise(points))
-            risen = risen and points[-1].above(points[0]) > CLEAR
-        half = (curve["nll"][0] + curve["nll"][-1]) / 2
-        reached = next(b for b, x in zip(curve["bins"], curve["nll"], strict=True) if x >= half)
-        early = kind == "neighbors" or reached <= curve["bins"][-1] / 4
-        ends = [f"{curve[n][0]:.2f} to {curve[n][-1]:.2f}" for n in ("entropy", "nll")]
-        told = f"; half of the way by a distance of {reached}" if kind == "distance" else ""
-        yield Claim(
-            where,
-            f"Uncertainty of a masked token {said}",
-            f"{longer('mask')}, mask source, from {curve['bins'][0]} to {curve['bins'][-1]}: "
-            f"entropy {ends[0]} nats, NLL {ends[1]}, {back} of {2 * len(curve['bins']) - 2} steps "
-            f"clearly back{told}",
-            met(risen, back == 0, early),
-        )
+        told, verdict = trend(found[kind], kind)
+        said = f"Uncertainty of a masked token {said}"
+        yield Claim(where, said, f"{longer('mask')}, mask source, {told}", verdict)
+
+
+def trend(curve: Result, kind: str) -> tuple[str, Verdict]:
+    """Whether uncertainty falls with "neighbors", or grows with "distance" and early so."""
+    back, risen = 0, True
+    for name in ("entropy", "nll"):
+        points = [
+            Measured(value, error)
+            for value, error in zip(curve[name], curve[f"{name}_error"], strict=True)
+        ]
+        if kind == "neighbors":
+            points = points[::-1]  # so that it must rise
+        back += sum(a.above(b) > CLEAR for a, b in pairwise(points))
+        risen = risen and points[-1].above(points[0]) > CLEAR
+    ends = [f"{curve[n][0]:.2f} to {curve[n][-1]:.2f}" for n in ("entropy", "nll")]
+    told = (
+        f"from {curve['bins'][0]} to {curve['bins'][-1]}: entropy {ends[0]} nats, NLL {ends[1]}, "
+        f"{back} of {2 * len(curve['bins']) - 2} steps clearly back"
+    )
+    if kind == "neighbors":
+        return told, met(risen, back == 0)
+    half = (curve["nll"][0] + curve["nll"][-1]) / 2
+    reached = next(b for b, x in zip(curve["bins"], curve["nll"], strict=True) if x >= half)
+    early = risen and reached <= curve["bins"][-1] / 4
+    told += f"; half of the way by a distance of {reached}"
+    return told, met(risen, back == 0, early)
 
 
 def updates() -> Iterator[Claim]:

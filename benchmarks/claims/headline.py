@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 from benchmarks.claims.judging import (
     COUNT_ERROR,
+    NOVEL,
+    STEPS,
+    VALID,
     Claim,
     Measured,
     Runs,
@@ -14,7 +17,7 @@ from benchmarks.claims.judging import (
     rows_of,
     tested,
 )
-from benchmarks.claims.training import LOSS_CELLS, NOVEL, STEPS, VALID, behind
+from benchmarks.claims.training import LOSS_CELLS, behind
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.train.recipes import RECIPES
 

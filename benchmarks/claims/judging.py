@@ -12,6 +12,7 @@ from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
+from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
 Result = dict[str, Any]
@@ -24,6 +25,10 @@ ALONE = 3.0  # and that one among several must exceed, of which the largest is l
 KEPT = math.inf  # the gain of what shall not become worse, and has not
 COUNTED = 1024  # molecules of a fold
 COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
+QM9 = size("molecules", "small")
+STEPS = QM9.curve  # of solvers on molecules
+MODEL = QM9.recipe.model.upper()  # of molecules, as pages call it
+VALID, NOVEL = 0, 2  # columns of tables on molecules
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,19 @@ class Missing(Exception):
     """A result that is not there yet."""
 
 
-def number(value: Value, error: float | None = None) -> Measured:
-    """A table's value, with its spread for an error unless another is given."""
+def or_missing(experiment: str, found: Callable[[], str]) -> str:
+    """What an experiment tells; while its results are missing, that it is so."""
+    try:
+        return found()
+    except Missing:
+        return f"`cwdfm repro {experiment} --scale small` is not done yet."
+
+
+def number(value: Value) -> Measured:
+    """A table's value, with its spread for an error."""
     if value.value is None:
         raise Missing
-    return Measured(value.value, (value.spread or 0.0) if error is None else error)
+    return Measured(value.value, value.spread or 0.0)
 
 
 def by_folds(value: Value) -> Measured:
@@ -134,6 +147,12 @@ def one_run(value: Value) -> Measured:
     """A perplexity of one run's samples, with the scatter of runs beside that of folds."""
     found = by_folds(value)
     return Measured(found.value, math.hypot(found.error, found.value * text_scatter()))
+
+
+def counting(count: float, samples: int) -> float:
+    """Standard error of a count of 1,024 molecules, by so many independent samples."""
+    share = count / COUNTED
+    return COUNTED * math.sqrt(share * (1 - share) / samples)
 
 
 def by_seed(cell: Cell, what: int) -> list[float | None]:

@@ -6,7 +6,12 @@ from itertools import product
 
 from benchmarks.claims.judging import (
     COUNT_ERROR,
+    MODEL,
+    NOVEL,
+    QM9,
+    STEPS,
     STORE,
+    VALID,
     Claim,
     Measured,
     Missing,
@@ -147,7 +152,6 @@ def lead(plain: dict[int, Result], weighted: dict[int, Result]) -> str:
     return f"lower from {min(ahead)} steps on" if ahead else "lower at no number of steps"
 
 
-STEPS = size("molecules", "small").curve
 MOLECULES = {
     ("mask", "euler"): "Neighbor weights beat Euler at all steps: 2.8 times the valid and 1.9 "
     "times the novel molecules",
@@ -157,7 +161,6 @@ MOLECULES = {
     ("uniform", "entropy"): "Neighbor weights give more valid molecules than Entropy weights at "
     "all steps, and as many novel ones",
 }
-VALID, NOVEL = 0, 2
 
 
 def solvers_on_molecules() -> Iterator[Claim]:
@@ -174,7 +177,7 @@ def solvers_on_molecules() -> Iterator[Claim]:
             elif rival == "euler":
                 gains.append(novel)
             shown = "; ".join(f"{k} steps: {_counts(runs, *pairs[k])}" for k in STEPS)
-            told = f"17M, {runs.told}, {rival.capitalize()} to Neighbor, {shown}"
+            told = f"{MODEL}, {runs.told}, {rival.capitalize()} to Neighbor, {shown}"
             box = in_the_box(source, rival)
             return f"{told}. {box}{betas(source) if rival == 'entropy' else ''}", judged(gains)
 
@@ -184,9 +187,8 @@ def solvers_on_molecules() -> Iterator[Claim]:
 
 def cells_of(source: str) -> dict[tuple[str, int], Cell]:
     """The cells of quality against steps, by solver and steps."""
-    seeds = size("molecules", "small").seeds
     return {
-        (name.lower(), k): Cell("molecules", "small", fields(source), choice, k, seeds)
+        (name.lower(), k): Cell("molecules", "small", fields(source), choice, k, QM9.seeds)
         for name, choice in best("molecules", source).items()
         for k in STEPS
     }
@@ -209,8 +211,7 @@ def in_the_box(source: str, rival: str) -> str:
     shown = "; ".join(
         f"{k} steps: "
         + ", ".join(
-            f"{cells[rival, k][what]['mean']:.0f} to "
-            f"{cells['neighbor', k][what]['mean']:.0f} {what}"
+            f"{cells[rival, k][what]['mean']:g} to {cells['neighbor', k][what]['mean']:g} {what}"
             for what in ("valid", "novel")
         )
         for k in (steps[0], steps[-1])
@@ -220,14 +221,21 @@ def in_the_box(source: str, rival: str) -> str:
 
 def betas(source: str) -> str:
     """What another beta does at few steps; the paper's best is one for many."""
-    found = {
-        row["setting"]["beta"]: row["valid"]
+    found = [
+        row
         for row in read("qm9_search")["rows"]
         if row["model"] == f"qm9-{source}-small"
         and (row["setting"]["solver"], row["setting"]["steps"]) == ("entropy", STEPS[0])
-    }
-    told = ", ".join(f"{beta:g}: {valid:.0f}" for beta, valid in sorted(found.items()))
-    return f". Its valid molecules at {STEPS[0]} steps by beta: {told}" if found else ""
+    ]
+    if not found:
+        return ""
+    valid = {row["setting"]["beta"]: row["valid"] for row in found}
+    told = " and ".join(f"{valid[beta]:g} with beta {beta:g}" for beta in sorted(valid))
+    samples, seed = found[0]["samples"], found[0]["seed"]
+    return (
+        f". Its valid Entropy-weighted molecules at {STEPS[0]} steps in a search of settings, "
+        f"which has a seed of its own ({seed}) and {samples:,} samples: {told}"
+    )
 
 
 def after_scaled() -> Iterator[Claim]:
@@ -249,7 +257,7 @@ def after_scaled() -> Iterator[Claim]:
                 )
             told[-len(STEPS)] = f"{source} source, {told[-len(STEPS)]}"
             kept.append(not clearly(gains))
-        shown = f"17M, QM9, one run, Euler to Neighbor, {'; '.join(told)}"
+        shown = f"{MODEL}, QM9, one run, Euler to Neighbor, {'; '.join(told)}"
         return shown, met(*kept)
 
     said = "Models trained by SCE gain nothing from Neighbor weights in sampling"

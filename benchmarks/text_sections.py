@@ -1,0 +1,90 @@
+"""Sections of docs/results.md on text at small scale, in longer runs than those of the tables."""
+
+from statistics import mean
+
+from benchmarks.markdown import Result, table
+from cwdfm.repro.experiments.locality import AGAINST
+
+
+def text_small(result: Result) -> str:
+    """Solvers against steps; the data's own row last."""
+    config = result["config"]
+    source = next(name.split("-")[1] for name in config if name.startswith("training-"))
+    found = {row["name"]: row for row in result["rows"]}
+    heads = {name: head for name, head in config.items() if name in found}
+    rows = []
+    for name in sorted(heads, key=lambda n: text_key(heads[n]["options"])):
+        options = heads[name]["options"]
+        nucleus = "" if options["top_p"] == 1 else f", nucleus {options['top_p']}"
+        rows.append([options["solver"] + nucleus, str(options["steps"]), *text_cells(found[name])])
+    rows.append(["the data", "", *text_cells(found["data-a"])])
+    training = config[f"recipe-{source}"]
+    recipe, last = training["recipe"], config[f"training-{source}"][-1]
+    seconds = training_seconds(config[f"training-{source}"], recipe)
+    bound = config[f"bound-{source}"]["results"][0]
+    return (
+        f"## Text at small scale: {source} source\n\n"
+        f"{recipe['model']}, {recipe['steps']:,} steps of {recipe['batch_size']} x "
+        f"{recipe['length']} GPT-2 tokens of the novels, validation loss "
+        f"{last['validation_loss']:.3f}; held-out perplexity at most {bound['perplexity']:.1f} ± "
+        f"{bound['perplexity_error']:.1f}. {found['data-a']['perplexity']['samples']} samples a "
+        f"row, one seed; judged by SmolLM2-135M (quantised to 4 bits), retokenised, corpus "
+        f"average; ± is the spread of five folds. MAUVE has features of the same judge in "
+        f"{found['data-a']['mauve']['buckets']} buckets, which is coarse; in brackets mean and "
+        f"spread of five resamples, most of which lie below the score itself.\n\n"
+        + table(["solver", "steps", "perplexity", "entropy, bits", "MAUVE"], rows)
+        + f"\n\n{against_context(config[f'context-{source}'])}"
+        + f"\n\n![entropy and NLL against context](../results/text_small_{source}_context.png)"
+        + f"\n\nTrained by `{training['training']['command']}`, revision "
+        f"`{training['training']['revision'] or 'not recorded'}`, in {seconds:.0f} s; judged by "
+        f"`{result['judging']['command']}`, revision `{result['judging']['revision']}`, "
+        f"{result['judging']['hardware']['gpu']}; scored by `{result['command']}`, revision "
+        f"`{result['revision']}`, {result['date'][:10]}."
+    )
+
+
+def training_seconds(records: list[Result], recipe: Result) -> float:
+    """By the speeds that the log has, without validations."""
+    total, before = 0.0, 0
+    for record in records:
+        if "tokens_per_second" in record:
+            tokens = (record["step"] - before) * recipe["batch_size"] * recipe["length"]
+            total, before = total + tokens / record["tokens_per_second"], record["step"]
+    return total
+
+
+def text_key(options: Result) -> tuple[float, int, int]:
+    order = ("euler", "neighbor", "entropy")
+    return -options["top_p"], order.index(options["solver"]), options["steps"]
+
+
+def text_cells(row: Result) -> list[str]:
+    perplexity, entropy = row["perplexity"]["perplexity"], row["statistics"]["entropy"]
+    return [
+        f"{perplexity['value']:.1f} ± {perplexity['fold_std']:.1f}",
+        f"{entropy['value']:.2f} ± {entropy['fold_std']:.2f}",
+        f"{row['mauve']['mauve']:.2f} ({mean(row['mauve']['resamples']):.2f} ± "
+        f"{row['mauve']['std']:.2f})",
+    ]
+
+
+def against_context(found: Result) -> str:
+    """Some points of the picture."""
+    tables = []
+    for kind, name in AGAINST.items():
+        curve = found[kind]
+        rows = [
+            [
+                str(curve["bins"][i]),
+                *(f"{curve[n][i]:.2f} ± {curve[f'{n}_error'][i]:.2f}" for n in ("entropy", "nll")),
+            ]
+            for i in picked(len(curve["bins"]))
+        ]
+        tables.append(table([name, "entropy, nats", "NLL, nats"], rows))
+    return "\n\n".join(["Masked tokens of held-out text, by context:", *tables])
+
+
+def picked(number: int) -> list[int]:
+    """Few of so many points, more of them at the beginning: the first, ..., the last."""
+    doubled = [0, *(2**i for i in range(number.bit_length()) if 2**i < number - 1)]
+    return [*doubled, number - 1]
