@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
@@ -83,6 +85,24 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     again = cwdfm("train", "qm9-debug", "--out", out, *flags)
     assert "going on from step 12" in again.stdout
     return out / "model"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_training_is_no_success(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """It saves and says so, and what stands behind `&&` is not begun."""
+    monkeypatch.setattr(Terminal, "step", lambda *_: os.kill(os.getpid(), number))
+    flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
+    done = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
+    assert done.returncode == code, done.stderr
+    assert "interrupted at step 2; the same command goes on from there" in done.stdout
+    assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-00000002"]
+    assert not (tmp_path / "model").exists()
+    monkeypatch.undo()
+    again = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
+    assert again.returncode == 0, again.stderr
+    assert "going on from step 2" in again.stdout
 
 
 @pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])

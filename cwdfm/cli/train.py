@@ -1,5 +1,6 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -63,14 +64,16 @@ def main(arguments: list[str]) -> None:
             say(f"going on from step {run.step}")
         if rank() == 0:
             write_json(options.out / "recipe.json", {"recipe": asdict(run.recipe), **run.card})
-        fit(run, listeners(options, run) if rank() == 0 else ())
-        if run.step < run.recipe.steps:
+        stopped = fit(run, listeners(options, run) if rank() == 0 else ())
+        if stopped:
             say(f"interrupted at step {run.step}; the same command goes on from there")
-            return
-        model = run.averaged()
-        if rank() == 0:
-            model.save_pretrained(options.out / "model")
-            say(f"written: {options.out / 'model'}")
+        else:
+            model = run.averaged()
+            if rank() == 0:
+                model.save_pretrained(options.out / "model")
+                say(f"written: {options.out / 'model'}")
+    if stopped:  # out of the group, which all leave together
+        sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
 
 
 def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
