@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,9 +101,17 @@ def test_an_interrupted_training_is_no_success(
     assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-00000002"]
     assert not (tmp_path / "model").exists()
     monkeypatch.undo()
+    sample = ["--n", 2, "--steps", 2, "--force", "--out", tmp_path / "a.smi"]
+    told = f"{tmp_path} is not finished: its checkpoint of step 2 of 12 is sampled\n"
+    assert cwdfm("sample", tmp_path, *sample).stderr.endswith(told)
+    named = cwdfm("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
+    assert (named.returncode, "not finished" in named.stderr) == (0, False), "asked for by name"
     again = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
     assert again.returncode == 0, again.stderr
     assert "going on from step 2" in again.stdout
+    assert "not finished" not in cwdfm("sample", tmp_path, *sample).stderr
+    shutil.rmtree(tmp_path / "model")  # the last checkpoint is as good
+    assert "not finished" not in cwdfm("sample", tmp_path, *sample).stderr
 
 
 @pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])

@@ -1,5 +1,6 @@
 """`cwdfm sample MODEL --out FILE`: draw sequences from a trained model."""
 
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
-from cwdfm.pretrained import Pretrained, load
+from cwdfm.pretrained import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
@@ -68,6 +69,7 @@ def main(arguments: list[str]) -> None:
     check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
+        note_unfinished(trained, options)
         options = options.resolved(trained.method)
         steps = trained.method.steps(options.steps, length_of(trained, options))
         options = replace(options, steps=steps)
@@ -152,6 +154,17 @@ def length_of(trained: Pretrained, options: Options) -> int:
         trained, length=options.length, prompt=options.prompt, template=options.template
     )
     return len(tokens) if tokens is not None else options.length or trained.length
+
+
+def note_unfinished(trained: Pretrained, options: Options) -> None:
+    """Say that a run is not finished, whose samples may be worse than its recipe promises."""
+    short = steps_short(options.model, trained)
+    if short is not None and rank() == 0:
+        print(
+            f"{options.model} is not finished: its checkpoint of step {short[0]} of {short[1]} is "
+            f"sampled",
+            file=sys.stderr,
+        )
 
 
 def check_given(trained: Pretrained, options: Options) -> None:
