@@ -136,6 +136,14 @@ def test_wrong_input(tmp_path: Path) -> None:
     cases: list[tuple[list[object], str]] = [
         (["train", "qm9-huge"], "unknown recipe 'qm9-huge'"),
         (["train", "qm9-debug"], "out"),
+        (["train"], "usage: cwdfm train RECIPE --out DIR"),
+        (["train", "--out", tmp_path / "y", "qm9-debug"], "write `cwdfm train qm9-debug --out"),
+        (["train", "--recipe", "qm9-debug", "--out", tmp_path / "y"], "the recipe comes first"),
+        (["train", "--out", tmp_path / "y"], "write `cwdfm train RECIPE --out DIR ...`"),
+        (["sample", "--n", 2, "qm9-mask-small"], "write `cwdfm sample MODEL --n ...`"),
+        (["perplexity", "--data", "qm9", "qm9-mask-small"], "the model comes first, and the first"),
+        (["analyze", "context", "--rows", 2, "qm9-mask-small"], "`cwdfm analyze context MODEL --r"),
+        (["analyze", "updates", "--n", 2, "qm9-mask-small"], "`cwdfm analyze updates MODEL --n"),
         (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
         (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
         (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
@@ -152,12 +160,17 @@ def test_wrong_input(tmp_path: Path) -> None:
         assert done.returncode == 2, (arguments, done)
         assert message in done.stderr + done.stdout, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
+    assert not (tmp_path / "y").exists()
 
 
 def test_help() -> None:
     assert cwdfm().returncode == 2
     assert "train" in cwdfm("--help").stdout
+    for arguments in (["--help"], ["--out", "y", "-h"]):
+        told = cwdfm("train", *arguments)
+        assert (told.returncode, "qm9-paper" in told.stdout) == (0, True)
     assert "qm9-paper" in cwdfm("train").stdout
+    assert "--mend-share" in cwdfm("sample", "--help").stdout
     assert "--learning-rate" in cwdfm("train", "qm9-debug", "--help").stdout
 
 

@@ -17,8 +17,7 @@ from cwdfm.analyze import (
     updates_plot,
     updates_table,
 )
-from cwdfm.cli.options import parse
-from cwdfm.cli.perplexity import model_first
+from cwdfm.cli.options import model_first, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -97,10 +96,9 @@ def main(arguments: list[str]) -> None:
 
 def context(arguments: list[str]) -> None:
     """`cwdfm analyze context`."""
+    asked = model_first("analyze context", arguments)
     options = parse(
-        "analyze context MODEL",
-        model_first(arguments),
-        lambda missing: Context(missing, missing, missing),
+        "analyze context MODEL", asked, lambda missing: Context(missing, missing, missing)
     )
     check_folder(options.out, force=options.force)
     for name in ("rows", "draws", "radius", "farthest"):
@@ -156,9 +154,8 @@ def _spread(value: float | None, error: float | None) -> str:
 
 def updates(arguments: list[str]) -> None:
     """`cwdfm analyze updates`."""
-    options = parse(
-        "analyze updates MODEL", model_first(arguments), lambda missing: Updates(missing, missing)
-    )
+    asked = model_first("analyze updates", arguments)
+    options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
     check_integer("n", options.n)
     check_integer("steps", options.steps)

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cwdfm.errors import load_extra
+from cwdfm.errors import InputError, load_extra
 
 T = TypeVar("T")
+HELP = ("-h", "--help")
 
 
 def cores() -> int:
@@ -14,6 +15,19 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def model_first(verb: str, arguments: list[str]) -> list[str]:
+    """The first word is the model, unless a flag names it; a model that comes later is refused."""
+    if arguments and not arguments[0].startswith("-"):
+        return ["--model", *arguments]
+    named = any(word in HELP or word.partition("=")[0] == "--model" for word in arguments)
+    if arguments and not named:
+        raise InputError(
+            f"the model comes first, and the first word is {arguments[0]}; write "
+            f"`cwdfm {verb} MODEL {arguments[0]} ...`"
+        )
+    return arguments
 
 
 def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:

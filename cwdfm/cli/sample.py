@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
 from cwdfm.data import TextTokenizer
@@ -63,8 +63,7 @@ class Options(SolverChoice):
 
 def main(arguments: list[str]) -> None:
     """Parse, sample, write."""
-    first = bool(arguments) and not arguments[0].startswith("-")
-    asked = ["--model", arguments[0], *arguments[1:]] if first else arguments
+    asked = model_first("sample", arguments)
     options = parse("sample MODEL", asked, lambda missing: Options(model=missing, out=missing))
     check(options)
     with joined(options.device) as device:
