@@ -262,6 +262,15 @@ WRONG = [
     (["--steps", "0"], "steps must be"),
     (["--top-p", "2"], "top_p must"),
     (["--radius", "-1", "--solver", "neighbor"], "radius must"),
+    (["--radius", "7"], "--radius is read by --solver neighbor and neighbor-counted alone, and"),
+    (["--solver", "entropy", "--scale", "2"], "alone, and the solver is entropy; leave it out"),
+    (["--solver", "euler", "--beta", "3"], "read by --solver entropy and entropy-counted alone"),
+    (["--gamma", "1"], "--gamma is read by --solver entropy-bound alone, and the solver is euler"),
+    (["--solver", "margin", "--hazard", "integrated"], "--hazard is read by --solver euler, neigh"),
+    (["--mend-share", "0.3"], "--mend-share is read with --mend alone; give --mend too, or leave"),
+    (["--mend-at-once", "2", "--refine", "1"], "--mend-at-once is read with --mend alone"),
+    (["--accept-tries", "3"], "--accept-tries is read with --accept alone"),
+    (["--refine-steps", "3", "--mend", "2"], "--refine-steps is read with --refine alone"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +70,7 @@ def main(arguments: list[str]) -> None:
         trained = load(options.model, device)
         note_unfinished(trained, options)
         options = options.resolved(trained.method)
+        options.check_idle()
         steps = trained.method.steps(options.steps, length_of(trained, options))
         options = replace(options, steps=steps)
         check_given(trained, options)
@@ -111,8 +112,21 @@ def check(options: Options) -> None:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
     check_seed(options.seed)
     options.check()
+    check_left_out(options)
     rework(options)
     acceptance(options)
+
+
+def check_left_out(options: Options) -> None:
+    """Refuse settings, by their names, of what is not done at all."""
+    for field in fields(Options):
+        what = field.name.partition("_")[0]
+        settles = what in ("refine", "mend", "accept") and not getattr(options, what)
+        if settles and getattr(options, field.name) != field.default:
+            flag = f"--{field.name.replace('_', '-')}"
+            raise InputError(
+                f"{flag} is read with --{what} alone; give --{what} too, or leave {flag} out"
+            )
 
 
 def refinement(options: Options) -> Refine | None:
