@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cwdfm import __version__
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.provenance import provenance
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
 
@@ -161,6 +163,12 @@ def test_wrong_input(tmp_path: Path) -> None:
         assert message in done.stderr + done.stdout, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
     assert not (tmp_path / "y").exists()
+
+
+def test_the_version_is_told_and_written_down() -> None:
+    told = cwdfm("--version")
+    assert (told.returncode, told.stdout) == (0, f"cwdfm {__version__}\n")
+    assert provenance()["versions"]["cwdfm"] == __version__
 
 
 def test_help() -> None:
