@@ -1,7 +1,10 @@
 """Typed options from dataclasses, by tyro."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from cwdfm.errors import InputError, load_extra
@@ -15,6 +18,32 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def flag(name: str) -> str:
+    """The flag that sets a field of options."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def by_flags(options: type, **others: str) -> Iterator[None]:
+    """Errors that name fields of `options` name their flags instead.
+
+    Fields are known where they are what a message begins with, and as `name='value'`. `others` are
+    names that the objects behind the options have for what a field of `options` sets.
+    """
+    own = {field.name: field.name for field in fields(options)} | others
+
+    def told(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        return f"{flag(own[name])} {value}" if name in own else found[0]
+
+    try:
+        yield
+    except InputError as error:
+        first, space, rest = str(error).partition(" ")
+        first = flag(own[first]) if first in own else first
+        raise InputError(first + space + re.sub(r"\b(\w+)='(\w+)'", told, rest)) from error
 
 
 def model_first(verb: str, arguments: list[str]) -> list[str]:

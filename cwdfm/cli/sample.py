@@ -2,13 +2,14 @@
 
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import model_first, parse
+from cwdfm.cli.options import by_flags, flag, model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
 from cwdfm.data import TextTokenizer
@@ -65,7 +66,8 @@ def main(arguments: list[str]) -> None:
     """Parse, sample, write."""
     asked = model_first("sample", arguments)
     options = parse("sample MODEL", asked, lambda missing: Options(model=missing, out=missing))
-    check(options)
+    with by_flags(Options):
+        check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
         note_unfinished(trained, options)
@@ -73,7 +75,8 @@ def main(arguments: list[str]) -> None:
         options.check_idle()
         steps = trained.method.steps(options.steps, length_of(trained, options))
         options = replace(options, steps=steps)
-        check_given(trained, options)
+        with by_flags(Options):
+            check_given(trained, options)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
         trained.model.record_trunk()
@@ -123,9 +126,9 @@ def check_left_out(options: Options) -> None:
         what = field.name.partition("_")[0]
         settles = what in ("refine", "mend", "accept") and not getattr(options, what)
         if settles and getattr(options, field.name) != field.default:
-            flag = f"--{field.name.replace('_', '-')}"
             raise InputError(
-                f"{flag} is read with --{what} alone; give --{what} too, or leave {flag} out"
+                f"{flag(field.name)} is read with --{what} alone; leave it out, or give --{what} "
+                f"too"
             )
 
 
@@ -133,27 +136,36 @@ def refinement(options: Options) -> Refine | None:
     """Whether and how samples are refined."""
     check_integer("refine", options.refine, 0)
     rounds, temperature = max(1, options.refine), options.refine_temperature
-    found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
+    with as_flags_of("refine", Refine):
+        found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
     return found if options.refine else None
 
 
 def mending(options: Options) -> Mend | None:
     """Whether and how samples are mended."""
     check_integer("mend", options.mend, 0)
-    found = Mend(
-        max(1, options.mend),
-        options.mend_share,
-        options.mend_trust,
-        options.mend_temperature,
-        at_once=options.mend_at_once,
-    )
+    with as_flags_of("mend", Mend):
+        found = Mend(
+            max(1, options.mend),
+            options.mend_share,
+            options.mend_trust,
+            options.mend_temperature,
+            at_once=options.mend_at_once,
+        )
     return found if options.mend else None
 
 
 def acceptance(options: Options) -> Accept | None:
     """Whether samples are drawn again, and which."""
-    found = Accept(options.accept, options.accept_tries, options.accept_share)
+    with as_flags_of("accept", Accept, least="accept"):
+        found = Accept(options.accept, options.accept_tries, options.accept_share)
     return found if options.accept else None
+
+
+def as_flags_of(prefix: str, kind: type, **others: str) -> AbstractContextManager[None]:
+    """Errors about fields of `kind` name the flags that set them, --PREFIX-FIELD but for others."""
+    named = {field.name: f"{prefix}_{field.name}" for field in fields(kind)}
+    return by_flags(Options, **named | others)
 
 
 def rework(options: Options) -> list[Rework]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from cwdfm.cli.options import HELP, parse
+from cwdfm.cli.options import HELP, flag, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
@@ -93,7 +93,7 @@ def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
         values = [getattr(recipe, field.name) for recipe in (asked, default, settled)]
         if values[0] != values[1] and values[0] != values[2]:
             raise InputError(
-                f"--{field.name.replace('_', '-')} {values[0]} was asked for, and the model to go "
+                f"{flag(field.name)} {values[0]} was asked for, and the model to go "
                 f"on from has {values[2]}; leave it out, or train from the beginning"
             )
 

@@ -65,11 +65,10 @@ class SolverChoice:
             if field.name not in READ_BY_SOME or field.name in READS[self.solver]:
                 continue
             if getattr(self, field.name) != field.default:
-                flag = f"--{field.name.replace('_', '-')}"
                 *others, last = (name for name, reads in READS.items() if field.name in reads)
                 readers = f"{', '.join(others)} and {last}" if others else last
                 raise InputError(
-                    f"{flag} is read by --solver {readers} alone, and the solver is "
+                    f"--{field.name} is read by --solver {readers} alone, and the solver is "
                     f"{self.solver}; leave it out, or choose a solver that reads it"
                 )
 
