@@ -167,21 +167,39 @@ def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pret
 
     Of a training run's folder, the finished model, or else the newest checkpoint.
     """
-    if str(name_or_folder) in box():
-        return Pretrained.from_pretrained(BOX / name_or_folder, device)
     folder = Path(name_or_folder)
+    if (place := _model_in(name_or_folder)) is not None:
+        return Pretrained.from_pretrained(place, device)
     if not folder.is_dir():
         raise InputError(
             f"{str(name_or_folder)!r} is neither a folder nor a model in the box; the box holds "
             f"{', '.join(box())}"
         )
-    if (folder / "config.json").exists():
-        return Pretrained.from_pretrained(folder, device)
-    if (folder / "model" / "config.json").exists():
-        return Pretrained.from_pretrained(folder / "model", device)
     for checkpoint in sorted(folder.glob("checkpoints/step-*"), reverse=True):
         try:
             return Pretrained.from_pretrained(checkpoint, device)
         except InputError as error:
             warnings.warn(f"{error}; using the one before", stacklevel=2)
     return Pretrained.from_pretrained(folder, device)
+
+
+def steps_short(name_or_folder: str | Path, trained: Pretrained) -> tuple[int, int] | None:
+    """(steps done, steps planned) of what `load` took from a run that is not finished, else None.
+
+    A checkpoint that was named itself is what was wanted, and a run may have ended with no time
+    left to write its model.
+    """
+    if _model_in(name_or_folder) is not None:
+        return None
+    match trained.card:
+        case {"steps": int(done), "recipe": {"steps": int(planned)}} if done < planned:
+            return done, planned
+    return None
+
+
+def _model_in(name_or_folder: str | Path) -> Path | None:
+    """Where a model lies that is no run's checkpoint: in the box, a folder, or a finished run."""
+    if str(name_or_folder) in box():
+        return BOX / name_or_folder
+    folders = (Path(name_or_folder), Path(name_or_folder) / "model")
+    return next((folder for folder in folders if (folder / "config.json").exists()), None)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+import cwdfm
 from cwdfm.files import replacing
 
 
@@ -23,7 +24,8 @@ def provenance() -> dict[str, Any]:
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "revision": _revision(),
-        "versions": {name: _version(name) for name in ("torch", "numpy", "numba", "flow_matching")}
+        "versions": {"cwdfm": cwdfm.__version__}
+        | {name: _version(name) for name in ("torch", "numpy", "numba", "flow_matching")}
         | {"python": platform.python_version()},
         "hardware": {
             "cpu": _cpu(),

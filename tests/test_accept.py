@@ -267,9 +267,9 @@ def test_only_flows_accept(
         generate(other, n=1, steps=4, accept=cwdfm.Accept(0.5))
     ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi")]
     for flags, said in (
-        (["--accept", "-3"], "least must lie in [0, 1]"),
-        (["--accept", "0.9", "--accept-tries", "0"], "tries must be"),
-        (["--accept", "0.9", "--accept-share", "2"], "share must lie between"),
+        (["--accept", "-3"], "--accept must lie in [0, 1]"),
+        (["--accept", "0.9", "--accept-tries", "0"], "--accept-tries must be"),
+        (["--accept", "0.9", "--accept-share", "2"], "--accept-share must lie between"),
     ):
         monkeypatch.setattr("sys.argv", ["cwdfm", *ask, *flags])
         with pytest.raises(SystemExit) as left:

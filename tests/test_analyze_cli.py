@@ -229,14 +229,14 @@ def test_wrong_input(
         ([*context, full], "is not empty; give another folder, or --force"),
         ([*context, full / "mine.json"], "is a file; give a folder"),
         ([*context, out, "--radius", 0], "radius must be an integer >= 1"),
-        ([*context, out, "--radius", 99], "radius"),
+        ([*context, out, "--radius", 99], "below 16/2, or --boundary cut"),
         ([*context, out, "--rows", 0], "rows must be an integer >= 1"),
         ([*context[:4], "qm9", "--out", out], "molecules need a SmilesTokenizer"),
         ([*updates, out, "--n", 0], "n must be an integer >= 1"),
         ([*updates, out, "--steps", 0], "steps must be an integer >= 1"),
         ([*updates, out, "--solvers", "magic"], "invalid choice"),
         ([*updates, out, "--solvers"], "no solvers; give at least one"),
-        ([*updates, out, "--top-p", 2], "top_p must"),
+        ([*updates, out, "--top-p", 2], "--top-p must"),
         ([*updates, full], "is not empty"),
     ]
     for arguments, message in cases:

@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cwdfm import __version__
 from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.provenance import provenance
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
 
@@ -85,6 +90,32 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "model"
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_training_is_no_success(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """It saves and says so, and what stands behind `&&` is not begun."""
+    monkeypatch.setattr(Terminal, "step", lambda *_: os.kill(os.getpid(), number))
+    flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
+    done = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
+    assert done.returncode == code, done.stderr
+    assert "interrupted at step 2; the same command goes on from there" in done.stdout
+    assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-00000002"]
+    assert not (tmp_path / "model").exists()
+    monkeypatch.undo()
+    sample = ["--n", 2, "--steps", 2, "--force", "--out", tmp_path / "a.smi"]
+    told = f"{tmp_path} is not finished: its checkpoint of step 2 of 12 is sampled\n"
+    assert cwdfm("sample", tmp_path, *sample).stderr.endswith(told)
+    named = cwdfm("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
+    assert (named.returncode, "not finished" in named.stderr) == (0, False), "asked for by name"
+    again = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
+    assert again.returncode == 0, again.stderr
+    assert "going on from step 2" in again.stdout
+    assert "not finished" not in cwdfm("sample", tmp_path, *sample).stderr
+    shutil.rmtree(tmp_path / "model")  # the last checkpoint is as good
+    assert "not finished" not in cwdfm("sample", tmp_path, *sample).stderr
+
+
 @pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
 def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
     out = tmp_path / "a.jsonl"
@@ -107,6 +138,14 @@ def test_wrong_input(tmp_path: Path) -> None:
     cases: list[tuple[list[object], str]] = [
         (["train", "qm9-huge"], "unknown recipe 'qm9-huge'"),
         (["train", "qm9-debug"], "out"),
+        (["train"], "usage: cwdfm train RECIPE --out DIR"),
+        (["train", "--out", tmp_path / "y", "qm9-debug"], "write `cwdfm train qm9-debug --out"),
+        (["train", "--recipe", "qm9-debug", "--out", tmp_path / "y"], "the recipe comes first"),
+        (["train", "--out", tmp_path / "y"], "write `cwdfm train RECIPE --out DIR ...`"),
+        (["sample", "--n", 2, "qm9-mask-small"], "write `cwdfm sample MODEL --n ...`"),
+        (["perplexity", "--data", "qm9", "qm9-mask-small"], "the model comes first, and the first"),
+        (["analyze", "context", "--rows", 2, "qm9-mask-small"], "`cwdfm analyze context MODEL --r"),
+        (["analyze", "updates", "--n", 2, "qm9-mask-small"], "`cwdfm analyze updates MODEL --n"),
         (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
         (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
         (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
@@ -123,12 +162,23 @@ def test_wrong_input(tmp_path: Path) -> None:
         assert done.returncode == 2, (arguments, done)
         assert message in done.stderr + done.stdout, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
+    assert not (tmp_path / "y").exists()
+
+
+def test_the_version_is_told_and_written_down() -> None:
+    told = cwdfm("--version")
+    assert (told.returncode, told.stdout) == (0, f"cwdfm {__version__}\n")
+    assert provenance()["versions"]["cwdfm"] == __version__
 
 
 def test_help() -> None:
     assert cwdfm().returncode == 2
     assert "train" in cwdfm("--help").stdout
+    for arguments in (["--help"], ["--out", "y", "-h"]):
+        told = cwdfm("train", *arguments)
+        assert (told.returncode, "qm9-paper" in told.stdout) == (0, True)
     assert "qm9-paper" in cwdfm("train").stdout
+    assert "--mend-share" in cwdfm("sample", "--help").stdout
     assert "--learning-rate" in cwdfm("train", "qm9-debug", "--help").stdout
 
 

@@ -14,7 +14,7 @@ from cwdfm.cli import perplexity, sample, train
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.method import BlockObjective
-from cwdfm.method.choice import BUILD, OWN, READS, SolverChoice
+from cwdfm.method.choice import BUILD, OWN, READ_BY_SOME, READS, SolverChoice
 from cwdfm.pretrained import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
 from cwdfm.train.loop import fit
@@ -202,6 +202,28 @@ def test_what_each_solver_reads_is_what_changes_it() -> None:
             assert not read
         else:
             assert (make(changed) != make(SolverChoice())) == read, (solver, name)
+
+
+def test_settings_that_nothing_reads_are_refused() -> None:
+    """Of all solvers: a setting is refused by those, and by those alone, that it cannot change."""
+    other = SolverChoice("auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5)
+    for solver, name in product(BUILD, READ_BY_SOME):
+        choice = replace(SolverChoice(solver), **{name: getattr(other, name)})  # type: ignore[arg-type]
+        if name in READS[solver]:
+            choice.check_idle()
+        else:
+            with pytest.raises(cwdfm.InputError, match=f"--{name} is read .* is {solver}; leave"):
+                choice.check_idle()
+        SolverChoice(solver, temperature=0.5, top_p=0.5).check_idle()  # type: ignore[arg-type]
+
+
+def test_idle_settings_are_those_of_the_methods_own_solver(models: Path, tmp_path: Path) -> None:
+    """Without --solver: bd3lm's is no Euler, and windows that are cut are what its blocks have."""
+    line = [str(models / "bd3lm"), "--n", "2", "--steps", "8", "--out", str(tmp_path / "a.jsonl")]
+    with pytest.raises(cwdfm.InputError, match=r"--hazard is read .* is ancestral"):
+        sample.main([*line, "--hazard", "integrated"])
+    assert not list(tmp_path.iterdir())
+    sample.main([*line, "--solver", "neighbor", "--boundary", "cut"])
 
 
 def test_stop_is_for_blocks(models: Path) -> None:

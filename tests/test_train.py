@@ -100,7 +100,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: 
 
 
 def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
-    assert sent(tmp_path, signal.SIGTERM, 5) == 0
+    assert sent(tmp_path, signal.SIGTERM, 5) == signal.SIGTERM
     found = load_latest(tmp_path / "checkpoints")
     assert found is not None
     assert 5 < found[2]["step"] < 10
@@ -146,6 +146,15 @@ def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Pa
     with group_of_one(tmp_path / "store"):
         train(tmp_path / "alone", **settings(parallel))
     assert_close(one, tmp_path / "alone")
+
+
+def test_processes_stop_together_and_know_why(together: Path) -> None:
+    """The first one is told; all leave at the same step, by the number of its signal."""
+    told = [(together / f"stopped-{rank}").read_text() for rank in range(2)]
+    assert told == [f"{signal.SIGTERM} at {loop.AGREE_EVERY}"] * 2
+    found = load_latest(together / "stopped" / "checkpoints")
+    assert found is not None
+    assert found[2]["step"] == loop.AGREE_EVERY
 
 
 def assert_close(a: Path, b: Path) -> None:

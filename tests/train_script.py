@@ -1,6 +1,7 @@
 """A training run, also one that sends its own process a signal."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,4 +90,4 @@ def train_and_send(out: Path, signal: int, step: int, saving: bool) -> None:
     run.resume()
     if saving:
         send_when_saving(signal, step)
-    fit(run, [] if saving else [Send(signal, step)])
+    sys.exit(fit(run, [] if saving else [Send(signal, step)]))

@@ -4,12 +4,14 @@ All in one start, which takes longer than the training.
 """
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 from cwdfm.distributed import barrier, joined, rank
+from cwdfm.train.loop import fit
 from cwdfm.train.parallel import Parallel
-from tests.train_script import train
+from tests.train_script import Send, make_run, recipe, train
 
 PARALLEL: tuple[Parallel, ...] = ("ddp", "fsdp")
 
@@ -23,6 +25,13 @@ def without_the_end(run: Path, to: Path) -> None:
     shutil.copytree(run, to, ignore=shutil.ignore_patterns("step-00000040"))
 
 
+def stop(out: Path) -> None:
+    """A signal to the first process; each writes what stopped it, and where."""
+    run = make_run(out / "stopped", recipe())
+    stopped = fit(run, [Send(signal.SIGTERM, 5)] if rank() == 0 else [])
+    (out / f"stopped-{rank()}").write_text(f"{stopped} at {run.step}")
+
+
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     with joined("cpu"):
@@ -32,3 +41,4 @@ if __name__ == "__main__":
                 without_the_end(out / parallel, out / f"{parallel}-again")
             barrier()
             train(out / f"{parallel}-again", **settings(parallel))
+        stop(out)

@@ -17,8 +17,7 @@ from cwdfm.analyze import (
     updates_plot,
     updates_table,
 )
-from cwdfm.cli.options import parse
-from cwdfm.cli.perplexity import model_first
+from cwdfm.cli.options import by_flags, model_first, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -97,10 +96,9 @@ def main(arguments: list[str]) -> None:
 
 def context(arguments: list[str]) -> None:
     """`cwdfm analyze context`."""
+    asked = model_first("analyze context", arguments)
     options = parse(
-        "analyze context MODEL",
-        model_first(arguments),
-        lambda missing: Context(missing, missing, missing),
+        "analyze context MODEL", asked, lambda missing: Context(missing, missing, missing)
     )
     check_folder(options.out, force=options.force)
     for name in ("rows", "draws", "radius", "farthest"):
@@ -109,19 +107,20 @@ def context(arguments: list[str]) -> None:
     with joined(options.device) as device:
         trained = load(options.model, device)
         data = held_out(trained, options.data, options.part)
-        analysis = context_analysis(
-            trained.model,
-            trained.source,
-            trained.schedule,
-            spread_rows(data.valid, options.rows),
-            radius=options.radius,
-            farthest=options.farthest,
-            boundary=options.boundary,
-            fixed=given(trained)[1],
-            draws=options.draws,
-            seed=options.seed,
-            batch_size=options.batch_size or fitting_batch(trained),
-        )
+        with by_flags(Context):
+            analysis = context_analysis(
+                trained.model,
+                trained.source,
+                trained.schedule,
+                spread_rows(data.valid, options.rows),
+                radius=options.radius,
+                farthest=options.farthest,
+                boundary=options.boundary,
+                fixed=given(trained)[1],
+                draws=options.draws,
+                seed=options.seed,
+                batch_size=options.batch_size or fitting_batch(trained),
+            )
         record = {"data": data.source, "weights": trained.fingerprint(), **analysis.to_json()}
     title = f"{options.model} on {data.name}"
     write(options, record, lambda path: context_plot(analysis, path, title=title))
@@ -156,9 +155,8 @@ def _spread(value: float | None, error: float | None) -> str:
 
 def updates(arguments: list[str]) -> None:
     """`cwdfm analyze updates`."""
-    options = parse(
-        "analyze updates MODEL", model_first(arguments), lambda missing: Updates(missing, missing)
-    )
+    asked = model_first("analyze updates", arguments)
+    options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
     check_integer("n", options.n)
     check_integer("steps", options.steps)
@@ -166,8 +164,9 @@ def updates(arguments: list[str]) -> None:
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
         raise InputError("no solvers; give at least one behind --solvers")
-    for plan in plans:
-        plan.check()
+    with by_flags(Updates):
+        for plan in plans:
+            plan.check()
     results = {}
     with joined(options.device) as device:
         trained = load(options.model, device)

@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Callable
 
+import cwdfm
 from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro, sample, train
+from cwdfm.cli.options import HELP
 from cwdfm.errors import InputError, WorkFailed
 
 VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
@@ -23,11 +25,14 @@ VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
 def main() -> None:
     """Entry point of the `cwdfm` command."""
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if arguments[:1] == ["--version"]:
+        print(f"cwdfm {cwdfm.__version__}")
+        sys.exit(0)
+    if not arguments or arguments[0] in HELP:
         print("usage: cwdfm VERB ...\n\nverbs:")
         for name, (_, help_text) in VERBS.items():
             print(f"  {name:10} {help_text}")
-        print("\n`cwdfm VERB --help` tells more about one.")
+        print("\n`cwdfm VERB --help` tells more about one, `cwdfm --version` which cwdfm this is.")
         sys.exit(0 if arguments else 2)
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")

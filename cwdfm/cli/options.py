@@ -1,12 +1,16 @@
 """Typed options from dataclasses, by tyro."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, TypeVar
 
-from cwdfm.errors import load_extra
+from cwdfm.errors import InputError, load_extra
 
 T = TypeVar("T")
+HELP = ("-h", "--help")
 
 
 def cores() -> int:
@@ -14,6 +18,45 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def flag(name: str) -> str:
+    """The flag that sets a field of options."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def by_flags(options: type, **others: str) -> Iterator[None]:
+    """Errors that name fields of `options` name their flags instead.
+
+    Fields are known where they are what a message begins with, and as `name='value'`. `others` are
+    names that the objects behind the options have for what a field of `options` sets.
+    """
+    own = {field.name: field.name for field in fields(options)} | others
+
+    def told(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        return f"{flag(own[name])} {value}" if name in own else found[0]
+
+    try:
+        yield
+    except InputError as error:
+        first, space, rest = str(error).partition(" ")
+        first = flag(own[first]) if first in own else first
+        raise InputError(first + space + re.sub(r"\b(\w+)='(\w+)'", told, rest)) from error
+
+
+def model_first(verb: str, arguments: list[str]) -> list[str]:
+    """The first word is the model, unless a flag names it; a model that comes later is refused."""
+    if arguments and not arguments[0].startswith("-"):
+        return ["--model", *arguments]
+    named = any(word in HELP or word.partition("=")[0] == "--model" for word in arguments)
+    if arguments and not named:
+        raise InputError(
+            f"the model comes first, and the first word is {arguments[0]}; write "
+            f"`cwdfm {verb} MODEL {arguments[0]} ...`"
+        )
+    return arguments
 
 
 def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import model_first, parse
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -43,9 +43,8 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     """Parse, bound, print the table."""
-    options = parse(
-        "perplexity MODEL", model_first(arguments), lambda missing: Options(missing, missing)
-    )
+    asked = model_first("perplexity", arguments)
+    options = parse("perplexity MODEL", asked, lambda missing: Options(missing, missing))
     check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
@@ -69,12 +68,6 @@ def main(arguments: list[str]) -> None:
     if options.out is not None:
         write(options, trained, list(zip(found, bounds, strict=True)))
         print(f"written: {options.out}")
-
-
-def model_first(arguments: list[str]) -> list[str]:
-    """Take the first word for the model, unless it is a flag."""
-    first = bool(arguments) and not arguments[0].startswith("-")
-    return ["--model", *arguments] if first else arguments
 
 
 def check(options: Options) -> None:

@@ -1,13 +1,15 @@
 """`cwdfm sample MODEL --out FILE`: draw sequences from a trained model."""
 
+import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import by_flags, flag, model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
 from cwdfm.data import TextTokenizer
@@ -15,7 +17,7 @@ from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed, check_integer
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.choice import SolverChoice
-from cwdfm.pretrained import Pretrained, load
+from cwdfm.pretrained import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
 from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
@@ -62,16 +64,19 @@ class Options(SolverChoice):
 
 def main(arguments: list[str]) -> None:
     """Parse, sample, write."""
-    first = bool(arguments) and not arguments[0].startswith("-")
-    asked = ["--model", arguments[0], *arguments[1:]] if first else arguments
+    asked = model_first("sample", arguments)
     options = parse("sample MODEL", asked, lambda missing: Options(model=missing, out=missing))
-    check(options)
+    with by_flags(Options):
+        check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
+        note_unfinished(trained, options)
         options = options.resolved(trained.method)
+        options.check_idle()
         steps = trained.method.steps(options.steps, length_of(trained, options))
         options = replace(options, steps=steps)
-        check_given(trained, options)
+        with by_flags(Options):
+            check_given(trained, options)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
         trained.model.record_trunk()
@@ -110,35 +115,57 @@ def check(options: Options) -> None:
         raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
     check_seed(options.seed)
     options.check()
+    check_left_out(options)
     rework(options)
     acceptance(options)
+
+
+def check_left_out(options: Options) -> None:
+    """Refuse settings, by their names, of what is not done at all."""
+    for field in fields(Options):
+        what = field.name.partition("_")[0]
+        settles = what in ("refine", "mend", "accept") and not getattr(options, what)
+        if settles and getattr(options, field.name) != field.default:
+            raise InputError(
+                f"{flag(field.name)} is read with --{what} alone; leave it out, or give --{what} "
+                f"too"
+            )
 
 
 def refinement(options: Options) -> Refine | None:
     """Whether and how samples are refined."""
     check_integer("refine", options.refine, 0)
     rounds, temperature = max(1, options.refine), options.refine_temperature
-    found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
+    with as_flags_of("refine", Refine):
+        found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
     return found if options.refine else None
 
 
 def mending(options: Options) -> Mend | None:
     """Whether and how samples are mended."""
     check_integer("mend", options.mend, 0)
-    found = Mend(
-        max(1, options.mend),
-        options.mend_share,
-        options.mend_trust,
-        options.mend_temperature,
-        at_once=options.mend_at_once,
-    )
+    with as_flags_of("mend", Mend):
+        found = Mend(
+            max(1, options.mend),
+            options.mend_share,
+            options.mend_trust,
+            options.mend_temperature,
+            at_once=options.mend_at_once,
+        )
     return found if options.mend else None
 
 
 def acceptance(options: Options) -> Accept | None:
     """Whether samples are drawn again, and which."""
-    found = Accept(options.accept, options.accept_tries, options.accept_share)
+    with as_flags_of("accept", Accept, least="accept"):
+        found = Accept(options.accept, options.accept_tries, options.accept_share)
     return found if options.accept else None
+
+
+def as_flags_of(prefix: str, kind: type, **others: str) -> AbstractContextManager[None]:
+    """Errors about fields of `kind` name the flags that set them, --PREFIX-FIELD but for others."""
+    named = {field.name: f"{prefix}_{field.name}" for field in fields(kind)}
+    return by_flags(Options, **named | others)
 
 
 def rework(options: Options) -> list[Rework]:
@@ -152,6 +179,17 @@ def length_of(trained: Pretrained, options: Options) -> int:
         trained, length=options.length, prompt=options.prompt, template=options.template
     )
     return len(tokens) if tokens is not None else options.length or trained.length
+
+
+def note_unfinished(trained: Pretrained, options: Options) -> None:
+    """Say that a run is not finished, whose samples may be worse than its recipe promises."""
+    short = steps_short(options.model, trained)
+    if short is not None and rank() == 0:
+        print(
+            f"{options.model} is not finished: its checkpoint of step {short[0]} of {short[1]} is "
+            f"sampled",
+            file=sys.stderr,
+        )
 
 
 def check_given(trained: Pretrained, options: Options) -> None:

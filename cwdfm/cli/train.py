@@ -1,15 +1,16 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import HELP, flag, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
@@ -38,12 +39,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     """Parse, load the data, train, write the model."""
     if not arguments or arguments[0] not in RECIPES:
-        names = "\n".join(f"  {name:12} {make.__doc__}" for name, make in RECIPES.items())
-        if arguments and not arguments[0].startswith("-"):
-            raise InputError(f"unknown recipe {arguments[0]!r}; there are:\n{names}")
-        print(f"usage: cwdfm train RECIPE --out DIR [options]\n\nrecipes:\n{names}")
-        print("\n`cwdfm train RECIPE --help` shows all options with that recipe's values.")
-        return
+        without_recipe(arguments)
     name, make = arguments[0], RECIPES[arguments[0]]
     options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
     if options.out.exists() and not options.out.is_dir():
@@ -63,14 +59,32 @@ def main(arguments: list[str]) -> None:
             say(f"going on from step {run.step}")
         if rank() == 0:
             write_json(options.out / "recipe.json", {"recipe": asdict(run.recipe), **run.card})
-        fit(run, listeners(options, run) if rank() == 0 else ())
-        if run.step < run.recipe.steps:
+        stopped = fit(run, listeners(options, run) if rank() == 0 else ())
+        if stopped:
             say(f"interrupted at step {run.step}; the same command goes on from there")
-            return
-        model = run.averaged()
-        if rank() == 0:
-            model.save_pretrained(options.out / "model")
-            say(f"written: {options.out / 'model'}")
+        else:
+            model = run.averaged()
+            if rank() == 0:
+                model.save_pretrained(options.out / "model")
+                say(f"written: {options.out / 'model'}")
+    if stopped:  # out of the group, which all leave together
+        sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
+
+
+def without_recipe(arguments: list[str]) -> NoReturn:
+    """Help, or what is wrong where the first word is no recipe."""
+    names = "\n".join(f"  {name:12} {make.__doc__}" for name, make in RECIPES.items())
+    if arguments and not arguments[0].startswith("-"):
+        raise InputError(f"unknown recipe {arguments[0]!r}; there are:\n{names}")
+    if arguments and not any(word in HELP for word in arguments):
+        named = next((word for word in arguments if word in RECIPES), "RECIPE")
+        raise InputError(
+            f"the recipe comes first, and the first word is {arguments[0]}; write "
+            f"`cwdfm train {named} --out DIR ...`; `cwdfm train --help` lists the recipes"
+        )
+    print(f"usage: cwdfm train RECIPE --out DIR [options]\n\nrecipes:\n{names}")
+    print("\n`cwdfm train RECIPE --help` shows all options with that recipe's values.")
+    sys.exit(0 if arguments else 2)
 
 
 def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
@@ -79,7 +93,7 @@ def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
         values = [getattr(recipe, field.name) for recipe in (asked, default, settled)]
         if values[0] != values[1] and values[0] != values[2]:
             raise InputError(
-                f"--{field.name.replace('_', '-')} {values[0]} was asked for, and the model to go "
+                f"{flag(field.name)} {values[0]} was asked for, and the model to go "
                 f"on from has {values[2]}; leave it out, or train from the beginning"
             )
 

@@ -1,7 +1,7 @@
 """Solvers by name, as commands and experiments choose them, for whatever method a model has."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from cwdfm.errors import InputError
@@ -58,6 +58,19 @@ class SolverChoice:
                 f"the {self.solver} solver has no corrector; use --solver euler, neighbor or "
                 f"entropy with one, or leave --corrector out"
             )
+
+    def check_idle(self) -> None:
+        """Refuse settings that the solver, by name, does not read and that are not the usual."""
+        for field in fields(SolverChoice):
+            if field.name not in READ_BY_SOME or field.name in READS[self.solver]:
+                continue
+            if getattr(self, field.name) != field.default:
+                *others, last = (name for name, reads in READS.items() if field.name in reads)
+                readers = f"{', '.join(others)} and {last}" if others else last
+                raise InputError(
+                    f"--{field.name} is read by --solver {readers} alone, and the solver is "
+                    f"{self.solver}; leave it out, or choose a solver that reads it"
+                )
 
     def resolved(self, method: Method) -> Self:
         """The choice with the method's own solver in the place of "auto"."""

@@ -25,11 +25,12 @@ class Diverged(WorkFailed):
     """The loss is no longer a number, or has exploded."""
 
 
-def fit(run: Run, listeners: Sequence[Listener] = ()) -> None:
+def fit(run: Run, listeners: Sequence[Listener] = ()) -> int:
     """Train to the recipe's last step, from wherever the run stands (see `Run.resume`).
 
-    SIGTERM and SIGINT finish the step, save and return. A loss that is no number, or ten times
-    what knowing nothing costs, or weights that are no numbers, stop the run before they are saved.
+    SIGTERM and SIGINT finish the step, save and return their number, on all processes; 0 is the
+    end. A loss that is no number, or ten times what knowing nothing costs, or weights that are no
+    numbers, stop the run before they are saved.
     """
     recipe = run.recipe
     hear: list[Listener] = list(listeners) if rank() == 0 else []
@@ -64,11 +65,12 @@ def fit(run: Run, listeners: Sequence[Listener] = ()) -> None:
                     with clock.stopped():
                         check_weights(run)
                         run.save()
-                if stop:
-                    return
+                if stop and not last:
+                    return stop
         finally:
             for listener in hear:
                 listener.close()
+    return 0
 
 
 def note_best(run: Run, loss: float) -> bool:
@@ -103,11 +105,13 @@ def diagnosis(run: Run, what: str) -> str:
     )
 
 
-def agreed(step: int, caught: list[int]) -> bool:
-    """Whether to stop: alone at once, in a group all at the same step, as the first one says."""
+def agreed(step: int, caught: list[int]) -> int:
+    """The signal to stop by, 0 for none: alone at once, in a group all at the same step, as the
+    first one says."""
+    signalled = caught[0] if caught else 0
     if world() == 1:
-        return bool(caught)
-    return step % AGREE_EVERY == 0 and bool(from_first(bool(caught)))
+        return signalled
+    return int(from_first(signalled)) if step % AGREE_EVERY == 0 else 0
 
 
 class Clock:
