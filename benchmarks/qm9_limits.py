@@ -12,6 +12,7 @@ where `run` does not. results/qm9_limits.tgz holds what a `run` left in DIR.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,12 +53,13 @@ def stop(processes: "list[subprocess.Popen[bytes]]", seconds: float) -> None:
         time.sleep(1)
     for process in processes:
         process.terminate()
-    finish(processes)
+    finish(processes, 128 + signal.SIGTERM)
 
 
-def finish(processes: "list[subprocess.Popen[bytes]]") -> None:
+def finish(processes: "list[subprocess.Popen[bytes]]", *right: int) -> None:
+    """Wait for the processes; any exit code but the `right` ones, of which 0 is one, ends all."""
     codes = [process.wait() for process in processes]
-    if any(codes):
+    if not {*codes} <= {0, *right}:
         raise SystemExit("a process failed; see above")
 
 

@@ -1,6 +1,7 @@
 """The jobs that experiments are made of: train, and sample. What they are worth: `scores`."""
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -55,9 +56,8 @@ class Train(Job):
         _forget_others(recipe)
         run = Run(recipe, tokens, place / "run", resources.device)
         run.resume()
-        fit(run, [Snapshots(run, self.snapshots, place)])
-        if run.step < recipe.steps:
-            raise KeyboardInterrupt  # told to stop; a checkpoint is there
+        if stopped := fit(run, [Snapshots(run, self.snapshots, place)]):  # a checkpoint is there
+            raise KeyboardInterrupt if stopped == signal.SIGINT else SystemExit(128 + stopped)
         run.averaged().save_pretrained(place / "model")
         lines = (place / "run" / "metrics.jsonl").read_text().splitlines()
         return {
