@@ -33,10 +33,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
 
 
-def tiny(tokenizer: Any, **options: Any) -> cwdfm.Pretrained:
+def tiny(
+    tokenizer: Any,
+    kind: type[cwdfm.MaskSource | cwdfm.UniformSource] = cwdfm.UniformSource,
+    **options: Any,
+) -> cwdfm.Pretrained:
     """A model whose predictions depend on what it sees; untrained."""
     torch.manual_seed(0)
-    source = cwdfm.UniformSource(tokenizer.vocab_size)
+    source = kind(tokenizer.vocab_size)
     model = DiT(preset("debug", source.num_tokens, dropout=0.0, positions=LENGTH))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.1)
@@ -179,6 +183,23 @@ def test_updates_are_those_of_the_function(
     printed = capsys.readouterr().out
     assert f"| {neighbor} | " in printed
     assert str(tmp_path / "o") in printed
+    assert "note:" not in printed
+
+
+def test_updates_of_a_mask_source_are_one_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By construction, and a note says so; a corrector undoes some, and there is no note."""
+    tiny(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource).save_pretrained(tmp_path / "model")
+    few = [tmp_path / "model", "--n", 16, "--steps", 8, "--solvers", "euler"]
+    analyze.main(words("updates", *few, "--out", tmp_path / "one"))
+    assert capsys.readouterr().out.splitlines().count(analyze.ONCE) == 1
+    found = read(tmp_path / "one" / "updates.json")["solvers"]["Euler"]
+    assert found["updates_per_token"] == 1.0
+    assert found["loop_share"] == 0.0
+    analyze.main(words("updates", *few, "--out", tmp_path / "more", "--corrector", 2.0))
+    assert "note:" not in capsys.readouterr().out
+    assert read(tmp_path / "more" / "updates.json")["solvers"]["Euler"]["updates_per_token"] > 1.0
 
 
 def refused(

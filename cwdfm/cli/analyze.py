@@ -27,9 +27,14 @@ from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report import align, check_folder
+from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary
 
 Named = Literal["euler", "neighbor", "entropy"]
+ONCE = (
+    "note: with a mask source every token changes exactly once, whatever the solver; give "
+    "--corrector, or a model with a uniform source, to see more"
+)
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,8 @@ def updates(arguments: list[str]) -> None:
     with joined(options.device) as device:
         trained = load(options.model, device)
         _, fixed = given(trained)
+        if isinstance(trained.source, MaskSource) and not options.corrector:
+            print(ONCE)
         with Progress("sampling", len(plans) * options.n * options.steps) as progress:
             for plan in plans:
                 samples = generate(
