@@ -28,13 +28,12 @@ def repro() -> list[str]:
     """Their sections."""
     parts = []
     for experiment, plan, tables in shown_in_repro():
-        done = [found for job in plan.jobs if (found := STORE.result(job)) is not None]
         shown = "\n".join(found.markdown() for found in tables)
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
             shown += f"\n![{figure.title}](figures/{stem}.png)\n"
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
-            f"`cwdfm repro {experiment.name} --scale small`, {len(done)} of {len(plan.jobs)} jobs."
+            f"`cwdfm repro {experiment.name} --scale small`, {plan.progress(STORE)}."
             f"{_whose(plan)}\n\n{shown}".rstrip()
         )
     return parts

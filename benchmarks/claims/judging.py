@@ -246,11 +246,10 @@ def tested(
     try:
         told, verdict = found()
     except Missing:
-        jobs = EXPERIMENTS[experiment].plan("small").jobs
-        done = sum(STORE.result(job) is not None for job in jobs)
+        done = EXPERIMENTS[experiment].plan("small").progress(STORE)
         told = (
             f"`cwdfm repro {experiment} --scale small` is ready; not all of its results are there "
-            f"yet ({done} of {len(jobs)} jobs)"
+            f"yet ({done})"
         )
         verdict = "not tested yet"
     yield Claim(where, said, told, verdict)

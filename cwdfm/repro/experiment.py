@@ -25,6 +25,11 @@ class Plan:
     cost: str  # what to expect of time and hardware
     figures: Callable[[Store], list[Curves]] = lambda _: []
 
+    def progress(self, store: Store) -> str:
+        """How many of its jobs, with all that they need, have a result."""
+        jobs = in_order(self.jobs)
+        return f"{sum(store.result(job) is not None for job in jobs)} of {len(jobs)} jobs"
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -42,9 +47,7 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
     """
     tables = plan.tables(store)
     figures = [(stem, f) for stem, f in numbered(name, plan.figures(store)) if not f.blank]
-    jobs = in_order(plan.jobs)
-    done = sum(store.result(job) is not None for job in jobs)
-    head = f"`cwdfm repro {name}` at {folder.name} scale: {done} of {len(jobs)} jobs are done."
+    head = f"`cwdfm repro {name}` at {folder.name} scale: {plan.progress(store)} are done."
     head += " Toys: the numbers mean nothing.\n" if folder.name == "smoke" else "\n"
     shown = [f"![{f.title}]({stem}.png)\n" for stem, f in figures]
     texts = {f"{name}.md": "\n".join([head, *(table.markdown() for table in tables), *shown])}

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cwdfm.errors import load_extra
 from cwdfm.files import replacing
@@ -55,39 +56,12 @@ class Curves:
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
-        ticker = load_extra("matplotlib.ticker", "plot")
         panels = len(self.columns)
         figure = figure_of(3.9 * panels, 3.6)
         axes = figure.subplots(1, panels, squeeze=False)[0]
-        styles = solver_styles(list(self.lines))
-        for i, (axis, column) in enumerate(zip(axes, self.columns, strict=True)):
-            for name, points in self.lines.items():
-                colour, marker = styles[name]
-                found = [(x, values[i]) for x, values in points if values[i].value is not None]
-                if not found:  # not done yet
-                    continue
-                axis.errorbar(
-                    [x for x, _ in found],
-                    [value.value for _, value in found],
-                    yerr=[math.nan if v.spread is None else v.spread for _, v in found],
-                    color=colour,
-                    marker=marker,
-                    markersize=5,
-                    capsize=3,
-                    label=name,
-                )
-            if (level := self._level(i)) is not None:
-                axis.axhline(level, color="#777777", linestyle=":", label="data")
-            axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
-            ticks = sorted({x for points in self.lines.values() for x, _ in points})
-            ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
-            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            if column.up is False and self._wide(i):
-                axis.set_yscale("log", subs=[])
-                axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-                axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-            axis.minorticks_off()
-            axis.grid(alpha=0.3)
+        for i, axis in enumerate(axes):
+            self._lines(axis, i)
+            self._scales(axis, i)
         if len(self.lines) > 1:
             # The data's line may lie outside the first panel and within another.
             named = {
@@ -102,3 +76,39 @@ class Curves:
             figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI)
             with replacing(path) as part:
                 part.write_bytes(buffer.getvalue())
+
+    def _lines(self, axis: Any, panel: int) -> None:
+        """The curves of one measure, with error bars where there are errors."""
+        styles = solver_styles(list(self.lines))
+        for name, points in self.lines.items():
+            colour, marker = styles[name]
+            found = [(x, values[panel]) for x, values in points if values[panel].value is not None]
+            if not found:  # not done yet
+                continue
+            spreads = [math.nan if value.spread is None else value.spread for _, value in found]
+            axis.errorbar(
+                [x for x, _ in found],
+                [value.value for _, value in found],
+                yerr=None if all(map(math.isnan, spreads)) else spreads,
+                color=colour,
+                marker=marker,
+                markersize=5,
+                capsize=3,
+                label=name,
+            )
+        if (level := self._level(panel)) is not None:
+            axis.axhline(level, color="#777777", linestyle=":", label="data")
+
+    def _scales(self, axis: Any, panel: int) -> None:
+        """Names, scales and ticks of a panel."""
+        ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
+        axis.set(xlabel=self.x, ylabel=column.title, xscale="log" if self.log else "linear")
+        ticks = sorted({x for points in self.lines.values() for x, _ in points})
+        ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        if column.up is False and self._wide(panel):
+            axis.set_yscale("log", subs=[])
+            axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
