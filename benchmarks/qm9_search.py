@@ -23,6 +23,7 @@ A single sampler is named by what differs from the usual one: `--setting steps=6
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
@@ -62,9 +63,8 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run = Run(recipe, data.load(place, length=recipe.length), folder / "run", device)
     run.resume()
-    fit(run, [Snapshots(run, keep, folder)])
-    if run.step < recipe.steps:
-        raise KeyboardInterrupt  # told to stop; a checkpoint is there
+    if stopped := fit(run, [Snapshots(run, keep, folder)]):
+        sys.exit(128 + stopped)  # a checkpoint is there
     run.averaged().save_pretrained(folder / "model")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.claims.judging import STORE
 from cwdfm.repro.experiment import Experiment, Plan, numbered
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.scores import Context
+from cwdfm.repro.scores import Context, TestLikelihood
 from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Column, Row, Table, Value
 
@@ -40,8 +40,15 @@ def repro() -> list[str]:
 
 
 def _whose(plan: Plan) -> str:
-    """Of which model curves against context are; there are those of another too."""
+    """Of which model curves against context are, and what test perplexities count in."""
     for job in plan.jobs:
+        if isinstance(job, TestLikelihood) and (done := STORE.result(job)) is not None:
+            length = job.model.recipe.length
+            if done["result"]["tokens"] == job.rows * length:
+                return (
+                    " The end tokens that fill up the corpus's last window, of which today's code "
+                    f"takes no account, count in: fewer than {length} of {job.rows * length:,}."
+                )
         if isinstance(job, Context):
             recipe = job.model.recipe
             return (

@@ -155,7 +155,9 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["demo", "--out", __file__], "is a file; give a folder"),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
-        (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "n must be"),
+        (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "--n must be"),
+        (["perplexity", "qm9-mask-small", "--data", "qm9", "--rows", -1], "--rows must be"),
+        (["repro"], "usage: cwdfm repro NAME"),
     ]
     for arguments, message in cases:
         done = cwdfm(*arguments)

@@ -99,7 +99,8 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     values = rising[::-1] if falls else rising
     errors = [0.1] * 5
     curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
-    for shown, verdict in ((values, "holds"), (values[::-1], "does not hold here")):
+    none, wrong = [3.0] * 5, "does not hold here"
+    for shown, verdict in ((values, "holds"), (values[::-1], wrong), (none, wrong)):
         assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1] == verdict
 
 

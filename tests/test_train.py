@@ -108,6 +108,16 @@ def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
     assert_identical(whole, tmp_path)
 
 
+@pytest.mark.parametrize("saving", [False, True])
+def test_a_signal_of_the_last_step_is_told(tmp_path: Path, saving: bool) -> None:
+    """Whoever has more to do must hear of it, though this run is at its end."""
+    assert sent(tmp_path, signal.SIGTERM, 40, saving=saving) == signal.SIGTERM
+    assert make_run(tmp_path, recipe()).resume()
+    found = load_latest(tmp_path / "checkpoints")
+    assert found is not None
+    assert found[2]["step"] == 40
+
+
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes, by DDP and by FSDP, and a run of one."""

@@ -97,12 +97,12 @@ def trend(curve: Result, kind: str) -> tuple[str, Verdict]:
         f"{back} of {2 * len(curve['bins']) - 2} steps clearly back"
     )
     if kind == "neighbors":
-        return told, met(risen, back == 0)
+        return told, met(risen, risen and back == 0)
     half = (curve["nll"][0] + curve["nll"][-1]) / 2
     reached = next(b for b, x in zip(curve["bins"], curve["nll"], strict=True) if x >= half)
     early = risen and reached <= curve["bins"][-1] / 4
     told += f"; half of the way by a distance of {reached}"
-    return told, met(risen, back == 0, early)
+    return told, met(risen, risen and back == 0, early)
 
 
 def updates() -> Iterator[Claim]:

@@ -106,9 +106,10 @@ def context(arguments: list[str]) -> None:
         "analyze context MODEL", asked, lambda missing: Context(missing, missing, missing)
     )
     check_folder(options.out, force=options.force)
-    for name in ("rows", "draws", "radius", "farthest"):
-        check_integer(name, getattr(options, name))
-    check_integer("batch_size", options.batch_size, 0)
+    with by_flags(Context):
+        for name in ("rows", "draws", "radius", "farthest"):
+            check_integer(name, getattr(options, name))
+        check_integer("batch_size", options.batch_size, 0)
     with joined(options.device) as device:
         trained = load(options.model, device)
         data = held_out(trained, options.data, options.part)
@@ -163,9 +164,10 @@ def updates(arguments: list[str]) -> None:
     asked = model_first("analyze updates", arguments)
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
-    check_integer("n", options.n)
-    check_integer("steps", options.steps)
-    check_integer("batch_size", options.batch_size, 0)
+    with by_flags(Updates):
+        check_integer("n", options.n)
+        check_integer("steps", options.steps)
+        check_integer("batch_size", options.batch_size, 0)
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
         raise InputError("no solvers; give at least one behind --solvers")

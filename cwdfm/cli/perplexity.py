@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.options import model_first, parse
+from cwdfm.cli.options import by_flags, model_first, parse
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -45,7 +45,8 @@ def main(arguments: list[str]) -> None:
     """Parse, bound, print the table."""
     asked = model_first("perplexity", arguments)
     options = parse("perplexity MODEL", asked, lambda missing: Options(missing, missing))
-    check(options)
+    with by_flags(Options):
+        check(options)
     with joined(options.device) as device:
         trained = load(options.model, device)
         found = [(name, held_out(trained, name, options.part)) for name in options.data]

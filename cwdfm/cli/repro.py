@@ -4,9 +4,10 @@ import itertools
 import math
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> None:
         if arguments and arguments[0] != "list":
             parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
         print("`cwdfm repro --help` shows all options.")
-        return
+        sys.exit(0 if arguments else 2)
     given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     names = chosen(given, before=arguments[0])
     verb = f"repro {' '.join(given)}"
@@ -120,8 +121,10 @@ def with_toys(brought: Resources, folder: Path, todo: Iterable[Job]) -> Resource
     tests = dict.fromkeys(TEST_CORPORA, TOPICS) | dict(brought.tests)
     judge = brought.judge
     if judge is None and any(isinstance(job, Text) for job in todo):
-        with suppress(InputError):  # without transformers the jobs say what they lack
+        try:
             judge = toy_judge(folder / "toy-judge")
+        except InputError as error:
+            print(f"text is not judged: {error}")
     return replace(
         brought, text=brought.text or TOPICS, judge=judge, tests=tuple(sorted(tests.items()))
     )

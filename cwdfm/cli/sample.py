@@ -16,6 +16,7 @@ from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed, check_integer
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.method import Flow
 from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
@@ -72,7 +73,7 @@ def main(arguments: list[str]) -> None:
         trained = load(options.model, device)
         note_unfinished(trained, options)
         options = options.resolved(trained.method)
-        options.check_idle()
+        check_idle(trained, options)
         steps = trained.method.steps(options.steps, length_of(trained, options))
         options = replace(options, steps=steps)
         with by_flags(Options):
@@ -130,6 +131,15 @@ def check_left_out(options: Options) -> None:
                 f"{flag(field.name)} is read with --{what} alone; leave it out, or give --{what} "
                 f"too"
             )
+
+
+def check_idle(trained: Pretrained, options: Options) -> None:
+    """Refuse settings that neither the solver nor the method reads."""
+    options.check_idle()
+    if options.grid != Options.grid and not isinstance(trained.method, Flow):
+        raise InputError(
+            f"--grid is read by flows alone, and {options.model} is no flow; leave it out"
+        )
 
 
 def refinement(options: Options) -> Refine | None:

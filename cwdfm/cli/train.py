@@ -60,14 +60,15 @@ def main(arguments: list[str]) -> None:
         if rank() == 0:
             write_json(options.out / "recipe.json", {"recipe": asdict(run.recipe), **run.card})
         stopped = fit(run, listeners(options, run) if rank() == 0 else ())
-        if stopped:
+        unfinished = run.step < run.recipe.steps
+        if unfinished:
             say(f"interrupted at step {run.step}; the same command goes on from there")
         else:
             model = run.averaged()
             if rank() == 0:
                 model.save_pretrained(options.out / "model")
                 say(f"written: {options.out / 'model'}")
-    if stopped:  # out of the group, which all leave together
+    if unfinished:  # out of the group, which all leave together
         sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
 
 

@@ -56,7 +56,8 @@ class Train(Job):
         _forget_others(recipe)
         run = Run(recipe, tokens, place / "run", resources.device)
         run.resume()
-        if stopped := fit(run, [Snapshots(run, self.snapshots, place)]):  # a checkpoint is there
+        # A checkpoint is there, were it of the last step.
+        if stopped := fit(run, [Snapshots(run, self.snapshots, place)]):
             raise KeyboardInterrupt if stopped == signal.SIGINT else SystemExit(128 + stopped)
         run.averaged().save_pretrained(place / "model")
         lines = (place / "run" / "metrics.jsonl").read_text().splitlines()

@@ -140,7 +140,7 @@ class TestLikelihood(Job):
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources)
         data = held_out(trained, resources.test(self.test))
-        store.same(f"test-{self.test}-{trained.length}", data.fingerprint)
+        store.same(f"heldout-{self.test}-{trained.length}", data.fingerprint)
         return _bound(trained, data, self.rows, self.draws)
 
 

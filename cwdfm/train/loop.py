@@ -28,9 +28,10 @@ class Diverged(WorkFailed):
 def fit(run: Run, listeners: Sequence[Listener] = ()) -> int:
     """Train to the recipe's last step, from wherever the run stands (see `Run.resume`).
 
-    SIGTERM and SIGINT finish the step, save and return their number, on all processes; 0 is the
-    end. A loss that is no number, or ten times what knowing nothing costs, or weights that are no
-    numbers, stop the run before they are saved.
+    SIGTERM and SIGINT finish the step, save and return their number, on all processes; the run is
+    at its end then only if they came with the last step. Without them, 0. A loss that is no number,
+    or ten times what knowing nothing costs, or weights that are no numbers, stop the run before
+    they are saved.
     """
     recipe = run.recipe
     hear: list[Listener] = list(listeners) if rank() == 0 else []
@@ -65,12 +66,12 @@ def fit(run: Run, listeners: Sequence[Listener] = ()) -> int:
                     with clock.stopped():
                         check_weights(run)
                         run.save()
-                if stop and not last:
+                if stop:
                     return stop
         finally:
             for listener in hear:
                 listener.close()
-    return 0
+        return agreed(0, caught)  # what came while the last step was saved
 
 
 def note_best(run: Run, loss: float) -> bool:
