@@ -8,7 +8,6 @@ from benchmarks.claims.judging import (
     COUNT_ERROR,
     MODEL,
     NOVEL,
-    QM9,
     STEPS,
     STORE,
     VALID,
@@ -29,7 +28,7 @@ from benchmarks.claims.judging import (
     tested,
 )
 from cwdfm.repro.cell import Cell
-from cwdfm.repro.experiments.solvers import CORRECTORS, best, corrector_steps, fields
+from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps, steps_cells
 from cwdfm.repro.scale import size
 
 Rows = dict[tuple[str, int, float], Result]
@@ -55,14 +54,14 @@ def longer(source: str) -> str:
 def shorter(source: str) -> str:
     """Perplexities by Euler and with Neighbor weights in the shorter runs, at many steps."""
     sizes, rows = size("text", "small"), rows_of(f"steps-text-{source}")
+    cells = steps_cells("text", source, "small")
     told, older = [], set()
     for k in sizes.curve[-2:]:
         found = []
-        for name, choice in best("text", source).items():
-            if name != "Entropy":
-                cell = Cell("text", "small", fields(source), choice, k)
-                older.add(STORE.older(cell.sample(), cell.train()))
-                found.append(rows[name, str(k)][1].value)
+        for name in ("Euler", "Neighbor"):
+            cell = cells[name, k]
+            older.add(STORE.older(cell.sample(), cell.train()))
+            found.append(rows[name, str(k)][1].value)
         if None not in found:
             told.append(f"{found[0]:.0f} to {found[1]:.0f} at {k}")
     runs = "Euler's and Neighbor's of two runs" if len(older) == 2 else "one run"
@@ -167,8 +166,8 @@ def solvers_on_molecules() -> Iterator[Claim]:
     for (source, rival), said in MOLECULES.items():
 
         def found(source: str = source, rival: str = rival) -> tuple[str, Verdict]:
-            cells = cells_of(source)
-            pairs = {k: (cells[rival, k], cells["neighbor", k]) for k in STEPS}
+            cells = steps_cells("molecules", source, "small")
+            pairs = {k: (cells[rival.capitalize(), k], cells["Neighbor", k]) for k in STEPS}
             runs = Paired(tuple(pairs.values()))
             gains = [runs.gain(*pair, VALID) for pair in pairs.values()]
             novel = runs.gain(*pairs[STEPS[-1]], NOVEL)
@@ -183,15 +182,6 @@ def solvers_on_molecules() -> Iterator[Claim]:
 
         experiment = f"steps-molecules-{source}"
         yield from tested(f"figure, QM9, {source} source", said, experiment, found)
-
-
-def cells_of(source: str) -> dict[tuple[str, int], Cell]:
-    """The cells of quality against steps, by solver and steps."""
-    return {
-        (name.lower(), k): Cell("molecules", "small", fields(source), choice, k, QM9.seeds)
-        for name, choice in best("molecules", source).items()
-        for k in STEPS
-    }
 
 
 def _counts(runs: Paired, before: Cell, after: Cell) -> str:

@@ -44,21 +44,22 @@ def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
     }
 
 
+def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
+    """By solver and number of steps."""
+    sizes = size(corpus, scale)
+    return {
+        (name, k): Cell(corpus, scale, fields(source), choice, k, sizes.seeds)
+        for name, choice in best(corpus, source).items()
+        for k in sizes.curve
+    }
+
+
 def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """Quality against steps."""
 
     def entries(scale: Scale) -> list[Entry]:
-        sizes = size(corpus, scale)
-        return [
-            Entry(
-                (name, str(k)),
-                Cell(corpus, scale, fields(source), choice, k, sizes.seeds),
-                name,
-                k,
-            )
-            for name, choice in best(corpus, source).items()
-            for k in sizes.curve
-        ]
+        cells = steps_cells(corpus, source, scale)
+        return [Entry((name, str(k)), cell, name, k) for (name, k), cell in cells.items()]
 
     title = f"Quality against steps, {NAMES[corpus]}, {source} source"
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
