@@ -54,7 +54,9 @@ def main(arguments: list[str]) -> None:
         if arguments and arguments[0] != "list":
             parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
         print("`cwdfm repro --help` shows all options.")
-        sys.exit(0 if arguments else 2)
+        if not arguments:
+            sys.exit(2)
+        return
     given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     names = chosen(given, before=arguments[0])
     verb = f"repro {' '.join(given)}"
