@@ -13,24 +13,26 @@ from benchmarks.claims import claims_page
 from benchmarks.claims.judging import STORE
 from benchmarks.markdown import Result, origin, table
 from benchmarks.molecule_sections import (
+    qm9_causes,
+    qm9_endings,
+    qm9_limits,
+    qm9_small,
+)
+from benchmarks.repro_sections import origins, repro, shown_in_repro
+from benchmarks.search_sections import (
     qm9_best,
     qm9_best_spelled,
     qm9_best_spelled24,
     qm9_best_spelled24_again,
     qm9_best_spelled24_hot,
-    qm9_causes,
-    qm9_endings,
-    qm9_limits,
     qm9_mend,
     qm9_refine,
     qm9_search,
-    qm9_small,
     qm9_spelled,
     qm9_spelled24,
     qm9_spelled24_hot,
     qm9_spelled24_long,
 )
-from benchmarks.repro_sections import origins, repro, shown_in_repro
 from benchmarks.speed_page import page
 from benchmarks.text_sections import text_small
 from cwdfm.repro.experiment import numbered
