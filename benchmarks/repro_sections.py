@@ -34,12 +34,12 @@ def repro() -> list[str]:
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
             f"`cwdfm repro {experiment.name} --scale small`, {plan.progress(STORE)}."
-            f"{_whose(plan)}\n\n{shown}".rstrip()
+            f"{_remark(plan)}\n\n{shown}".rstrip()
         )
     return parts
 
 
-def _whose(plan: Plan) -> str:
+def _remark(plan: Plan) -> str:
     """Of which model curves against context are, and what test perplexities count in."""
     for job in plan.jobs:
         if isinstance(job, TestLikelihood) and (done := STORE.result(job)) is not None:
