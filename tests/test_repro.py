@@ -23,7 +23,7 @@ import cwdfm.repro.jobs as jobs_module
 import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
-from cwdfm.cli.repro import Options, main, report, with_toys
+from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
 from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -230,20 +230,6 @@ def test_what_a_machine_lacks_is_left_to_another(tmp_path: Path) -> None:
     assert work(store, [Judged(Count(1))], there, say=silent).complete
 
 
-def test_a_job_is_older_than_what_was_done_again(tmp_path: Path) -> None:
-    store, needed = Store(tmp_path), Count(2)
-    job = Add(Count(1), needed)
-    assert not store.older(job, needed)  # nothing is done
-    work(store, [job], HERE, say=silent)
-    assert not store.older(job, needed)
-    path = store.place(needed) / "result.json"
-    record = json.loads(path.read_text())
-    record["provenance"]["date"] = "2999-01-01T00:00:00+00:00"
-    path.write_text(json.dumps(record))
-    assert store.older(job, needed)
-    assert not store.older(needed, job)
-
-
 @dataclass(frozen=True)
 class Leave(Job):
     """Leaves a file, and counts how often."""
@@ -325,9 +311,17 @@ def test_results_say_of_which_run_they_are(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("cwdfm.repro.job.provenance", lambda: {"date": next(dates)})
     first, second, third = (Read(Leave(1), times) for times in (1, 2, 3))
     for jobs in ([first], [first, second], [first, second, third]):
+        assert store.run_of(Leave(1), jobs[-1]) is None
         work(store, jobs, HERE, say=silent)
         (store.place(Leave(1)) / "made.txt").unlink()
-    assert [store.older(job, Leave(1)) for job in (first, second, third)] == [True, True, False]
+    runs = ["2026-01-01", "2026-01-03", "2026-01-05"]
+    assert [store.run_of(Leave(1), job) for job in (first, second, third)] == runs
+    for job in (first, second, third):  # as results were that did not say it
+        path = store.place(job) / "result.json"
+        record = json.loads(path.read_text())
+        del record["needs"]
+        path.write_text(json.dumps(record))
+    assert [store.run_of(Leave(1), job) for job in (first, second, third)] == runs
 
 
 def test_a_job_that_does_not_leave_what_it_should_has_failed(
@@ -499,7 +493,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(folder / "jobs")
     plans = [experiment.plan("smoke") for experiment in EXPERIMENTS.values()]
     jobs = [job for plan in plans for job in plan.jobs]
-    here = with_toys(Resources(torch.device("cpu")), store.folder, jobs)
+    here = with_toy_judge(with_toys(Resources(torch.device("cpu"))), store, jobs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="MAUVE of .* samples is coarse")
         for experiment in EXPERIMENTS.values():
@@ -775,7 +769,7 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
         ),
         (["updates", "--out", "x", "--text", "/nowhere"], "'/nowhere' is neither a dataset"),
         (
-            ["sweep-molecules-mask", "--out", "x", "--molecules", "/nowhere.npz"],
+            ["baselines", "--out", "x", "--molecules", "/nowhere.npz"],  # no toy judge is left
             "/nowhere.npz does not exist",
         ),
         (["radius", "--out", "x", "--judge", "/nowhere.gguf"], "there is no GGUF file"),

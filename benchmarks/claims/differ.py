@@ -81,7 +81,25 @@ def positions() -> str:
         "land anywhere. Euler to Neighbor, valid, short runs of 4M, mask source: "
         f"{change('rotary alone')} so,\n  {change('positions known')} with learned positions and "
         f"the first token given; the model in the box, which has both, {a:g} to {b:g}\n  at "
-        "256 steps (one run each)."
+        f"256 steps (one run each).\n  {MODEL}, one run each, {or_missing('positions', _known)}"
+    )
+
+
+def _known() -> str:
+    rows = rows_of("positions")
+    valid = {key: number(row[VALID]).value for key, row in rows.items() if key[0] != "data"}
+    steps = dict.fromkeys(k for _, _, k in valid)
+    told: list[str] = []
+    gains: dict[bool, list[float]] = {True: [], False: []}
+    for net in dict.fromkeys(net for net, _, _ in valid):
+        pairs = [(valid[net, "Euler", k], valid[net, "Neighbor", k]) for k in steps]
+        gains[net.startswith("learned")] += [b - a for a, b in pairs]
+        told.append(f"{net}: {', '.join(f'{a:.0f} to {b:.0f}' for a, b in pairs)}")
+    learned, rotary = (sum(gains[kind]) / len(gains[kind]) for kind in (True, False))
+    error = COUNT_ERROR * math.sqrt(2 / len(gains[True]))
+    return (
+        f"{'; '.join(told)}\n  (at {' and '.join(steps)} steps); the mean gain is {learned:+.0f} "
+        f"with learned positions, {rotary:+.0f} with rotary ones, each ± {error:.0f}."
     )
 
 

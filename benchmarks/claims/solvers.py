@@ -55,16 +55,16 @@ def shorter(source: str) -> str:
     """Perplexities by Euler and with Neighbor weights in the shorter runs, at many steps."""
     sizes, rows = size("text", "small"), rows_of(f"steps-text-{source}")
     cells = steps_cells("text", source, "small")
-    told, older = [], set()
+    told, dates = [], set()
     for k in sizes.curve[-2:]:
         found = []
         for name in ("Euler", "Neighbor"):
             cell = cells[name, k]
-            older.add(STORE.older(cell.sample(), cell.train()))
+            dates.add(STORE.run_of(cell.train(), cell.sample()))
             found.append(rows[name, str(k)][1].value)
         if None not in found:
             told.append(f"{found[0]:.0f} to {found[1]:.0f} at {k}")
-    runs = "Euler's and Neighbor's of two runs" if len(older) == 2 else "one run"
+    runs = "one run" if len(dates) == 1 else "solvers on different runs"
     recipe = f"{sizes.recipe.steps:,} steps of {sizes.recipe.batch_size}"
     return f"trained for less ({recipe}, {runs}): {', '.join(told) or 'not done yet'}"
 

@@ -76,10 +76,11 @@ def main(arguments: list[str]) -> None:
     with stopped_in_order(), joined(options.device) as device:
         brought = Resources(device, options.molecules, options.text, options.judge, tests)
         toys = options.scale == "smoke"
-        resources = with_toys(brought, options.out / "jobs", todo) if toys else brought
+        resources = with_toys(brought) if toys else brought
         only, wait, limit = options.only, options.wait, options.limit
         check(todo, resources, only)
         check_folder(store, order, options, resources)
+        resources = with_toy_judge(resources, store, todo) if toys else resources
         try:
             outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
         finally:  # interrupted, too: what is done is worth having
@@ -118,18 +119,21 @@ def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
     return order
 
 
-def with_toys(brought: Resources, folder: Path, todo: Iterable[Job]) -> Resources:
-    """At smoke scale nobody need bring text, a judge of it, or corpora to test on."""
+def with_toys(brought: Resources) -> Resources:
+    """At smoke scale nobody need bring text, or corpora to test on."""
     tests = dict.fromkeys(TEST_CORPORA, TOPICS) | dict(brought.tests)
-    judge = brought.judge
-    if judge is None and any(isinstance(job, Text) for job in todo):
-        try:
-            judge = toy_judge(folder / "toy-judge")
-        except InputError as error:
-            print(f"text is not judged: {error}")
-    return replace(
-        brought, text=brought.text or TOPICS, judge=judge, tests=tuple(sorted(tests.items()))
-    )
+    return replace(brought, text=brought.text or TOPICS, tests=tuple(sorted(tests.items())))
+
+
+def with_toy_judge(brought: Resources, store: Store, todo: Iterable[Job]) -> Resources:
+    """Nor a judge of text: one is made, once nothing else is wrong."""
+    if brought.judge is not None or not any(isinstance(job, Text) for job in todo):
+        return brought
+    try:
+        return replace(brought, judge=toy_judge(store.folder / "toy-judge"))
+    except InputError as error:
+        print(f"text is not judged: {error}")
+        return brought
 
 
 def check_folder(

@@ -69,10 +69,8 @@ class Cell:
 
     def one_run(self, store: Store) -> bool:
         """Whether samples and likelihood, if both are there, come from one run of the training."""
-        job, sample, likelihood = self.train(), self.sample(), self.likelihood()
-        if store.result(sample) is None or store.result(likelihood) is None:
-            return True
-        return store.older(sample, job) == store.older(likelihood, job)
+        runs = {store.run_of(self.train(), job) for job in (self.sample(), self.likelihood())}
+        return len(runs - {None}) < 2
 
     def runs(self, store: Store) -> int:
         """How many of the seeds are done."""
@@ -99,24 +97,30 @@ class Cell:
 
 
 def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:
-    """Which rows of a table are of an earlier run of a training that others are of too."""
-    drawn: dict[Train, list[tuple[tuple[str, ...], bool]]] = {}
+    """Which rows of a table are of earlier runs of a training than others are."""
+    drawn: dict[Train, dict[str, list[tuple[str, ...]]]] = {}
     for labels, cell in rows:
         for seed in range(cell.seeds):
-            job, sample = cell.train(seed), cell.sample(seed)
-            if store.result(sample) is not None:
-                drawn.setdefault(job, []).append((labels, store.older(sample, job)))
-    older: dict[str, dict[str, None]] = {}
-    for found in drawn.values():
-        if len({early for _, early in found}) == 2:
-            for labels in (labels for labels, early in found if early):
-                older.setdefault(labels[0], {})[" ".join(labels[1:])] = None
-    if not older:
+            job = cell.train(seed)
+            if date := store.run_of(job, cell.sample(seed)):
+                drawn.setdefault(job, {}).setdefault(date, []).append(labels)
+    earlier: list[dict[str, dict[str, None]]] = []  # by how many runs
+    for runs in drawn.values():
+        for age, date in enumerate(sorted(runs, reverse=True)[1:]):
+            if age == len(earlier):
+                earlier.append({})
+            for labels in runs[date]:
+                earlier[age].setdefault(labels[0], {})[" ".join(labels[1:])] = None
+    told = [
+        "; ".join(
+            first + (f" ({', '.join(rest)})" if any(rest) else "") for first, rest in found.items()
+        )
+        for found in earlier
+    ]
+    if not told:
         return ()
-    told = "; ".join(
-        first + (f" ({', '.join(rest)})" if any(rest) else "") for first, rest in older.items()
-    )
-    return (f"From an earlier run of the same training, whose models were lost: {told}.",)
+    said = ". From one before that: ".join(told)
+    return (f"From an earlier run of the same training, whose models were lost: {said}.",)
 
 
 def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str, ...]:

@@ -197,18 +197,20 @@ class Store:
             return False
         return all((self.place(job) / name).exists() for name in job.leaves)
 
-    def older(self, job: Job, need: Job) -> bool:
-        """Whether a job was done by an earlier run of one it needs, which was lost and done again.
+    def run_of(self, need: Job, job: Job) -> str | None:
+        """By which run of one it needs a job was done: that run's date; None if either is not done.
 
-        Results that do not say of which run they are were done before it, or they were not.
+        A job whose files were lost may have been done several times. Results that do not say of
+        which run they are, are of the last before them.
         """
         mine, its = self.result(job), self.result(need)
         if mine is None or its is None:
-            return False
-        date = its["provenance"]["date"]
+            return None
         if need.name in mine.get("needs", {}):
-            return bool(mine["needs"][need.name] != date)
-        return bool(mine["provenance"]["date"] < date)
+            return str(mine["needs"][need.name])
+        runs = [*its.get("earlier", []), its["provenance"]["date"]]
+        before = [date for date in runs if date <= mine["provenance"]["date"]]
+        return str(before[-1] if before else runs[0])
 
     def remembers(self, what: str) -> bool:
         """Whether results here are of a corpus or judge, which `same` compares with."""
@@ -240,7 +242,8 @@ class Store:
                 return True
             begun()
             place, start = self.place(job), time.perf_counter()
-            if self.result(job) is not None and not (place / AGAIN).exists():
+            last = self.result(job)
+            if last is not None and not (place / AGAIN).exists():
                 _clear(place)
             result = job.run(place, self, resources)
             if missing := [name for name in job.leaves if not (place / name).exists()]:
@@ -255,6 +258,8 @@ class Store:
                 "seconds": time.perf_counter() - start,
                 "provenance": provenance(),
             }
+            if last is not None:
+                record["earlier"] = [*last.get("earlier", []), last["provenance"]["date"]]
             write_json(place / "result.json", record)
             for name in (AGAIN, "failure.txt"):
                 (place / name).unlink(missing_ok=True)
