@@ -22,12 +22,13 @@ def last_validation(record: dict[str, Any]) -> float:
 
 
 def compare(folders: list[Path]) -> list[dict[str, Any]]:
-    """A row for each training of which the folders have several runs."""
-    runs: dict[str, dict[str, Any]] = {}  # by training, and by date
+    """A row for each recipe of which the folders have several runs."""
+    runs: dict[str, dict[str, Any]] = {}  # by recipe, and by date
     for folder in folders:
         for path in folder.glob("train-*/result.json"):
             record = json.loads(path.read_text())
-            runs.setdefault(path.parent.name, {})[record["provenance"]["date"]] = record
+            recipe = json.dumps([record["job"][name] for name in ("corpus", "recipe")])
+            runs.setdefault(recipe, {})[record["provenance"]["date"]] = record
     rows = []
     for found in runs.values():
         if len(found) == 1:
