@@ -20,10 +20,12 @@ from benchmarks.claims.judging import (
     rows_of,
 )
 from benchmarks.claims.solvers import mauve, text
+from benchmarks.claims.training import PERPLEXITY
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.repro.experiments.solvers import BEST
 from cwdfm.repro.experiments.training import revealed_entries
+from cwdfm.repro.scale import size
 
 SOLVERS = ("euler", "neighbor")
 
@@ -192,4 +194,20 @@ def scatter() -> str:
         name = f"{row['method']}, {block if row['method'] == 'bd3lm' else source}"
         apart[name] = max(row["losses"]) - min(row["losses"])
     told = ", ".join(f"{value:.2f} ({name})" for name, value in apart.items())
-    return f"{len(rows)} trainings on text were done two or three times. Nats apart: {told}"
+    most = max(len(row["losses"]) for row in rows)
+    return (
+        f"{len(rows)} trainings on text were done 2 to {most} times. Nats apart in held-out "
+        f"loss: {told};\n  perplexities of samples from two runs, uniform source, Euler: "
+        f"{or_missing('dynamics', _sampled_twice)}"
+    )
+
+
+def _sampled_twice() -> str:
+    """The last rows of `dynamics` are those of `losses` by another run."""
+    losses, dynamics = rows_of("losses"), rows_of("dynamics")
+    told = []
+    for loss in ("CE", "SCE"):
+        one = number(losses["uniform", loss][PERPLEXITY]).value
+        two = number(dynamics[loss, str(size("text", "small").recipe.steps)][PERPLEXITY]).value
+        told.append(f"{one:.0f} and {two:.0f} ({loss})")
+    return ", ".join(told)
