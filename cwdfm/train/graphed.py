@@ -47,6 +47,10 @@ class Graphed:
         # A cast that autocast keeps would be recorded and then dropped: it is not to keep any.
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         module = _Trunk(self.model, self.trunk).train()
+        if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+            # The recording keeps nodes that add up gradients, and they keep its stream. Autograd
+            # has the streams wait for each other, as it should, and would warn of that.
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         cast = torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False)
         with torch.cuda.device(x_t.device), cast:
             asked = (x_t.clone(), t.clone())
