@@ -21,14 +21,21 @@ def last_validation(record: dict[str, Any]) -> float:
     return float(losses[-1])
 
 
+def training(job: dict[str, Any]) -> str:
+    """What is trained: the corpus and the recipe, whatever it is called."""
+    recipe = dict(job["recipe"])
+    if recipe["loss"] == "bregman" and recipe["masked_only"]:
+        recipe["loss"] = "nelbo"  # which it is: see cwdfm.Bregman
+    return json.dumps([job["corpus"], recipe])
+
+
 def compare(folders: list[Path]) -> list[dict[str, Any]]:
     """A row for each recipe of which the folders have several runs."""
     runs: dict[str, dict[str, Any]] = {}  # by recipe, and by date
     for folder in folders:
         for path in folder.glob("train-*/result.json"):
             record = json.loads(path.read_text())
-            recipe = json.dumps([record["job"][name] for name in ("corpus", "recipe")])
-            runs.setdefault(recipe, {})[record["provenance"]["date"]] = record
+            runs.setdefault(training(record["job"]), {})[record["provenance"]["date"]] = record
     rows = []
     for found in runs.values():
         if len(found) == 1:

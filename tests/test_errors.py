@@ -135,6 +135,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "must carry the weight of the path",
     ),
+    "nelbo-of-all-with-weight": (
+        lambda: cwdfm.NELBO("all", cwdfm.Neighbor(1, 1.0)),
+        "takes no weight: alpha is 0 on revealed coordinates",
+    ),
     "bregman-weight-uniform": (
         lambda: cwdfm.Bregman(weight=cwdfm.Neighbor(1, 1.0))(
             torch.zeros(3, 8, 5),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -24,17 +25,19 @@ import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
+from cwdfm.method.flow import FlowObjective
 from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
-from cwdfm.repro.experiments.training import PATHS, SCALES
+from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 from cwdfm.repro.jobs import HeldOut, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scores import Molecules
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
+from cwdfm.train.recipe import build
 from cwdfm.train.recipes import RECIPES
 from tests.test_cli import cwdfm as command
 
@@ -782,6 +785,28 @@ def test_wrong_commands_are_told_before_anything_is_done(
     with pytest.raises(cwdfm.InputError, match=re.escape(message)):
         main(arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_rows_of_the_table_of_losses_are_different_losses(source: str) -> None:
+    """By their gradients: Bregman of masked tokens alone would be the NELBO under another name."""
+    gradients = []
+    for line in LOSSES:
+        if line.labels[0] != source:
+            continue
+        objective = build(line.cell("molecules", "small").train().recipe, 5).objective
+        assert isinstance(objective, FlowObjective)
+        x_1 = torch.randint(5, (4, 32), generator=torch.manual_seed(0))
+        batch = objective.path.sample(x_1, torch.tensor([0.2, 0.4, 0.6, 0.8]), seed=1)
+        logits = torch.randn(4, 32, 5 + (source == "mask"), generator=torch.manual_seed(2))
+        logits.requires_grad_()
+        needed = logits[objective.loss.needed(batch)]
+        objective.loss(needed, batch, objective.path.schedule).backward()
+        assert logits.grad is not None
+        gradients.append(logits.grad)
+    assert len(gradients) == 4
+    for one, other in itertools.combinations(gradients, 2):
+        assert not torch.allclose(one, other)
 
 
 def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> None:

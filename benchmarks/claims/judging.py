@@ -24,6 +24,7 @@ CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
 KEPT = math.inf  # the gain of what shall not become worse, and has not
 COUNTED = 1024  # molecules of a fold
+DIVERGING = ("nelbo", "bregman")  # losses with the hazard for a weight
 COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
 QM9 = size("molecules", "small")
 STEPS = QM9.curve  # of solvers on molecules
@@ -133,20 +134,21 @@ def _log_odds(count: Measured) -> Measured:
     return Measured(math.log(count.value / rest), count.error * COUNTED / (count.value * rest))
 
 
-def text_scatter() -> float:
+def text_scatter(*, diverging: bool = False) -> float:
     """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
 
-    Perplexities scatter by that share of their value. Pooled over all methods, of which BD3LM
-    scatters most: a careful guess for the others, whose runs were of one seed.
+    Perplexities scatter by that share of their value. Losses whose weights diverge at the end of
+    the path scatter most, and are told apart. Others are pooled over all methods: a careful guess
+    for flows, whose runs were of one seed, since BD3LM scatters more.
     """
     rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
-    return pooled(row["losses"] for row in rows)
+    return pooled(row["losses"] for row in rows if (row["loss"] in DIVERGING) == diverging)
 
 
-def one_run(value: Value) -> Measured:
+def one_run(value: Value, *, diverging: bool = False) -> Measured:
     """A perplexity of one run's samples, with the scatter of runs beside that of folds."""
-    found = by_folds(value)
-    return Measured(found.value, math.hypot(found.error, found.value * text_scatter()))
+    found, scatter = by_folds(value), text_scatter(diverging=diverging)
+    return Measured(found.value, math.hypot(found.error, found.value * scatter))
 
 
 def counting(count: float, samples: int) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cwdfm.errors import check_choice
+from cwdfm.errors import InputError, check_choice
 from cwdfm.loss.base import (
     Coordinates,
     Prediction,
@@ -23,7 +23,8 @@ class NELBO(WeightedCrossEntropy):
 
     With a mask source this is the negative evidence lower bound itself. `coordinates="all"` counts
     revealed coordinates too, which a uniform source may need to learn to keep right tokens. On a
-    context-weighted path, give the path's `weight`: the terms carry its alpha.
+    context-weighted path, give the path's `weight`: the terms carry its alpha, which is 0 where a
+    coordinate is revealed.
     """
 
     coordinates: Coordinates = "masked"
@@ -31,6 +32,11 @@ class NELBO(WeightedCrossEntropy):
 
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, ("all", "masked"))
+        if self.coordinates == "all" and self.weight is not None:
+            raise InputError(
+                "NELBO(coordinates='all') takes no weight: alpha is 0 on revealed coordinates, and "
+                "their terms would vanish; use coordinates='masked'"
+            )
 
     def needed(self, batch: PathSample) -> Tensor:
         return coordinates_needed(self.coordinates, batch)

@@ -47,7 +47,7 @@ Build = Callable[["Recipe", int, DiTConfig], Task]
 
 def flow(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     """A discrete flow, with all that the recipe says of source, schedule, path and loss."""
-    _check_bregman(recipe)
+    _check_loss(recipe)
     source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
     method = Flow(source, Polynomial(recipe.power))
     objective = FlowObjective(_path(recipe, method), _loss(recipe))
@@ -132,9 +132,17 @@ _SETTLED: dict[type[Method], Callable[[Any, DiTConfig], dict[str, Any]]] = {
 }
 
 
-def _check_bregman(recipe: "Recipe") -> None:
-    """Refuse what would be no bound."""
-    if recipe.loss == "bregman" and recipe.source == "uniform":
+def _check_loss(recipe: "Recipe") -> None:
+    """Refuse what would be no bound, or would not teach a network to keep right tokens."""
+    if recipe.source == "mask":
+        return
+    if recipe.loss == "nelbo" and recipe.path == "context" and not recipe.masked_only:
+        raise InputError(
+            "the nelbo loss on a context path leaves revealed tokens out, and with a uniform "
+            "source a network does not learn to keep them then; use --loss ce or sce, or "
+            "--source mask, or --masked-only if that is meant"
+        )
+    if recipe.loss == "bregman":
         if recipe.path == "context":
             raise InputError(
                 "the bregman loss on a context path needs a mask source: with a uniform one "
@@ -166,7 +174,8 @@ def _loss(recipe: "Recipe") -> Loss:
         case "ce":
             return CrossEntropy(masked)
         case "nelbo":
-            return NELBO(masked, _path_weight(recipe))
+            weight = _path_weight(recipe)
+            return NELBO(masked if weight is None else "masked", weight)
         case "bregman":
             return Bregman(masked, _path_weight(recipe))
         case "sce":

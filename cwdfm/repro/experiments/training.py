@@ -59,8 +59,9 @@ LOSS_NAMES = {"ce": "CE", "nelbo": "NELBO", "bregman": "Bregman", "sce": "SCE"}
 
 
 def _loss(source: str, loss: str) -> Line:
-    # Masked tokens alone where that is the same loss: see CrossEntropy.
-    alone = source == "mask" and loss != "sce"
+    # Masked tokens alone where nothing is lost by it (see CrossEntropy). Bregman's formula has
+    # terms of revealed ones too: without them it would be the NELBO.
+    alone = source == "mask" and loss in ("ce", "nelbo")
     fields = {"source": source, "loss": loss, "masked_only": alone}
     return Line((source, LOSS_NAMES[loss]), fields, f"{source}, {loss}")
 
@@ -90,6 +91,14 @@ def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
     return (f"A context path is sampled with its own weights (Neighbor, {weights}){mixture}.",)
 
 
+def tokens_that_count(lines: tuple[Line, ...]) -> tuple[str, ...]:
+    """Of which tokens the losses of rows are, as a note."""
+    alone = [", ".join(line.labels) for line in lines if line.fields["masked_only"]]
+    if not alone:
+        return ()
+    return (f"In the loss of {'; '.join(alone)} masked tokens alone count, in others all tokens.",)
+
+
 def plan_of(
     title: str, labels: tuple[str, ...], lines: tuple[Line, ...]
 ) -> Callable[[Scale], Plan]:
@@ -113,7 +122,11 @@ def plan_of(
             how.columns,
             tuple(rows),
             paper=theirs,
-            notes=(*own_weights(lines, corpus), *runs_note(cells, store)),
+            notes=(
+                *own_weights(lines, corpus),
+                *tokens_that_count(lines),
+                *runs_note(cells, store),
+            ),
         )
 
     def plan(scale: Scale) -> Plan:
