@@ -53,6 +53,11 @@ class Measured:
         """By how many standard errors it is above another."""
         return (self.value - other.value) / math.hypot(self.error, other.error, 1e-12)
 
+    def over(self, other: "Measured") -> float:
+        """The same of their logarithms: for perplexities of runs, whose errors are shares."""
+        errors = (each.error / each.value for each in (self, other))
+        return math.log(self.value / other.value) / math.hypot(*errors, 1e-12)
+
 
 def judged(gains: Sequence[float]) -> Verdict:
     """By gains in standard errors: those that the claim promises, all of them.

@@ -74,8 +74,9 @@ def _rules() -> str:
   more than {ALONE:g} errors, whatever the others show. If not, and B is ahead in that way, it
   **does not hold here**. Else it is **undecided here**: too close for this many samples.
 - A standard error is that of sampling. Where trainings are compared, it has the scatter between
-  runs in it: on molecules pooled over a table, on text as told below ("Scatter"). Solvers are
-  compared run by run, on the runs that both have.
+  runs in it: on molecules pooled over a table, on text as told below ("Scatter"), where
+  perplexities are compared by their logarithms. Solvers are compared run by run, on the runs that
+  both have.
 - Of losses and paths the paper tells by how much valid molecules grow or perplexity falls. A change
   that is clearly smaller than that counts against the claim.
 - On text, claims about solvers are decided by the longer runs; shorter ones are told beside them.

@@ -68,7 +68,7 @@ def by_source(
             f"{source}{more}: perplexity {a.value:.0f} to {b.value:.0f}, {other} {x.value:.2f} to "
             f"{y.value:.2f}"
         )
-        gains[source] = [a.above(b), y.above(x)]
+        gains[source] = [a.over(b), y.above(x)]
     return f"{NOVELS}, {'; '.join(told)}", gains
 
 
@@ -150,7 +150,7 @@ def losses() -> Iterator[Claim]:
             )
             for source, loss in done
         ]
-        told, gains = [f"perplexity: {changes(pairs)}"], [a.above(b) for _, a, b in pairs]
+        told, gains = [f"perplexity: {changes(pairs)}"], [a.over(b) for _, a, b in pairs]
         for name, column in (("MAUVE", MAUVE), ("entropy", ENTROPY)):
             each = []
             for source, loss in done:
@@ -243,7 +243,7 @@ def main_table() -> Iterator[Claim]:
             short = _grown(x, y, by=change)  # of what is promised
             if no_worse(-short) < 0:
                 told += f". A fall as large as the paper's is {short:.0f} standard errors away"
-            return told, judged([a.above(b), d.above(c), no_worse(-short)])
+            return told, judged([a.over(b), d.above(c), no_worse(-short)])
 
         said = f"Scaled cross-entropy lowers perplexity, {source} source: {promise}"
         yield from tested(where, said, "baselines", scaled)
@@ -253,14 +253,14 @@ def main_table() -> Iterator[Claim]:
         mauve = {name: number(row[MAUVE]) for name, row in rows.items() if name}
         gains = []
         for ours, other in product((f"DFM + SCE, {s}" for s in SOURCES), ("SEDD", "MDLM")):
-            gains += [ppl[other].above(ppl[ours]), mauve[ours].above(mauve[other])]
+            gains += [ppl[other].over(ppl[ours]), mauve[ours].above(mauve[other])]
         gains += [no_worse(mauve["DFM + SCE, uniform"].above(mauve[block])) for block in CLOSE]
         listed = "; ".join(f"{n} {ppl[n].value:.0f} and {mauve[n].value:.2f}" for n in ppl)
         told = (
             f"{NOVELS}, perplexity and MAUVE: {listed}. BD3LM has half the steps, of twice the "
             f"tokens"
         )
-        if all(ppl[other].above(ppl["DFM, uniform"]) > CLEAR for other in ("SEDD", "MDLM")):
+        if all(ppl[other].over(ppl["DFM, uniform"]) > CLEAR for other in ("SEDD", "MDLM")):
             told += ". Plain cross-entropy with a uniform source passes both in perplexity too"
         return told, judged(gains)
 
@@ -333,7 +333,7 @@ def ablations() -> Iterator[Claim]:
         inner = max((scores[r] for r in RADII[1:-1]), key=lambda found: found.value)
         return f"{NOVELS}, uniform source, by radius {told}", judged(
             [
-                judged_by[first].above(judged_by[last]),
+                judged_by[first].over(judged_by[last]),
                 entropy[first].above(entropy[last]),
                 min(inner.above(scores[first]), inner.above(scores[last])),
             ]
@@ -359,7 +359,7 @@ def ablations() -> Iterator[Claim]:
             f"{x.value:.2f} to {y.value:.2f} bits"
         )
         _, before, after = pairs[-1]
-        return told, judged([before.above(after), x.above(y)])
+        return told, judged([before.over(after), x.above(y)])
 
     said = (
         "Scaled cross-entropy takes training to lower perplexity, with a moderate fall in entropy"
