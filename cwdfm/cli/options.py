@@ -25,6 +25,16 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def fields_given(options: type, arguments: list[str]) -> set[str]:
+    """The fields of `options` that the words of a command line set, if only to what they were."""
+    words = {word.partition("=")[0].replace("_", "-") for word in arguments}
+    return {
+        field.name
+        for field in fields(options)
+        if words & {flag(field.name), flag(f"no_{field.name}")}
+    }
+
+
 @contextmanager
 def by_flags(options: type, **others: str) -> Iterator[None]:
     """Errors that name fields of `options` name their flags instead.

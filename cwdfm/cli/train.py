@@ -1,7 +1,7 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from cwdfm.cli.options import HELP, flag, parse
+from cwdfm.cli.options import HELP, fields_given, flag, parse
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.unread import check_of_the_model, check_unread
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.distributed import barrier, joined, rank, world
@@ -42,13 +43,18 @@ def main(arguments: list[str]) -> None:
         without_recipe(arguments)
     name, make = arguments[0], RECIPES[arguments[0]]
     options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
+    given = fields_given(Recipe, arguments[1:])
+    if options.recipe.init is None:
+        check_unread(options.recipe, given)
+    else:
+        check_of_the_model(given)
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"{options.out} is a file; give a folder for the run")
     fresh = not options.out.exists()
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     with joined(options.device) as device:
         try:
-            run = prepare(name, options, device)
+            run = prepare(name, options, device, given)
         except InputError:
             if fresh and rank() == 0:
                 with suppress(OSError):  # it holds something after all
@@ -99,13 +105,14 @@ def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
             )
 
 
-def prepare(name: str, options: Options, device: torch.device) -> Run:
-    """The run of a named recipe, its data read."""
+def prepare(name: str, options: Options, device: torch.device, given: Collection[str]) -> Run:
+    """The run of a named recipe, its data read; `given` are the fields that the command sets."""
     recipe, init = options.recipe, None
     if recipe.init is not None:
         init = load(recipe.init)
         check_settled(recipe, RECIPES[name](), continued(recipe, init))
         recipe = continued(recipe, init)
+        check_unread(recipe, given)
         say(
             f"from {recipe.init}: its network and vocabulary, {init.method}, length "
             f"{recipe.length}{', the first token given' if recipe.fix_first else ''}"

@@ -1,7 +1,7 @@
 """What a recipe's method means in training: its objective, and what it asks of the network.
 
-A method is added by a function from (recipe, vocabulary, size) to a Task, and by what a trained
-model of it settles for the recipe that goes on from it.
+A method is added by a function from (recipe, vocabulary, size) to a Task, by the fields that it
+reads, and by what a trained model of it settles for the recipe that goes on from it.
 """
 
 from collections.abc import Callable
@@ -100,6 +100,34 @@ METHODS: dict[str, Build] = {
     "sedd": sedd,
     "bd3lm": bd3lm,
 }
+
+# The fields that are read by some choices alone, with those choices.
+_Choices = dict[str, tuple[str, ...]]
+_FLOW: _Choices = {"method": ("flow",)}
+_BLOCKS: _Choices = {"method": ("bd3lm",)}
+READ_WITH: dict[str, _Choices] = {
+    "source": {"method": ("flow", "sedd")},
+    "power": _FLOW,
+    "path": _FLOW,
+    "path_radius": _FLOW | {"path": ("context",)},
+    "path_scale": _FLOW | {"path": ("context",)},
+    "time": _FLOW,
+    "noise": {"method": ("sedd",)},
+    "block": _BLOCKS,
+    "clip_low": _BLOCKS,
+    "clip_high": _BLOCKS,
+    "clip_search": _BLOCKS,
+    "loss": _FLOW,
+    "masked_only": _FLOW | {"loss": ("ce", "nelbo", "bregman")},
+    "loss_radius": _FLOW | {"loss": ("sce",)},
+    "loss_scale": _FLOW | {"loss": ("sce",)},
+    "revealed": _FLOW | {"loss": ("sce",)},
+}
+
+# What methods that do not read a field have in its place.
+_BD3LM: dict[str, object] = {"source": "mask", "power": 1.0, "time": "zero"}
+_BD3LM |= {"loss": "nelbo", "masked_only": True}
+OF_ITS_OWN = {"mdlm": _BD3LM | {"path": "mixture"}, "bd3lm": _BD3LM}
 
 
 def settled(method: Method, model: DiTConfig) -> dict[str, Any]:
