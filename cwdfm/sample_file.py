@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
-from cwdfm.files import replacing
+from cwdfm.files import elsewhere, replacing
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # one text a line
@@ -51,8 +51,7 @@ def write_samples(path: Path, samples: SampleFile) -> None:
             part.write_text("".join(_lines(path, samples)), newline="")
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another "
-            f"place"
+            f"cannot write {path}: {error.strerror or error}; {elsewhere(error)}"
         ) from error
 
 

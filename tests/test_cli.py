@@ -77,6 +77,31 @@ def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
     assert {canonical(text) for text in spelled.texts("train")} == set(own.texts("train"))
 
 
+def test_prepared_molecules_take_no_other_file_s_place(tmp_path: Path) -> None:
+    for name, smiles in (("my.smi", MOLECULES), ("other.smi", MOLECULES[1:])):
+        (tmp_path / name).write_text("\n".join(smiles))
+    mine, other, out = tmp_path / "my.smi", tmp_path / "other.smi", tmp_path / "my.npz"
+    flags = ["--length", 16, "--out", out]
+    out.write_text("precious")
+    refused = cwdfm("prepare", mine, *flags)
+    assert (refused.returncode, out.read_text()) == (2, "precious")
+    assert f"{out} exists; give another name, or --force to overwrite it" in refused.stderr
+    assert cwdfm("prepare", mine, *flags, "--force").returncode == 0
+    before = out.stat().st_mtime_ns, out.read_bytes()
+    again = cwdfm("prepare", mine, *flags)
+    assert (again.returncode, f"written: {out}" in again.stdout) == (0, True)
+    for different in ([other, *flags], [mine, *flags, "--spellings", 2], [mine, "--out", out]):
+        refused = cwdfm("prepare", *different)
+        assert refused.returncode == 2
+        assert "prepared from something else or in another way; give another" in refused.stderr
+    assert before == (out.stat().st_mtime_ns, out.read_bytes())
+    spelled = [mine, *flags, "--spellings", 2, "--seed", 3]
+    for more in (["--force"], []):
+        assert cwdfm("prepare", *spelled, *more).returncode == 0
+    assert load(out).source["spelling_seed"] == 3
+    assert cwdfm("prepare", *spelled[:-1], 4).returncode == 2
+
+
 @pytest.fixture(scope="module")
 def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run")

@@ -1,12 +1,20 @@
 """Files are whole at any moment, whoever writes them."""
 
+import errno
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cwdfm.files import replacing
+from cwdfm.cli.parts import Parts
+from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.errors import InputError
+from cwdfm.files import check_new_file, check_place, replacing
 from cwdfm.repro.job import Store
+from cwdfm.sample_file import SampleFile, write_samples
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
@@ -48,3 +56,46 @@ def test_many_say_first_what_a_store_is_made_of(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda _, store=store: store.same("text", "abc"), range(8)))
         assert [path.name for path in store.folder.iterdir()] == ["text.json"]
+
+
+def test_what_cannot_be_written_is_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    check_new_file(tmp_path / "a" / "b" / "new.json", force=False)
+    check_new_file(tmp_path / "file", force=True)
+    check_place(tmp_path)
+    for place, force, message in (
+        ("file", False, "file exists; give another name, or --force"),
+        ("file/a/new.json", True, r"a/new\.json cannot be written: .*file is a file; give a place"),
+        ("", True, "is a folder; give a file to write"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_new_file(tmp_path / place, force=force)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
+        check_new_file(tmp_path / "a" / "new.json", force=False)
+    monkeypatch.setattr(os, "access", lambda path, _: path == tmp_path)
+    check_place(tmp_path)  # a folder of one's own in one that is not
+
+
+def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.zeros((1, 4), np.int16)
+    data = TokenData("a", rows, rows, SmilesTokenizer(("C",)), {}, {}, {})
+    writers: dict[str, Callable[[], None]] = {
+        "a.smi": lambda: write_samples(tmp_path / "a.smi", SampleFile(["C"])),
+        "a.npz": lambda: data.save(tmp_path / "a.npz"),
+        "settings.json": lambda: Parts(tmp_path / "b.smi", {}).add({0: {}}),
+    }
+    for code, space in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)):
+
+        def fails(*_: object, code: int = code, **__: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", fails)
+            patch.setattr(Path, "open", fails)
+            for name, write in writers.items():
+                with pytest.raises(InputError, match=f"{name}: {os.strerror(code)}") as told:
+                    write()
+                assert ("free some space" in str(told.value).lower()) == space

@@ -285,7 +285,7 @@ def test_wrong_input(
         ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
         ([good, "--out", full, "--data", "none"], "is not empty; give another folder, or --force"),
         ([good, "--out", empty, "--data", "none"], "is a file; give a folder"),
-        ([good, "--out", empty / "x", "--data", "none"], "cannot write the report into"),
+        ([good, "--out", empty / "x", "--data", "none"], "is a file; give a place that is in a"),
     ]
     for arguments, message in cases:
         monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])

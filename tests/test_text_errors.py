@@ -90,6 +90,15 @@ def judging(judge: Callable[[Places], object], *flags: object) -> Command:
     return command
 
 
+def below_a_file(at: Places, name: str) -> list[object]:
+    return ["--out", at.file("notes", b"precious") / name]
+
+
+def into_a_folder(at: Places, name: str) -> list[object]:
+    (at.own / name).mkdir()
+    return ["--out", at.own / name, "--force"]
+
+
 def judged(at: Places) -> list[object]:
     return ["--judge", at.good / "judge", "--out", at.own / "out"]
 
@@ -351,9 +360,50 @@ REFUSED: dict[str, tuple[Command, str]] = {
         lambda at: ["prepare", at.own / "*.smi", "--out", at.own / "a.npz"],
         r"\*\.smi is a pattern; give molecules as one file",
     ),
+    "molecules-over-another-file": (
+        lambda at: [
+            *("prepare", at.file("a.smi", b"CCO\nCC\n")),
+            *("--out", at.file("a.npz", b"precious")),
+        ],
+        r"a\.npz exists; give another name, or --force to overwrite it",
+    ),
     "spellings-of-text": (
         preparing("a.txt", TEXT.encode(), "--spellings", 2),
         r"--spellings is for molecules, and .*a\.txt is read as text; leave it out",
+    ),
+    "force-of-text": (
+        preparing("a.txt", TEXT.encode(), "--force"),
+        r"--force is for molecules, and .*a\.txt is read as text; leave it out",
+    ),
+    "prepare-below-a-file": (
+        lambda at: ["prepare", at.good / "whale.txt", *below_a_file(at, "out"), "--workers", 1],
+        r"out cannot be written: .*notes is a file; give a place that is in a folder",
+    ),
+    "sample-below-a-file": (
+        lambda at: ["sample", at.good / "model", *below_a_file(at, "out.jsonl"), "--n", 2],
+        r"out\.jsonl cannot be written: .*notes is a file; give a place that is in a folder",
+    ),
+    "perplexity-below-a-file": (
+        lambda at: [
+            *("perplexity", at.good / "model", "--data", at.good / "bytes"),
+            *below_a_file(at, "out.json"),
+        ],
+        r"out\.json cannot be written: .*notes is a file",
+    ),
+    "eval-below-a-file": (
+        lambda at: ["eval", at.samples(), *below_a_file(at, "out")],
+        r"out cannot be written: .*notes is a file",
+    ),
+    "sample-into-a-folder": (
+        lambda at: ["sample", at.good / "model", *into_a_folder(at, "out.jsonl"), "--n", 2],
+        r"out\.jsonl is a folder; give a file to write",
+    ),
+    "perplexity-into-a-folder": (
+        lambda at: [
+            *("perplexity", at.good / "model", "--data", at.good / "bytes"),
+            *into_a_folder(at, "out.json"),
+        ],
+        r"out\.json is a folder; give a file to write",
     ),
     "sample-from-another-library": (
         lambda at: ["sample", at.good / "judge", "--out", at.own / "a.jsonl"],

@@ -461,7 +461,7 @@ def test_wrong_input(
         ([good, *out, "--device", "abacus"], "device must be such as"),
         ([good, *out, "--judge-dtype", "int4"], "invalid choice"),
         ([good, "--out", tmp_path / "full"], "is not empty; give another folder, or --force"),
-        ([good, "--out", smiles / "x", "--judge", judge], "cannot write the report into"),
+        ([good, "--out", smiles / "x", "--judge", judge], "is a file; give a place that is in a"),
     ]
     for arguments, message in cases:
         monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])

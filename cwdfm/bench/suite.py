@@ -16,6 +16,7 @@ from cwdfm.bench.cases import CASES
 from cwdfm.bench.ceilings import Ceilings
 from cwdfm.bench.settings import Settings
 from cwdfm.errors import InputError
+from cwdfm.files import check_place
 from cwdfm.provenance import provenance, write_json
 
 Say = Callable[[str], object]
@@ -38,6 +39,7 @@ class Results:
         if path.is_dir():
             raise InputError(f"{path} is a folder; give a file to write, such as results.json")
         if not path.exists():
+            check_place(path)
             return results
         try:
             data = json.loads(path.read_text())

@@ -21,6 +21,7 @@ from cwdfm.cli.options import by_flags, model_first, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
+from cwdfm.files import elsewhere
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.held_out import held_out
 from cwdfm.method.choice import SolverChoice
@@ -232,7 +233,7 @@ def write(options: Context | Updates, record: dict[str, Any], draw: Callable[[Pa
         write_json(options.out / f"{name}.json", origin | record)
     except OSError as error:
         raise InputError(
-            f"cannot write into {options.out}: {error.strerror or error}; choose another place"
+            f"cannot write into {options.out}: {error.strerror or error}; {elsewhere(error)}"
         ) from error
 
 

@@ -8,6 +8,7 @@ from cwdfm.cli.options import by_flags, model_first, parse
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
+from cwdfm.files import check_new_file, elsewhere
 from cwdfm.held_out import bound, held_out
 from cwdfm.metric import SplitBound
 from cwdfm.pretrained import Pretrained, load
@@ -82,8 +83,7 @@ def check(options: Options) -> None:
     if options.out is not None:
         if options.out.suffix != ".json":
             raise InputError(f"--out must end in .json, got {str(options.out)!r}")
-        if options.out.exists() and not options.force:
-            raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
+        check_new_file(options.out, force=options.force)
 
 
 def weight_of(options: Options) -> Weight | None:
@@ -130,4 +130,6 @@ def write(
     try:
         write_json(options.out, record)
     except OSError as error:
-        raise InputError(f"cannot write {options.out}: {error.strerror or error}") from error
+        raise InputError(
+            f"cannot write {options.out}: {error.strerror or error}; {elsewhere(error)}"
+        ) from error

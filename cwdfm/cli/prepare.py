@@ -11,6 +11,7 @@ from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.spelling import check_spellings
 from cwdfm.data.text.records import Unit
 from cwdfm.errors import InputError
+from cwdfm.files import check_new_file, check_place
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Options:
     streaming: bool = False  # from the hub, without storing it first
     limit: int | None = None  # documents or molecules; None for all
     workers: int = cores()  # processes that tokenise
+    force: bool = False  # of molecules: overwrite the file
 
 
 def main(arguments: list[str]) -> None:
@@ -57,8 +59,9 @@ def molecules(options: Options) -> TokenData:
     """Read, spell, write one file."""
     if options.out.suffix != ".npz":
         raise InputError(f"molecules are written as .npz, got --out {options.out}; add the ending")
-    if options.out.is_dir():
-        raise InputError(f"{options.out} is a folder; give a file to write")
+    there = None if options.force else prepared_before(options.out)
+    if there is None:
+        check_new_file(options.out, force=options.force)
     only_text = {
         "--tokenizer": options.tokenizer,
         "--documents": options.documents,
@@ -84,6 +87,13 @@ def molecules(options: Options) -> TokenData:
             column=options.column,
             progress=progress.reach,
         )
+    if there is not None:
+        if same(there, tokens, options):
+            return there
+        raise InputError(
+            f"{options.out} holds molecules that were prepared from something else or in another "
+            f"way; give another name, or --force to overwrite it"
+        )
     if options.spellings is not None:
         with Progress("molecules", None) as progress:
             tokens = respelled(
@@ -93,9 +103,28 @@ def molecules(options: Options) -> TokenData:
     return tokens
 
 
+def prepared_before(out: Path) -> TokenData | None:
+    """What lies there, where it is prepared data."""
+    try:
+        return TokenData.load(out) if out.is_file() else None
+    except InputError:
+        return None
+
+
+def same(there: TokenData, tokens: TokenData, options: Options) -> bool:
+    """Whether what lies there is what these molecules, spelled as asked for, would become."""
+    spelled = {"spellings": options.spellings, "spelling_seed": options.seed or 0}
+    source = tokens.source | (spelled if options.spellings is not None else {})
+    return (there.name, there.source) == (tokens.name, source)
+
+
 def text(options: Options) -> TokenData:
     """Tokenise and pack into a folder."""
-    only_molecules = {"--spellings": options.spellings, "--seed": options.seed}
+    only_molecules = {
+        "--spellings": options.spellings,
+        "--seed": options.seed,
+        "--force": options.force or None,
+    }
     if given := [flag for flag, value in only_molecules.items() if value is not None]:
         raise InputError(
             f"{', '.join(given)} is for molecules, and {options.corpus} is read as text; leave it "
@@ -103,6 +132,8 @@ def text(options: Options) -> TokenData:
         )
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give a folder to write")
+    if not options.out.exists():
+        check_place(options.out)
     corpus = find_corpus(
         options.corpus,
         CORPORA,

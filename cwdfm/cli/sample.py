@@ -15,6 +15,7 @@ from cwdfm.cli.progress import Progress
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed, check_integer
+from cwdfm.files import check_new_file
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method import Flow
 from cwdfm.method.choice import SolverChoice
@@ -112,8 +113,7 @@ def check(options: Options) -> None:
         check_integer("length", options.length, 3)
     if options.batch_size:
         check_integer("batch_size", options.batch_size)
-    if options.out.exists() and not options.force:
-        raise InputError(f"{options.out} exists; give another name, or --force to overwrite it")
+    check_new_file(options.out, force=options.force)
     check_seed(options.seed)
     options.check()
     check_left_out(options)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cwdfm.data.reading import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
-from cwdfm.files import replacing
+from cwdfm.files import elsewhere, replacing
 
 FORMAT = 1
 _MAGIC = "cwdfm.TokenData"
@@ -134,7 +134,7 @@ class TokenData:
         except OSError as error:
             raise InputError(
                 f"cannot write {path}: {error.strerror or error}; what was there before is "
-                f"untouched. Free some space or choose another place"
+                f"untouched; {elsewhere(error)}"
             ) from error
 
     @classmethod

@@ -16,6 +16,7 @@ from cwdfm.data.text.pack import Packing
 from cwdfm.data.text.prepared import is_prepared, open_prepared, read_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError, check_choice, check_integer
+from cwdfm.files import elsewhere
 
 SEED = 42
 # Raise it whenever the same documents would be prepared differently: caches are keyed by it.
@@ -82,8 +83,8 @@ def prepare(
                 (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
-            f"cannot write {out}: {error.strerror or error}; free some space or choose another "
-            f"place (CWDFM_CACHE, or out=)"
+            f"cannot write {out}: {error.strerror or error}; {elsewhere(error)} (CWDFM_CACHE, or "
+            f"out=)"
         ) from error
     return open_prepared(out)
 
