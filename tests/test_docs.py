@@ -90,7 +90,7 @@ def test_revisions_of_results_are_commits() -> None:
     ],
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
-    assert judged(gains) == verdict
+    assert judged(gains).word == verdict
 
 
 @pytest.mark.parametrize(("kind", "falls"), [("neighbors", True), ("distance", False)])
@@ -101,7 +101,7 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
     none, wrong = [3.0] * 5, "does not hold here"
     for shown, verdict in ((values, "holds"), (values[::-1], wrong), (none, wrong)):
-        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1] == verdict
+        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1].word == verdict
 
 
 def test_a_page_without_results_of_experiments_says_so(
@@ -153,9 +153,9 @@ def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_must_not_be_worse() -> None:
-    assert judged([2.1, no_worse(-1.9)]) == "holds"
-    assert judged([3.1, no_worse(-2.1)]) == "holds partly"
-    assert judged([1.0, no_worse(-3.1)]) == "does not hold here"
+    assert judged([2.1, no_worse(-1.9)]).word == "holds"
+    assert judged([3.1, no_worse(-2.1)]).word == "holds partly"
+    assert judged([1.0, no_worse(-3.1)]).word == "does not hold here"
 
 
 def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:
