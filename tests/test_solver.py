@@ -85,7 +85,10 @@ WEIGHTS = {
 def test_samples_follow_the_exact_law_of_the_discretised_chain(
     mask: bool, weight: str, corrector: cwdfm.Corrector | None, hazard: str
 ) -> None:
-    """Five coarse steps, where every detail of a step shows in the law."""
+    """Five coarse steps, most details of which show in the law.
+
+    Who wins a corrector's race does not: the next test is for that.
+    """
     ours, referee = WEIGHTS[weight]
     chain = Chain(correlated_target(2, 4, seed=1), mask, referee)
     steps = 5
@@ -97,6 +100,27 @@ def test_samples_follow_the_exact_law_of_the_discretised_chain(
     )
     assert_follows(histogram(out.tokens, 2), law)
     assert_differs(histogram(out.tokens, 2), chain.target.flatten())  # coarse steps do show
+
+
+@pytest.mark.parametrize("weight", ["none", "entropy"])
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+def test_of_two_clocks_the_first_to_ring_decides(weight: str, hazard: str) -> None:
+    """One long step in mid-path, where a token's forward and backward clocks often both ring.
+
+    With a uniform source alone: a mask source's tokens have one clock each. A solver that
+    lets one direction win whenever both ring is told apart, whichever it is.
+    """
+    ours, referee = WEIGHTS[weight]
+    chain = Chain(correlated_target(3, 3, seed=1), False, referee)
+    corrector, (t, t_next) = cwdfm.Corrector(3.0, 0.5, 0.25), (0.4, 0.8)
+    rates = hazards(t, t_next, hazard == "integrated", corrector)
+    assert min(rates) > 1
+    solver = cwdfm.Euler(weight=ours, hazard=hazard, corrector=corrector)  # type: ignore[arg-type]
+    source = source_of(chain)
+    state = solver.init(source, torch.arange(N_SAMPLES), 3)
+    after, _ = solver.step(model_of(chain), source, SCHEDULE, state, t, t_next)
+    law = chain.start() @ chain.step_matrix(t**2, *rates)
+    assert_follows(histogram(after.tokens, 3), law)
 
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
