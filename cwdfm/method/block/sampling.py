@@ -3,7 +3,6 @@
 Shapes: B batch, A sequences that have not stopped, N length, L tokens a block, C of context.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -23,7 +22,7 @@ from cwdfm.solver import Euler, Samples, Solver
 from cwdfm.solver.base import given
 from cwdfm.source import MaskSource
 from cwdfm.times import Spacing, time_grid
-from cwdfm.weight import Sum, Weight
+from cwdfm.weight.base import terms
 
 ANCESTRAL = Euler(hazard="integrated")
 
@@ -208,7 +207,7 @@ def block_grids(
 def reach(solver: Solver) -> int:
     """How many tokens before a block the solver's weight looks at."""
     radius = 0
-    for weight in _terms(getattr(solver, "weight", None)):
+    for weight in terms(getattr(solver, "weight", None)):
         if getattr(weight, "grid", None) is not None:
             raise InputError(
                 f"{weight} looks around on a 2-D grid, and a block is a piece of a line; use a "
@@ -222,11 +221,3 @@ def reach(solver: Solver) -> int:
             )
         radius = max(radius, getattr(weight, "radius", 0))
     return radius
-
-
-def _terms(weight: Weight | None) -> Iterator[Weight]:
-    if isinstance(weight, Sum):
-        for term in weight.terms:
-            yield from _terms(term)
-    elif weight is not None:
-        yield weight
