@@ -59,6 +59,24 @@ class Bound:
         return self.nats_per_token / math.log(2)
 
 
+def free_tokens(
+    model: object, x_1: Tensor, fixed: Tensor | None, vocab_size: int, batch_size: int
+) -> tuple[Tensor, Tensor, int]:
+    """What a likelihood is asked of, checked: x_1 and fixed, and how many tokens are free.
+
+    Both are [B, N] and on the model's device; without `fixed` all tokens are free.
+    """
+    check_tokens("x_1", x_1, vocab_size)
+    check_integer("batch_size", batch_size)
+    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
+    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
+    tokens = int((~fixed).sum())
+    if tokens == 0:
+        raise InputError("all positions are fixed: no token is left whose likelihood to find")
+    device = model_device(model) or x_1.device
+    return x_1.to(device), fixed.to(device), tokens
+
+
 @torch.no_grad()
 def elbo(
     model: Model,
@@ -81,15 +99,8 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
-    check_tokens("x_1", x_1, source.vocab_size)
-    check_integer("batch_size", batch_size)
+    x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
-    x_1 = x_1.to(model_device(model) or x_1.device)
-    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
-    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-    tokens = int((~fixed).sum())
-    if tokens == 0:
-        raise InputError("all positions are fixed: no token is left whose likelihood to bound")
     path = _path(source, schedule, weight)
     index_B = sample_index(index, len(x_1), x_1.device)
     mean_B, variance_B = [], []
