@@ -208,12 +208,9 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
     rows = Rows.of(~batch.fixed if known_BN is None else ~(batch.fixed | known_BN))
     tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
-    first = 0
-    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.double()
-        chunk = slice(first, first + len(logits))
         log_z = logits.logsumexp(-1)
         for j in range(2):
-            log_p_K2[chunk, j] = token_log_prob(logits, log_z, tokens_K2[chunk, j])
-        first += len(logits)
+            log_p_K2[k, j] = token_log_prob(logits, log_z, tokens_K2[k, j])
     return rows.put(log_p_K2[:, 0]), rows.put(log_p_K2[:, 1]), rows.mask

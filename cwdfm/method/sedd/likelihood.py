@@ -144,12 +144,8 @@ class Sequences:
         rows = Rows.of(self.graph.rows(x_BN, self.fixed))
         x_K, x_1_K, sigma_K = rows.take(x_BN), rows.take(self.x_1), sigma_B[rows.sequence]
         term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
-        first = 0
-        asked = (self.model, self.graph.source, x_BN, sigma_B, rows)
-        for logits_kV in predict_rows(*asked):
-            k = slice(first, first + len(logits_kV))
+        for k, logits_kV in predict_rows(self.model, self.graph.source, x_BN, sigma_B, rows):
             term_K[k] = term(logits_kV.double(), x_K[k], x_1_K[k], sigma_K[k])
-            first = k.stop
         return rows.put(term_K).sum(1)
 
 

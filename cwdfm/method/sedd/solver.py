@@ -100,22 +100,19 @@ class Reverse(Solver):
             for purpose in (Purpose.FORWARD, Purpose.PROPOSAL)
         )
         tokens_BN = x_BN.clone()
-        first = 0
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
-        for logits_kV in predict_rows(model, source, x_BN, sigma_B, rows):
-            chunk = slice(first, first + len(logits_kV))
-            b_k, i_k = b_K[chunk], i_K[chunk]
+        for k, logits_kV in predict_rows(model, source, x_BN, sigma_B, rows):
+            b_k, i_k = b_K[k], i_K[k]
             move = self._move(logits_kV, x_BN[b_k, i_k], t, t_next)
-            goes_k = whether_K[chunk] < move.chance_K
+            goes_k = whether_K[k] < move.chance_K
             if bool(goes_k.any()):
                 tokens_BN[b_k[goes_k], i_k[goes_k]] = sample_categorical(
                     move.weight_KV[goes_k],
-                    where_K[chunk][goes_k],
+                    where_K[k][goes_k],
                     temperature=self.rule.temperature,
                     top_p=self.rule.top_p,
                     dtype=self.rule.dtype,
                 )
-            first = chunk.stop
         went_BN = tokens_BN != x_BN
         none_BN = torch.zeros_like(went_BN)
         info = Info(t, t_next, went_BN, none_BN, len(rows), rows.mask.any(1))
