@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from cwdfm.categorical import check_draw, sample_categorical
-from cwdfm.errors import InputError
 from cwdfm.method.sedd.graph import Graph, Move
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.model.predict import predict_rows
@@ -22,6 +21,7 @@ from cwdfm.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Info, Solver, State
 from cwdfm.solver.base import moved
+from cwdfm.solver.propose import check_step
 from cwdfm.source import Source
 
 
@@ -89,8 +89,7 @@ class Reverse(Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        if not 0 <= t < t_next <= 1:
-            raise InputError(f"a step needs 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
+        check_step(t, t_next)
         x_BN = state.tokens
         sigma = self.noise.sigma_at(1 - t)
         rows = Rows.of(self.graph.rows(x_BN, state.fixed))
