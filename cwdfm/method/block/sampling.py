@@ -13,6 +13,7 @@ from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import Draw
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import OneBlock
+from cwdfm.method.without import Without
 from cwdfm.model.attention import Cache
 from cwdfm.model.dit import DiT
 from cwdfm.model.predict import evaluating, model_device
@@ -80,7 +81,7 @@ class BlockSolver:
             for rows in torch.arange(batch, device=device).split(asked.batch_size or batch):
                 walk = _Walk(
                     solver=self,
-                    network=OneBlock(model, Cache(length), without=asked.without),
+                    network=OneBlock(model, Cache(length)),
                     source=source,
                     schedule=schedule,
                     block=block,
@@ -153,9 +154,11 @@ class _Walk:
         )
         # The first block's grid is the longest, so that no two blocks share a step's number.
         state = replace(state, step=k * (len(self.grids[0]) - 1))
+        without = self.asked.without
+        network = Without(self.network, without) if without else self.network
         for t, t_next in pairwise(times):
             state, info = self.solver.inner.step(
-                self.network, self.source, self.schedule, state, t, t_next
+                network, self.source, self.schedule, state, t, t_next
             )
             self.evaluations_B[alive_A] += info.asked
             self.rows += info.rows
