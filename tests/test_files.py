@@ -1,11 +1,14 @@
 """Files are whole at any moment, whoever writes them."""
 
+import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cwdfm.files import replacing
+from cwdfm.provenance import write_json
 from cwdfm.repro.job import Store
 
 
@@ -23,6 +26,25 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_json_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced, sync = tmp_path / "a.json", [], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_json(path, {"a": [1, 2.5, "b"]})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, "b"]}
+    assert synced == [(path.stat().st_size, False)]
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, "b"]}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_many_write_one_file(tmp_path: Path) -> None:

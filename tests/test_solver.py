@@ -11,6 +11,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
+from cwdfm.solver import euler
 from tests.exact import Chain, correlated_target, entropy, neighbor
 from tests.stats import assert_differs, assert_follows, binomial, histogram
 
@@ -410,3 +411,30 @@ def test_one_step_draws_independent_posteriors() -> None:
     )
     law = np.outer(chain.target.sum(1), chain.target.sum(0)).flatten()
     assert_follows(histogram(out.tokens, 3), law)
+
+
+class Own(cwdfm.Neighbor):
+    """A weight that the library did not write, and that may wait for the device."""
+
+
+@pytest.mark.parametrize(
+    ("weight", "ours"),
+    [
+        (None, True),
+        (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0) + cwdfm.Neighbor(2, 1.0), True),
+        (Own(1, 1.0), False),
+        (Own(1, 1.0) + cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0), False),
+        (cwdfm.Neighbor(1, 1.0) + (cwdfm.Distance(1.0) + Own(1, 1.0)), False),
+    ],
+    ids=["none", "ours", "own", "own-first", "own-last"],
+)
+def test_a_weight_of_one_s_own_is_found_in_a_sum(
+    weight: cwdfm.Weight | None, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is known not to wait for the device is recorded without a trial."""
+    known: list[bool] = []
+    monkeypatch.setattr(euler, "repeat", lambda *_, **told: known.append(told["known"]))
+    solver, source = cwdfm.Euler(weight), cwdfm.MaskSource(3)
+    state = solver.init(source, torch.arange(2), 4)
+    solver.reveals(source, SCHEDULE, state, [0.0, 0.5, 1.0])
+    assert known == [ours]
