@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ from cwdfm.train.listen import TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimise import Average, learning_rate
 from cwdfm.train.parallel import Parallel
-from cwdfm.train.recipe import Recipe, build, continued
+from cwdfm.train.recipe import MANNER, Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.speed import training_flops
@@ -225,6 +225,72 @@ def test_another_recipe_is_refused(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     with pytest.raises(cwdfm.InputError, match="different: learning_rate"):
         make_run(tmp_path, recipe(steps=7, learning_rate=5e-3)).resume()
+
+
+MANNERS: dict[str, object] = {
+    "accumulation": 2,
+    "compile": False,
+    "parallel": "fsdp",
+    "log_every": 3,
+    "validate_every": 11,
+    "checkpoint_every": 9,
+    "keep": 5,
+    "elbo_rows": 0,
+    "previews": 1,
+    "preview_steps": 2,
+}
+
+
+def test_it_goes_on_in_another_manner_to_the_same_end(tmp_path: Path) -> None:
+    """And tells how it was computed, and how it was before that."""
+    assert set(MANNER) | {"validate_every"} == MANNERS.keys()
+    plain, other = recipe(dropout=0.0, steps=14), recipe(dropout=0.0, steps=14, **MANNERS)
+    fit(make_run(tmp_path / "plain", plain))
+    shutil.copytree(tmp_path / "plain", tmp_path / "changed")
+    shutil.rmtree(tmp_path / "changed" / "checkpoints" / "step-00000014")
+    run = make_run(tmp_path / "changed", other)
+    assert run.resume()
+    fit(run)
+    one, two = final_state(tmp_path / "plain"), final_state(tmp_path / "changed")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+    again = make_run(tmp_path / "changed", replace(other, keep=1))
+    assert again.resume()
+    before = {k: v for k, v in asdict(plain).items() if v != getattr(other, k)}
+    assert again.earlier == [{"until": 7, **before}, {"until": 14, "keep": 5}]
+    card = cwdfm.load(tmp_path / "changed").card
+    assert card["recipe"] == asdict(other)
+    assert card["earlier"] == [{"until": 7, **before}]
+    assert "earlier" not in cwdfm.load(tmp_path / "plain").card
+
+
+def test_batches_must_divide_by_the_new_accumulation_too(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    with pytest.raises(cwdfm.InputError, match="batch_size 16 must be a multiple of accumulation"):
+        make_run(tmp_path, recipe(steps=7, accumulation=3)).resume()
+
+
+def test_validations_that_change_the_objective_stay_where_they_are(tmp_path: Path) -> None:
+    """BD3LM's look for another range of noise."""
+    settings: dict[str, object] = {"method": "bd3lm", "block": 4, "steps": 7}
+    fit(make_run(tmp_path, recipe(**settings)))
+    with pytest.raises(cwdfm.InputError, match="different: validate_every"):
+        make_run(tmp_path, recipe(**settings, validate_every=3)).resume()
+    assert make_run(tmp_path, recipe(**settings, log_every=3)).resume()
+
+
+def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each checkpoint: there may be gigabytes of them."""
+    hashed = []
+
+    def checksum(*arguments: object) -> str:
+        hashed.append(arguments)
+        return "checksum"
+
+    monkeypatch.setattr("cwdfm.data.dataset._checksum", checksum)
+    fit(make_run(tmp_path, recipe(steps=4, checkpoint_every=1, validate_every=100)))
+    assert len(checkpoints(tmp_path / "checkpoints")) == 2
+    assert len(hashed) == 1
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

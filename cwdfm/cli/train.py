@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
         if run.resume():
             say(f"going on from step {run.step}")
         if rank() == 0:
-            write_json(options.out / "recipe.json", {"recipe": asdict(run.recipe), **run.card})
+            write_json(options.out / "recipe.json", {**run.told(), **run.card})
         stopped = fit(run, listeners(options, run) if rank() == 0 else ())
         unfinished = run.step < run.recipe.steps
         if unfinished:

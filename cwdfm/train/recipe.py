@@ -16,6 +16,13 @@ from cwdfm.random import check_seed
 from cwdfm.train.methods import METHODS, Task, settled
 from cwdfm.train.parallel import Parallel
 
+# The fields that say how a run is computed and watched. They change its weights by rounding, and by
+# what dropout draws, as another number of processes does: it may go on with others.
+MANNER = (
+    *("accumulation", "compile", "parallel", "log_every", "checkpoint_every", "keep"),
+    *("elbo_rows", "previews", "preview_steps"),
+)
+
 
 @dataclass(frozen=True)
 class Recipe:
