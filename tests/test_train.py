@@ -40,7 +40,7 @@ from cwdfm.train.recipe import MANNER, Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.speed import training_flops
-from tests.train_script import counting, make_run, recipe, train, train_and_send
+from tests.train_script import VOCAB, counting, make_run, recipe, train, train_and_send
 from tests.train_together import PARALLEL, settings, without_the_end
 
 ROOT = Path(__file__).parent.parent
@@ -219,6 +219,32 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the one before"):
         assert run.resume()
     assert run.step == 7
+
+
+def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
+    data, device = counting(), torch.device("cpu")
+    cases = [
+        (recipe(length=32), data, "sequences of 16 tokens, and the recipe's length is 32"),
+        (recipe(), replace(data, train=data.train[:0]), "nothing to train on: its 10 sequences"),
+        (recipe(), replace(data, valid=data.valid[:0]), "nothing out for validation: its 50"),
+    ]
+    for settings, tokens, message in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            Run(settings, tokens, tmp_path, device)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "context", "path_radius": 8}, "path_radius 8 .*--path-radius of at most 7"),
+        ({"loss": "sce", "loss_radius": 40}, "loss_radius 40 .*--loss-radius of at most 7"),
+    ],
+)
+def test_windows_fit_into_the_sequences(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(cwdfm.InputError, match=message):
+        build(recipe(**changes), VOCAB)
+    build(recipe(**changes | {name: 7 for name in changes if name.endswith("radius")}), VOCAB)
+    build(recipe(path_radius=8, loss_radius=40), VOCAB)  # which nothing reads
 
 
 def test_another_recipe_is_refused(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Run:
     ) -> None:
         self.recipe, self.data, self.out, self.device = recipe, data, out, device
         self.card = card or {}
+        _check_data(recipe, data)
         if recipe.batch_size % (world() * recipe.accumulation):
             raise InputError(
                 f"batch_size {recipe.batch_size} must be a multiple of processes x accumulation = "
@@ -251,3 +252,24 @@ class Run:
                 f"or the vocabulary differ; give another --out, or the data it was started with"
             )
         return changed
+
+
+def _check_data(recipe: Recipe, data: TokenData) -> None:
+    """Refuse data that the recipe cannot be trained on."""
+    if data.length != recipe.length:
+        raise InputError(
+            f"{data.name} has sequences of {data.length} tokens, and the recipe's length is "
+            f"{recipe.length}; give a length (--length) of {data.length}, or prepare the data anew"
+        )
+    if not len(data.train):
+        part = data.source.get("part")
+        cure = "more data" if part is None else f"data prepared without --part, these have {part}"
+        raise InputError(
+            f"{data.name} holds nothing to train on: its {len(data.valid):,} sequences are all "
+            f"held out; give {cure}"
+        )
+    if not len(data.valid):
+        raise InputError(
+            f"{data.name} holds nothing out for validation: its {len(data.train):,} sequences are "
+            f"all to train on; give more data"
+        )
