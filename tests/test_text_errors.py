@@ -309,7 +309,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "path-radius-too-large": (
         training("chars", "--path", "context", "--path-radius", LENGTH),
         rf"path_radius {LENGTH} is too large for sequences of {LENGTH} tokens.*give a "
-        rf"--path-radius of at most {(LENGTH - 1) // 2}, or a --length of at least {2 * LENGTH + 1}",
+        rf"--path-radius of at most {(LENGTH - 1) // 2}, or a --length of at least 33",
     ),
     "loss-radius-too-large": (
         training("chars", "--loss", "sce", "--loss-radius", LENGTH // 2),
