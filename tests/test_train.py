@@ -228,9 +228,9 @@ def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
         (recipe(), replace(data, train=data.train[:0]), "nothing to train on: its 10 sequences"),
         (recipe(), replace(data, valid=data.valid[:0]), "nothing out for validation: its 50"),
     ]
-    for settings, tokens, message in cases:
+    for asked, tokens, message in cases:
         with pytest.raises(cwdfm.InputError, match=message):
-            Run(settings, tokens, tmp_path, device)
+            Run(asked, tokens, tmp_path, device)
 
 
 @pytest.mark.parametrize(
@@ -613,6 +613,8 @@ def test_bad_recipes() -> None:
         ({"preview_steps": 0}, "preview_steps must be an integer >= 1"),
         ({"keep": 1.5}, "keep must be an integer >= 1"),
         ({"seed": -1}, "seed"),
+        ({"precision": "bf16"}, "precision must be one of 'float32', 'bfloat16', got 'bf16'"),
+        ({"parallel": "deepspeed"}, "parallel must be one of 'ddp', 'fsdp', got 'deepspeed'"),
         ({"loss": "mse"}, "one of 'ce', 'nelbo', 'bregman', 'sce'"),
     ]
     for changes, message in cases:

@@ -6,7 +6,7 @@ the objects it names. A field's help text is the comment behind it.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from cwdfm.errors import InputError, check_choice, check_integer, check_positive
 from cwdfm.loss.scaled import RevealedWeight
@@ -100,6 +100,8 @@ class Recipe:
         check_choice("source", self.source, ("mask", "uniform"))
         check_choice("loss", self.loss, ("ce", "nelbo", "bregman", "sce"))
         check_choice("path", self.path, ("mixture", "context"))
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
+        check_choice("parallel", self.parallel, get_args(Parallel))
         for name in ("ema", "beta1", "beta2", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
