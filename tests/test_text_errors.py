@@ -304,7 +304,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "training-on-what-is-held-out": (
         training("bytes", "--tokenizer", "bytes"),
         r"holds nothing to train on: its [\d,]+ sequences are all held out; give data "
-        r"prepared without --part, these have all",
+        r"prepared without --part; these have 'all'",
     ),
     "path-radius-too-large": (
         training("chars", "--path", "context", "--path-radius", LENGTH),

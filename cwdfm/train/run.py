@@ -263,7 +263,7 @@ def _check_data(recipe: Recipe, data: TokenData) -> None:
         )
     if not len(data.train):
         part = data.source.get("part")
-        cure = "more data" if part is None else f"data prepared without --part, these have {part}"
+        cure = "more data" if part is None else f"data prepared without --part; these have {part!r}"
         raise InputError(
             f"{data.name} holds nothing to train on: its {len(data.valid):,} sequences are all "
             f"held out; give {cure}"
