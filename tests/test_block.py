@@ -765,6 +765,8 @@ def test_refusals() -> None:
         way.draw(model, cwdfm.Euler(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0)), asked)
     with refused("on a 2-D grid"):
         way.draw(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0, "cut", (3, 4))), asked)
+    with refused("batch_size must be an integer >= 1, got 0"):
+        way.draw(model, None, replace(asked, batch_size=0))
     with refused("needs a DiT"):
         way.draw(nn.Linear(2, 2), None, asked)
     with refused("blocks of 4 needs a network with attention='block', block=4.*got.*block=3"):

@@ -12,6 +12,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
 from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.train.recipe import Recipe
 from tests.models import SmallModel, SmallSplitModel
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -238,6 +239,30 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "not-a-weight": (
         lambda: cwdfm.Euler(weight="neighbor"),  # type: ignore[arg-type]
         "context weight or None, got 'neighbor'",
+    ),
+    "generate-length-zero": (
+        lambda: cwdfm.generate(cwdfm.load("qm9-uniform-small"), n=1, steps=1, length=0),
+        "length must be an integer >= 1, got 0",
+    ),
+    "generate-batch-size-zero": (
+        lambda: cwdfm.generate(cwdfm.load("qm9-uniform-small"), n=1, steps=1, batch_size=0),
+        "batch_size must be an integer >= 1, got 0",
+    ),
+    "device-unknown": (
+        lambda: cwdfm.load("qm9-uniform-small", device="gpu0"),
+        "device must be auto, cpu, cuda or cuda:NUMBER, got 'gpu0'",
+    ),
+    "network-in-parts": (
+        lambda: DiTConfig(num_tokens=5, depth=1.5),  # type: ignore[arg-type]
+        "depth must be an integer >= 1, got 1.5",
+    ),
+    "recipe-precision": (
+        lambda: Recipe(precision="bf16"),  # type: ignore[arg-type]
+        "one of 'float32', 'bfloat16', got 'bf16'",
+    ),
+    "recipe-parallel": (
+        lambda: Recipe(parallel="deepspeed"),  # type: ignore[arg-type]
+        "one of 'ddp', 'fsdp', got 'deepspeed'",
     ),
     "bad-seed": (lambda: sample(seed=-1), r"0\.\.2\^64-1, got -1"),
     "index-wrong-shape": (lambda: sample(index=torch.arange(2)), r"shape \(3,\).*\(2,\)"),

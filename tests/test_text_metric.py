@@ -585,7 +585,10 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
         lambda judge: Judge(judge.judge.model, overlap=CONTEXT, device="cpu").load(),
         f"overlap must be below the judge's context of {CONTEXT}",
     ),
-    "bad-device": (lambda _: Judge("gpt2", device="tpu9x").load(), "device must be such as 'cuda'"),
+    "bad-device": (
+        lambda _: Judge("gpt2", device="tpu9x").load(),
+        "device must be auto, cpu, cuda",
+    ),
     "features-of-nothing": (lambda judge: judge.features(["a", ""]), "1 of 2 texts are empty"),
     "mauve-few": (lambda _: mauve_score(features(0, rows=5), features(1)), "at least 20.*has 5"),
     "mauve-no-model": (lambda _: mauve_score(["a"] * 20, ["b"] * 20), "no feature model"),

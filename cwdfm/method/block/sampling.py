@@ -63,7 +63,8 @@ class BlockSolver:
         check_integer("the number of samples", batch)
         check_integer("the length", length)
         check_length(length, block)
-        check_integer("batch_size", asked.batch_size or batch)
+        batch_size = batch if asked.batch_size is None else asked.batch_size
+        check_integer("batch_size", batch_size)
         check_seed(asked.seed)
         if self.stop is not None and self.stop >= source.vocab_size:
             raise InputError(f"stop must be a data token < {source.vocab_size}, got {self.stop}")
@@ -78,7 +79,7 @@ class BlockSolver:
         tokens_BN = torch.where(fixed_BN, prompt_BN, source.mask_id)
         parts: list[Samples] = []
         with evaluating(model), model.uncompiled():
-            for rows in torch.arange(batch, device=device).split(asked.batch_size or batch):
+            for rows in torch.arange(batch, device=device).split(batch_size):
                 walk = _Walk(
                     solver=self,
                     network=OneBlock(model, Cache(length)),
