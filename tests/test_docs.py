@@ -24,7 +24,6 @@ from benchmarks.report import report
 from benchmarks.repro_sections import LOST, filled
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
-from cwdfm.metric.figure import solver_styles
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.job import Store
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -167,15 +166,6 @@ def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:
     assert short_of((one, three), (three, nine)) == pytest.approx(0)
     assert short_of((one, three), (one, nine)) == pytest.approx(math.log(3) / 0.2)
     assert short_of((one, nine), (one, three)) == pytest.approx(-math.log(3) / 0.2)
-
-
-def test_lines_of_a_figure_are_told_apart() -> None:
-    names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
-    names += ["Neighbor, r = 1", "a", "b", "Euler"]
-    styles = solver_styles(names)
-    assert list(styles) == names
-    assert len(set(styles.values())) == len(names) == 8
-    assert styles["Euler"] == solver_styles(["Euler"])["Euler"]
 
 
 def test_the_most_valid_ones_that_leave_novel_ones() -> None:
