@@ -28,8 +28,8 @@ def text_small(result: Result) -> str:
         f"{recipe['length']} GPT-2 tokens of the novels, validation loss "
         f"{last['validation_loss']:.3f}; held-out perplexity at most {bound['perplexity']:.1f} ± "
         f"{bound['perplexity_error']:.1f}. {found['data-a']['perplexity']['samples']} samples a "
-        f"row, one seed; judged by SmolLM2-135M (quantised to 4 bits), retokenised, corpus "
-        f"average; ± is the spread of five folds. MAUVE has features of the same judge in "
+        f"row, one seed; judged by SmolLM2-135M-Instruct (quantised to 4 bits), retokenised, "
+        f"corpus average; ± is the spread of five folds. MAUVE has features of the same judge in "
         f"{found['data-a']['mauve']['buckets']} buckets, which is coarse; in brackets mean and "
         f"spread of five resamples, most of which lie below the score itself.\n\n"
         + table(["solver", "steps", "perplexity", "entropy, bits", "MAUVE"], rows)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from cwdfm.errors import InputError
+from cwdfm.device import find_device
 
 
 @contextmanager
@@ -18,22 +18,13 @@ def joined(device: str) -> Iterator[torch.device]:
 
     "auto" is a GPU where there is one, and under torchrun the one of this process's number.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-        if chosen.type == "cuda" and not torch.cuda.is_available():
-            raise RuntimeError("no CUDA device is available")
-        if chosen.type == "cuda" and chosen.index is not None:
-            torch.cuda.set_device(chosen)  # what names no device means this one
-    except RuntimeError as error:
-        raise InputError(
-            f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r} ({error})"
-        ) from error
+    chosen = find_device(device)
+    if chosen.type == "cuda" and chosen.index is not None:
+        torch.cuda.set_device(chosen)  # what names no device means this one
     if "RANK" not in os.environ:
         yield chosen
         return
-    if device == "cuda":
+    if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(chosen)
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")

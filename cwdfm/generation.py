@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance
+from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import Draw
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained
@@ -52,6 +52,8 @@ def generate(
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
+    if batch_size is not None:
+        check_integer("batch_size", batch_size)
     if refine is not None:
         check_instance("refine", refine, Refine, "Refine(rounds=2, share=0.1)")
     if mend is not None:
@@ -64,15 +66,17 @@ def generate(
             f"refining, mending and accepting ask as a flow does, and this model is trained by "
             f"{type(trained.method).__name__}; leave it out, or take a flow"
         )
+    length = trained.length if length is None else length
+    length = length if tokens is None else len(tokens)
     asked = Draw(
-        shape=(n, (length or trained.length) if tokens is None else len(tokens)),
+        shape=(n, length),
         steps=steps,
         seed=seed,
         grid=grid,
         prompt=tokens,
         fixed=fixed,
         index=index,
-        batch_size=batch_size or fitting_batch(trained),
+        batch_size=fitting_batch(trained, length) if batch_size is None else batch_size,
         without=() if template is None else special(trained),
         after=after,
         accept=accept,
@@ -103,7 +107,9 @@ def given(
     """
     if prompt is not None and template is not None:
         raise InputError("a prompt and a template at once; a template can begin with the prompt")
-    asked, tokenizer, length = length, trained.tokenizer, length or trained.length
+    asked, tokenizer = length, trained.tokenizer
+    length = trained.length if asked is None else asked
+    check_integer("length", length)
     if template is not None:
         row = tokenizer.frame(tokenizer.holes(template), length, whole=True)
         if asked is not None and asked != len(row):
@@ -121,10 +127,14 @@ def given(
     return torch.tensor([token or 0 for token in row]), ~free
 
 
-def fitting_batch(trained: Pretrained) -> int:
-    """How many sequences at once: by the memory that is free, at most what is worth it."""
+def fitting_batch(trained: Pretrained, length: int | None = None) -> int:
+    """How many sequences at once: by the memory that is free, at most what is worth it.
+
+    `length` None is the model's own.
+    """
+    length = trained.length if length is None else length
     model = trained.model
     device = next(model.parameters()).device
-    bytes_each = trained.length * model.config.width * 4 * _ACTIVATIONS
+    bytes_each = length * model.config.width * 4 * _ACTIVATIONS
     budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
     return max(1, min(budget // bytes_each, _LARGEST.get(device.type, 256)))

@@ -54,5 +54,5 @@ def bound(
         weight=weight,
         draws=draws,
         seed=seed,
-        batch_size=batch_size or fitting_batch(trained),
+        batch_size=fitting_batch(trained) if batch_size is None else batch_size,
     )

@@ -15,6 +15,7 @@ import torch
 
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
+from cwdfm.device import find_device
 from cwdfm.errors import InputError
 from cwdfm.files import replacing
 from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
@@ -90,7 +91,14 @@ class Pretrained:
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:
         """Read a folder that `save_pretrained` wrote; weights become float32."""
-        folder = Path(folder)
+        place = find_device(device)
+        trained = cls._read(Path(folder))
+        trained.model.to(place)  # what fails here is no fault of the folder's
+        return trained
+
+    @classmethod
+    def _read(cls, folder: Path) -> Self:
+        """The folder's model on the CPU, or an InputError that says what is wrong with it."""
         try:
             config = json.loads((folder / "config.json").read_text())
             if not isinstance(config, dict) or "format" not in config:
@@ -108,7 +116,7 @@ class Pretrained:
             model = DiT(from_config(config["model"], CLASSES))
             model.load_state_dict({k: v.float() for k, v in weights.items()})
             return cls(
-                model=model.to(device).eval(),
+                model=model.eval(),
                 method=_method(config),
                 tokenizer=tokenizer_from_json(config["tokenizer"]),
                 length=config["length"],
@@ -167,7 +175,7 @@ def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pret
 
     Of a training run's folder, the finished model, or else the newest checkpoint.
     """
-    folder = Path(name_or_folder)
+    folder, device = Path(name_or_folder), find_device(device)
     if (place := _model_in(name_or_folder)) is not None:
         return Pretrained.from_pretrained(place, device)
     if not folder.is_dir():

@@ -36,9 +36,11 @@ def provenance() -> dict[str, Any]:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON so that the file is either the old one or the whole new one."""
-    with replacing(path) as part:
-        part.write_text(json.dumps(data, indent=2) + "\n")
+    """Write JSON: the old file or the whole new one, never a part, also after a loss of power."""
+    with replacing(path) as part, part.open("w") as file:
+        file.write(json.dumps(data, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @cache  # asked once: the code that runs is the one that was read at the start

@@ -23,10 +23,13 @@ from cwdfm.method.block import BlockDiffusion, BlockObjective, BlockSolver
 from cwdfm.method.block.network import Beside, OneBlock
 from cwdfm.method.block.objective import clip_ranges
 from cwdfm.method.block.sampling import block_grids
+from cwdfm.method.without import Without
 from cwdfm.model import halves
 from cwdfm.model.attention import Attention, Cache, Causal, Halves, Mix
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.halves import halves_mask, mask_mod
+from cwdfm.model.predict import predict_rows
+from cwdfm.model.rows import Rows
 from cwdfm.solver import FirstHitting
 from tests.exact import Array, Chain
 from tests.exact import State as Tokens
@@ -486,6 +489,20 @@ def test_tokens_left_out_are_never_drawn() -> None:
     assert sorted(method(3).draw(model, None, asked).tokens.unique().tolist()) == [1, 2, 3, 5, 6]
 
 
+@torch.no_grad()
+def test_a_model_without_some_tokens_carries_what_it_did() -> None:
+    """What belongs to a sequence stays with it where only some sequences are asked about."""
+    model, x_1 = network(3), tokens(4, 12)
+    x_t, t = torch.full_like(x_1, 7), torch.zeros(4)
+    rows = Rows.of((torch.arange(4) % 2 == 1)[:, None].expand(4, 12))
+    source, beside = cwdfm.MaskSource(7), Beside(model, x_1)
+    ((_, whole),) = predict_rows(beside, source, x_t, t, rows)
+    ((_, part),) = predict_rows(Without(beside, (0, 4)), source, x_t, t, rows)
+    left = [1, 2, 3, 5, 6]
+    torch.testing.assert_close(part[:, left], whole[:, left])
+    assert bool((part[:, [0, 4]] == -torch.inf).all())
+
+
 @pytest.mark.parametrize("steps", [1, 5, 12, 30])
 def test_steps_are_shared_out(steps: int) -> None:
     grids = block_grids(LINEAR, steps, 4, "t")
@@ -748,6 +765,8 @@ def test_refusals() -> None:
         way.draw(model, cwdfm.Euler(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0)), asked)
     with refused("on a 2-D grid"):
         way.draw(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0, "cut", (3, 4))), asked)
+    with refused("batch_size must be an integer >= 1, got 0"):
+        way.draw(model, None, replace(asked, batch_size=0))
     with refused("needs a DiT"):
         way.draw(nn.Linear(2, 2), None, asked)
     with refused("blocks of 4 needs a network with attention='block', block=4.*got.*block=3"):

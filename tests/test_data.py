@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -323,7 +324,7 @@ def test_save_and_load(prepared: Path) -> None:
     for field in ("name", "tokenizer", "length", "report", "examples", "source", "fingerprint"):
         assert getattr(data, field) == getattr(raw, field), field
     assert list(prepared.parent.glob("*.part")) == []
-    changed = TokenData(**{**vars(data), "train": data.train[::-1]})
+    changed = replace(data, train=data.train[::-1])
     assert changed.fingerprint != data.fingerprint
 
 
@@ -569,11 +570,11 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "canonical-type": (lambda _: canonical(3), "must be a string, got int 3"),  # type: ignore[arg-type]
     "ids-out-of-range": (
-        lambda p: TokenData(**{**vars(load(p / "x.npz")), "valid": np.full((1, 32), 99, "i2")}),
+        lambda p: replace(load(p / "x.npz"), valid=np.full((1, 32), 99, "i2")),
         "from 99 to 99, the tokenizer has 0..6",
     ),
     "wrong-array": (
-        lambda p: TokenData(**{**vars(load(p / "x.npz")), "valid": np.zeros((1, 31), "i2")}),
+        lambda p: replace(load(p / "x.npz"), valid=np.zeros((1, 31), "i2")),
         r"both splits of one length.*\(1, 31\)",
     ),
 }

@@ -167,6 +167,15 @@ def test_bad_configurations() -> None:
         preset("5m", 40)
     with pytest.raises(cwdfm.InputError, match="dropout"):
         DiTConfig(num_tokens=5, dropout=1.0)
+    for name in ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio"):
+        for wrong in (0, 1.5, True):
+            with pytest.raises(
+                cwdfm.InputError, match=f"{name} must be an integer >= 1, got {wrong!r}"
+            ):
+                replace(SMALL, **{name: wrong})  # type: ignore[arg-type]
+    for wrong in (-1, 8.5, True):
+        with pytest.raises(cwdfm.InputError, match="positions must be an integer >= 0"):
+            replace(SMALL, positions=wrong)  # type: ignore[arg-type]
     short = DiT(replace(SMALL, positions=8))
     with pytest.raises(cwdfm.InputError, match=r"learned 8 positions.*sequence of 12"):
         short(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1))

@@ -24,7 +24,6 @@ from benchmarks.report import report
 from benchmarks.repro_sections import LOST, filled
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
-from cwdfm.metric.figure import solver_styles
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.job import Store
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -90,7 +89,7 @@ def test_revisions_of_results_are_commits() -> None:
     ],
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
-    assert judged(gains) == verdict
+    assert judged(gains).word == verdict
 
 
 @pytest.mark.parametrize(("kind", "falls"), [("neighbors", True), ("distance", False)])
@@ -101,7 +100,7 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
     none, wrong = [3.0] * 5, "does not hold here"
     for shown, verdict in ((values, "holds"), (values[::-1], wrong), (none, wrong)):
-        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1] == verdict
+        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1].word == verdict
 
 
 def test_a_page_without_results_of_experiments_says_so(
@@ -153,9 +152,9 @@ def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_must_not_be_worse() -> None:
-    assert judged([2.1, no_worse(-1.9)]) == "holds"
-    assert judged([3.1, no_worse(-2.1)]) == "holds partly"
-    assert judged([1.0, no_worse(-3.1)]) == "does not hold here"
+    assert judged([2.1, no_worse(-1.9)]).word == "holds"
+    assert judged([3.1, no_worse(-2.1)]).word == "holds partly"
+    assert judged([1.0, no_worse(-3.1)]).word == "does not hold here"
 
 
 def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:
@@ -167,15 +166,6 @@ def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:
     assert short_of((one, three), (three, nine)) == pytest.approx(0)
     assert short_of((one, three), (one, nine)) == pytest.approx(math.log(3) / 0.2)
     assert short_of((one, nine), (one, three)) == pytest.approx(-math.log(3) / 0.2)
-
-
-def test_lines_of_a_figure_are_told_apart() -> None:
-    names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
-    names += ["Neighbor, r = 1", "a", "b", "Euler"]
-    styles = solver_styles(names)
-    assert list(styles) == names
-    assert len(set(styles.values())) == len(names) == 8
-    assert styles["Euler"] == solver_styles(["Euler"])["Euler"]
 
 
 def test_the_most_valid_ones_that_leave_novel_ones() -> None:

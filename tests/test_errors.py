@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
+from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.train.recipe import Recipe
 from tests.models import SmallModel, SmallSplitModel
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -170,6 +173,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, fixed=~NOTHING),
         "all positions are fixed",
     ),
+    "fixed-as-list": (
+        lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, fixed=[1]),  # type: ignore[arg-type]
+        r"fixed must be a bool tensor of shape \(3, 8\), got list \[1\]",
+    ),
     "prompt-wrong-length": (
         lambda: sample(prompt=X[0, :5]),
         r"shape \(3, 8\) or \(8,\), got .*\(5,\).*pad it",
@@ -233,6 +240,30 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.Euler(weight="neighbor"),  # type: ignore[arg-type]
         "context weight or None, got 'neighbor'",
     ),
+    "generate-length-zero": (
+        lambda: cwdfm.generate(cwdfm.load("qm9-uniform-small"), n=1, steps=1, length=0),
+        "length must be an integer >= 1, got 0",
+    ),
+    "generate-batch-size-zero": (
+        lambda: cwdfm.generate(cwdfm.load("qm9-uniform-small"), n=1, steps=1, batch_size=0),
+        "batch_size must be an integer >= 1, got 0",
+    ),
+    "device-unknown": (
+        lambda: cwdfm.load("qm9-uniform-small", device="gpu0"),
+        "device must be auto, cpu, cuda or cuda:NUMBER, got 'gpu0'",
+    ),
+    "network-in-parts": (
+        lambda: DiTConfig(num_tokens=5, depth=1.5),  # type: ignore[arg-type]
+        "depth must be an integer >= 1, got 1.5",
+    ),
+    "recipe-precision": (
+        lambda: Recipe(precision="bf16"),  # type: ignore[arg-type]
+        "one of 'float32', 'bfloat16', got 'bf16'",
+    ),
+    "recipe-parallel": (
+        lambda: Recipe(parallel="deepspeed"),  # type: ignore[arg-type]
+        "one of 'ddp', 'fsdp', got 'deepspeed'",
+    ),
     "bad-seed": (lambda: sample(seed=-1), r"0\.\.2\^64-1, got -1"),
     "index-wrong-shape": (lambda: sample(index=torch.arange(2)), r"shape \(3,\).*\(2,\)"),
     "stratified-index": (
@@ -251,6 +282,32 @@ def test_refused(row: str) -> None:
     act, message = REFUSED[row]
     with pytest.raises(cwdfm.InputError, match=f"(?s){message}"):
         act()
+
+
+METHODS: list[Method] = [
+    Flow(MASK, SCHEDULE),
+    SEDD(5),
+    Autoregressive(5),
+    BlockDiffusion(MASK, SCHEDULE, 4),
+]
+UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "tokens-as-list": ({"x_1": [[0, 1]]}, "x_1 must be an int64 tensor"),
+    "mask-id": ({"x_1": X + 5}, "x_1 holds ids from 5 to 5"),
+    "batch-size-zero": ({"batch_size": 0}, "batch_size must be an integer >= 1"),
+    "fixed-as-list": ({"fixed": [1]}, r"fixed must be a bool tensor of shape \(3, 8\), got list"),
+    "fixed-as-numbers": ({"fixed": X}, "fixed must be a bool tensor"),
+    "fixed-one-row": ({"fixed": NOTHING[0]}, "fixed must be a bool tensor"),
+    "all-fixed": ({"fixed": ~NOTHING}, "no token is left whose likelihood to find"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("row", UNSCORABLE)
+def test_every_likelihood_refuses(method: Method, row: str) -> None:
+    config = DiTConfig(method.num_tokens, width=8, depth=1, heads=1, conditioning=8)
+    asked, message = UNSCORABLE[row]
+    with pytest.raises(cwdfm.InputError, match=message):
+        method.likelihood(DiT(method.network(config)), **{"x_1": X, **asked})
 
 
 def nothing_masked() -> None:

@@ -1,6 +1,7 @@
 """Files are whole at any moment, whoever writes them."""
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from cwdfm.cli.parts import Parts
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
 from cwdfm.files import check_new_file, check_place, replacing
+from cwdfm.provenance import write_json
 from cwdfm.repro.job import Store
 from cwdfm.sample_file import SampleFile, write_samples
 
@@ -31,6 +33,25 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_json_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced, sync = tmp_path / "a.json", [], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_json(path, {"a": [1, 2.5, "b"]})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, "b"]}
+    assert synced == [(path.stat().st_size, False)]
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, "b"]}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_many_write_one_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -258,24 +259,36 @@ def test_prompts_do_not_change_the_scale_of_a_loss() -> None:
     assert float(cwdfm.CrossEntropy()(flat, batch, SCHEDULE)) == pytest.approx(math.log(6))
 
 
-def test_huge_scales_leave_gradients_finite() -> None:
+@pytest.mark.parametrize("mode", ["extended", "joint"])
+def test_huge_scales_leave_gradients_finite(mode: Literal["extended", "joint"]) -> None:
+    """A prompt of three and nothing else revealed: alpha overflows amid the prompt.
+
+    Of the six others the two at its ends share all the weight, 3 each, so the gradient is known.
+    """
     fixed = torch.zeros(B, N, dtype=torch.bool)
     fixed[:, :3] = True
     logits, batch = example(SOURCES[1], fixed)
+    batch = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(batch.x_1, torch.zeros(B), fixed=fixed)
+    assert torch.equal(batch.revealed, fixed)
     logits.requires_grad_()
-    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 400.0), "joint")(logits, batch, SCHEDULE)
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1, 600.0), mode)(logits, batch, SCHEDULE)
     (gradient,) = torch.autograd.grad(loss, logits)
-    assert bool(torch.isfinite(gradient).all())
+    alpha = torch.zeros(B, N, dtype=torch.float64)
+    alpha[:, [3, N - 1]] = 3.0
+    error = logits.detach().softmax(-1) - torch.eye(6, dtype=torch.float64)[batch.x_1]
+    torch.testing.assert_close(gradient, alpha[..., None] * error / (6 * B))
 
 
 def test_hazard_is_bounded_at_the_end_of_time() -> None:
-    logits, batch = example(SOURCES[1])
-    x_1 = batch.x_1
-    late = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(x_1, torch.ones(B))
-    coarse = replace(late, t=torch.full((B,), 0.9995, dtype=torch.bfloat16))
-    for loss in (cwdfm.NELBO("all"), cwdfm.Bregman()):
+    """It is that of t = 0.999, under flat logits and with everything revealed."""
+    _, batch = example(SOURCES[1])
+    late = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(batch.x_1, torch.ones(B))
+    coarse = replace(late, t=torch.full((B,), 0.9995, dtype=torch.bfloat16))  # rounds to 1
+    hazard = 2 * 0.999 / (1 - 0.999**2)
+    flat = torch.zeros(B, N, 6, dtype=torch.float64)
+    for loss, divergence in ((cwdfm.NELBO("all"), math.log(6)), (cwdfm.Bregman(), 1 - 1 / 6)):
         for end in (late, coarse):
-            assert 0 <= float(loss(logits, end, SCHEDULE)) < math.inf
+            assert float(loss(flat, end, SCHEDULE)) == pytest.approx(hazard * divergence, rel=1e-9)
 
 
 def test_half_precision_logits_are_read_in_float32() -> None:

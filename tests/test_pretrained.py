@@ -45,6 +45,36 @@ def test_weights_in_half_precision(tmp_path: Path) -> None:
         assert torch.equal(after[name], weight.half().to(weight.dtype))
 
 
+def test_the_device_is_to_blame_and_not_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said once, before anything is read; of a run's folder no checkpoint is called damaged."""
+    allowed = "device must be auto, cpu, cuda or cuda:NUMBER, got "
+    small(tmp_path).save_pretrained(tmp_path / "checkpoints" / "step-00000001")
+    for load in (cwdfm.load, cwdfm.Pretrained.from_pretrained):
+        for wrong in ("gpu0", "", 1.5, "vulkan"):
+            with pytest.raises(cwdfm.InputError, match=f"{allowed}{wrong!r}"):
+                load(tmp_path, device=wrong)  # type: ignore[arg-type]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(cwdfm.InputError, match=rf"{allowed}'cuda' \(no CUDA device"):
+            load(tmp_path, device="cuda")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(cwdfm.InputError, match=r"got 'cuda:2' \(the last of 2 is cuda:1\)"):
+            load(tmp_path, device="cuda:2")
+
+
+def test_what_fails_on_the_device_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that runs out, say: the model is not damaged."""
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(DiT, "to", full)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        cwdfm.load("qm9-uniform-small")
+
+
 def test_bad_folders(tmp_path: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"neither a folder nor a model.*qm9-mask-small"):
         cwdfm.load("qm9-huge")

@@ -776,6 +776,10 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
             "/nowhere.npz does not exist",
         ),
         (["radius", "--out", "x", "--judge", "/nowhere.gguf"], "there is no GGUF file"),
+        (
+            ["losses", "--out", "x", "--scale", "small", "--corpora", "text"],
+            "nothing can be done here: needs a corpus of text: give one by --text",
+        ),
     ],
 )
 def test_wrong_commands_are_told_before_anything_is_done(

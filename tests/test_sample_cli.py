@@ -23,6 +23,7 @@ from cwdfm.cli.sample import Options, finish, settings
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.method.base import Draw
 from cwdfm.method.choice import SolverChoice
 from cwdfm.report.settings import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
@@ -230,6 +231,24 @@ def test_batches_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitting_batch(trained) == 256
     monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 7)
     assert fitting_batch(trained) == 7
+    assert fitting_batch(trained, 7 * 32) == 1
+
+
+@pytest.mark.parametrize("wanted", [{"length": 64}, {"length": 16}, {"template": "c1ccccc1***"}])
+def test_batches_fit_by_the_length_asked_for(
+    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    trained = cwdfm.load(MODEL)
+    asked = []
+
+    def draw(self: object, model: object, solver: object, draw: Draw) -> None:
+        asked.append(draw)
+
+    monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 6)
+    monkeypatch.setattr(type(trained.method), "draw", draw)
+    generate(trained, n=8, steps=8, **wanted)
+    length = wanted.get("length", 32)
+    assert [(d.shape, d.batch_size) for d in asked] == [((8, length), 6 * 32 // length)]
 
 
 def test_short_memory_means_smaller_batches(

@@ -5,6 +5,7 @@ import torch
 
 import cwdfm
 from cwdfm.model import predict
+from cwdfm.model.rows import Rows
 from tests.models import SmallModel, SmallSplitModel
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -70,6 +71,26 @@ class TestSamplesDoNotDependOn:
         model = SmallModel(source.num_tokens)
         other = draw(model, source, solver, seed=12)
         assert not torch.equal(draw(model, source, solver).tokens, other.tokens)
+
+
+@pytest.mark.parametrize("kind", [SmallModel, SmallSplitModel])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@torch.no_grad()
+def test_chunks_of_rows_say_which_they_are(
+    kind: type[SmallModel], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SOURCES[0]
+    model = kind(source.num_tokens)
+    x, t = torch.arange(40).view(4, 10) % 8, torch.full((4,), 0.5)
+    rows = Rows.of((x > 3) & (torch.arange(4) != 2)[:, None])  # none of one sequence
+    monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", size * source.num_tokens)
+    chunks = list(predict.predict_rows(model, source, x, t, rows))
+    covered = [i for k, _ in chunks for i in range(k.start, k.stop)]
+    assert covered == list(range(len(rows)))
+    assert [k.stop - k.start for k, _ in chunks[:-1]] == [size] * (len(chunks) - 1)
+    wanted = source.data_logits(rows.take(model(x, t)))
+    for k, logits in chunks:
+        torch.testing.assert_close(logits, wanted[k])
 
 
 def test_jumps_first_spares_the_model() -> None:

@@ -11,6 +11,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
+from cwdfm.solver import euler
 from tests.exact import Chain, correlated_target, entropy, neighbor
 from tests.stats import assert_differs, assert_follows, binomial, histogram
 
@@ -85,7 +86,10 @@ WEIGHTS = {
 def test_samples_follow_the_exact_law_of_the_discretised_chain(
     mask: bool, weight: str, corrector: cwdfm.Corrector | None, hazard: str
 ) -> None:
-    """Five coarse steps, where every detail of a step shows in the law."""
+    """Five coarse steps, most details of which show in the law.
+
+    Who wins a corrector's race does not: the next test is for that.
+    """
     ours, referee = WEIGHTS[weight]
     chain = Chain(correlated_target(2, 4, seed=1), mask, referee)
     steps = 5
@@ -97,6 +101,27 @@ def test_samples_follow_the_exact_law_of_the_discretised_chain(
     )
     assert_follows(histogram(out.tokens, 2), law)
     assert_differs(histogram(out.tokens, 2), chain.target.flatten())  # coarse steps do show
+
+
+@pytest.mark.parametrize("weight", ["none", "entropy"])
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+def test_of_two_clocks_the_first_to_ring_decides(weight: str, hazard: str) -> None:
+    """One long step in mid-path, where a token's forward and backward clocks often both ring.
+
+    With a uniform source alone: a mask source's tokens have one clock each. A solver that
+    lets one direction win whenever both ring is told apart, whichever it is.
+    """
+    ours, referee = WEIGHTS[weight]
+    chain = Chain(correlated_target(3, 3, seed=1), False, referee)
+    corrector, (t, t_next) = cwdfm.Corrector(3.0, 0.5, 0.25), (0.4, 0.8)
+    rates = hazards(t, t_next, hazard == "integrated", corrector)
+    assert min(rates) > 1
+    solver = cwdfm.Euler(weight=ours, hazard=hazard, corrector=corrector)  # type: ignore[arg-type]
+    source = source_of(chain)
+    state = solver.init(source, torch.arange(N_SAMPLES), 3)
+    after, _ = solver.step(model_of(chain), source, SCHEDULE, state, t, t_next)
+    law = chain.start() @ chain.step_matrix(t**2, *rates)
+    assert_follows(histogram(after.tokens, 3), law)
 
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
@@ -386,3 +411,30 @@ def test_one_step_draws_independent_posteriors() -> None:
     )
     law = np.outer(chain.target.sum(1), chain.target.sum(0)).flatten()
     assert_follows(histogram(out.tokens, 3), law)
+
+
+class Own(cwdfm.Neighbor):
+    """A weight that the library did not write, and that may wait for the device."""
+
+
+@pytest.mark.parametrize(
+    ("weight", "ours"),
+    [
+        (None, True),
+        (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0) + cwdfm.Neighbor(2, 1.0), True),
+        (Own(1, 1.0), False),
+        (Own(1, 1.0) + cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0), False),
+        (cwdfm.Neighbor(1, 1.0) + (cwdfm.Distance(1.0) + Own(1, 1.0)), False),
+    ],
+    ids=["none", "ours", "own", "own-first", "own-last"],
+)
+def test_a_weight_of_one_s_own_is_found_in_a_sum(
+    weight: cwdfm.Weight | None, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is known not to wait for the device is recorded without a trial."""
+    known: list[bool] = []
+    monkeypatch.setattr(euler, "repeat", lambda *_, **told: known.append(told["known"]))
+    solver, source = cwdfm.Euler(weight), cwdfm.MaskSource(3)
+    state = solver.init(source, torch.arange(2), 4)
+    solver.reveals(source, SCHEDULE, state, [0.0, 0.5, 1.0])
+    assert known == [ours]

@@ -69,7 +69,7 @@ def preparing(name: str, content: bytes, *flags: object) -> Command:
 def training(data: str, *flags: object, recipe: str = "text-debug") -> Command:
     def command(at: Places) -> list[object]:
         fixed = ["--data", at.good / data, "--length", LENGTH, "--steps", 1]
-        out = ["--out", at.own / "out"]
+        out = ["--out", at.own / "runs" / "out"]
         return ["train", recipe, *out, *fixed, *(f(at) if callable(f) else f for f in flags)]
 
     return command
@@ -309,6 +309,27 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "template-unknown-characters": (
         sampling("--template", "abcd[3]", model="abc"),
         r"holds characters that the vocabulary of 4 lacks: 'd'",
+    ),
+    "training-on-what-is-held-out": (
+        training("bytes", "--tokenizer", "bytes"),
+        r"holds nothing to train on: its [\d,]+ sequences are all held out; give data "
+        r"prepared without --part; these have 'all'",
+    ),
+    "path-radius-too-large": (
+        training("chars", "--path", "context", "--path-radius", LENGTH),
+        rf"path_radius {LENGTH} is too large for sequences of {LENGTH} tokens.*give a "
+        rf"--path-radius of at most {(LENGTH - 1) // 2}, or a --length of at least 33",
+    ),
+    "loss-radius-too-large": (
+        training("chars", "--loss", "sce", "--loss-radius", LENGTH // 2),
+        rf"loss_radius .*give a --loss-radius of at most {(LENGTH - 1) // 2}, or a --length",
+    ),
+    "prepare-length-zero": (
+        lambda at: [
+            *("prepare", at.file("a.txt", TEXT.encode()), "--out", at.own / "out"),
+            *("--tokenizer", "bytes", "--length", 0),
+        ],
+        r"length must be an integer >= 2, got 0",
     ),
     "length-too-small": (sampling("--length", 1), r"length must be an integer >= 3"),
     "length-beyond-the-positions": (

@@ -326,8 +326,13 @@ def test_mauve_is_that_of_the_package() -> None:
     theirs = package.compute_mauve(p_features=p, q_features=q)
     assert (ours.mauve, ours.mauve_star) == (theirs.mauve, theirs.mauve_star)
     assert ours.buckets == theirs.num_buckets == 12
-    assert len(ours.resamples) == 5
-    assert ours.std == pytest.approx(np.std(ours.resamples, ddof=1))
+    rng, truth = np.random.default_rng(25), []
+    for _ in range(5):  # rows drawn with replacement, the reference's first
+        i, j = rng.integers(120, size=120), rng.integers(120, size=120)
+        truth.append(package.compute_mauve(p_features=p[i], q_features=q[j]).mauve)
+    assert ours.resamples == tuple(truth)
+    assert ours.std == pytest.approx(np.std(truth, ddof=1))
+    assert len(set(truth)) == 5  # a spread of nothing would be none
     assert mauve_score(q, p) == ours  # seeds are fixed
     assert mauve_score(features(2), p, resamples=0).mauve > 0.8 > 0.5 > ours.mauve
     data = json.loads(json.dumps(ours.to_json()))
@@ -580,7 +585,10 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
         lambda judge: Judge(judge.judge.model, overlap=CONTEXT, device="cpu").load(),
         f"overlap must be below the judge's context of {CONTEXT}",
     ),
-    "bad-device": (lambda _: Judge("gpt2", device="tpu9x").load(), "device must be such as 'cuda'"),
+    "bad-device": (
+        lambda _: Judge("gpt2", device="tpu9x").load(),
+        "device must be auto, cpu, cuda",
+    ),
     "features-of-nothing": (lambda judge: judge.features(["a", ""]), "1 of 2 texts are empty"),
     "mauve-few": (lambda _: mauve_score(features(0, rows=5), features(1)), "at least 20.*has 5"),
     "mauve-no-model": (lambda _: mauve_score(["a"] * 20, ["b"] * 20), "no feature model"),

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from cwdfm.metric import (
     text_statistics,
 )
 from cwdfm.report.cells import Cells, model_identity
+from cwdfm.report.passages import Passages
 from cwdfm.report.settings import TextSettings
+from cwdfm.report.text_scores import TextScorer
 from cwdfm.report.text_table import spread
 from cwdfm.sample_file import SampleFile, write_samples
 from tests.test_analyze_cli import tiny
@@ -255,6 +258,54 @@ def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
     cells.put({"judge": one}, {"perplexity": 2.0})
     assert cells.get({"judge": one}) == {"perplexity": 2.0}
     assert cells.get({"judge": model_identity(str(tmp_path))}) is None
+
+
+# A value of each setting that is not its default.
+OTHER: dict[str, Any] = {
+    "judge": "gpt2",
+    "judge_dtype": "bfloat16",
+    "judge_context": 512,
+    "retokenise": False,
+    "average": "sample",
+    "first_token": "start",
+    "after_end": "cut",
+    "folds": 4,
+    "mauve": "none",
+    "reference_size": 30,
+    "data_row": False,
+    "batch_tokens": 64,
+    "device": "cpu",
+}
+# What leaves the scores of given texts as they are: the sizes of sets show in the texts themselves.
+ELSEWHERE = {"reference_size", "data_row", "batch_tokens", "device"}
+PERPLEXITY_NOT = ELSEWHERE | {"mauve"}
+MAUVE_BY_JUDGE = {"judge", "judge_dtype", "judge_context", "mauve"}
+
+
+def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path) -> None:
+    """One setting is changed at a time; a new one must be given a place here."""
+    assert OTHER.keys() == {field.name for field in fields(TextSettings)}
+    one, two = (Passages([], np.empty((0, 3), np.int64), (name,)) for name in ("one", "two"))
+
+    def keys(
+        settings: TextSettings, passages: Passages = one, reference: Passages = two
+    ) -> tuple[str, str]:
+        scorer = TextScorer(settings, reference, tmp_path, print)
+        perplexity, mauve = scorer._perplexity_key(passages), scorer._mauve_key(passages)
+        return json.dumps(perplexity, sort_keys=True), json.dumps(mauve, sort_keys=True)
+
+    plain = TextSettings()
+    embedded = replace(plain, mauve="an-embedder")
+    for name, value in OTHER.items():
+        perplexity, mauve = keys(replace(plain, **{name: value}))
+        assert (perplexity != keys(plain)[0]) is (name not in PERPLEXITY_NOT), name
+        assert (mauve != keys(plain)[1]) is (name in MAUVE_BY_JUDGE), name
+        # The features of an embedding model have nothing to do with the judge.
+        mauve = keys(replace(embedded, **{name: value}))[1]
+        assert (mauve != keys(embedded)[1]) is (name == "mauve"), name
+    texts = [a != b for a, b in zip(keys(plain), keys(plain, passages=two), strict=True)]
+    reference = [a != b for a, b in zip(keys(plain), keys(plain, reference=one), strict=True)]
+    assert (texts, reference) == ([True, True], [False, True])
 
 
 def test_own_tokens(tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]) -> None:

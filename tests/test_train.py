@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,11 +36,11 @@ from cwdfm.train.listen import TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimise import Average, learning_rate
 from cwdfm.train.parallel import Parallel
-from cwdfm.train.recipe import Recipe, build, continued
+from cwdfm.train.recipe import MANNER, Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.speed import training_flops
-from tests.train_script import counting, make_run, recipe, train, train_and_send
+from tests.train_script import VOCAB, counting, make_run, recipe, train, train_and_send
 from tests.train_together import PARALLEL, settings, without_the_end
 
 ROOT = Path(__file__).parent.parent
@@ -221,10 +221,102 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert run.step == 7
 
 
+def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
+    data, device = counting(), torch.device("cpu")
+    cases = [
+        (recipe(length=32), data, "sequences of 16 tokens, and the recipe's length is 32"),
+        (recipe(), replace(data, train=data.train[:0]), "nothing to train on: its 10 sequences"),
+        (recipe(), replace(data, valid=data.valid[:0]), "nothing out for validation: its 50"),
+    ]
+    for asked, tokens, message in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            Run(asked, tokens, tmp_path, device)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "context", "path_radius": 8}, "path_radius 8 .*--path-radius of at most 7"),
+        ({"loss": "sce", "loss_radius": 40}, "loss_radius 40 .*--loss-radius of at most 7"),
+    ],
+)
+def test_windows_fit_into_the_sequences(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(cwdfm.InputError, match=message):
+        build(recipe(**changes), VOCAB)
+    build(recipe(**changes | {name: 7 for name in changes if name.endswith("radius")}), VOCAB)
+    build(recipe(path_radius=8, loss_radius=40), VOCAB)  # which nothing reads
+
+
 def test_another_recipe_is_refused(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     with pytest.raises(cwdfm.InputError, match="different: learning_rate"):
         make_run(tmp_path, recipe(steps=7, learning_rate=5e-3)).resume()
+
+
+MANNERS: dict[str, object] = {
+    "accumulation": 2,
+    "compile": False,
+    "parallel": "fsdp",
+    "log_every": 3,
+    "validate_every": 11,
+    "checkpoint_every": 9,
+    "keep": 5,
+    "elbo_rows": 0,
+    "previews": 1,
+    "preview_steps": 2,
+}
+
+
+def test_it_goes_on_in_another_manner_to_the_same_end(tmp_path: Path) -> None:
+    """And tells how it was computed, and how it was before that."""
+    assert set(MANNER) | {"validate_every"} == MANNERS.keys()
+    plain, other = recipe(dropout=0.0, steps=14), recipe(dropout=0.0, steps=14, **MANNERS)
+    fit(make_run(tmp_path / "plain", plain))
+    shutil.copytree(tmp_path / "plain", tmp_path / "changed")
+    shutil.rmtree(tmp_path / "changed" / "checkpoints" / "step-00000014")
+    run = make_run(tmp_path / "changed", other)
+    assert run.resume()
+    fit(run)
+    one, two = final_state(tmp_path / "plain"), final_state(tmp_path / "changed")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+    again = make_run(tmp_path / "changed", replace(other, keep=1))
+    assert again.resume()
+    before = {k: v for k, v in asdict(plain).items() if v != getattr(other, k)}
+    assert again.earlier == [{"until": 7, **before}, {"until": 14, "keep": 5}]
+    card = cwdfm.load(tmp_path / "changed").card
+    assert card["recipe"] == asdict(other)
+    assert card["earlier"] == [{"until": 7, **before}]
+    assert "earlier" not in cwdfm.load(tmp_path / "plain").card
+
+
+def test_batches_must_divide_by_the_new_accumulation_too(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    with pytest.raises(cwdfm.InputError, match="batch_size 16 must be a multiple of accumulation"):
+        make_run(tmp_path, recipe(steps=7, accumulation=3)).resume()
+
+
+def test_validations_that_change_the_objective_stay_where_they_are(tmp_path: Path) -> None:
+    """BD3LM's look for another range of noise."""
+    settings: dict[str, object] = {"method": "bd3lm", "block": 4, "steps": 7}
+    fit(make_run(tmp_path, recipe(**settings)))
+    with pytest.raises(cwdfm.InputError, match="different: validate_every"):
+        make_run(tmp_path, recipe(**settings, validate_every=3)).resume()
+    assert make_run(tmp_path, recipe(**settings, log_every=3)).resume()
+
+
+def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each checkpoint: there may be gigabytes of them."""
+    hashed = []
+
+    def checksum(*arguments: object) -> str:
+        hashed.append(arguments)
+        return "checksum"
+
+    monkeypatch.setattr("cwdfm.data.dataset._checksum", checksum)
+    fit(make_run(tmp_path, recipe(steps=4, checkpoint_every=1, validate_every=100)))
+    assert len(checkpoints(tmp_path / "checkpoints")) == 2
+    assert len(hashed) == 1
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
@@ -522,6 +614,8 @@ def test_bad_recipes() -> None:
         ({"preview_steps": 0}, "preview_steps must be an integer >= 1"),
         ({"keep": 1.5}, "keep must be an integer >= 1"),
         ({"seed": -1}, "seed"),
+        ({"precision": "bf16"}, "precision must be one of 'float32', 'bfloat16', got 'bf16'"),
+        ({"parallel": "deepspeed"}, "parallel must be one of 'ddp', 'fsdp', got 'deepspeed'"),
         ({"loss": "mse"}, "one of 'ce', 'nelbo', 'bregman', 'sce'"),
     ]
     for changes, message in cases:

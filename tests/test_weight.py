@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.weight.base import normalise
+from cwdfm.weight.base import normalise, terms
 
 
 def random_masks(batch: int, length: int, seed: int = 0) -> Tensor:
@@ -122,6 +122,9 @@ def test_scores_add() -> None:
     assert not masks_only.needs_logits
     assert masks_only.equivariant
     torch.testing.assert_close((neighbor + neighbor)(revealed), cwdfm.Neighbor(2, 3.0)(revealed))
+    assert list(terms(total)) == list(terms(neighbor + (entropy + distance)))
+    assert list(terms(total)) == [neighbor, entropy, distance]
+    assert list(terms(None)) == []
 
 
 def test_extreme_scales_stay_normalised() -> None:

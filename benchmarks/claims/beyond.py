@@ -112,8 +112,9 @@ def spellings24() -> str:
     )
     return "\n".join(
         [
-            "- **Uniform source, 17M in 24 spellings**, 12,000 steps, three runs of the training. "
-            "The setting at temperature 2.5\n  was chosen on the first run with the seed of the "
+            "- **Uniform source, 17M in 24 spellings**, 12,000 steps, three runs of the training, "
+            "of one seed (runs on a GPU\n  differ all the same). The setting at temperature 2.5 "
+            "was chosen on the first run with the seed of the\n  "
             "search ([results](results.md#models-in-24-spellings)). On the second run, with that\n"
             "  seed too, hotter steps and higher bars left at least 990 valid ones with so many "
             f"novel ones at most: {found}\n  ([results](results.md#hotter)); the other two "

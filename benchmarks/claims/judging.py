@@ -19,7 +19,7 @@ Result = dict[str, Any]
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
 STORE = Store(ROOT / "results" / "repro" / "jobs")
-Verdict = Literal["holds", "holds partly", "undecided here", "does not hold here", "not tested yet"]
+Word = Literal["holds", "holds partly", "undecided here", "does not hold here", "not tested yet"]
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
 KEPT = math.inf  # the gain of what shall not become worse, and has not
@@ -30,6 +30,18 @@ QM9 = size("molecules", "small")
 STEPS = QM9.curve  # of solvers on molecules
 MODEL = QM9.recipe.model.upper()  # of molecules, as pages call it
 VALID, NOVEL = 0, 2  # columns of tables on molecules
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of a claim, and the comparisons that it rests on."""
+
+    word: Word
+    gains: tuple[float, ...] = ()  # in standard errors, those above 0 speak for the claim
+
+    def __str__(self) -> str:
+        gains = ["kept" if gain == KEPT else f"{gain:+.1f}" for gain in self.gains]
+        return f"**{self.word}**" + (f" ({', '.join(gains)})" if gains else "")
 
 
 @dataclass(frozen=True)
@@ -64,12 +76,15 @@ def judged(gains: Sequence[float]) -> Verdict:
 
     What is kept (`no_worse`) alone makes no claim hold in part.
     """
-    gains = [gain for gain in gains if gain != KEPT]
-    if all(gain > CLEAR for gain in gains):
-        return "holds"
-    if clearly(gains):
-        return "holds partly"
-    return "does not hold here" if clearly([-gain for gain in gains]) else "undecided here"
+    tested = [gain for gain in gains if gain != KEPT]
+    word: Word = "undecided here"
+    if all(gain > CLEAR for gain in tested):
+        word = "holds"
+    elif clearly(tested):
+        word = "holds partly"
+    elif clearly([-gain for gain in tested]):
+        word = "does not hold here"
+    return Verdict(word, tuple(gains))
 
 
 def clearly(gains: Sequence[float]) -> bool:
@@ -81,8 +96,8 @@ def clearly(gains: Sequence[float]) -> bool:
 def met(*conditions: bool) -> Verdict:
     """Of what needs no statistics."""
     if all(conditions):
-        return "holds"
-    return "holds partly" if any(conditions) else "does not hold here"
+        return Verdict("holds")
+    return Verdict("holds partly" if any(conditions) else "does not hold here")
 
 
 def read(name: str) -> Result:
@@ -258,7 +273,7 @@ def tested(
             f"`cwdfm repro {experiment} --scale small` is ready; not all of its results are there "
             f"yet ({done})"
         )
-        verdict = "not tested yet"
+        verdict = Verdict("not tested yet")
     yield Claim(where, said, told, verdict)
 
 

@@ -172,11 +172,8 @@ def _difficulty(model: Model, batch: PathSample, masked_BN: Tensor) -> Tensor:
     rows = Rows.of(masked_BN)
     target_K = rows.take(batch.x_1)
     parts = [torch.zeros(2, 0, dtype=torch.float64, device=target_K.device)]
-    first = 0
-    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.to(torch.promote_types(logits_kV.dtype, torch.float32))
-        target_k = target_K[first : first + len(logits)]
-        nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_k)
+        nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_K[k])
         parts.append(torch.stack([prediction_entropy(logits), nll_k]).double())
-        first += len(logits)
     return torch.cat(parts, dim=1)

@@ -7,7 +7,7 @@ from typing import Any
 from cwdfm.analyze.context import ContextAnalysis, ContextCurve
 from cwdfm.analyze.updates import UpdateStatistics, check_results
 from cwdfm.errors import check_instance
-from cwdfm.metric.figure import check_png, figure_of, save_figure, solver_styles
+from cwdfm.metric.figure import check_png, figure_of, save_figure, styles_of
 
 _COLORS = {"entropy": "#EE7733", "nll": "#0077BB"}
 _NAMES = {"entropy": "entropy (nats)", "nll": "negative log-likelihood (nats)"}
@@ -62,12 +62,13 @@ def updates_plot(
     figure = figure_of(7.2, 4.2)
     axis = figure.subplots()
     width = 0.8 / len(results)
-    for k, (name, (color, _)) in enumerate(solver_styles(list(results)).items()):
+    for k, (name, style) in enumerate(styles_of(list(results)).items()):
         result = results[name]
         shares = [n / result.tokens for n in result.histogram]
         places = [u + (k - (len(results) - 1) / 2) * width for u in range(len(shares))]
         label = f"{name}: {result.updates_per_token:.3f} updates, {result.loop_share:.2%} loops"
-        axis.bar(places, shares, width, color=color, label=label)
+        look = {"color": style.color, "hatch": style.hatch, "edgecolor": "white"}
+        axis.bar(places, shares, width, label=label, linewidth=0, **look)
     axis.set_xticks(range(max(len(r.histogram) for r in results.values())))
     # A share of one in a thousand matters here, and would be no pixel high on a linear axis.
     axis.set_yscale("log")

@@ -145,8 +145,8 @@ def text(options: Options) -> TokenData:
     with Progress("documents", None) as progress:
         return prepare(
             corpus,
-            options.tokenizer or corpus.tokenizer,
-            options.length or corpus.length,
+            corpus.tokenizer if options.tokenizer is None else options.tokenizer,
+            corpus.length if options.length is None else options.length,
             options.out,
             workers=options.workers,
             part=options.part,

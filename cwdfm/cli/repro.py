@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
         toys = options.scale == "smoke"
         resources = with_toys(brought) if toys else brought
         only, wait, limit = options.only, options.wait, options.limit
-        check(todo, resources, only)
+        check_possible(check(todo, resources, only), done=len(order) - len(todo))
         check_folder(store, order, options, resources)
         resources = with_toy_judge(resources, store, todo) if toys else resources
         try:
@@ -134,6 +134,13 @@ def with_toy_judge(brought: Resources, store: Store, todo: Iterable[Job]) -> Res
     except InputError as error:
         print(f"text is not judged: {error}")
         return brought
+
+
+def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:
+    """Refuse to begin where no job can be done; tables of what is done are worth having, though."""
+    first = [why for job, why in lacks.items() if not lacks.keys() & set(job.needs)]
+    if first and all(first) and not done:
+        raise InputError(f"nothing can be done here: {first[0]}")
 
 
 def check_folder(

@@ -253,7 +253,8 @@ def _todo(parts: Parts, options: Options) -> list[int]:
 def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -> None:
     """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
     share = f" (this process's {len(todo)})" if world() > 1 else ""
-    size, first = options.batch_size or fitting_batch(trained), 0
+    size = options.batch_size or fitting_batch(trained, length_of(trained, options))
+    first = 0
     steps = options.steps + sum(after.ticks for after in rework(options))
     steps *= options.accept_tries if options.accept else 1
     total = max(1, len(todo) * steps)

@@ -50,21 +50,22 @@ def main(arguments: list[str]) -> None:
         check_of_the_model(given)
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"{options.out} is a file; give a folder for the run")
-    fresh = not options.out.exists()
+    made = [path for path in (options.out, *options.out.parents) if not path.exists()]
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     with joined(options.device) as device:
         try:
             run = prepare(name, options, device, given)
         except InputError:
-            if fresh and rank() == 0:
-                with suppress(OSError):  # it holds something after all
-                    options.out.rmdir()
+            if rank() == 0:
+                with suppress(OSError):  # they hold something after all
+                    for folder in made:
+                        folder.rmdir()
             raise
         say(f"{name}: {describe(run)}")
         if run.resume():
             say(f"going on from step {run.step}")
         if rank() == 0:
-            write_json(options.out / "recipe.json", {"recipe": asdict(run.recipe), **run.card})
+            write_json(options.out / "recipe.json", {**run.told(), **run.card})
         stopped = fit(run, listeners(options, run) if rank() == 0 else ())
         unfinished = run.step < run.recipe.steps
         if unfinished:

@@ -43,7 +43,7 @@ from cwdfm.data.text import (
 from cwdfm.data.text.load import find_corpus, load_prepared, load_text
 from cwdfm.data.text.records import Unit, is_text
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, describe
+from cwdfm.errors import InputError, check_integer, describe
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
 SPLIT_SEED = 42
@@ -197,9 +197,12 @@ def _load_molecules(
     progress: Callable[[int], object] | None,
 ) -> TokenData:
     """What `load` does for molecules, as `load_text` does for text."""
-    length = _whole("length", dataset.length if length is None else length, 3)
-    seed = _whole("seed", SPLIT_SEED if seed is None else seed, 0)
-    limit = None if limit is None else _whole("limit", limit, 1)
+    length = dataset.length if length is None else length
+    seed = SPLIT_SEED if seed is None else seed
+    check_integer("length", length, 3)
+    check_integer("seed", seed, 0)
+    if limit is not None:
+        check_integer("limit", limit)
     if tokenizer is not None and not isinstance(tokenizer, SmilesTokenizer):
         raise InputError(
             f"molecules need a SmilesTokenizer, got {tokenizer!r}; leave tokenizer out to have "
@@ -271,9 +274,3 @@ def _prepared(
             f"prepare the raw data again with tokenizer="
         )
     return data
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be an integer >= {least}, got {value!r}")
-    return value

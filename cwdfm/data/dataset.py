@@ -6,6 +6,7 @@ import os
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -92,7 +93,7 @@ class TokenData:
                 lines += [f"    {example}" for example in self.examples.get(reason, [])]
         return "\n".join(lines)
 
-    @property
+    @cached_property  # hashing takes minutes where the data are large
     def fingerprint(self) -> str:
         """A SHA-256 of the sequences and the tokenizer: what a model sees, on every machine."""
         return _checksum({"tokenizer": self.tokenizer.identity}, self._arrays())

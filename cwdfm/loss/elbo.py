@@ -59,6 +59,24 @@ class Bound:
         return self.nats_per_token / math.log(2)
 
 
+def free_tokens(
+    model: object, x_1: Tensor, fixed: Tensor | None, vocab_size: int, batch_size: int
+) -> tuple[Tensor, Tensor, int]:
+    """What a likelihood is asked of, checked: x_1 and fixed, and how many tokens are free.
+
+    Both are [B, N] and on the model's device; without `fixed` all tokens are free.
+    """
+    check_tokens("x_1", x_1, vocab_size)
+    check_integer("batch_size", batch_size)
+    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
+    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
+    tokens = int((~fixed).sum())
+    if tokens == 0:
+        raise InputError("all positions are fixed: no token is left whose likelihood to find")
+    device = model_device(model) or x_1.device
+    return x_1.to(device), fixed.to(device), tokens
+
+
 @torch.no_grad()
 def elbo(
     model: Model,
@@ -81,15 +99,8 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
-    check_tokens("x_1", x_1, source.vocab_size)
-    check_integer("batch_size", batch_size)
+    x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
-    x_1 = x_1.to(model_device(model) or x_1.device)
-    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
-    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-    tokens = int((~fixed).sum())
-    if tokens == 0:
-        raise InputError("all positions are fixed: no token is left whose likelihood to bound")
     path = _path(source, schedule, weight)
     index_B = sample_index(index, len(x_1), x_1.device)
     mean_B, variance_B = [], []
@@ -197,12 +208,9 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
     rows = Rows.of(~batch.fixed if known_BN is None else ~(batch.fixed | known_BN))
     tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
-    first = 0
-    for logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.double()
-        chunk = slice(first, first + len(logits))
         log_z = logits.logsumexp(-1)
         for j in range(2):
-            log_p_K2[chunk, j] = token_log_prob(logits, log_z, tokens_K2[chunk, j])
-        first += len(logits)
+            log_p_K2[k, j] = token_log_prob(logits, log_z, tokens_K2[k, j])
     return rows.put(log_p_K2[:, 0]), rows.put(log_p_K2[:, 1]), rows.mask

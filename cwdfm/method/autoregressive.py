@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.loss import Bound
+from cwdfm.loss.elbo import free_tokens
 from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.exact import sequence_nats
 from cwdfm.method.left_to_right import (
@@ -25,7 +25,7 @@ from cwdfm.method.left_to_right import (
     with_start,
 )
 from cwdfm.model.dit import DiTConfig
-from cwdfm.model.predict import evaluating, model_device
+from cwdfm.model.predict import evaluating
 from cwdfm.solver import Samples
 
 
@@ -72,16 +72,9 @@ class Autoregressive(Method):
 
         Of `fixed` tokens, which must be how a sequence begins, it is that of the rest given them.
         """
-        check_tokens("x_1", x_1, self.vocab_size)
-        check_integer("batch_size", batch_size)
+        x_1, fixed, tokens = free_tokens(model, x_1, fixed, self.vocab_size, batch_size)
         check_network(model, x_1.shape[1])
-        x_1 = x_1.to(model_device(model) or x_1.device)
-        fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
-        check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
         check_prefix(fixed)
-        tokens = int((~fixed).sum())
-        if tokens == 0:
-            raise InputError("all positions are fixed: no token is left whose likelihood to find")
         ids = start_ids(self.vocab_size)
         with evaluating(model):
             nats_B = torch.cat(

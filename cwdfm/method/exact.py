@@ -18,10 +18,7 @@ def sequence_nats(
     token_K = rows.take(x_BN)
     t_B = torch.zeros(len(x_BN), device=x_BN.device)
     log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_BN.device)
-    first = 0
-    for logits_kV in predict_rows(model, source, read_BN, t_B, rows):
-        k = slice(first, first + len(logits_kV))
+    for k, logits_kV in predict_rows(model, source, read_BN, t_B, rows):
         logits = logits_kV.double()
         log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
-        first = k.stop
     return -rows.put(log_p_K).sum(1)

@@ -130,18 +130,16 @@ class LeftToRight:
         plain = self.top_p == 1 and self.dtype == torch.float64
         if plain and (found := fusible_rows(*asked)) is not None:
             return head_draw(*found, u_B, ids.vocab_size, temperature=self.temperature).tokens
-        drawn: list[Tensor] = []
-        for logits_kV in predict_rows(*asked):
-            done = sum(map(len, drawn))
-            drawn.append(
-                sample_categorical(
-                    logits_kV,
-                    u_B[done : done + len(logits_kV)],
-                    temperature=self.temperature,
-                    top_p=self.top_p,
-                    dtype=self.dtype,
-                )
+        drawn = [
+            sample_categorical(
+                logits_kV,
+                u_B[k],
+                temperature=self.temperature,
+                top_p=self.top_p,
+                dtype=self.dtype,
             )
+            for k, logits_kV in predict_rows(*asked)
+        ]
         return torch.cat(drawn)
 
 

@@ -1,5 +1,6 @@
 """A model that never puts out some of its tokens."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,12 @@ class Without(nn.Module):
         """The model's own."""
         hidden: Tensor = self.model.trunk(x_t, t)  # type: ignore[operator]
         return hidden
+
+    @property
+    def select(self) -> Callable[[Tensor], "Without"] | None:
+        """The model's own, if it carries something for each sequence."""
+        own = getattr(self.model, "select", None)
+        return None if own is None else lambda active_B: Without(own(active_B), tuple(self.tokens))
 
     @property
     def two_parts(self) -> bool:

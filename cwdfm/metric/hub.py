@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_choice, load_extra
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -36,7 +37,7 @@ def load_text_model(
     check_choice("dtype", dtype, DTYPES)
     if not isinstance(name, str | Path) or not str(name):
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
-    place = _device(device)
+    place = find_device("auto" if device is None else device)
     where = whereabouts(str(name), revision)
     if "gguf_file" in where:
         for module in ("gguf", "accelerate"):  # transformers needs both to read the format
@@ -107,17 +108,3 @@ def _advice(kind: Kind, name: str, error: BaseException) -> str:
         f"check name and connection, or download it elsewhere (hf download {name} --local-dir "
         f"FOLDER), copy the folder here and give its path"
     )
-
-
-def _device(device: str | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device must be such as 'cuda', 'cuda:1' or 'cpu', got {device!r}") from (
-            error
-        )
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {device!r} was asked for, and torch finds no CUDA device here")
-    return place

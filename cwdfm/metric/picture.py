@@ -12,7 +12,7 @@ from typing import Any
 
 from cwdfm.chemistry import parse
 from cwdfm.errors import InputError, describe, load_extra
-from cwdfm.metric.figure import check_png, figure_of, save_figure, solver_styles, write_png
+from cwdfm.metric.figure import check_png, figure_of, save_figure, styles_of, write_png
 from cwdfm.metric.molecule import FoldCounts, MoleculeScores, check_texts
 
 _DATA, _SAMPLES = "#BBBBBB", "#009988"
@@ -116,20 +116,17 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
     figure = figure_of(4.2 * len(names), 3.9)
     axes = figure.subplots(1, len(names), sharey=True)
     steps = sorted({p.steps for p in points})
-    styles = solver_styles(list(dict.fromkeys(p.solver for p in points)))
+    styles = styles_of(list(dict.fromkeys(p.solver for p in points)))
     for axis, name in zip(axes, names, strict=True):
-        for solver, (color, marker) in styles.items():
+        for solver, style in styles.items():
             line = sorted((p for p in points if p.solver == solver), key=lambda p: p.steps)
             counts: list[FoldCounts] = [getattr(p.scores, name) for p in line]
             axis.errorbar(
                 [p.steps for p in line],
                 [c.mean for c in counts],
                 yerr=[p.scores.noise(name) for p in line],
-                color=color,
-                marker=marker,
-                markersize=5,
-                capsize=3,
                 label=solver,
+                **style.drawn,
             )
         axis.set_xscale("log", base=2)
         axis.set_xticks(steps, [str(s) for s in steps])

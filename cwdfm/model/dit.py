@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_choice, check_integer, check_positive
+from cwdfm.errors import InputError, check_choice, check_integer
 from cwdfm.kernel.adaptive_norm import Addition, add_norm
 from cwdfm.kernel.gelu import linear_gelu
 from cwdfm.kernel.rotary import rotary
@@ -59,7 +59,8 @@ class DiTConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio"):
-            check_positive(name, getattr(self, name), "an integer >= 1")
+            check_integer(name, getattr(self, name))
+        check_integer("positions", self.positions, 0)
         if self.width % (2 * self.heads):
             raise InputError(
                 f"width must be a multiple of twice the heads (rotations work on pairs), got width "
@@ -67,8 +68,6 @@ class DiTConfig:
             )
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must lie in [0, 1), got {self.dropout}")
-        if self.positions < 0:
-            raise InputError(f"positions must be >= 0 (0: rotary alone), got {self.positions}")
         check_choice("time", self.time, ("given", "zero", "none"))
         check_choice("attention", self.attention, ("full", "causal", "block"))
         if self.attention == "block":

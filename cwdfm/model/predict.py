@@ -38,23 +38,26 @@ def check_flow_network(model: object) -> None:
 
 def predict_rows(
     model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows
-) -> Iterator[Tensor]:
+) -> Iterator[tuple[slice, Tensor]]:
     """Logits [k, V] of the data tokens at some coordinates, in their order, in chunks.
 
-    Nothing is asked of the model where no row is wanted at all.
+    With each chunk comes the slice of the rows [K] that it covers. Nothing is asked of the model
+    where no row is wanted at all.
     """
     if rows.active is not None and not len(rows.active):
         return
     elements = MAX_ELEMENTS.get(x_BN.device.type, MAX_ELEMENTS["cpu"])
     chunk = max(1, elements // source.num_tokens)
-    for i, logits in enumerate(_row_chunks(model, source, x_BN, t_B.float(), rows, chunk)):
+    first = 0
+    for logits in _row_chunks(model, source, x_BN, t_B.float(), rows, chunk):
         if not len(logits):  # where crowded rows turn out to be none
             return
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
-        if i == 0:
+        if first == 0:
             _check_not_probabilities(logits)
-        yield logits_kV
+        yield slice(first, first + len(logits)), logits_kV
+        first += len(logits)
 
 
 def _row_chunks(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import load_extra
-from cwdfm.metric.figure import figure_of, save_figure, solver_styles
+from cwdfm.metric.figure import Style, figure_of, save_figure, styles_of
 from cwdfm.report.evaluation import Picture, endings
 from cwdfm.report.text_scores import TextScores
 from cwdfm.report.text_table import ScoredText
@@ -75,7 +75,7 @@ def text_curves(
     steps = sorted({s.samples.steps or 0 for s in rows})
     solvers = list(dict.fromkeys(s.samples.solver or "-" for s in rows))
     for axis, panel in zip(axes, panels, strict=True):
-        for solver, style in solver_styles(solvers).items():
+        for solver, style in styles_of(solvers).items():
             _line(axis, [s for s in rows if (s.samples.solver or "-") == solver], panel, style)
         if data is not None and (point := panel.value(data)) is not None:
             axis.axhline(point[0], color=_DATA, linestyle="--", label="held-out text")
@@ -93,18 +93,15 @@ def text_curves(
     save_figure(figure, path)
 
 
-def _line(axis: Any, rows: Sequence[ScoredText], panel: Panel, style: tuple[str, str]) -> None:
+def _line(axis: Any, rows: Sequence[ScoredText], panel: Panel, style: Style) -> None:
     found = [(s.samples.steps, panel.value(s.scores)) for s in rows]
     points = [(steps, *point) for steps, point in found if point is not None]
     axis.errorbar(
         [steps for steps, _, _ in points],
         [value for _, value, _ in points],
         yerr=[std or 0.0 for _, _, std in points],
-        color=style[0],
-        marker=style[1],
-        markersize=5,
-        capsize=3,
         label=rows[0].samples.solver,
+        **style.drawn,
     )
 
 

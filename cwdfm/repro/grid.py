@@ -62,9 +62,9 @@ def grid(
         how = measure(corpus, scale)
         lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
         for entry in found:
-            lines.setdefault(entry.line, []).append((entry.x, entry.cell.values(store)))
+            lines.setdefault(entry.line, []).append((entry.x, how.barred(entry.cell.values(store))))
         level = how.values(store, held_out(corpus, scale, 0))
-        return [Curves(title, x, how.columns, lines, level, log=log)]
+        return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
 
     def plan(scale: Scale) -> Plan:
         found = entries(scale)

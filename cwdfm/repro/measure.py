@@ -1,9 +1,10 @@
 """What samples are worth, as values of a table: of molecules, or of text."""
 
+import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.jobs import Corpus, HeldOut, Sample
@@ -31,6 +32,15 @@ class Measure(ABC):
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         """What is known of it: blanks where jobs are not done."""
 
+    @abstractmethod
+    def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """For a figure: with a spread wherever one is known."""
+
+    @property
+    @abstractmethod
+    def bars(self) -> str:
+        """What these spreads are."""
+
 
 class MoleculeMeasure(Measure):
     """Valid, unique and novel molecules of a fold."""
@@ -39,7 +49,7 @@ class MoleculeMeasure(Measure):
     def columns(self) -> tuple[Column, ...]:
         fold = f"{size('molecules', self.scale).fold_size:,}"
         names = (f"valid of {fold}", "unique", "novel")
-        return tuple(Column(name, True) for name in names)
+        return tuple(Column(name, True, "zero") for name in names)
 
     def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
         return (Molecules(samples, size("molecules", self.scale).fold_size),)
@@ -52,13 +62,34 @@ class MoleculeMeasure(Measure):
         found = [done["result"][name] for name in ("valid", "unique", "novel")]
         return tuple(Value(each["mean"], each["std"], 1) for each in found)
 
+    def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """A single count scatters by what counting alone makes of it (MoleculeScores.noise)."""
+        of = size("molecules", self.scale).fold_size
+        return tuple(
+            replace(each, spread=math.sqrt(each.value * (1 - each.value / of)))
+            if each.value is not None and each.spread is None
+            else each
+            for each in values
+        )
+
+    @property
+    def bars(self) -> str:
+        return (
+            "Bars: one standard deviation, between runs or folds where there are several, "
+            "of a single count that of counting, √(N p (1-p))."
+        )
+
 
 class TextMeasure(Measure):
     """MAUVE, perplexity under a judge, and entropy."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return Column("MAUVE", True), Column("gen. PPL", False), Column("entropy, bits", True)
+        return (
+            Column("MAUVE", True, "zero"),
+            Column("gen. PPL", False, "log"),
+            Column("entropy, bits", True),
+        )
 
     def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
         judge = JUDGE[self.scale]
@@ -76,6 +107,16 @@ class TextMeasure(Measure):
             found = read["result"]["statistics"]["entropy"]
             entropy = Value(found["value"], found["fold_std"], 2)
         return mauve, judged, entropy
+
+    def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return values
+
+    @property
+    def bars(self) -> str:
+        return (
+            "Bars: one standard deviation, between runs where there are several, else between "
+            "folds of the texts, of MAUVE between resamples."
+        )
 
 
 def measure(corpus: Corpus, scale: Scale) -> Measure:

@@ -50,12 +50,23 @@ def wanted(store: Store, jobs: Iterable[Job]) -> list[Job]:
     return [job for job in order if job in found]
 
 
-def check(jobs: Iterable[Job], resources: Resources, only: Collection[str] = ()) -> None:
-    """Refuse wrong places before the first job is begun: those that jobs to be done here need."""
-    for job in jobs:
-        if not only or job.kind in only:
-            with suppress(Unavailable):  # said at the end, and left to another machine
-                job.check(resources)
+def check(
+    todo: Iterable[Job], resources: Resources, only: Collection[str] = ()
+) -> dict[Job, str | None]:
+    """Refuse wrong places before the first job is begun: those that jobs to be done here need.
+
+    What each of those lacks is returned: it is left to another machine.
+    """
+    return {job: lack(job, resources) for job in todo if not only or job.kind in only}
+
+
+def lack(job: Job, resources: Resources) -> str | None:
+    """What a job needs and this machine does not have; None if it has all. Wrong places raise."""
+    try:
+        job.check(resources)
+    except Unavailable as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)
@@ -121,8 +132,12 @@ class _Sweep:
         self.failed: dict[Job, str] = {}
         self.lacking: dict[Job, str] = {}
         if only:
-            why = f"only {', '.join(only)} are to be done"
-            self.lacking = {job: why for job in self.left if job.kind not in only}
+            reason = f"only {', '.join(only)} are to be done"
+            self.lacking = {job: reason for job in self.left if job.kind not in only}
+        for job in self.left:
+            with suppress(InputError):  # a wrong place: the job is begun, and fails by it
+                if (why := lack(job, resources)) is not None:
+                    self.lacking.setdefault(job, why)
         self.elsewhere: list[Job] = []
         self.short: Counter[Job] = Counter()  # how often each has lacked memory
         self.later: dict[Job, float] = {}  # and when to try again

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Column:
-    """A measure: its name, and whether more of it is better (None: neither)."""
+    """A measure: its name, whether more of it is better (None: neither), and how it is drawn.
+
+    An axis holds the values closely, or begins at zero, or is logarithmic where they differ much.
+    """
 
     name: str
     up: bool | None = None
+    axis: Literal["close", "zero", "log"] = "close"
 
     @property
     def title(self) -> str:

@@ -29,7 +29,8 @@ from cwdfm.solver.base import Info, Reveals, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.propose import check_step, propose
 from cwdfm.source import Source
-from cwdfm.weight import Sum, Weight
+from cwdfm.weight import Weight
+from cwdfm.weight.base import terms
 
 CROWDED = 5.0  # jumps of a sequence to be expected, from where on hardly any has none
 
@@ -137,8 +138,7 @@ class Euler(Solver):
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 
-        known = self.weight is None or _ours(self.weight)
-        repeat(step, len(hazards) - ends, reveal_BN.device, known=known)
+        repeat(step, len(hazards) - ends, reveal_BN.device, known=_ours(self.weight))
         last = len(hazards) - 1
         return Reveals(reveal_BN.masked_fill(movable_BN, last) if ends else reveal_BN, self)
 
@@ -185,10 +185,9 @@ class Euler(Solver):
         return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
 
 
-def _ours(weight: Weight) -> bool:
-    """Whether a weight is one of the library's, which do not wait for the device."""
-    parts = weight.terms if isinstance(weight, Sum) else (weight,)
-    return all(type(part).__module__.startswith("cwdfm.") for part in parts)
+def _ours(weight: Weight | None) -> bool:
+    """Whether all of a weight is the library's own, which does not wait for the device."""
+    return all(type(term).__module__.startswith("cwdfm.") for term in terms(weight))
 
 
 def _race(

@@ -53,9 +53,7 @@ def propose(
         return state.tokens, [rows.put(u_K) for _ in scores]
     token_K = torch.empty_like(rows.place)
     score_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
-    first = 0
-    for logits_kV in predict_rows(*asked):
-        k = slice(first, first + len(logits_kV))
+    for k, logits_kV in predict_rows(*asked):
         token_K[k] = sample_categorical(
             logits_kV,
             u_K[k],
@@ -65,7 +63,6 @@ def propose(
         )
         for score, score_K in zip(scores, score_SK, strict=True):
             score_K[k] = score.prediction_score(logits_kV).double()
-        first = k.stop
     return rows.replace(state.tokens, token_K), [rows.put(score_K) for score_K in score_SK]
 
 

@@ -82,13 +82,11 @@ class Reader:
         for asked_AN, seen_AN in self._views(x_AN, free_AN, index_A, number):
             rows = Rows.of(asked_AN, crowded=True)
             x_K, u_K = rows.take(x_AN), rows.take(u_AN)
-            chances, drawn, begin = [u_K[:0]], [x_K[:0]], 0
-            for logits_kV in predict_rows(self.model, self.source, seen_AN, t_A, rows):
-                part = slice(begin, begin + len(logits_kV))
-                own_k = logits_kV.gather(1, x_K[part, None])[:, 0].double()
+            chances, drawn = [u_K[:0]], [x_K[:0]]
+            for k, logits_kV in predict_rows(self.model, self.source, seen_AN, t_A, rows):
+                own_k = logits_kV.gather(1, x_K[k, None])[:, 0].double()
                 chances.append((own_k - logits_kV.double().logsumexp(1)).exp())
-                drawn.append(self._draw(logits_kV, u_K[part]) if draw else x_K[part])
-                begin = part.stop
+                drawn.append(self._draw(logits_kV, u_K[k]) if draw else x_K[k])
             found = Read(
                 chance=rows.replace(found.chance, torch.cat(chances)),
                 drawn=rows.replace(found.drawn, torch.cat(drawn)),

@@ -70,7 +70,12 @@ class WeightsAndBiases:
         note = folder / "wandb.id"
         identity = note.read_text() if note.exists() else None
         self.run = wandb.init(
-            project=project, dir=str(folder), config=config, id=identity, resume="allow"
+            project=project,
+            dir=str(folder),
+            config=config,
+            id=identity,
+            resume="allow",
+            allow_val_change=True,  # a run may go on with other settings
         )
         note.write_text(self.run.id)
 

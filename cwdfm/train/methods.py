@@ -48,6 +48,7 @@ Build = Callable[["Recipe", int, DiTConfig], Task]
 def flow(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     """A discrete flow, with all that the recipe says of source, schedule, path and loss."""
     _check_loss(recipe)
+    _check_windows(recipe)
     source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
     method = Flow(source, Polynomial(recipe.power))
     objective = FlowObjective(_path(recipe, method), _loss(recipe))
@@ -180,6 +181,24 @@ def _check_loss(recipe: "Recipe") -> None:
             raise InputError(
                 "the bregman loss on masked tokens alone needs a mask source: with a uniform "
                 "one the other terms do not vanish; leave --masked-only out"
+            )
+
+
+def _check_windows(recipe: "Recipe") -> None:
+    """Refuse windows that would overlap themselves, which the first step would notice."""
+    windows = {}
+    if recipe.path == "context":
+        windows["path_radius"] = recipe.path_radius
+    if recipe.loss == "sce":
+        windows["loss_radius"] = recipe.loss_radius
+    largest = (recipe.length - 1) // 2
+    for name, radius in windows.items():
+        if radius > largest:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{name} {radius} is too large for sequences of {recipe.length} tokens: a window "
+                f"of {2 * radius + 1} would overlap itself; give a {flag} of at most {largest}, or "
+                f"a --length of at least {2 * radius + 1}"
             )
 
 

@@ -1,4 +1,4 @@
-"""The optimiser's parts: learning rate, decay groups, averaged weights."""
+"""The optimiser's parts: learning rate, AdamW, averaged weights."""
 
 import math
 

@@ -6,7 +6,7 @@ the objects it names. A field's help text is the comment behind it.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from cwdfm.errors import InputError, check_choice, check_integer, check_positive
 from cwdfm.loss.scaled import RevealedWeight
@@ -15,6 +15,13 @@ from cwdfm.pretrained import Pretrained
 from cwdfm.random import check_seed
 from cwdfm.train.methods import METHODS, Task, settled
 from cwdfm.train.parallel import Parallel
+
+# The fields that say how a run is computed and watched. They change its weights by rounding, and by
+# what dropout draws, as another number of processes does: it may go on with others.
+MANNER = (
+    *("accumulation", "compile", "parallel", "log_every", "checkpoint_every", "keep"),
+    *("elbo_rows", "previews", "preview_steps"),
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ class Recipe:
         check_choice("source", self.source, ("mask", "uniform"))
         check_choice("loss", self.loss, ("ce", "nelbo", "bregman", "sce"))
         check_choice("path", self.path, ("mixture", "context"))
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
+        check_choice("parallel", self.parallel, get_args(Parallel))
         for name in ("ema", "beta1", "beta2", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}")

@@ -30,7 +30,7 @@ from cwdfm.train.graphed import Graphed
 from cwdfm.train.methods import Task
 from cwdfm.train.optimise import Average, learning_rate, make_optimiser
 from cwdfm.train.parallel import keeping_gradients, like, own, spread, whole
-from cwdfm.train.recipe import Recipe, build
+from cwdfm.train.recipe import MANNER, Recipe, build
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -50,6 +50,7 @@ class Run:
     ) -> None:
         self.recipe, self.data, self.out, self.device = recipe, data, out, device
         self.card = card or {}
+        _check_data(recipe, data)
         if recipe.batch_size % (world() * recipe.accumulation):
             raise InputError(
                 f"batch_size {recipe.batch_size} must be a multiple of processes x accumulation = "
@@ -77,6 +78,7 @@ class Run:
         self.step = 0
         self.losses: list[Tensor] = []  # of the steps since the last record
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
+        self.earlier: list[dict[str, Any]] = []  # settings that were others up to a step
 
     def _graphable(self) -> bool:
         """Whether the trunk's passes are recorded: one process, attention without a plan.
@@ -162,15 +164,19 @@ class Run:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(whole(self.average.weights[name]))
-        facts = {"recipe": asdict(self.recipe), "steps": self.step, "data": self.data.name}
         return Pretrained(
             model=model.eval(),
             method=self.task.method,
             tokenizer=self.data.tokenizer,
             length=self.data.length,
             fix_first=self.recipe.fix_first,
-            card={**facts, **self.card},
+            card={**self.told(), "steps": self.step, "data": self.data.name, **self.card},
         )
+
+    def told(self) -> dict[str, Any]:
+        """The recipe, and what of it was otherwise up to which step, if anything was."""
+        recipe = asdict(self.recipe)
+        return {"recipe": recipe, "earlier": self.earlier} if self.earlier else {"recipe": recipe}
 
     def finite(self) -> bool:
         """Whether all weights, averages and moments are numbers; every process must ask."""
@@ -190,15 +196,15 @@ class Run:
             for key in MOMENTS:
                 if key in (state := self.optimiser.state[parameter]):
                     tensors[f"{key}.{name}"] = whole(state[key])
-        meta = {
-            "recipe": asdict(self.recipe),
-            "data": self.data.fingerprint,
-            "best": self.best if self.best_step >= 0 else None,
-            "best_step": self.best_step,
-            "losses": [float(loss) for loss in self.losses],
-            "objective": self.objective.state(),
-        }
         if rank() == 0:
+            meta = {
+                **self.told(),
+                "data": self.data.fingerprint,
+                "best": self.best if self.best_step >= 0 else None,
+                "best_step": self.best_step,
+                "losses": [float(loss) for loss in self.losses],
+                "objective": self.objective.state(),
+            }
             folder = self.out / "checkpoints"
             save_checkpoint(folder, self.step, model, tensors, meta, self.recipe.keep)
 
@@ -208,7 +214,10 @@ class Run:
         if found is None:
             return False
         averaged, tensors, meta = found
-        self._check_same(meta)
+        changed = self._changed(meta)
+        self.earlier = meta.get("earlier", [])
+        if changed:
+            self.earlier = [*self.earlier, {"until": meta["step"], **changed}]
         self.step, self.best_step = meta["step"], meta["best_step"]
         self.best = math.inf if meta["best"] is None else meta["best"]
         self.losses = [torch.tensor(loss, device=self.device) for loss in meta["losses"]]
@@ -224,16 +233,43 @@ class Run:
                 self.optimiser.state[parameter] = {"step": steps, **state}
         return True
 
-    def _check_same(self, meta: dict[str, Any]) -> None:
+    def _changed(self, meta: dict[str, Any]) -> dict[str, Any]:
+        """The checkpoint's settings that are others now; those that matter are refused."""
         theirs, ours = meta["recipe"], asdict(self.recipe)
         del ours["data"]  # may lie elsewhere now; what it holds is compared below
-        if changed := sorted(k for k in ours if theirs.get(k) != ours[k]):
+        changed = {k: theirs.get(k) for k in ours if theirs.get(k) != ours[k]}
+        # Where validations change the objective, what is trained hangs on when they are.
+        free = MANNER if self.objective.state() else (*MANNER, "validate_every")
+        if wrong := sorted(changed.keys() - set(free)):
             raise InputError(
-                f"{self.out} holds a run with another recipe (different: {', '.join(changed)}); "
-                f"give another --out, or the recipe it was started with"
+                f"{self.out} holds a run with another recipe (different: {', '.join(wrong)}); "
+                f"give another --out, or the recipe it was started with. Only "
+                f"{', '.join(free)} may change on the way"
             )
         if meta["data"] != self.data.fingerprint:
             raise InputError(
                 f"{self.out} holds a run on other data than {self.data.name} is now: the sequences "
                 f"or the vocabulary differ; give another --out, or the data it was started with"
             )
+        return changed
+
+
+def _check_data(recipe: Recipe, data: TokenData) -> None:
+    """Refuse data that the recipe cannot be trained on."""
+    if data.length != recipe.length:
+        raise InputError(
+            f"{data.name} has sequences of {data.length} tokens, and the recipe's length is "
+            f"{recipe.length}; give a length (--length) of {data.length}, or prepare the data anew"
+        )
+    if not len(data.train):
+        part = data.source.get("part")
+        cure = "more data" if part is None else f"data prepared without --part; these have {part!r}"
+        raise InputError(
+            f"{data.name} holds nothing to train on: its {len(data.valid):,} sequences are all "
+            f"held out; give {cure}"
+        )
+    if not len(data.valid):
+        raise InputError(
+            f"{data.name} holds nothing out for validation: its {len(data.train):,} sequences are "
+            f"all to train on; give more data"
+        )

@@ -13,6 +13,7 @@ Shapes: B batch, N length, V data tokens.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -167,3 +168,12 @@ class Sum(Weight):
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         asked = [term for term in self.terms if term.needs_logits]
         return torch.stack([term.summary_score(entropy, confidence) for term in asked]).sum(0)
+
+
+def terms(weight: Weight | None) -> Iterator[Weight]:
+    """The weights that a weight is the sum of, sums within sums (a + b + c) too; of None, none."""
+    if isinstance(weight, Sum):
+        for term in weight.terms:
+            yield from terms(term)
+    elif weight is not None:
+        yield weight

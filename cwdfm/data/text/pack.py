@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from cwdfm.data.dataset import Split, TokenData, token_dtype
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.encode import Encoder, batches, encode
-from cwdfm.data.text.prepared import SPLITS, write_json, write_meta
+from cwdfm.data.text.prepared import SPLITS, write_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
+from cwdfm.provenance import write_json
 
 HELD_OUT = 20  # one document in so many
 

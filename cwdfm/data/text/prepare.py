@@ -81,6 +81,8 @@ def prepare(
             os.truncate(out / "train.bin", rows * packing.row_size)
             for name in ("valid.stream", "progress.json", "lock"):
                 (out / name).unlink(missing_ok=True)
+            for left in out.glob("*.json.*.part"):  # by a process that was killed
+                left.unlink()
     except OSError as error:
         raise InputError(
             f"cannot write {out}: {error.strerror or error}; {elsewhere(error)} (CWDFM_CACHE, or "

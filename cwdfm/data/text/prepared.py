@@ -8,7 +8,6 @@ The files are memory-mapped, so that a corpus may be larger than the memory.
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
 from cwdfm.data.reading import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
+from cwdfm.provenance import write_json
 
 FORMAT = 1
 SPLITS: tuple[Split, ...] = ("train", "valid")
@@ -127,16 +127,6 @@ def write_meta(
         "tokenizer": tokenizer.to_json(),
     }
     write_json(folder / META, {**meta, "checksum": _digest(meta)})
-
-
-def write_json(path: Path, value: object) -> None:
-    """The old file or the whole new one, never a part, also after a loss of power."""
-    part = path.with_name(path.name + ".new")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def checksum(path: Path, size: int) -> str:

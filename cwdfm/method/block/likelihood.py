@@ -5,13 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.loss import Bound, elbo
+from cwdfm.loss.elbo import free_tokens
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import Beside
 from cwdfm.method.exact import sequence_nats
 from cwdfm.model.dit import DiT
-from cwdfm.model.predict import evaluating, model_device
+from cwdfm.model.predict import evaluating
 from cwdfm.random import sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import MaskSource
@@ -37,16 +37,9 @@ def block_elbo(
     one time, and the estimate is `cwdfm.elbo` of a network that reads the clean blocks beside.
     Blocks of one token need no bound.
     """
-    check_tokens("x_1", x_1, source.vocab_size)
+    x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
     check_length(x_1.shape[1], block)
-    check_integer("batch_size", batch_size)
-    x_1 = x_1.to(model_device(model) or x_1.device)
-    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
-    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
     check_given(fixed, block)
-    tokens = int((~fixed).sum())
-    if tokens == 0:
-        raise InputError("all positions are fixed: no token is left whose likelihood to bound")
     index_B = sample_index(index, len(x_1), x_1.device)
     nats_B = torch.zeros(len(x_1), dtype=torch.float64, device=x_1.device)
     variance = 0.0

@@ -18,13 +18,9 @@ class OneBlock(nn.Module):
     them, the network has them in its cache. Their hidden vectors are zeros that nobody reads.
     """
 
-    def __init__(
-        self, model: DiT, cache: Cache, context: int = 0, without: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, model: DiT, cache: Cache, context: int = 0) -> None:
         super().__init__()
-        self.model, self.cache, self.context, self.without = model, cache, context, list(without)
-        if not without:  # with, the head is no linear map
-            self.readout = model.readout
+        self.model, self.cache, self.context, self.readout = model, cache, context, model.readout
         self.training = model.training
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -36,19 +32,14 @@ class OneBlock(nn.Module):
         return F.pad(hidden_BLD, (0, 0, self.context, 0)) if self.context else hidden_BLD
 
     def head(self, hidden: Tensor) -> Tensor:
-        """The model's own, with -inf for tokens never to be drawn."""
-        logits = self.model.head(hidden)
-        if self.without:
-            logits = logits.clone()
-            logits[..., self.without] = -torch.inf
-        return logits
+        """The model's own."""
+        return self.model.head(hidden)
 
     def select(self, active_B: Tensor) -> "OneBlock":
         """The same for some of the sequences."""
         if bool(active_B.all()):
             return self
-        part = self.cache.select(active_B)
-        return OneBlock(self.model, part, self.context, tuple(self.without))
+        return OneBlock(self.model, self.cache.select(active_B), self.context)
 
     def remember(self, x_BL: Tensor) -> None:
         """Read a finished block into the cache."""

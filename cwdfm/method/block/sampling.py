@@ -3,7 +3,6 @@
 Shapes: B batch, A sequences that have not stopped, N length, L tokens a block, C of context.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import Draw
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import OneBlock
+from cwdfm.method.without import Without
 from cwdfm.model.attention import Cache
 from cwdfm.model.dit import DiT
 from cwdfm.model.predict import evaluating, model_device
@@ -23,7 +23,7 @@ from cwdfm.solver import Euler, Samples, Solver
 from cwdfm.solver.base import given
 from cwdfm.source import MaskSource
 from cwdfm.times import Spacing, time_grid
-from cwdfm.weight import Sum, Weight
+from cwdfm.weight.base import terms
 
 ANCESTRAL = Euler(hazard="integrated")
 
@@ -63,7 +63,8 @@ class BlockSolver:
         check_integer("the number of samples", batch)
         check_integer("the length", length)
         check_length(length, block)
-        check_integer("batch_size", asked.batch_size or batch)
+        batch_size = batch if asked.batch_size is None else asked.batch_size
+        check_integer("batch_size", batch_size)
         check_seed(asked.seed)
         if self.stop is not None and self.stop >= source.vocab_size:
             raise InputError(f"stop must be a data token < {source.vocab_size}, got {self.stop}")
@@ -78,10 +79,10 @@ class BlockSolver:
         tokens_BN = torch.where(fixed_BN, prompt_BN, source.mask_id)
         parts: list[Samples] = []
         with evaluating(model), model.uncompiled():
-            for rows in torch.arange(batch, device=device).split(asked.batch_size or batch):
+            for rows in torch.arange(batch, device=device).split(batch_size):
                 walk = _Walk(
                     solver=self,
-                    network=OneBlock(model, Cache(length), without=asked.without),
+                    network=OneBlock(model, Cache(length)),
                     source=source,
                     schedule=schedule,
                     block=block,
@@ -154,9 +155,11 @@ class _Walk:
         )
         # The first block's grid is the longest, so that no two blocks share a step's number.
         state = replace(state, step=k * (len(self.grids[0]) - 1))
+        without = self.asked.without
+        network = Without(self.network, without) if without else self.network
         for t, t_next in pairwise(times):
             state, info = self.solver.inner.step(
-                self.network, self.source, self.schedule, state, t, t_next
+                network, self.source, self.schedule, state, t, t_next
             )
             self.evaluations_B[alive_A] += info.asked
             self.rows += info.rows
@@ -208,7 +211,7 @@ def block_grids(
 def reach(solver: Solver) -> int:
     """How many tokens before a block the solver's weight looks at."""
     radius = 0
-    for weight in _terms(getattr(solver, "weight", None)):
+    for weight in terms(getattr(solver, "weight", None)):
         if getattr(weight, "grid", None) is not None:
             raise InputError(
                 f"{weight} looks around on a 2-D grid, and a block is a piece of a line; use a "
@@ -222,11 +225,3 @@ def reach(solver: Solver) -> int:
             )
         radius = max(radius, getattr(weight, "radius", 0))
     return radius
-
-
-def _terms(weight: Weight | None) -> Iterator[Weight]:
-    if isinstance(weight, Sum):
-        for term in weight.terms:
-            yield from _terms(term)
-    elif weight is not None:
-        yield weight

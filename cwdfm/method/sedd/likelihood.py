@@ -26,14 +26,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
+from cwdfm.errors import check_integer
 from cwdfm.loss import Bound
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.loss.elbo import END_DRAWS, GOLDEN, stratified_variance
+from cwdfm.loss.elbo import END_DRAWS, GOLDEN, free_tokens, stratified_variance
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.method.sedd.sums import sums_of_logits
-from cwdfm.model.predict import evaluating, model_device, predict_rows
+from cwdfm.model.predict import evaluating, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, sample_index, uniform
@@ -56,15 +56,8 @@ def score_bound(
     batch_size: int = 256,
 ) -> Bound:
     """An upper bound on -log p(x_1), with all arguments as in `cwdfm.elbo`."""
-    check_tokens("x_1", x_1, graph.vocab_size)
-    check_integer("batch_size", batch_size)
+    x_1, fixed, tokens = free_tokens(model, x_1, fixed, graph.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
-    x_1 = x_1.to(model_device(model) or x_1.device)
-    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed.to(x_1.device)
-    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-    tokens = int((~fixed).sum())
-    if tokens == 0:
-        raise InputError("all positions are fixed: no token is left whose likelihood to bound")
     index_B = sample_index(index, len(x_1), x_1.device)
     mean_B, variance_B = [], []
     with evaluating(model):
@@ -151,12 +144,8 @@ class Sequences:
         rows = Rows.of(self.graph.rows(x_BN, self.fixed))
         x_K, x_1_K, sigma_K = rows.take(x_BN), rows.take(self.x_1), sigma_B[rows.sequence]
         term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
-        first = 0
-        asked = (self.model, self.graph.source, x_BN, sigma_B, rows)
-        for logits_kV in predict_rows(*asked):
-            k = slice(first, first + len(logits_kV))
+        for k, logits_kV in predict_rows(self.model, self.graph.source, x_BN, sigma_B, rows):
             term_K[k] = term(logits_kV.double(), x_K[k], x_1_K[k], sigma_K[k])
-            first = k.stop
         return rows.put(term_K).sum(1)
 
 

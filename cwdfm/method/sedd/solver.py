@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from cwdfm.categorical import check_draw, sample_categorical
-from cwdfm.errors import InputError
 from cwdfm.method.sedd.graph import Graph, Move
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.model.predict import predict_rows
@@ -22,6 +21,7 @@ from cwdfm.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Info, Solver, State
 from cwdfm.solver.base import moved
+from cwdfm.solver.propose import check_step
 from cwdfm.source import Source
 
 
@@ -89,8 +89,7 @@ class Reverse(Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        if not 0 <= t < t_next <= 1:
-            raise InputError(f"a step needs 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
+        check_step(t, t_next)
         x_BN = state.tokens
         sigma = self.noise.sigma_at(1 - t)
         rows = Rows.of(self.graph.rows(x_BN, state.fixed))
@@ -100,22 +99,19 @@ class Reverse(Solver):
             for purpose in (Purpose.FORWARD, Purpose.PROPOSAL)
         )
         tokens_BN = x_BN.clone()
-        first = 0
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
-        for logits_kV in predict_rows(model, source, x_BN, sigma_B, rows):
-            chunk = slice(first, first + len(logits_kV))
-            b_k, i_k = b_K[chunk], i_K[chunk]
+        for k, logits_kV in predict_rows(model, source, x_BN, sigma_B, rows):
+            b_k, i_k = b_K[k], i_K[k]
             move = self._move(logits_kV, x_BN[b_k, i_k], t, t_next)
-            goes_k = whether_K[chunk] < move.chance_K
+            goes_k = whether_K[k] < move.chance_K
             if bool(goes_k.any()):
                 tokens_BN[b_k[goes_k], i_k[goes_k]] = sample_categorical(
                     move.weight_KV[goes_k],
-                    where_K[chunk][goes_k],
+                    where_K[k][goes_k],
                     temperature=self.rule.temperature,
                     top_p=self.rule.top_p,
                     dtype=self.rule.dtype,
                 )
-            first = chunk.stop
         went_BN = tokens_BN != x_BN
         none_BN = torch.zeros_like(went_BN)
         info = Info(t, t_next, went_BN, none_BN, len(rows), rows.mask.any(1))

@@ -19,7 +19,7 @@ from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out, size
-from cwdfm.repro.table import Column, Row, Table, Value
+from cwdfm.repro.table import Column, Row, Table
 
 CONTEXT_PATHS = tuple(line for line in PATHS if line.on_context)
 
@@ -57,10 +57,6 @@ def trainings(scale: Scale) -> list[Training]:
     """All of them."""
     lines = (*LOSSES[:1], *CONTEXT_PATHS[:1]) if scale == "smoke" else (*LOSSES, *CONTEXT_PATHS)
     return [training(line, scale) for s in SOURCES for line in lines if line.fields["source"] == s]
-
-
-def _curve(cells: dict[int, Cell], store: Store) -> list[tuple[float, tuple[Value, ...]]]:
-    return [(float(k), cell.values(store)) for k, cell in cells.items()]
 
 
 def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table]:
@@ -109,14 +105,18 @@ def _figures(scale: Scale, store: Store, found: Sequence[Training]) -> list[Curv
     figures = []
     for source, solver in product(SOURCES, ("Euler", "Neighbor", "Entropy")):
         lines = {
-            each.name + name.removeprefix(solver): _curve(cells, store)
+            each.name + name.removeprefix(solver): [
+                (float(k), how.barred(cell.values(store))) for k, cell in cells.items()
+            ]
             for each in found
             for name, cells in each.cells.items()
             if each.source == source and name.startswith(solver)
         }
         title = f"QM9, {source} source, {solver}"
         if lines:
-            figures.append(Curves(title, "steps", how.columns, lines, level, log=True))
+            figures.append(
+                Curves(title, "steps", how.columns, lines, level, log=True, note=how.bars)
+            )
     return figures
 
 

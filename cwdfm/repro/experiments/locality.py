@@ -52,7 +52,13 @@ def context(scale: Scale) -> Plan:
 
     def figures(store: Store) -> list[Curves]:
         return [
-            Curves(f"Masked tokens by {name}", name, MEASURES, {"": points(store, kind)})
+            Curves(
+                f"Masked tokens by {name}",
+                name,
+                MEASURES,
+                {"": points(store, kind)},
+                note="Bars: one standard error.",
+            )
             for kind, name in AGAINST.items()
         ]
 
@@ -97,9 +103,10 @@ def updates(scale: Scale) -> Plan:
         for name, each in found(store).items():
             counts = each["histogram"]
             counts = [*counts[:MANY], sum(counts[MANY:])]
-            shares = [Value(100 * count / each["tokens"]) for count in counts]
+            shares = [Value(100 * count / each["tokens"] or None) for count in counts]
             lines[name] = [(float(k), (share,)) for k, share in enumerate(shares)]
-        x = f"updates ({MANY}: or more)"
-        return [Curves("Updates per token", x, (Column("tokens, %"),), lines)]
+        x, column = f"updates ({MANY}: or more)", Column("tokens, %", axis="log")
+        note = "Where a line ends, no token has more."
+        return [Curves("Updates per token", x, (column,), lines, note=note)]
 
     return Plan(tuple(jobs.values()), tables, COST[scale], figures)

@@ -217,13 +217,14 @@ def dynamics(scale: Scale) -> Plan:
 
     def validated(store: Store) -> Curves:
         lines = {}
-        for loss, name in (("ce", "CE"), ("sce", "SCE, which weighs otherwise")):
+        for loss in ("ce", "sce"):
             done = store.result(cell(loss, None).train())
             metrics = done["result"]["metrics"] if done is not None else []
             seen = {each["step"]: each.get("validation_loss") for each in metrics}
-            lines[name] = [(k, (Value(v),)) for k, v in seen.items() if v]
+            lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
         column = Column("validation loss, nats", False)
-        return Curves("Loss during training, text", "training steps", (column,), lines)
+        title, note = "Loss during training, text", "SCE weighs tokens otherwise than CE."
+        return Curves(title, "training steps", (column,), lines, note=note)
 
     title = "Quality during training, text"
     plan = grid(title, ("loss", "step"), entries, x="training steps")(scale)

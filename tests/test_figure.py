@@ -1,0 +1,95 @@
+"""A name looks the same in every figure, and lines of one figure are told apart."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from cwdfm.method.choice import Name
+from cwdfm.metric.figure import Style, styles_of
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.experiments.training import LOSS_NAMES
+from cwdfm.repro.figure import Curves
+from cwdfm.repro.job import Store
+from cwdfm.repro.measure import measure
+from cwdfm.repro.scale import Scale
+from cwdfm.repro.table import Column, Value
+
+SOLVERS = [name.capitalize() for name in get_args(Name)]
+TRAININGS = [*LOSS_NAMES.values(), "SCE, context path"]
+
+
+def looks(styles: dict[str, Style]) -> set[tuple[str, str, str]]:
+    """Colours and markers, of which hollow ones are others than full ones."""
+    return {(style.color, style.marker, style.fill) for style in styles.values()}
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_a_name_has_one_style_in_all_figures(scale: Scale, tmp_path: Path) -> None:
+    seen: dict[str, Style] = {}
+    for experiment in EXPERIMENTS.values():
+        for figure in experiment.plan(scale).figures(Store(tmp_path)):
+            found = styles_of(list(figure.lines))
+            assert len(looks(found)) == len(found), figure.title
+            for name, style in found.items():
+                assert seen.setdefault(name, style) == style, (figure.title, name)
+    solvers = {"Euler", "Neighbor", "Entropy"}
+    assert solvers | ({"CE", "SCE"} if scale == "smoke" else set(TRAININGS)) <= set(seen)
+    # A line that is of a training and a solver has the solver's colour and marker.
+    for name, style in seen.items():
+        for solver in solvers:
+            if f", {solver}" in name or name.startswith(f"{solver}, "):
+                assert (style.color, style.marker) == (seen[solver].color, seen[solver].marker)
+
+
+def test_solvers_and_trainings_have_colours_and_markers_of_their_own() -> None:
+    names = [*SOLVERS, *TRAININGS]
+    together = styles_of(names)
+    assert len({(style.color, style.marker) for style in together.values()}) == len(names)
+    for name in names:
+        assert styles_of(["unknown", name])[name] == together[name]
+        assert styles_of(["unknown", name])["unknown"] != together[name]
+
+
+def test_lines_of_a_figure_are_told_apart() -> None:
+    names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
+    names += ["Neighbor (radius=1)", "Neighbor-counted", "a", "b", "Euler"]
+    styles = styles_of(names)
+    assert list(styles) == names
+    assert len(looks(styles)) == len(names)
+    assert styles["Euler"] == styles_of(["Euler"])["Euler"]
+    many = styles_of([f"Neighbor (radius={r})" for r in range(8)])
+    assert len(looks(many)) == 8
+
+
+def test_a_single_count_is_shown_with_what_counting_scatters_by() -> None:
+    counts = Value(512.0), Value(500.0, 3.0), Value(None)
+    how = measure("molecules", "small")  # of 1,024
+    assert [value.spread for value in how.barred(counts)] == [16.0, 3.0, None]
+    assert "counting" in how.bars
+    assert measure("text", "small").barred(counts) == counts
+
+
+def test_scales_of_panels() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (
+        Column("novel", True, "zero"),
+        Column("PPL", False, "log"),
+        Column("close PPL", False, "log"),
+        Column("entropy"),
+    )
+    points = [
+        (float(k), tuple(map(Value, (300.0 + k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
+    ]
+    level = tuple(map(Value, (400.0, 1.0, 100.0, 9.0)))
+    figure = Curves("t", "x", columns, {"CE": points}, level, note="what bars are").figure()
+    novel, wide, close, entropy = figure.axes
+    assert novel.get_ylim()[0] == 0
+    assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "linear", "linear"]
+    assert close.get_ylim()[0] > 4
+    assert entropy.get_ylim()[0] > 6
+    assert figure.get_supxlabel() == "what bars are"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
+    # The data's own value is left out where it would squeeze the lines.
+    assert [len(axis.get_lines()) for axis in (novel, wide, close, entropy)] == [2, 2, 1, 2]
