@@ -509,7 +509,7 @@ def test_wrong_input(
         ([good, music, *out], "need reports of their own"),
         ([good, *out, "--folds", 31], "got 30; give more samples, or folds (--folds) 1"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
-        ([good, *out, "--device", "abacus"], "device must be such as"),
+        ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
         ([good, *out, "--judge-dtype", "int4"], "invalid choice"),
         ([good, "--out", tmp_path / "full"], "is not empty; give another folder, or --force"),
         ([good, "--out", smiles / "x", "--judge", judge], "is a file; give a place that is in a"),
