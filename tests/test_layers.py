@@ -9,7 +9,8 @@ PACKAGE = Path(__file__).parent.parent / "cwdfm"
 # From the ground up; parts on one line may not import each other. A module of a part may have a
 # layer of its own.
 LAYERS: list[set[str]] = [
-    {"errors", "files"},
+    {"errors"},
+    {"files"},
     {"provenance", "device"},
     {"told", "repeat"},
     {"config", "tensors", "chemistry", "distributed", "sample_file"},
