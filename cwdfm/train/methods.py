@@ -126,9 +126,9 @@ READ_WITH: dict[str, _Choices] = {
 }
 
 # What methods that do not read a field have in its place.
-_BD3LM: dict[str, object] = {"source": "mask", "power": 1.0, "time": "zero"}
-_BD3LM |= {"loss": "nelbo", "masked_only": True}
-OF_ITS_OWN = {"mdlm": _BD3LM | {"path": "mixture"}, "bd3lm": _BD3LM}
+_MASKED: dict[str, object] = {"source": "mask", "power": 1.0, "time": "zero"}
+_MASKED |= {"loss": "nelbo", "masked_only": True}
+OF_ITS_OWN = {"mdlm": _MASKED | {"path": "mixture"}, "bd3lm": _MASKED}
 
 
 def settled(method: Method, model: DiTConfig) -> dict[str, Any]:
