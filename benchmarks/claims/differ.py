@@ -23,7 +23,6 @@ from benchmarks.claims.solvers import mauve, text
 from benchmarks.claims.training import PERPLEXITY
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
-from cwdfm.repro.experiments.solvers import BEST
 from cwdfm.repro.experiments.training import revealed_entries
 from cwdfm.repro.scale import size
 
@@ -121,7 +120,7 @@ def _swept(source: str) -> str:
     rows = rows_of(f"sweep-molecules-{source}")
     valid = {key: number(row[VALID]).value for key, row in rows.items()}
     plain, parts = valid["Euler", ""], [f"Euler {valid['Euler', '']:.0f}"]
-    radius, strength, beta = BEST["molecules", source]
+    radius, strength, beta = paper.BEST["molecules", source]
     best_said = {"Neighbor": f"r = {radius}, s = {strength:g}", "Entropy": f"beta = {beta:g}"}
     for family, said in best_said.items():
         ours = {key[1]: value for key, value in valid.items() if key[0] == family}

@@ -16,9 +16,9 @@ from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.training import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
+from cwdfm.repro.paper import TEST_CORPORA
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
 from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work

@@ -4,6 +4,7 @@ Text is OpenWebText: MAUVE, generative perplexity and entropy. Molecules are QM9
 of 1,024.
 """
 
+from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.table import Value
 
 # name: MAUVE, its deviation, perplexity, its deviation, entropy, its deviation
@@ -43,6 +44,29 @@ _MOLECULES = {
     "mask, bregman": (119.8, 4.7, 98.2, 6.9),
     "mask, sce": (177.2, 11.3, 137.8, 7.6),
     "mask, sce, context 1": (298.0, 13.6, 181.6, 9.62),
+}
+
+# Best settings of solvers: radius and scale of Neighbor weights, beta of Entropy weights.
+BEST: dict[tuple[Corpus, str], tuple[int, float, float]] = {
+    ("text", "uniform"): (1, 5.0, 6.0),
+    ("text", "mask"): (1, 5.0, 6.0),
+    ("molecules", "uniform"): (1, 4.0, 7.0),
+    ("molecules", "mask"): (1, 4.0, 6.0),
+}
+
+# Test perplexities, at most, by model and source.
+TEST_CORPORA = ("wikitext-103", "lambada", "fineweb-edu")
+TESTS = {
+    ("DFM", "uniform"): (63.38, 84.33, 48.20),
+    ("DFM + SCE", "uniform"): (91.53, 133.25, 72.90),
+    ("DFM", "mask"): (45.33, 57.88, 35.00),
+    ("DFM + SCE", "mask"): (45.27, 59.59, 34.80),
+}
+
+# Updates a token and the share of loops in percent, uniform source, by solver.
+UPDATES = {
+    "Euler": (Value(1.033, 0.001, 3), Value(None)),
+    "Neighbor": (Value(1.157, 0.001, 3), Value(0.02, None, 2)),
 }
 
 

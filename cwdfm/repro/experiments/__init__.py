@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cwdfm.repro import paper
 from cwdfm.repro.experiment import Experiment
 from cwdfm.repro.experiments import baselines, curves, headline, locality, solvers, training
 
@@ -23,7 +24,7 @@ def _all() -> Iterator[Experiment]:
             training.sweep(source),
         )
     yield Experiment("dynamics", "figure: quality during training, CE and SCE", training.dynamics)
-    for corpus, source in solvers.BEST:
+    for corpus, source in paper.BEST:
         end = f"{corpus}-{source}"
         told = f"{corpus}, {source} source"
         yield Experiment(

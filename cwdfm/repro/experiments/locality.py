@@ -1,5 +1,6 @@
 """What context does: entropy and loss against it, and how often solvers change their minds."""
 
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.baselines import MASK, UNIFORM
@@ -73,10 +74,6 @@ def updates(scale: Scale) -> Plan:
     jobs = {
         name: Updates(model, choices[name], sizes.steps, sizes.n) for name in ("Euler", "Neighbor")
     }
-    paper = {
-        "Euler": (Value(1.033, 0.001, 3), Value(None)),
-        "Neighbor": (Value(1.157, 0.001, 3), Value(0.02, None, 2)),
-    }
 
     def found(store: Store) -> dict[str, Result]:
         done = {name: store.result(job) for name, job in jobs.items()}
@@ -93,7 +90,7 @@ def updates(scale: Scale) -> Plan:
             for name, each in found(store).items()
         }
         blank = (Value(None), Value(None))
-        rows = tuple(Row((name,), ours.get(name, blank), paper[name]) for name in jobs)
+        rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in jobs)
         columns = (Column("updates per token"), Column("loops, %"))
         notes = weights_note(choices[name] for name in jobs)
         return [Table(title, ("solver",), columns, rows, columns, notes)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from cwdfm.method.choice import Name, SolverChoice
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.baselines import MASK, UNIFORM
@@ -15,13 +16,6 @@ from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, size
 from cwdfm.repro.table import Column, Row, Table, Value
 
-# The paper's best settings: (radius, scale, beta).
-BEST: dict[tuple[Corpus, str], tuple[int, float, float]] = {
-    ("text", "uniform"): (1, 5.0, 6.0),
-    ("text", "mask"): (1, 5.0, 6.0),
-    ("molecules", "uniform"): (1, 4.0, 7.0),
-    ("molecules", "mask"): (1, 4.0, 6.0),
-}
 RADII = (1, 2, 3)
 SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 BETAS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
@@ -36,7 +30,7 @@ def fields(source: str) -> dict[str, object]:
 
 def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
     """The three solvers with the paper's settings."""
-    radius, scale, beta = BEST[corpus, source]
+    radius, scale, beta = paper.BEST[corpus, source]
     return {
         "Euler": SolverChoice(solver="euler"),
         "Neighbor": SolverChoice(solver="neighbor", radius=radius, scale=scale),
@@ -114,7 +108,7 @@ def _best_settings(
         ours[:2] = Value(choice.radius), Value(choice.scale)
     if "Entropy" in best:
         ours[2] = Value(best["Entropy"][-1].beta)
-    theirs = tuple(Value(each) for each in BEST[corpus, source])
+    theirs = tuple(Value(each) for each in paper.BEST[corpus, source])
     row = Row((NAMES[corpus], source), tuple(ours), theirs)
     columns = (Column("r"), Column("s"), Column("beta"))
     measured = measure(corpus, scale).columns[0].name
@@ -158,7 +152,7 @@ def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        radius, strength, _ = BEST[corpus, source]
+        radius, strength, _ = paper.BEST[corpus, source]
         plain = best(corpus, source)
         names: tuple[tuple[str, Name], ...] = (("Euler", "euler"), ("Neighbor", "neighbor"))
         found = []

@@ -238,15 +238,6 @@ paths = plan_of("Mixture and context path", ("source", "path"), PATHS)
 scales = plan_of("Scale of the context path", ("source", "scale"), SCALES)
 
 
-TESTS = {
-    ("DFM", "uniform"): (63.38, 84.33, 48.20),
-    ("DFM + SCE", "uniform"): (91.53, 133.25, 72.90),
-    ("DFM", "mask"): (45.33, 57.88, 35.00),
-    ("DFM + SCE", "mask"): (45.27, 59.59, 34.80),
-}
-TEST_CORPORA = ("wikitext-103", "lambada", "fineweb-edu")
-
-
 def perplexity(scale: Scale) -> Plan:
     """Bounds on the perplexity of corpora that the models were not trained on."""
 
@@ -257,16 +248,16 @@ def perplexity(scale: Scale) -> Plan:
 
     def tables(store: Store) -> list[Table]:
         rows = []
-        for (name, source), reported in TESTS.items():
+        for (name, source), reported in paper.TESTS.items():
             values = []
-            for test in TEST_CORPORA:
+            for test in paper.TEST_CORPORA:
                 done = store.result(job(name, source, test))
                 found = {} if done is None else done["result"]
                 values.append(Value(found.get("perplexity"), found.get("perplexity_error"), 2))
             theirs = tuple(Value(value, None, 2) for value in reported)
             rows.append(Row((name, source), tuple(values), theirs))
-        columns = tuple(Column(f"{test}, at most", False) for test in TEST_CORPORA)
+        columns = tuple(Column(f"{test}, at most", False) for test in paper.TEST_CORPORA)
         return [Table("Test perplexity", ("model", "source"), columns, tuple(rows), columns)]
 
-    jobs = [job(*key, test) for key in TESTS for test in TEST_CORPORA]
+    jobs = [job(*key, test) for key in paper.TESTS for test in paper.TEST_CORPORA]
     return Plan(tuple(jobs), tables, COST[scale])
