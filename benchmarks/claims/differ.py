@@ -20,7 +20,7 @@ from benchmarks.claims.judging import (
     rows_of,
 )
 from benchmarks.claims.solvers import mauve, text
-from benchmarks.claims.training import PERPLEXITY
+from benchmarks.claims.training import ENTROPY, PERPLEXITY
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.repro.experiments.training import revealed_entries
@@ -206,7 +206,8 @@ def _sampled_twice() -> str:
     losses, dynamics = rows_of("losses"), rows_of("dynamics")
     told = []
     for loss in ("CE", "SCE"):
-        one = number(losses["uniform", loss][PERPLEXITY]).value
-        two = number(dynamics[loss, str(size("text", "small").recipe.steps)][PERPLEXITY]).value
-        told.append(f"{one:.0f} and {two:.0f} ({loss})")
-    return ", ".join(told)
+        rows = losses["uniform", loss], dynamics[loss, str(size("text", "small").recipe.steps)]
+        one, two = (number(row[PERPLEXITY]).value for row in rows)
+        x, y = (number(row[ENTROPY]).value for row in rows)
+        told.append(f"{one:.0f} and {two:.0f}, of {x:.2f} and {y:.2f} bits ({loss})")
+    return "; ".join(told)

@@ -12,7 +12,7 @@ from benchmarks.claims.judging import (
     Measured,
     Runs,
     Verdict,
-    by_folds,
+    counted_folds,
     judged,
     rows_of,
     tested,
@@ -35,8 +35,8 @@ def headline() -> Iterator[Claim]:
         rows, told, gains = rows_of("headline"), [], []
         for k in STEPS:
             plain, weighted = (rows["CE", name, str(k)] for name in ("Euler", "Neighbor"))
-            a, b = by_folds(plain[VALID]), by_folds(weighted[VALID])
-            c, d = by_folds(plain[NOVEL]), by_folds(weighted[NOVEL])
+            a, b = counted_folds(plain[VALID]), counted_folds(weighted[VALID])
+            c, d = counted_folds(plain[NOVEL]), counted_folds(weighted[NOVEL])
             told.append(
                 f"{k} steps: {a.value:.0f} to {b.value:.0f} valid, {c.value:.0f} to {d.value:.0f} "
                 f"novel"
@@ -52,7 +52,7 @@ def headline() -> Iterator[Claim]:
 
         def counted(loss: str, what: int) -> Measured:
             """With the scatter that runs of 17M have beside that of counting; here is one run."""
-            found = by_folds(rows[loss, "Euler", str(STEPS[-1])][what])
+            found = counted_folds(rows[loss, "Euler", str(STEPS[-1])][what])
             between = math.sqrt(max(0.0, scatter.scatter(what) ** 2 - COUNT_ERROR**2))
             return Measured(found.value, math.hypot(found.error, between))
 

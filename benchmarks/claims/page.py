@@ -82,12 +82,15 @@ def _rules() -> str:
   more than {ALONE:g} errors, whatever the others show. If not, and B is ahead in that way, it
   **does not hold here**. Else it is **undecided here**: too close for this many samples.
 - A standard error is that of sampling. Where trainings are compared, it has the scatter between
-  runs in it: on molecules pooled over a table, on text as told below ("Scatter"), where
-  perplexities are compared by their logarithms. Solvers are compared run by run, on the runs that
-  both have.
+  runs in it: on molecules pooled over a table, of perplexities on text as told below ("Scatter"),
+  by their logarithms. MAUVE and entropy on text have none: too few runs tell how they scatter.
+  Solvers are compared run by run, on the runs that both have.
 - Of losses and paths the paper tells by how much valid molecules grow or perplexity falls. A change
   that is clearly smaller than that counts against the claim.
-- On text, claims about solvers are decided by the longer runs; shorter ones are told beside them.
+- On text, claims about solvers are decided by the longer runs, and shorter ones are told beside
+  them; but those of the corrector and of updates by the shorter ones, which alone they have.
+- On molecules, claims about solvers ask for valid ones at every number of steps, and for novel ones
+  at the last; in the paper's own setting for both at every one.
 - Behind a verdict stand the comparisons that it rests on, in standard errors: above 0 they speak
   for the claim, and *kept* is what shall not become worse and has not clearly done so.
 - Where no errors come in, "O(N)" is at most {LINEAR:g} times the time for 8 times the length,
@@ -138,9 +141,9 @@ def _differ() -> str:
 {revealed()}
 - **Scatter.** {scatter()}
   (results.md, "Runs of the same training"), all runs of a training with one seed. Errors of
-  text have {text_scatter():.2f} nats for it where trainings are compared, the pooled scatter of
-  all but NELBO: for flows a careful guess, since what other seeds would change is not known.
-  NELBO and Bregman, whose weights diverge at the end of the path, have
+  perplexities have {text_scatter():.2f} nats for it where trainings are compared, the pooled
+  scatter of all but NELBO: for flows a careful guess, since what other seeds would change is not
+  known. NELBO and Bregman, whose weights diverge at the end of the path, have
   {text_scatter(diverging=True):.2f}. Comparisons of solvers on one run have none.
 {coarse()}
 """

@@ -28,6 +28,7 @@ from benchmarks.claims.judging import (
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps, steps_cells
 from cwdfm.repro.scale import size
+from cwdfm.solver import Corrector
 
 Rows = dict[tuple[str, int, float], Result]
 
@@ -47,6 +48,12 @@ def longer(source: str) -> str:
     """What the longer runs on text were; the tables of `cwdfm repro` have shorter ones."""
     recipe = read(f"text_small_{source}")["config"][f"recipe-{source}"]["recipe"]
     return f"Novels ({recipe['steps']:,} steps of {recipe['batch_size']})"
+
+
+def short_runs() -> str:
+    """What the runs in the tables of `cwdfm repro` on text are."""
+    recipe = size("text", "small").recipe
+    return f"Novels ({recipe.steps:,} steps of {recipe.batch_size})"
 
 
 def shorter(source: str) -> str:
@@ -77,8 +84,9 @@ def mauve(row: Result) -> Measured:
     return Measured(row["mauve"]["mauve"], row["mauve"]["std"])
 
 
-def entropy(row: Result) -> float:
-    return float(row["statistics"]["entropy"]["value"])
+def bits(row: Result) -> str:
+    """The entropy of its samples."""
+    return f"{row['statistics']['entropy']['value']:.2f}"
 
 
 BETA = "Entropy weights with the paper's best beta for text; none was searched for here"
@@ -89,64 +97,107 @@ def solvers_on_text() -> Iterator[Claim]:
     steps = sorted({key[1] for key in rows})
     euler, neighbor = ({k: rows[s, k, 1.0] for k in steps} for s in ("euler", "neighbor"))
     last = steps[-1]
+    entropic = {k: rows["entropy", k, 1.0] for k in steps}
     before, after = perplexity(euler[last]), perplexity(neighbor[last])
     a, b = mauve(euler[last]), mauve(neighbor[last])
     yield Claim(
         "figure, uniform source",
         "At many steps Neighbor weights beat Euler in perplexity (22%, from 512 steps on) and "
-        "MAUVE (up to 23%), at comparable entropy",
+        "MAUVE (up to 23%, in the introduction 24%; from 256 steps on), at comparable entropy",
         f"{longer('uniform')}, {last} steps: perplexity {before.value:.0f} to {after.value:.0f} "
-        f"({100 * (after.value / before.value - 1):+.0f}%), {lead(euler, neighbor)}; MAUVE "
-        f"{a.value:.2f} to {b.value:.2f}, errors of {a.error:.2f} and {b.error:.2f}; entropy "
-        f"{entropy(euler[last]):.2f} to {entropy(neighbor[last]):.2f} bits; perplexity "
-        f"{shorter('uniform')}",
+        f"({100 * (after.value / before.value - 1):+.0f}%), {lower(euler, neighbor)}; MAUVE "
+        f"{a.value:.2f} to {b.value:.2f}, errors of {a.error:.2f} and {b.error:.2f}, "
+        f"{higher(euler, neighbor)}; entropy {bits(euler[last])} to {bits(neighbor[last])} bits; "
+        f"perplexity {shorter('uniform')}",
         judged([before.above(after), b.above(a)]),
     )
-    entropic = rows["entropy", last, 1.0]
-    weighted, c = perplexity(entropic), mauve(entropic)
+    weighted, c = perplexity(entropic[last]), mauve(entropic[last])
     yield Claim(
         "figure, uniform source",
-        "At many steps Neighbor weights beat Entropy weights too, in perplexity and MAUVE",
+        "At many steps, from 1,024 on, Neighbor weights beat Entropy weights too, in perplexity "
+        "and MAUVE",
         f"{longer('uniform')}, {last} steps: perplexity {weighted.value:.0f} to {after.value:.0f}, "
-        f"MAUVE {c.value:.2f} to {b.value:.2f}. {BETA}",
+        f"{lower(entropic, neighbor)}; MAUVE {c.value:.2f} to {b.value:.2f}, "
+        f"{higher(entropic, neighbor)}. {BETA}",
         judged([weighted.above(after), b.above(c)]),
     )
-    told, gains = [], []
-    for source, found in (("uniform", rows), ("mask", text("mask"))):
+    yield from few_steps(rows, text("mask"))
+    yield with_masks(text("mask"))
+
+
+def few_steps(*tables: Rows) -> Iterator[Claim]:
+    """What the weights do at the fewest steps; tables of the uniform source and of the mask."""
+    told, strongest, weaker = [], [], []
+    for source, found in zip(("uniform", "mask"), tables, strict=True):
         few = min(key[1] for key in found)
         each = {s: perplexity(found[s, few, 1.0]) for s in ("euler", "neighbor", "entropy")}
         numbers = ", ".join(f"{value.value:,.0f} {name}" for name, value in each.items())
         told.append(f"{source} source, {few} steps: {numbers}")
-        gains += [each[other].above(each["entropy"]) for other in ("euler", "neighbor")]
+        strongest += [each[other].above(each["entropy"]) for other in ("euler", "neighbor")]
+        weaker.append(each["neighbor"].above(each["euler"]))
+    shown = f"{longer('uniform')}, perplexity, {'; '.join(told)}"
+    yield Claim(
+        "section on sampling, conclusion",
+        "At few steps Neighbor weights are less effective: Euler is ahead of them",
+        shown,
+        judged(weaker),
+    )
     yield Claim(
         "section on sampling",
         "At few steps Entropy weights are the strongest",
-        f"{longer('uniform')}, perplexity, {'; '.join(told)}. {BETA}",
-        judged(gains),
+        f"{shown}. {BETA}",
+        judged(strongest),
     )
-    masked = text("mask")
+
+
+def with_masks(rows: Rows) -> Claim:
+    """Both weights with a mask source; of Entropy weights there is the whole law alone."""
     told, gains = [], []
-    for p, name in ((1.0, "whole law"), (0.9, "nucleus 0.9")):
-        for k in (64, 256, 1024):
-            before, after = (perplexity(masked[s, k, p]) for s in ("euler", "neighbor"))
-            told.append(f"{before.value:.0f} to {after.value:.0f} at {k}")
-        told[-3] = f"{name}: {told[-3]}"
+    steps = sorted({key[1] for key in rows})
+    for solver, p, name in (
+        ("neighbor", 1.0, "Neighbor"),
+        ("neighbor", 0.9, "Neighbor, nucleus 0.9"),
+        ("entropy", 1.0, "Entropy"),
+    ):
+        pairs = [[rows[s, k, p] for s in ("euler", solver)] for k in steps]
+        found = [(perplexity(a), perplexity(b)) for a, b in pairs]
+        each = [
+            f"{a.value:.0f} to {b.value:,.0f} at {k}"
+            for k, (a, b) in zip(steps, found, strict=True)
+        ]
+        a, b = map(bits, pairs[-1])
+        told.append(f"{name}: {', '.join(each)}, entropy then {a} to {b} bits")
+        before, after = found[-1]
         gains.append(before.above(after))
-    yield Claim(
+    return Claim(
         "figure, mask source",
-        "With a mask source Neighbor weights lower the perplexity too, at many steps",
-        f"{longer('mask')}, perplexity by Euler and with Neighbor weights, {', '.join(told)} "
-        f"steps; at the last by {gains[0]:.1f} and {gains[1]:.1f} standard errors; "
-        f"{shorter('mask')}",
+        "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
+        "and comparable entropy",
+        f"{longer('mask')}, perplexity by Euler and with weights, {'; '.join(told)}; Neighbor "
+        f"{shorter('mask')}. {BETA}",
         judged(gains),
     )
 
 
-def lead(plain: dict[int, Result], weighted: dict[int, Result]) -> str:
+ByStep = dict[int, Result]
+
+
+def lower(plain: ByStep, weighted: ByStep) -> str:
     """From how many steps on the weighted ones have the lower perplexity."""
-    behind = [k for k in plain if perplexity(weighted[k]).value >= perplexity(plain[k]).value]
-    ahead = [k for k in plain if k > max(behind, default=0)]
-    return f"lower from {min(ahead)} steps on" if ahead else "lower at no number of steps"
+    return _ahead(
+        "lower", {k: perplexity(plain[k]).value - perplexity(weighted[k]).value for k in plain}
+    )
+
+
+def higher(plain: ByStep, weighted: ByStep) -> str:
+    """From how many steps on the weighted ones have the higher MAUVE."""
+    return _ahead("higher", {k: mauve(weighted[k]).value - mauve(plain[k]).value for k in plain})
+
+
+def _ahead(how: str, gains: dict[int, float]) -> str:
+    behind = max((k for k, gain in gains.items() if gain <= 0), default=0)
+    ahead = [k for k in gains if k > behind]
+    return f"{how} from {min(ahead)} steps on" if ahead else f"{how} at no number of steps"
 
 
 MOLECULES = {
@@ -277,7 +328,8 @@ def corrector() -> Iterator[Claim]:
                 f"{x.value:.2f} to {y.value:.2f}, entropy {h.value:.2f} to {i.value:.2f}"
             )
             gains += [a.above(b), no_worse(y.above(x))]
-        return f"Novels, uniform source, {'; '.join(told)}", judged(gains)
+        power = f"a = b = {Corrector().a:g}, no other tried"
+        return f"{short_runs()}, uniform source, {power}, {'; '.join(told)}", judged(gains)
 
     said = (
         "Neighbor weights help a predictor-corrector further, in perplexity and slightly in MAUVE, "
