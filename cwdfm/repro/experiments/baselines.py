@@ -73,7 +73,10 @@ TWO_RUNS = (
     "Of {} the samples are from another run of the same training than the held-out PPL: the models "
     "were lost and trained again."
 )
-SCALE = "The paper's columns are of OpenWebText at its own scale, judged by gpt2-large."
+SCALE = (
+    "The paper's columns are of OpenWebText at its own scale, judged by GPT-2; of which size it "
+    "does not tell."
+)
 
 
 def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
