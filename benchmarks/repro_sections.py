@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from benchmarks.claims.judging import STORE
@@ -25,10 +25,11 @@ def shown_in_repro() -> Iterator[tuple[Experiment, Plan, list[Table]]]:
 
 
 def repro() -> list[str]:
-    """Their sections."""
-    parts = []
-    for experiment, plan, tables in shown_in_repro():
-        shown = "\n".join(found.markdown() for found in tables)
+    """Their sections, and which experiments have none yet."""
+    found = list(shown_in_repro())
+    parts = left_out({experiment.name for experiment, _, _ in found})
+    for experiment, plan, tables in found:
+        shown = "\n".join(each.markdown() for each in tables)
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
             shown += f"\n![{figure.title}](figures/{stem}.png)\n"
         parts.append(
@@ -37,6 +38,16 @@ def repro() -> list[str]:
             f"{_remark(plan)}\n\n{shown}".rstrip()
         )
     return parts
+
+
+def left_out(shown: Collection[str]) -> list[str]:
+    """A paragraph on the experiments of which there is too little to show, if there are any."""
+    told = [
+        f"`{name}` ({experiment.plan('small').progress(STORE)})"
+        for name, experiment in EXPERIMENTS.items()
+        if name not in shown
+    ]
+    return [f"Not half done at small scale, and not shown: {', '.join(told)}."] if told else []
 
 
 def _remark(plan: Plan) -> str:
