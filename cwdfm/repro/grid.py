@@ -27,7 +27,6 @@ class Entry:
     cell: Cell
     line: str = ""  # which curve it is a point of
     x: float = 0.0
-    paper: tuple[Value, ...] = ()
 
 
 def grid(
@@ -41,41 +40,30 @@ def grid(
 ) -> Callable[[Scale], Plan]:
     """The plan of such an experiment; all cells are of one corpus. With `x` there are curves."""
 
-    def tables(scale: Scale, store: Store) -> list[Table]:
-        found = entries(scale)
-        corpus = found[0].cell.corpus
-        how = measure(corpus, scale)
-        rows = [Row(entry.labels, entry.cell.values(store), entry.paper) for entry in found]
-        data = ("data", *[""] * (len(labels) - 1))
-        rows.append(Row(data, how.values(store, held_out(corpus, scale, 0))))
-        paper = how.columns if any(entry.paper for entry in found) else ()
-        cells = [(entry.labels, entry.cell) for entry in found]
-        weights = weights_note(entry.cell.choice for entry in found)
-        notes = (*weights, *runs_note(cells, store), *apart_note(cells, store))
-        return [Table(title, labels, how.columns, tuple(rows), paper=paper, notes=notes)]
-
-    def figures(scale: Scale, store: Store) -> list[Curves]:
-        if x is None:
-            return []
-        found = entries(scale)
-        corpus = found[0].cell.corpus
-        how = measure(corpus, scale)
-        lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-        for entry in found:
-            lines.setdefault(entry.line, []).append((entry.x, how.barred(entry.cell.values(store))))
-        level = how.values(store, held_out(corpus, scale, 0))
-        return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
-
     def plan(scale: Scale) -> Plan:
         found = entries(scale)
         corpus = found[0].cell.corpus
+        how, data = measure(corpus, scale), held_out(corpus, scale, 0)
+
+        def tables(store: Store) -> list[Table]:
+            rows = [Row(entry.labels, entry.cell.values(store)) for entry in found]
+            rows.append(Row(("data", *[""] * (len(labels) - 1)), how.values(store, data)))
+            cells = [(entry.labels, entry.cell) for entry in found]
+            weights = weights_note(entry.cell.choice for entry in found)
+            notes = (*weights, *runs_note(cells, store), *apart_note(cells, store))
+            return [Table(title, labels, how.columns, tuple(rows), notes=notes)]
+
+        def figures(store: Store) -> list[Curves]:
+            if x is None:
+                return []
+            lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
+            for entry in found:
+                values = how.barred(entry.cell.values(store))
+                lines.setdefault(entry.line, []).append((entry.x, values))
+            level = how.values(store, data)
+            return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
+
         jobs = [job for entry in found for job in entry.cell.jobs()]
-        jobs += measure(corpus, scale).jobs(held_out(corpus, scale, 0))
-        return Plan(
-            jobs=tuple(jobs),
-            tables=lambda store: tables(scale, store),
-            figures=lambda store: figures(scale, store),
-            cost=cost[scale],
-        )
+        return Plan((*jobs, *how.jobs(data)), tables, cost[scale], figures)
 
     return plan

@@ -147,8 +147,8 @@ def radius(scale: Scale) -> Plan:
     def entries(scale: Scale) -> list[Entry]:
         found = []
         for r in RADII[:2] if scale == "smoke" else RADII:
-            fields: dict[str, Any] = {"source": "uniform", "loss": "sce", "masked_only": False}
-            cell = Cell("text", scale, fields | {"loss_radius": r}, EULER)
+            fields = _loss("uniform", "sce").fields | {"loss_radius": r}
+            cell = Cell("text", scale, fields, EULER)
             found.append(Entry((str(r),), cell, "SCE", r))
         return found
 
@@ -203,7 +203,7 @@ def dynamics(scale: Scale) -> Plan:
     looks = tuple(steps * k // 4 for k in (1, 2, 3))
 
     def cell(loss: str, at: int | None) -> Cell:
-        fields: dict[str, Any] = {"source": "uniform", "loss": loss, "masked_only": False}
+        fields = _loss("uniform", loss).fields
         return Cell("text", scale, fields, EULER, snapshots=looks, at=at)
 
     def entries(scale: Scale) -> list[Entry]:
