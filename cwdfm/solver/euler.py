@@ -27,6 +27,7 @@ from cwdfm.repeat import repeat
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Reveals, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
+from cwdfm.solver.order import first_of
 from cwdfm.solver.propose import check_step, propose
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -216,10 +217,9 @@ def _counted(state: State, alpha_BN: Tensor, hazard: float | Tensor) -> Tensor:
     """
     clock_BN, free_BN = _exponential(state, Purpose.FORWARD), alpha_BN > 0
     u_BN = _exponential(state, Purpose.COUNT)
-    count_B1 = ((u_BN < hazard) & free_BN).sum(1, keepdim=True)
+    count_B = ((u_BN < hazard) & free_BN).sum(1)
     order_BN = torch.where(free_BN, clock_BN / alpha_BN, inf).argsort(dim=1)
-    place_N = torch.arange(order_BN.shape[1], device=order_BN.device)
-    return torch.zeros_like(free_BN).scatter(1, order_BN, place_N < count_B1)
+    return first_of(order_BN, count_B)
 
 
 def _exponential(state: State, purpose: Purpose) -> Tensor:
