@@ -40,6 +40,11 @@ class Source(ABC):
     def revealed(self, x_BN: Tensor) -> Tensor | None:
         """Which coordinates are revealed, [B, N]; None where the state alone does not tell."""
 
+    @property
+    def marks_noise(self) -> bool:
+        """Whether a state tells which of its coordinates are revealed: noise looks like no data."""
+        return self.revealed(torch.zeros(1, 1, dtype=torch.int64)) is not None
+
     @abstractmethod
     def renoise_probability(self, x_BN: Tensor) -> Tensor:
         """1 - p_0(x^i): the chance [B, N] that a fresh source token differs from the present."""

@@ -139,7 +139,7 @@ def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
     if weight is None:
         return MixturePath(source, schedule)
     check_instance("weight", weight, Weight, "Neighbor(radius=1, scale=1.0)")
-    if source.revealed(torch.zeros(1, 1, dtype=torch.int64)) is None:
+    if not source.marks_noise:
         raise InputError(
             f"a context-weighted bound needs a source whose state tells what is revealed, and "
             f"{source} does not: alpha is then no function of x_t, data and model rates carry "
