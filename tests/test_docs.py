@@ -16,15 +16,17 @@ from benchmarks.claims.judging import (
     Missing,
     Paired,
     Runs,
+    counted_folds,
     judged,
     no_worse,
     short_of,
 )
 from benchmarks.report import report
-from benchmarks.repro_sections import LOST, filled
+from benchmarks.repro_sections import LOST, filled, left_out
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
 from cwdfm.repro.cell import Cell
+from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
 from cwdfm.repro.table import Column, Row, Table, Value
 
@@ -149,6 +151,27 @@ def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert runs.gain(after, before, 0) == pytest.approx(-expected)
     counts[2] = [430.0, 530.0, 720.0]  # 30, 30, 120 more
     assert runs.gain(before, after, 0) == pytest.approx(60 / (math.sqrt(2700) / math.sqrt(3)))
+
+
+def test_folds_that_agree_by_chance_have_the_error_of_counting() -> None:
+    assert counted_folds(Value(600.0, 2.0)).error == pytest.approx(COUNT_ERROR / math.sqrt(5))
+    assert counted_folds(Value(600.0, 30.0)).error == pytest.approx(30.0 / math.sqrt(5))
+
+
+def test_from_how_many_steps_on_weights_are_ahead() -> None:
+    def rows(*scores: float) -> dict[int, judging.Result]:
+        return {64 * 4**i: {"mauve": {"mauve": m, "std": 0.1}} for i, m in enumerate(scores)}
+
+    plain = rows(0.5, 0.5, 0.5)
+    assert solvers.higher(plain, rows(0.6, 0.4, 0.6)) == "higher from 1024 steps on"
+    assert solvers.higher(plain, rows(0.6, 0.6, 0.6)) == "higher from 64 steps on"
+    assert solvers.higher(plain, rows(0.6, 0.6, 0.5)) == "higher at no number of steps"
+
+
+def test_experiments_that_are_not_shown_are_named() -> None:
+    assert left_out(EXPERIMENTS) == []
+    (told,) = left_out(EXPERIMENTS.keys() - {"losses"})
+    assert "`losses` (" in told
 
 
 def test_what_must_not_be_worse() -> None:
