@@ -25,6 +25,7 @@ from benchmarks.claims.judging import (
     rows_of,
     tested,
 )
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps, steps_cells
 from cwdfm.repro.scale import size
@@ -89,7 +90,21 @@ def bits(row: Result) -> str:
     return f"{row['statistics']['entropy']['value']:.2f}"
 
 
-BETA = "Entropy weights with the paper's best beta for text; none was searched for here"
+def beta(*sources: str) -> str:
+    """With which beta Entropy weights are, and what the sweep of shorter runs says of others."""
+    said = f"Entropy weights with the paper's best beta for text, {paper.BEST['text', 'mask'][2]:g}"
+    told = []
+    for source in sources:
+        lowest: dict[str, tuple[float, str]] = {}  # perplexity and settings, by family
+        for (family, setting), row in rows_of(f"sweep-text-{source}").items():
+            if (value := row[1].value) is not None and family != "data":
+                lowest[family] = min(lowest.get(family, (math.inf, "")), (value, setting))
+        if len(lowest) == 3:
+            each = [f"{v:.0f} {' '.join([f, w]).strip()}" for f, (v, w) in lowest.items()]
+            told.append(f"{source} source {', '.join(each)}")
+    steps = size("text", "small").steps
+    swept = f". Lowest perplexities in sweeps on shorter runs, {steps} steps: {'; '.join(told)}"
+    return said + (swept if told else "; none was searched for here")
 
 
 def solvers_on_text() -> Iterator[Claim]:
@@ -118,7 +133,7 @@ def solvers_on_text() -> Iterator[Claim]:
         "and MAUVE",
         f"{longer('uniform')}, {last} steps: perplexity {weighted.value:.0f} to {after.value:.0f}, "
         f"{lower(entropic, neighbor)}; MAUVE {c.value:.2f} to {b.value:.2f}, "
-        f"{higher(entropic, neighbor)}. {BETA}",
+        f"{higher(entropic, neighbor)}. {beta('uniform')}",
         judged([weighted.above(after), b.above(c)]),
     )
     yield from few_steps(rows, text("mask"))
@@ -145,7 +160,7 @@ def few_steps(*tables: Rows) -> Iterator[Claim]:
     yield Claim(
         "section on sampling",
         "At few steps Entropy weights are the strongest",
-        f"{shown}. {BETA}",
+        f"{shown}. {beta('uniform', 'mask')}",
         judged(strongest),
     )
 
@@ -174,7 +189,7 @@ def with_masks(rows: Rows) -> Claim:
         "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
         "and comparable entropy",
         f"{longer('mask')}, perplexity by Euler and with weights, {'; '.join(told)}; Neighbor "
-        f"{shorter('mask')}. {BETA}",
+        f"{shorter('mask')}. {beta('mask')}",
         judged(gains),
     )
 
