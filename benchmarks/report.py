@@ -160,7 +160,7 @@ def gpu_tests(result: Result) -> str:
 
 
 def run_scatter(result: Result) -> str:
-    rows = []
+    rows, sampled = [], []
     for row in result["rows"]:
         block = f", block {row['block']}" if row["method"] == "bd3lm" else ""
         source = f", {row['source']}, {row['loss']}" if row["method"] == "flow" else ""
@@ -169,12 +169,21 @@ def run_scatter(result: Result) -> str:
         told = ", ".join(f"{loss:.4f}" for loss in losses)
         apart = f"{max(losses) - min(losses):.4f}"
         rows.append([what, told, apart, ", ".join(f"`{r}`" for r in row["revisions"])])
+        for sample in row["samples"]:
+            perplexities, entropies = (
+                ", ".join(f"{value:.{digits}f}" for value in sample[name] if value is not None)
+                for name, digits in (("perplexities", 1), ("entropies", 2))
+            )
+            how = f"{sample['choice']['solver']}, {sample['steps']} steps"
+            sampled.append([what, how, perplexities, entropies])
     return (
         "## Runs of the same training\n\n"
         "Last validation losses of trainings that were done several times at small scale, with the "
         "same recipe and seed, by different revisions of the code; and sums on a GPU have no fixed "
         "order.\n\n"
         + table(["training", "losses", "apart", "revisions"], rows)
+        + "\n\nSamples of several of these runs, on text:\n\n"
+        + table(["training", "solver", "gen. PPL", "entropy, bits"], sampled)
         + "\n\n"
         + origin(result)
     )

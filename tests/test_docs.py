@@ -125,6 +125,31 @@ def _raise() -> Measured:
     raise Missing
 
 
+def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(source: str, loss: str, *perplexities: float | None, solver: str = "euler") -> object:
+        sample = {"choice": {"solver": solver}, "perplexities": perplexities}
+        return {"corpus": "text", "source": source, "loss": loss, "samples": [sample]}
+
+    e = math.e
+    rows = [
+        row("uniform", "ce", 1.0, None, e),  # one missing; the logarithms are 0 and 1
+        row("uniform", "sce", 1.0, e, e**2),
+        row("uniform", "ce", 1.0, e**9, solver="entropy"),  # of which no table is
+        row("mask", "ce", 1.0, e**3),
+        row("mask", "nelbo", 1.0, e**5),
+        row("mask", "sce", e**7),  # done once
+    ]
+    monkeypatch.setattr(judging, "read", lambda name: {"rows": rows})
+    scatter = judging.sample_scatter
+    assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
+    assert scatter("perplexities", "mask") == pytest.approx(3 / math.sqrt(2))
+    for source in ("uniform", "mask"):  # which is all that is known of such losses
+        found = scatter("perplexities", source, diverging=True)
+        assert found == pytest.approx(5 / math.sqrt(2))
+    run = judging.run_perplexity(Value(100.0, 0.0), "mask")
+    assert run.error == pytest.approx(300.0 / math.sqrt(2))
+
+
 def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     many, one, none = (Cell("molecules", "small", seeds=seeds) for seeds in (3, 2, 1))
     counts = {3: [500.0, 600.0, 700.0], 2: [400.0], 1: []}

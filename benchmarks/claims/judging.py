@@ -25,6 +25,7 @@ ALONE = 3.0  # and that one among several must exceed, of which the largest is l
 KEPT = math.inf  # the gain of what shall not become worse, and has not
 COUNTED = 1024  # molecules of a fold
 DIVERGING = ("nelbo", "bregman")  # losses with the hazard for a weight
+TABLED = ("euler", "first-hitting")  # solvers of the tables on text
 COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
 QM9 = size("molecules", "small")
 STEPS = QM9.curve  # of solvers on molecules
@@ -160,21 +161,56 @@ def _log_odds(count: Measured) -> Measured:
     return Measured(math.log(count.value / rest), count.error * COUNTED / (count.value * rest))
 
 
-def text_scatter(*, diverging: bool = False) -> float:
+def loss_scatter() -> float:
     """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
 
-    Perplexities scatter by that share of their value. Losses whose weights diverge at the end of
-    the path scatter most, and are told apart. Others are pooled over all methods: a careful guess
-    for flows, whose runs were of one seed, since BD3LM scatters more.
+    Losses whose weights diverge at the end of the path scatter most, and are left out. Others are
+    pooled over all methods: a careful guess for flows, whose runs were of one seed, since BD3LM
+    scatters more.
     """
-    rows = [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
-    return pooled(row["losses"] for row in rows if (row["loss"] in DIVERGING) == diverging)
+    return pooled(row["losses"] for row in done_again() if row["loss"] not in DIVERGING)
 
 
-def one_run(value: Value, *, diverging: bool = False) -> Measured:
+def sample_scatter(
+    of: Literal["perplexities", "entropies"], source: str, *, diverging: bool = False
+) -> float:
+    """Standard deviation of what runs of one training sample: of log perplexity, or of entropy.
+
+    By the tables' solvers alone. With a mask source runs end far apart, with a uniform one they do
+    not. Losses whose weights diverge were done again with a mask source only, whatever is asked.
+    """
+    log = math.log if of == "perplexities" else float
+    return pooled(
+        [log(value) for value in sample[of] if value is not None]
+        for row in done_again()
+        for sample in row["samples"]
+        if sample["choice"]["solver"] in TABLED
+        if (row["loss"] in DIVERGING) == diverging and (diverging or row["source"] == source)
+    )
+
+
+def done_again() -> list[Result]:
+    """Trainings on text of which there are several runs."""
+    return [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
+
+
+def run_perplexity(value: Value, source: str, *, diverging: bool = False) -> Measured:
     """A perplexity of one run's samples, with the scatter of runs beside that of folds."""
-    found, scatter = by_folds(value), text_scatter(diverging=diverging)
-    return Measured(found.value, math.hypot(found.error, found.value * scatter))
+    found = by_folds(value)
+    scatter = found.value * sample_scatter("perplexities", source, diverging=diverging)
+    return Measured(found.value, math.hypot(found.error, scatter))
+
+
+def run_likelihood(value: Value) -> Measured:
+    """A perplexity of one run on held-out text, with the scatter of runs beside its error."""
+    found = number(value)
+    return Measured(found.value, math.hypot(found.error, found.value * loss_scatter()))
+
+
+def run_entropy(value: Value, source: str) -> Measured:
+    """An entropy of one run's samples, likewise."""
+    found = by_folds(value)
+    return Measured(found.value, math.hypot(found.error, sample_scatter("entropies", source)))
 
 
 def counting(count: float, samples: int) -> float:

@@ -18,7 +18,7 @@ from benchmarks.claims.differ import (
 )
 from benchmarks.claims.exact import EARLY, FEW, LINEAR, NOTHING, exact, locality, updates
 from benchmarks.claims.headline import headline
-from benchmarks.claims.judging import ALONE, CLEAR, text_scatter
+from benchmarks.claims.judging import ALONE, CLEAR
 from benchmarks.claims.solvers import (
     after_scaled,
     corrector,
@@ -82,9 +82,9 @@ def _rules() -> str:
   more than {ALONE:g} errors, whatever the others show. If not, and B is ahead in that way, it
   **does not hold here**. Else it is **undecided here**: too close for this many samples.
 - A standard error is that of sampling. Where trainings are compared, it has the scatter between
-  runs in it: on molecules pooled over a table, of perplexities on text as told below ("Scatter"),
-  by their logarithms. MAUVE and entropy on text have none: too few runs tell how they scatter.
-  Solvers are compared run by run, on the runs that both have.
+  runs in it: on molecules pooled over a table, on text as told below ("Scatter"), of perplexities
+  by their logarithms. MAUVE on text has that of its resamples alone, which is wide. Solvers are
+  compared run by run, on the runs that both have.
 - Of losses and paths the paper tells by how much valid molecules grow or perplexity falls. A change
   that is clearly smaller than that counts against the claim.
 - On text, claims about solvers are decided by the longer runs, and shorter ones are told beside
@@ -139,12 +139,7 @@ def _differ() -> str:
 {positions()}
 {settings()}
 {revealed()}
-- **Scatter.** {scatter()}
-  (results.md, "Runs of the same training"), all runs of a training with one seed. Errors of
-  perplexities have {text_scatter():.2f} nats for it where trainings are compared, the pooled
-  scatter of all but NELBO: for flows a careful guess, since what other seeds would change is not
-  known. NELBO and Bregman, whose weights diverge at the end of the path, have
-  {text_scatter(diverging=True):.2f}. Comparisons of solvers on one run have none.
+{scatter()}
 {coarse()}
 """
 

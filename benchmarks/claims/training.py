@@ -24,12 +24,13 @@ from benchmarks.claims.judging import (
     judged,
     no_worse,
     number,
-    one_run,
     pair,
     rows_of,
+    run_entropy,
+    run_likelihood,
+    run_perplexity,
     short_of,
     tested,
-    text_scatter,
 )
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.training import LOSSES, PATHS, RADII, SOURCES
@@ -47,11 +48,6 @@ RECIPE = size("text", "small").recipe
 NOVELS = f"Novels ({RECIPE.steps:,} steps of {RECIPE.batch_size}, one run each)"
 
 
-def judged_text(row: tuple[Value, ...]) -> Measured:
-    """Perplexity under the judge, of one run."""
-    return one_run(row[PERPLEXITY])
-
-
 def by_source(
     name: str, sides: tuple[str, str], more: str, other: str, column: int
 ) -> tuple[str, dict[str, list[float]]]:
@@ -62,7 +58,7 @@ def by_source(
     rows, told, gains = rows_of(name, 0), [], {}
     for source in SOURCES:
         before, after = rows[source, sides[0]], rows[source, sides[1]]
-        a, b = judged_text(before), judged_text(after)
+        a, b = (run_perplexity(row[PERPLEXITY], source) for row in (before, after))
         x, y = number(before[column]), number(after[column])
         told.append(
             f"{source}{more}: perplexity {a.value:.0f} to {b.value:.0f}, {other} {x.value:.2f} to "
@@ -145,8 +141,8 @@ def losses() -> Iterator[Claim]:
         pairs = [
             (
                 f"{source}, {loss}",
-                one_run(rows[source, loss][PERPLEXITY], diverging=True),
-                judged_text(rows[source, "SCE"]),
+                run_perplexity(rows[source, loss][PERPLEXITY], source, diverging=True),
+                run_perplexity(rows[source, "SCE"][PERPLEXITY], source),
             )
             for source, loss in done
         ]
@@ -232,17 +228,16 @@ def main_table() -> Iterator[Claim]:
 
         def scaled(source: str = source) -> tuple[str, Verdict]:
             ce, sce = rows[f"DFM, {source}"], rows[f"DFM + SCE, {source}"]
-            a, b = judged_text(ce), judged_text(sce)
+            a, b = (run_perplexity(row[PERPLEXITY], source) for row in (ce, sce))
             c, d = (number(row[MAUVE]) for row in (ce, sce))
             told = (
                 f"{NOVELS}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to "
                 f"{d.value:.2f}, entropy {ce[ENTROPY].value:.2f} to {sce[ENTROPY].value:.2f} bits"
             )
-            x, y = (by_folds(row[PERPLEXITY]) for row in (ce, sce))
             before, after = (
                 number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce")
             )
-            short = _grown(x, y, by=math.log(after.value / before.value))  # of what is promised
+            short = _grown(a, b, by=math.log(after.value / before.value))  # of what is promised
             if no_worse(-short) < 0:
                 told += f". A fall as large as the paper's is {short:.0f} standard errors away"
             return told, judged([a.over(b), d.above(c), no_worse(-short)])
@@ -251,7 +246,11 @@ def main_table() -> Iterator[Claim]:
         yield from tested(where, said, "baselines", scaled)
 
     def rank() -> tuple[str, Verdict]:
-        ppl = {name: judged_text(row) for name, row in rows.items() if name}
+        ppl = {
+            name: run_perplexity(row[PERPLEXITY], "uniform" if "uniform" in name else "mask")
+            for name, row in rows.items()
+            if name
+        }
         mauve = {name: number(row[MAUVE]) for name, row in rows.items() if name}
         gains = []
         for ours, other in product((f"DFM + SCE, {s}" for s in SOURCES), ("SEDD", "MDLM")):
@@ -281,7 +280,10 @@ def perplexities() -> Iterator[Claim]:
         for i, test in enumerate(paper.TEST_CORPORA):
             if all(row[i].value is not None for row in tests.values()):
                 columns[test] = {
-                    s: (number(tests["DFM", s][i]), number(tests["DFM + SCE", s][i]))
+                    s: (
+                        run_likelihood(tests["DFM", s][i]),
+                        run_likelihood(tests["DFM + SCE", s][i]),
+                    )
                     for s in SOURCES
                 }
         told, gains = [], []
@@ -312,27 +314,26 @@ PROMISED = min(
 def _grown(before: Measured, after: Measured, by: float = 0.0) -> float:
     """By how many standard errors a perplexity grew by more than so many nats."""
     errors = (each.error / each.value for each in (before, after))
-    scatter = math.sqrt(2) * text_scatter()
-    return (math.log(after.value / before.value) - by) / math.hypot(*errors, scatter)
+    return (math.log(after.value / before.value) - by) / math.hypot(*errors)
 
 
 def _same(before: Measured, after: Measured) -> float:
-    """Kept if hardly changed; beyond that it counts against it as far as it exceeds scatter."""
+    """Kept if hardly changed; beyond that it counts against it as far as it exceeds errors."""
     change = abs(math.log(after.value / before.value))
-    return KEPT if change < HARDLY else -change / (math.sqrt(2) * text_scatter())
+    return KEPT if change < HARDLY else -abs(after.over(before))
 
 
 def _pair(main: dict[str, tuple[Value, ...]], source: str) -> tuple[Measured, Measured]:
     plain, scaled = (main[f"{name}, {source}"][HELD_OUT] for name in ("DFM", "DFM + SCE"))
-    return number(plain), number(scaled)
+    return run_likelihood(plain), run_likelihood(scaled)
 
 
 def ablations() -> Iterator[Claim]:
     def radius() -> tuple[str, Verdict]:
         rows = rows_of("radius")
         scores = {r: number(rows[str(r),][MAUVE]) for r in RADII}
-        judged_by = {r: judged_text(rows[str(r),]) for r in RADII}
-        entropy = {r: by_folds(rows[str(r),][ENTROPY]) for r in RADII}
+        judged_by = {r: run_perplexity(rows[str(r),][PERPLEXITY], "uniform") for r in RADII}
+        entropy = {r: run_entropy(rows[str(r),][ENTROPY], "uniform") for r in RADII}
         first, last = RADII[0], RADII[-1]
         told = ", ".join(
             f"{r}: perplexity {judged_by[r].value:.0f}, entropy {entropy[r].value:.2f}, MAUVE "
@@ -358,11 +359,15 @@ def ablations() -> Iterator[Claim]:
         rows = {k: v for k, v in rows_of("dynamics").items() if k[0] in ("CE", "SCE")}
         looks = [step for loss, step in rows if loss == "CE"]
         pairs = [
-            pair(f"{step} steps", judged_text, rows["CE", step], rows["SCE", step])
+            pair(
+                f"{step} steps",
+                lambda row: run_perplexity(row[PERPLEXITY], "uniform"),
+                *(rows[loss, step] for loss in ("CE", "SCE")),
+            )
             for step in looks
         ]
         last = [rows[loss, looks[-1]][ENTROPY] for loss in ("CE", "SCE")]
-        x, y = (by_folds(value) for value in last)
+        x, y = (run_entropy(value, "uniform") for value in last)
         told = (
             f"{NOVELS}, uniform source, perplexity: {changes(pairs)}; entropy at the end "
             f"{x.value:.2f} to {y.value:.2f} bits"
@@ -379,7 +384,7 @@ def ablations() -> Iterator[Claim]:
         sides = ("0.5", "1")
         told, gains = by_source("scales", sides, ", s = 0.5 to 1", "MAUVE", MAUVE)
         rows = rows_of("scales")
-        x, y = (by_folds(rows["uniform", side][ENTROPY]) for side in sides)
+        x, y = (run_entropy(rows["uniform", side][ENTROPY], "uniform") for side in sides)
         (falls, grows), (_, grows_masked) = gains["uniform"], gains["mask"]
         told += f"; entropy, uniform: {x.value:.2f} to {y.value:.2f}"
         return told, judged([falls, x.above(y), no_worse(-grows), grows_masked])

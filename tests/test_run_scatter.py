@@ -1,0 +1,77 @@
+"""What runs of the same training have in common, and what they do not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.run_scatter import compare
+
+HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
+
+
+def recipe(**more: Any) -> dict[str, Any]:
+    plain = {"method": "flow", "block": 16, "source": "mask", "loss": "nelbo", "steps": 9}
+    return {"corpus": "text", "recipe": plain | {"masked_only": True} | more}
+
+
+def record(folder: Path, name: str, job: Any, result: Any, date: str, **more: Any) -> None:
+    """A job's result as a folder of results has it."""
+    origin = {"date": date, "revision": f"of {date}", "hardware": {"gpu": None}}
+    (folder / name).mkdir(parents=True)
+    found = {"job": job, "result": result, "provenance": origin} | more
+    (folder / name / "result.json").write_text(json.dumps(found))
+
+
+def train(folder: Path, job: Any, loss: float, date: str, name: str = "train-1") -> None:
+    record(folder, name, job, {"metrics": [{"validation_loss": loss}]}, date)
+
+
+def sample(folder: Path, job: Any, seed: int, perplexity: float, date: str, **more: Any) -> None:
+    drawn = HOW | {"model": job, "seed": seed}
+    scores = {
+        "perplexity": {"perplexity": {"value": perplexity}},
+        "statistics": {"entropy": {"value": 7.0}},
+    }
+    record(folder, f"sample-{date}", drawn, {}, date, **more)
+    record(folder, f"text-{date}", {"samples": drawn}, scores, date)
+
+
+def test_runs_are_told_apart_by_date_and_samples_go_to_theirs(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    train(old, recipe(), 3.0, "day 1")
+    sample(old, recipe(), 0, 100.0, "day 2")  # does not say of which run: of the last before it
+    train(new, recipe(), 3.5, "day 3")
+    sample(new, recipe(), 0, 100.0, "day 2")  # kept from the old folder
+    sample(new, recipe(), 1, 400.0, "day 4", needs={"train-1": "day 1"})
+    sample(new, recipe(), 2, 900.0, "day 5", needs={"train-1": "day 3"})
+    (row,) = compare([old, new])
+    assert row["dates"] == ["day 1", "day 3"]
+    assert row["losses"] == [3.0, 3.5]
+    (samples,) = row["samples"]
+    assert samples["perplexities"] == pytest.approx([200.0, 900.0])  # sqrt(100 * 400)
+    assert samples["entropies"] == pytest.approx([7.0, 7.0])
+    assert samples["choice"] == {"solver": "euler"}
+    assert "seed" not in samples
+
+
+def test_bregman_of_masked_tokens_is_a_run_of_nelbo_with_samples_of_its_own(tmp_path: Path) -> None:
+    other = recipe(loss="bregman")
+    train(tmp_path, recipe(), 3.0, "day 1")
+    train(tmp_path, other, 4.0, "day 2", "train-2")
+    sample(tmp_path, recipe(), 0, 10.0, "day 3")  # after both, of the one with its name
+    sample(tmp_path, other, 0, 20.0, "day 4")
+    (row,) = compare([tmp_path])
+    assert row["loss"] == "nelbo"
+    assert row["losses"] == [3.0, 4.0]
+    assert row["samples"][0]["perplexities"] == pytest.approx([10.0, 20.0])
+
+
+def test_what_was_done_once_tells_nothing(tmp_path: Path) -> None:
+    train(tmp_path, recipe(), 3.0, "day 1")
+    assert compare([tmp_path, tmp_path]) == []
+    train(tmp_path, recipe(), 3.0, "day 2", "train-2")
+    sample(tmp_path, recipe(), 0, 10.0, "day 3")
+    (row,) = compare([tmp_path])
+    assert row["samples"] == []  # of one run alone
