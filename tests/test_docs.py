@@ -27,6 +27,7 @@ from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.job import Store
 from cwdfm.repro.table import Column, Row, Table, Value
 
@@ -123,6 +124,33 @@ def test_a_remark_alone_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def _raise() -> Measured:
     raise Missing
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_tuned_settings_are_the_best_of_the_sweep_on_record(source: str) -> None:
+    table = EXPERIMENTS[f"sweep-text-{source}"].plan("small").tables(judging.STORE)[-1]
+    assert tuple(value.value for value in table.rows[0].ours) == TUNED[source]
+
+
+@pytest.mark.parametrize(("source", "word"), [("uniform", "does not hold here"), ("mask", "holds")])
+def test_what_is_gained_nowhere_is_nothing(
+    monkeypatch: pytest.MonkeyPatch, source: str, word: str
+) -> None:
+    """Of two sources one gains much at one number of steps, and the other loses."""
+
+    def row(first: float) -> tuple[Value, ...]:
+        return (Value(first), *[Value(500.0)] * (len(judging.STEPS) - 1))
+
+    rows = {
+        (s, loss, solver): row(value if solver == "Neighbor" else 500.0)
+        for s, value in (("uniform", 600.0), ("mask", 400.0))
+        for loss in ("CE", "SCE")
+        for solver in ("Euler", "Neighbor")
+    }
+    monkeypatch.setattr(solvers, "rows_of", lambda name, table: rows)
+    (claim,) = (each for each in solvers.after_scaled() if f"{source} source" in each.said)
+    assert claim.verdict.word == word
+    assert ("gain nothing either" in claim.found) == (source == "mask")
 
 
 def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:

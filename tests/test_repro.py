@@ -25,11 +25,13 @@ import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
+from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import FlowObjective
 from cwdfm.repro.cell import Cell, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
+from cwdfm.repro.experiments.solvers import _best_of
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 from cwdfm.repro.jobs import HeldOut, _forget_others, corpus_of
@@ -829,3 +831,14 @@ def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> No
     )
     assert len(paths) == 2
     assert paths < scales
+
+
+def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> None:
+    def setting(mauve: float, error: float | None, perplexity: float) -> tuple[Any, SolverChoice]:
+        choice = SolverChoice(beta=perplexity)
+        return (Value(mauve, error), Value(perplexity), Value(7.0)), choice
+
+    highest, close = setting(0.50, 0.03, 300.0), setting(0.41, 0.04, 200.0)
+    off = setting(0.35, 0.04, 100.0)  # three standard errors below
+    assert _best_of([highest, close, off]) == close
+    assert _best_of([setting(500.0, None, 1.0), setting(499.0, None, 0.0)])[1].beta == 1.0

@@ -25,9 +25,12 @@ from benchmarks.claims.judging import (
     sample_scatter,
 )
 from benchmarks.claims.solvers import mauve, text
+from benchmarks.claims.training import MAUVE, PERPLEXITY
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
+from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.experiments.training import revealed_entries
+from cwdfm.repro.scale import size
 
 SOLVERS = ("euler", "neighbor")
 
@@ -108,7 +111,7 @@ def _known() -> str:
 
 
 def settings() -> str:
-    """What the sweeps of r, s and beta on molecules say of the weights themselves."""
+    """What the sweeps of r, s and beta say of the weights themselves."""
     told = [
         f"- **Settings** of the weights, {MODEL}, {QM9.steps} steps, on a seed of their own",
         '  (results.md, "solver settings"), valid molecules:',
@@ -116,7 +119,29 @@ def settings() -> str:
     for source in ("uniform", "mask"):
         found = or_missing(f"sweep-molecules-{source}", partial(_swept, source))
         told.append(f"  {source} source: {found}")
+    steps = size("text", "small").steps
+    told.append(f"  Perplexity and MAUVE on novels (shorter runs, {steps} steps), likewise:")
+    for source in ("uniform", "mask"):
+        found = or_missing(f"sweep-text-{source}", partial(_swept_text, source))
+        told.append(f"  {source} source: {found}")
     return "\n".join(told)
+
+
+def _swept_text(source: str) -> str:
+    rows = rows_of(f"sweep-text-{source}")
+    told = {"Euler": rows["Euler", ""]}
+    for whose, (radius, strength, beta) in (
+        ("", TUNED[source]),
+        (" (the paper's best)", paper.BEST["text", source]),
+    ):
+        neighbor, entropy = f"r = {radius}, s = {strength:g}", f"beta = {beta:g}"
+        told[f"Neighbor {neighbor}{whose}"] = rows["Neighbor", neighbor]
+        told[f"Entropy {entropy}{whose}"] = rows["Entropy", entropy]
+    each = [
+        f"{name}: {number(row[PERPLEXITY]).value:,.0f} and {number(row[MAUVE]).value:.2f}"
+        for name, row in told.items()
+    ]
+    return f"{'; '.join(each)}."
 
 
 def _swept(source: str) -> str:

@@ -16,7 +16,7 @@ from benchmarks.claims.judging import (
     tested,
 )
 from benchmarks.claims.solvers import longer, short_runs
-from benchmarks.speed_page import fact
+from benchmarks.speed_page import fact, newest
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.scale import size
@@ -73,6 +73,15 @@ def exact() -> Iterator[Claim]:
         f"(flow_matching's asks for all: {fact('sampling-step', 1, 'times_first'):.1f} times)",
         met(mask <= 1 + NOTHING, uniform <= 1 + NOTHING),
     )
+    scaled = "Scaled cross-entropy keeps the efficiency of standard training"
+    if "training-scaled" in newest():
+        share = fact("training-scaled", 1, "times_first")
+        told = f"H200: {share:.3f} times a step of text by cross-entropy"
+        verdict = met(share <= 1 + NOTHING)
+    else:
+        told = "`cwdfm bench --cases training-scaled` is ready; there is no result of it yet"
+        verdict = Verdict("not tested yet")
+    yield Claim("section on training", scaled, told, verdict)
 
 
 def locality() -> Iterator[Claim]:

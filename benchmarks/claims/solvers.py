@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 from benchmarks.claims.judging import (
@@ -295,37 +296,31 @@ def betas(source: str) -> str:
 def after_scaled() -> Iterator[Claim]:
     """Neighbor weights on models trained by SCE, from the table of all trainings and solvers."""
 
-    def found() -> tuple[str, Verdict]:
+    def found(source: str) -> tuple[str, Verdict]:
         tables = rows_of("curves", 0), rows_of("curves", 1)  # valid and novel ones
 
-        def counts(table: int, *row: str) -> list[list[float]]:
+        def counts(table: int, loss: str) -> list[list[float]]:
             """By Euler and with Neighbor weights, at all numbers of steps."""
-            solved = [tables[table][*row, solver] for solver in ("Euler", "Neighbor")]
+            solved = [tables[table][source, loss, solver] for solver in ("Euler", "Neighbor")]
             return [[number(value).value for value in values] for values in solved]
 
         def gained(before: float, after: float) -> float:
             return (after - before) / (math.sqrt(2) * COUNT_ERROR)
 
-        told, gains, without = [], [], []
-        for source in ("uniform", "mask"):
-            if not clearly(list(map(gained, *counts(0, source, "CE")))):
-                without.append(source)
-            scaled, novelty = (counts(table, source, "SCE") for table in (0, 1))
-            for k, plain, weighted, before, after in zip(STEPS, *scaled, *novelty, strict=True):
-                gains.append(no_worse(-gained(plain, weighted)))
-                told.append(
-                    f"{k} steps: {plain:.0f} to {weighted:.0f} valid, {before:.0f} to {after:.0f} "
-                    f"novel"
-                )
-            told[-len(STEPS)] = f"{source} source, {told[-len(STEPS)]}"
+        scaled, novelty = (counts(table, "SCE") for table in (0, 1))
+        told = [
+            f"{k} steps: {plain:.0f} to {weighted:.0f} valid, {before:.0f} to {after:.0f} novel"
+            for k, plain, weighted, before, after in zip(STEPS, *scaled, *novelty, strict=True)
+        ]
         shown = f"{MODEL}, QM9, one run, Euler to Neighbor, {'; '.join(told)}"
-        rest = "".join(
-            f". With a {s} source models trained by CE gain nothing either" for s in without
-        )
-        return f"{shown}{rest}", judged(gains)
+        if not clearly(list(map(gained, *counts(0, "CE")))):
+            shown += ". Models trained by CE gain nothing either"
+        gains = map(gained, *scaled)
+        return shown, judged([no_worse(-gain) for gain in gains])
 
-    said = "Models trained by SCE gain nothing from Neighbor weights in sampling"
-    yield from tested("appendix, sweeps", said, "curves", found)
+    for source in ("uniform", "mask"):
+        said = f"Models trained by SCE gain nothing from Neighbor weights in sampling: {source}"
+        yield from tested("appendix, sweeps", f"{said} source", "curves", partial(found, source))
 
 
 def corrector() -> Iterator[Claim]:

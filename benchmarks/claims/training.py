@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 
 from benchmarks.claims.judging import (
     CLEAR,
@@ -12,6 +12,7 @@ from benchmarks.claims.judging import (
     NOVEL,
     QM9,
     STEPS,
+    STORE,
     VALID,
     Claim,
     Measured,
@@ -33,6 +34,7 @@ from benchmarks.claims.judging import (
     tested,
 )
 from cwdfm.repro import paper
+from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import LOSSES, PATHS, RADII, SOURCES
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
@@ -195,12 +197,17 @@ def paths() -> Iterator[Claim]:
     yield from tested("table of paths", said, "paths", molecules)
 
     def text() -> tuple[str, Verdict]:
-        told, gains = by_source("paths", ("mixture", "context"), "", "MAUVE", MAUVE)
-        return told, judged([*gains["mask"], *(no_worse(-gain) for gain in gains["uniform"])])
+        sides = ("mixture", "context")
+        told, gains = by_source("paths", sides, "", "MAUVE", MAUVE)
+        rows = rows_of("paths", 0)
+        x, y = (run_entropy(rows["uniform", side][ENTROPY], "uniform") for side in sides)
+        told += f"; entropy, uniform: {x.value:.2f} to {y.value:.2f}"
+        not_gained = (no_worse(-gain) for gain in gains["uniform"])
+        return told, judged([*gains["mask"], *not_gained, y.above(x)])
 
     said = (
         "Text gains from that path with a mask source, perplexity 38.9 to 36.3 and MAUVE 0.69 to "
-        "0.75, and not with a uniform one"
+        "0.75, and not with a uniform one, where entropy grows modestly"
     )
     yield from tested("table of paths", said, "paths", text)
 
@@ -366,17 +373,22 @@ def ablations() -> Iterator[Claim]:
             )
             for step in looks
         ]
+        own = EXPERIMENTS["dynamics"].plan("small").figures(STORE)[-1].lines["SCE"]
+        seen = [number(value).value for _, (value,) in own]
+        falling = [after < before for before, after in pairwise(seen)]
         last = [rows[loss, looks[-1]][ENTROPY] for loss in ("CE", "SCE")]
         x, y = (run_entropy(value, "uniform") for value in last)
         told = (
             f"{NOVELS}, uniform source, perplexity: {changes(pairs)}; entropy at the end "
-            f"{x.value:.2f} to {y.value:.2f} bits"
+            f"{x.value:.2f} to {y.value:.2f} bits; SCE's own loss on held-out text falls from look "
+            f"to look {sum(falling)} times of {len(falling)}"
         )
         _, before, after = pairs[-1]
         return told, judged([before.over(after), x.above(y)])
 
     said = (
-        "Scaled cross-entropy takes training to lower perplexity, with a moderate fall in entropy"
+        "Scaled cross-entropy takes training smoothly to lower perplexity, with a moderate fall in "
+        "entropy"
     )
     yield from tested("appendix", said, "dynamics", dynamics)
 

@@ -44,6 +44,11 @@ def context_changes(shapes: Shapes) -> dict[str, Any]:
     return {**text_changes(shapes), "path": "context", "path_radius": 3}
 
 
+def scaled_changes(shapes: Shapes) -> dict[str, Any]:
+    """The same with scaled cross-entropy."""
+    return {**text_changes(shapes), "loss": "sce"}
+
+
 def molecule_changes(shapes: Shapes) -> dict[str, Any]:
     """The QM9 recipe, a whole batch at once."""
     return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
@@ -120,6 +125,10 @@ def _text(changes: Changes) -> dict[str, Way]:
     return ways("owt-paper", lambda shapes: shapes.vocab, changes)
 
 
+def _text_step(changes: Changes) -> Way:
+    return step("owt-paper", lambda shapes: shapes.vocab, changes)
+
+
 def _molecules() -> dict[str, Way]:
     found = ways("qm9-paper", lambda shapes: shapes.molecule_vocab, molecule_changes)
     return {name: projected(way) for name, way in found.items()}
@@ -147,10 +156,16 @@ CASES = (
         "training-context",
         lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
         {
-            "mixture path": step("owt-paper", lambda shapes: shapes.vocab, text_changes),
-            "context-weighted path": step(
-                "owt-paper", lambda shapes: shapes.vocab, context_changes
-            ),
+            "mixture path": _text_step(text_changes),
+            "context-weighted path": _text_step(context_changes),
+        },
+    ),
+    Case(
+        "training-scaled",
+        lambda shapes: _text_title(shapes, "uniform source"),
+        {
+            "cross-entropy": _text_step(text_changes),
+            "scaled cross-entropy": _text_step(scaled_changes),
         },
     ),
     Case(

@@ -33,6 +33,12 @@ def _all() -> Iterator[Experiment]:
         yield Experiment(
             f"sweep-{end}", f"table: solver settings, {told}", solvers.sweep(corpus, source)
         )
+        if corpus == "text":
+            yield Experiment(
+                f"tuned-{end}",
+                f"figure: quality against steps, settings of the sweep, {told}",
+                solvers.tuned(source),
+            )
     yield Experiment(
         "corrector",
         "figure: predictor-corrector with and without Neighbor weights",
