@@ -57,8 +57,9 @@ def eight_spellings() -> str:
         "- **Uniform source, 17M in eight spellings** of each molecule (8,000 steps, and models on "
         f"the way): {most_valid(rows)}.\n  These are the best of {len(rows)} settings on the seed "
         "of the search ([results](results.md#models-in-eight-spellings));\n  of "
-        f"{len(box)} settings of the model in the box, 4M in one spelling, {most_valid(box)}. Size "
-        "and spellings\n  changed together.\n  On the seed of results, valid and novel:\n  "
+        f"{len(box)} settings of mending for the model in the box, 4M in one spelling, "
+        f"{most_valid(box)}. Size and spellings\n  changed together.\n  On the seed of results, "
+        "valid and novel:\n  "
         f"{drawn}\n  ([results](results.md#the-best-samples-of-a-model-in-eight-spellings))."
     )
 

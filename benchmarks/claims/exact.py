@@ -13,9 +13,10 @@ from benchmarks.claims.judging import (
     met,
     number,
     read,
+    short_runs,
     tested,
 )
-from benchmarks.claims.solvers import longer, short_runs
+from benchmarks.claims.solvers import longer
 from benchmarks.speed_page import fact, newest
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -129,9 +130,9 @@ def updates() -> Iterator[Claim]:
         theirs, (more, few) = paper.UPDATES["Euler"][0], paper.UPDATES["Neighbor"]
         steps = size("text", "small").steps
         told = (
-            f"{short_runs()}, uniform source, {steps} steps: {a.value:.3f} to {b.value:.3f} "
-            f"updates a token (the paper: {theirs.value} to {more.value}), {loops.value:.2f}% of "
-            f"them loops (the paper: {few.value}%)"
+            f"Novels ({short_runs()}), uniform source, {steps} steps: {a.value:.3f} to "
+            f"{b.value:.3f} updates a token (the paper: {theirs.value} to {more.value}), "
+            f"{loops.value:.2f}% of them loops (the paper: {few.value}%)"
         )
         return told, met(b.above(a) > CLEAR, loops.value < 100 * FEW)
 

@@ -213,6 +213,12 @@ def run_entropy(value: Value, source: str) -> Measured:
     return Measured(found.value, math.hypot(found.error, sample_scatter("entropies", source)))
 
 
+def short_runs(*more: str) -> str:
+    """What the runs in the tables of `cwdfm repro` on text are."""
+    recipe = size("text", "small").recipe
+    return ", ".join((f"{recipe.steps:,} steps of {recipe.batch_size}", *more))
+
+
 def counting(count: float, samples: int) -> float:
     """Standard error of a count of 1,024 molecules, by so many independent samples."""
     share = count / COUNTED

@@ -24,6 +24,7 @@ from benchmarks.claims.judging import (
     number,
     read,
     rows_of,
+    short_runs,
     tested,
 )
 from cwdfm.repro import paper
@@ -52,12 +53,6 @@ def longer(source: str) -> str:
     return f"Novels ({recipe['steps']:,} steps of {recipe['batch_size']})"
 
 
-def short_runs() -> str:
-    """What the runs in the tables of `cwdfm repro` on text are."""
-    recipe = size("text", "small").recipe
-    return f"Novels ({recipe.steps:,} steps of {recipe.batch_size})"
-
-
 def shorter(source: str) -> str:
     """Perplexities by Euler and with Neighbor weights in the shorter runs, at many steps."""
     sizes, rows = size("text", "small"), rows_of(f"steps-text-{source}")
@@ -72,8 +67,7 @@ def shorter(source: str) -> str:
         if None not in found:
             told.append(f"{found[0]:.0f} to {found[1]:.0f} at {k}")
     runs = "one run" if len(dates) == 1 else "solvers on different runs"
-    recipe = f"{sizes.recipe.steps:,} steps of {sizes.recipe.batch_size}"
-    return f"trained for less ({recipe}, {runs}): {', '.join(told) or 'not done yet'}"
+    return f"trained for less ({short_runs(runs)}): {', '.join(told) or 'not done yet'}"
 
 
 def perplexity(row: Result) -> Measured:
@@ -339,7 +333,7 @@ def corrector() -> Iterator[Claim]:
             )
             gains += [a.above(b), no_worse(y.above(x))]
         power = f"a = b = {Corrector().a:g}, no other tried"
-        return f"{short_runs()}, uniform source, {power}, {'; '.join(told)}", judged(gains)
+        return f"Novels ({short_runs()}), uniform source, {power}, {'; '.join(told)}", judged(gains)
 
     said = (
         "Neighbor weights help a predictor-corrector further, in perplexity and slightly in MAUVE, "

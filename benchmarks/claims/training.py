@@ -31,12 +31,12 @@ from benchmarks.claims.judging import (
     run_likelihood,
     run_perplexity,
     short_of,
+    short_runs,
     tested,
 )
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import LOSSES, PATHS, RADII, SOURCES
-from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
 MAUVE, PERPLEXITY, ENTROPY, HELD_OUT = range(4)
@@ -46,8 +46,7 @@ PATH_CELLS = {line.labels: line.cell("molecules", "small") for line in PATHS}
 TRAINING = f"{MODEL}, {QM9.recipe.steps:,} steps"
 
 
-RECIPE = size("text", "small").recipe
-NOVELS = f"Novels ({RECIPE.steps:,} steps of {RECIPE.batch_size}, one run each)"
+NOVELS = f"Novels ({short_runs('one run each')})"
 
 
 def by_source(

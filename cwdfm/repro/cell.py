@@ -96,6 +96,16 @@ class Cell:
         return likelihood, Value(None if store.result(job) is None else read, None, 1), evaluations
 
 
+def flow(source: str, loss: str = "ce", **more: Any) -> dict[str, Any]:
+    """Fields of the recipe of a flow.
+
+    Masked tokens alone count in the loss where nothing is lost by it (see CrossEntropy). Bregman's
+    formula has terms of revealed ones too: without them it would be the NELBO.
+    """
+    alone = source == "mask" and loss in ("ce", "nelbo")
+    return {"source": source, "loss": loss, "masked_only": alone, **more}
+
+
 def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:
     """Which rows of a table are of earlier runs of a training than others are."""
     drawn: dict[Train, dict[str, list[tuple[str, ...]]]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import TRAINING, Cell
+from cwdfm.repro.cell import TRAINING, Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
@@ -36,9 +36,6 @@ class Kind:
         return Cell(corpus, scale, self.fields, choice, steps, effort=self.effort)
 
 
-MASK: dict[str, Any] = {"source": "mask", "masked_only": True}
-UNIFORM: dict[str, Any] = {"source": "uniform", "masked_only": False}
-SCE: dict[str, Any] = {"loss": "sce", "masked_only": False}
 AR, NON, OURS = "(semi-)AR", "non-AR", "ours"
 
 
@@ -58,10 +55,10 @@ KINDS = (
     Kind(NON, "SEDD", {"method": "sedd", "source": "mask"}, "SEDD"),
     Kind(NON, "MDLM", {"method": "mdlm", "source": "mask"}, "MDLM", solver="ancestral"),
     # By name, since it is part of a job's key: other experiments share these cells.
-    Kind(NON, "DFM, uniform", UNIFORM, "uniform, ce", "euler"),
-    Kind(NON, "DFM, mask", MASK, "mask, ce, main table", "euler"),
-    Kind(OURS, "DFM + SCE, uniform", UNIFORM | SCE, "uniform, sce", "euler"),
-    Kind(OURS, "DFM + SCE, mask", MASK | SCE, "mask, sce", "euler"),
+    Kind(NON, "DFM, uniform", flow("uniform"), "uniform, ce", "euler"),
+    Kind(NON, "DFM, mask", flow("mask"), "mask, ce, main table", "euler"),
+    Kind(OURS, "DFM + SCE, uniform", flow("uniform", "sce"), "uniform, sce", "euler"),
+    Kind(OURS, "DFM + SCE, mask", flow("mask", "sce"), "mask, sce", "euler"),
 )
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "

@@ -7,9 +7,8 @@ against its scaled form. At small scale the run is cut to what half an hour on o
 from dataclasses import asdict, replace
 from typing import Any
 
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.experiments.baselines import MASK, SCE
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.scale import Scale, size
@@ -43,7 +42,7 @@ def entries(scale: Scale) -> list[Entry]:
     """A row for every loss, solver and number of steps."""
     sizes, found = size("molecules", scale), []
     folds = 1 if scale == "smoke" else FOLDS
-    for name, loss in (("CE", MASK), ("SCE", MASK | SCE)):
+    for name, loss in (("CE", flow("mask")), ("SCE", flow("mask", "sce"))):
         for solver, choice in best("molecules", "mask").items():
             if (name, solver) == ("SCE", "Entropy"):
                 continue  # in neither of the two comparisons

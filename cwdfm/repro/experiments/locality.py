@@ -1,9 +1,8 @@
 """What context does: entropy and loss against it, and how often solvers change their minds."""
 
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, weights_note
+from cwdfm.repro.cell import Cell, flow, weights_note
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.experiments.baselines import MASK, UNIFORM
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST
@@ -22,7 +21,7 @@ AGAINST = {
 
 def context(scale: Scale) -> Plan:
     """Entropy and negative log-likelihood against neighbours and distance; mask source, text."""
-    job = Context(Cell("text", scale, MASK).train(), size("text", scale).rows)
+    job = Context(Cell("text", scale, flow("mask")).train(), size("text", scale).rows)
 
     def points(store: Store, kind: str) -> list[tuple[float, tuple[Value, ...]]]:
         done = store.result(job)
@@ -69,7 +68,7 @@ def context(scale: Scale) -> Plan:
 def updates(scale: Scale) -> Plan:
     """Updates per token and loops, Euler against Neighbor; uniform source, text."""
     sizes = size("text", scale)
-    model = Cell("text", scale, UNIFORM).train()
+    model = Cell("text", scale, flow("uniform")).train()
     choices = best("text", "uniform")
     jobs = {
         name: Updates(model, choices[name], sizes.steps, sizes.n) for name in ("Euler", "Neighbor")

@@ -7,9 +7,8 @@ from functools import partial
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.experiments.baselines import MASK, UNIFORM
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
@@ -25,11 +24,6 @@ CORRECTORS = (0.0, 0.5, 1.0, 2.0, 5.0)
 TUNED = {"uniform": (1, 3.0, 1.0), "mask": (1, 4.0, 2.0)}
 CLOSE = 2.0  # standard errors within which settings are as good as the best
 NAMES = {"text": "text", "molecules": "QM9"}
-
-
-def fields(source: str) -> dict[str, object]:
-    """Of the recipe, for a source."""
-    return MASK if source == "mask" else UNIFORM
 
 
 def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
@@ -50,7 +44,7 @@ def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, in
     """By solver and number of steps."""
     sizes = size(corpus, scale)
     return {
-        (name, k): Cell(corpus, scale, fields(source), choice, k, sizes.seeds)
+        (name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
         for name, choice in best(corpus, source).items()
         for k in sizes.curve
     }
@@ -78,7 +72,7 @@ def tuned(source: str) -> Callable[[Scale], Plan]:
         return [
             Entry(
                 (name, str(k)),
-                Cell("text", scale, fields(source), choice, k, sample_seed=2000),
+                Cell("text", scale, flow(source), choice, k, sample_seed=2000),
                 name,
                 k,
             )
@@ -106,7 +100,7 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
             choices["Entropy", f"beta = {beta:g}"] = SolverChoice(solver="entropy", beta=beta)
         return [
             # Another seed than the one that other experiments report.
-            Entry(labels, Cell(corpus, scale, fields(source), choice, sample_seed=1000))
+            Entry(labels, Cell(corpus, scale, flow(source), choice, sample_seed=1000))
             for labels, choice in choices.items()
         ]
 
@@ -178,11 +172,11 @@ def _best_of(
     return min(close, key=lambda one: one[0][1].value or math.inf)
 
 
-POSITIONS: dict[str, dict[str, object]] = {
-    "rotary": {},
-    "rotary, first token given": {"fix_first": True},
-    "learned": {"learned_positions": True},
-    "learned, first token given": {"learned_positions": True, "fix_first": True},
+POSITIONS = {
+    "rotary": flow("mask"),
+    "rotary, first token given": flow("mask", fix_first=True),
+    "learned": flow("mask", learned_positions=True),
+    "learned, first token given": flow("mask", learned_positions=True, fix_first=True),
 }
 
 
@@ -196,8 +190,8 @@ def positions(scale: Scale) -> Plan:
 
     def entries(scale: Scale) -> list[Entry]:
         return [
-            Entry((known, name, str(k)), Cell("molecules", scale, MASK | changed, choice, k))
-            for known, changed in list(POSITIONS.items())[: 2 if few else None]
+            Entry((known, name, str(k)), Cell("molecules", scale, fields, choice, k))
+            for known, fields in list(POSITIONS.items())[: 2 if few else None]
             for name, choice in best("molecules", "mask").items()
             for k in (curve[:1] if few else curve[-3::2])
         ]
@@ -223,7 +217,7 @@ def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
                     choice = plain[name]  # what other experiments have without a corrector
                     if c:
                         choice = SolverChoice(solver, radius, strength, corrector=c)
-                    cell = Cell(corpus, scale, fields(source), choice, steps)
+                    cell = Cell(corpus, scale, flow(source), choice, steps)
                     line = f"{name}, {steps:,} steps"
                     found.append(Entry((name, str(steps), f"{c:g}"), cell, line, c))
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, runs_note
+from cwdfm.repro.cell import Cell, flow, runs_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import COST, Entry, grid
@@ -59,16 +59,11 @@ LOSS_NAMES = {"ce": "CE", "nelbo": "NELBO", "bregman": "Bregman", "sce": "SCE"}
 
 
 def _loss(source: str, loss: str) -> Line:
-    # Masked tokens alone where nothing is lost by it (see CrossEntropy). Bregman's formula has
-    # terms of revealed ones too: without them it would be the NELBO.
-    alone = source == "mask" and loss in ("ce", "nelbo")
-    fields = {"source": source, "loss": loss, "masked_only": alone}
-    return Line((source, LOSS_NAMES[loss]), fields, f"{source}, {loss}")
+    return Line((source, LOSS_NAMES[loss]), flow(source, loss), f"{source}, {loss}")
 
 
 def _context(source: str, label: str, scale: float = 1.0) -> Line:
-    path = {"path": "context", "path_scale": scale}
-    fields = {"source": source, "loss": "sce", "masked_only": False, **path}
+    fields = flow(source, "sce", path="context", path_scale=scale)
     return Line((source, label), fields, f"{source}, sce, context {scale:g}")
 
 
@@ -147,8 +142,7 @@ def radius(scale: Scale) -> Plan:
     def entries(scale: Scale) -> list[Entry]:
         found = []
         for r in RADII[:2] if scale == "smoke" else RADII:
-            fields = _loss("uniform", "sce").fields | {"loss_radius": r}
-            cell = Cell("text", scale, fields, EULER)
+            cell = Cell("text", scale, flow("uniform", "sce", loss_radius=r), EULER)
             found.append(Entry((str(r),), cell, "SCE", r))
         return found
 
@@ -183,7 +177,7 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
         radii, strengths = ((1,), (0.5,)) if scale == "smoke" else ((1, 2, 3), (0.5, 1.0, 2.0))
         found = []
         for r, s in product(radii, strengths):
-            weighed = _loss(source, "sce").fields | {"loss_radius": r, "loss_scale": s}
+            weighed = flow(source, "sce", loss_radius=r, loss_scale=s)
             ordered = _context(source, "", s).fields | {"path_radius": r}
             for name, fields, choice in (
                 ("SCE", weighed, EULER),
@@ -203,8 +197,7 @@ def dynamics(scale: Scale) -> Plan:
     looks = tuple(steps * k // 4 for k in (1, 2, 3))
 
     def cell(loss: str, at: int | None) -> Cell:
-        fields = _loss("uniform", loss).fields
-        return Cell("text", scale, fields, EULER, snapshots=looks, at=at)
+        return Cell("text", scale, flow("uniform", loss), EULER, snapshots=looks, at=at)
 
     def entries(scale: Scale) -> list[Entry]:
         return [
@@ -242,8 +235,7 @@ def perplexity(scale: Scale) -> Plan:
     """Bounds on the perplexity of corpora that the models were not trained on."""
 
     def job(name: str, source: str, test: str) -> TestLikelihood:
-        loss = "sce" if "SCE" in name else "ce"
-        fields = _loss(source, loss).fields
+        fields = flow(source, "sce" if "SCE" in name else "ce")
         return TestLikelihood(Cell("text", scale, fields).train(), test, size("text", scale).rows)
 
     def tables(store: Store) -> list[Table]:
