@@ -16,6 +16,7 @@ each (`cwdfm prepare qm9 --spellings 8 --out qm9-8.npz`), and looked at on the w
 
     python -m benchmarks.qm9_search train --data qm9-8.npz --steps 8000 --keep 4000 --models DIR
     python -m benchmarks.qm9_search sample --models DIR/model --what spelled --work SAMPLES
+    python -m benchmarks.qm9_search score --work SAMPLES --training DIR/training.json --out FILE
 
 A single sampler is named by what differs from the usual one: `--setting steps=64,mend=80`.
 """
@@ -47,8 +48,8 @@ SAMPLES, SEED = 1024, 100  # unless others are asked for
 KEPT = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)  # shares that are accepted at once
 
 
-def train(place: str, steps: int, keep: tuple[int, ...], folder: Path) -> None:
-    """A model of 17M with a uniform source, and what it was after some steps."""
+def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int) -> None:
+    """A model of 17M with a uniform source, and what it was after some steps; a record of it."""
     recipe = replace(
         RECIPES["qm9-small"](),
         data=place,
@@ -59,13 +60,23 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path) -> None:
         validate_every=2000,
         elbo_rows=0,
         previews=0,
+        seed=seed,
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    run = Run(recipe, data.load(place, length=recipe.length), folder / "run", device)
+    tokens = data.load(place, length=recipe.length)
+    run = Run(recipe, tokens, folder / "run", device)
     run.resume()
     if stopped := fit(run, [Snapshots(run, keep, folder)]):
         sys.exit(128 + stopped)  # a checkpoint is there
     run.averaged().save_pretrained(folder / "model")
+    models = ["model", *(f"model-{step}" for step in keep)]
+    found = {
+        "config": asdict(recipe),
+        "data": tokens.fingerprint,
+        "weights": {name: cwdfm.load(folder / name).fingerprint() for name in models},
+        "metrics": list(map(json.loads, (folder / "run" / "metrics.jsonl").open())),
+    }
+    write_json(folder / "training.json", provenance() | found)
 
 
 def draw(
@@ -156,8 +167,8 @@ def accepting(
         yield {"share": share, "least": plausible[kept[-1]]} | scaled
 
 
-def score(work: Path, out: Path) -> None:
-    """Count what is valid, unique and novel."""
+def score(work: Path, out: Path, record: Path | None) -> None:
+    """Count what is valid, unique and novel; with the record of the models' training."""
     training = CanonicalSet(data.load("qm9").texts("train"))
     rows = []
     for path in sorted(work.glob("*.json")):
@@ -169,11 +180,15 @@ def score(work: Path, out: Path) -> None:
         rows.append(row)
     seeds = {row["seed"] for row in rows}
     assert len(seeds) <= 1, f"samples of several seeds in {work}: {sorted(seeds)}"
+    trained = json.loads(record.read_text()) if record else None
+    if trained is not None:
+        strange = {row["weights"] for row in rows} - set(trained["weights"].values())
+        assert not strange, f"samples in {work} of models that {record} does not know: {strange}"
     rows.sort(key=lambda row: -row["valid"])
     for row in rows:
         what = " ".join(str(value) for value in row["setting"].values())
         print(f"{row['model']:20} {what:34} {row['valid']:7.1f} {row['novel']:7.1f}")
-    write_json(out, provenance() | {"config": {}, "rows": rows})
+    write_json(out, provenance() | {"config": {}, "training": trained, "rows": rows})
 
 
 def named(text: str) -> Setting:
@@ -194,6 +209,7 @@ def main() -> None:
     training.add_argument("--steps", type=int, default=8000)
     training.add_argument("--keep", type=int, nargs="*", default=[])
     training.add_argument("--models", type=Path, required=True, help="folder for them")
+    training.add_argument("--seed", type=int, default=0)
     sample = verbs.add_parser("sample")
     sample.add_argument("--models", nargs="+", required=True)
     sample.add_argument("--work", type=Path, required=True)
@@ -206,17 +222,18 @@ def main() -> None:
     sample.add_argument("--budget", type=float, default=600.0, help="seconds")
     scoring = verbs.add_parser("score")
     scoring.add_argument("--work", type=Path, required=True)
+    scoring.add_argument("--training", type=Path, help="the record that `train` left")
     scoring.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.verb == "train":
-        train(options.data, options.steps, tuple(options.keep), options.models)
+        train(options.data, options.steps, tuple(options.keep), options.models, options.seed)
     elif options.verb == "sample":
         options.work.mkdir(parents=True, exist_ok=True)
         chosen = options.setting or list(WHAT[options.what]())
         sizes = (options.n, options.seed, options.most, options.budget)
         draw(options.models, chosen, options.work, *sizes)
     else:
-        score(options.work, options.out)
+        score(options.work, options.out, options.training)
 
 
 if __name__ == "__main__":
