@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claims import claims_page, exact, judging, solvers, training
+from benchmarks.claims import claims_page, exact, judging, solvers, training, tuned
 from benchmarks.claims.beyond import beside_goal, most_valid, reached
 from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import (
@@ -151,6 +151,21 @@ def test_what_is_gained_nowhere_is_nothing(
     (claim,) = (each for each in solvers.after_scaled() if f"{source} source" in each.said)
     assert claim.verdict.word == word
     assert ("gain nothing either" in claim.found) == (source == "mask")
+
+
+def test_our_settings_are_judged_at_few_steps_and_at_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entropy weights lead at few steps, and Neighbor weights at many in all but MAUVE."""
+    first, last = str(tuned.CURVE[0]), str(tuned.CURVE[-1])
+    rows = {
+        (solver, str(k)): (Value(0.5, 0.1), Value(300.0, 5.0))
+        for solver in tuned.SOLVERS
+        for k in tuned.CURVE
+    }
+    rows["Entropy", first] = Value(0.5, 0.1), Value(200.0, 5.0)
+    rows["Neighbor", last] = Value(0.5, 0.1), Value(200.0, 5.0)
+    monkeypatch.setattr(tuned, "rows_of", lambda name: rows)
+    words = [claim.verdict.word for claim in tuned.tuned()]
+    assert words == ["holds partly", "holds", "holds", "holds"]  # of the uniform source first
 
 
 def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
