@@ -86,12 +86,14 @@ def check_time_range(low: float, high: float) -> None:
         )
 
 
-def check_mask(name: str, mask_BN: Tensor, shape: tuple[int, int]) -> None:
-    """Refuse anything but a boolean tensor of the given shape [B, N]."""
-    if not isinstance(mask_BN, Tensor) or mask_BN.dtype != torch.bool or mask_BN.shape != shape:
+def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    """Refuse anything but a boolean tensor of one of the given shapes: [B, N], [N]."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape not in shapes:
+        single = any(len(shape) == 1 for shape in shapes)
+        other = "use torch.arange(length) < k" if single else "expand a single mask over the batch"
         raise InputError(
-            f"{name} must be a bool tensor of shape {shape}, got {describe(mask_BN)}; "
-            f"compare ids to get one, or expand a single mask over the batch"
+            f"{name} must be a bool tensor of shape {' or '.join(map(str, shapes))}, got "
+            f"{describe(mask)}; compare ids to get one, or {other}"
         )
 
 
