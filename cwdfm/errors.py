@@ -128,10 +128,12 @@ def check_scale(name: str, value: float) -> None:
         raise InputError(f"{name} must be a number between -1e6 and 1e6, got {value!r}")
 
 
-def check_integer(name: str, value: int, least: int = 1) -> None:
-    """Refuse anything but an integer of at least `least`."""
+def check_integer(name: str, value: int, least: int = 1, most: int | None = None) -> None:
+    """Refuse anything but an integer of at least `least` and, if given, at most `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be an integer >= {least}, got {value!r}")
+    if most is not None and value > most:
+        raise InputError(f"{name} must be an integer <= {most:,}, got {value}; give a smaller one")
 
 
 def check_instance(name: str, value: object, kind: type, example: str) -> None:

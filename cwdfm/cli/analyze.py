@@ -19,6 +19,7 @@ from cwdfm.analyze import (
 )
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS
 from cwdfm.cli.unread import check_read_with
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -172,8 +173,8 @@ def updates(arguments: list[str]) -> None:
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
     with by_flags(Updates):
-        check_integer("n", options.n)
-        check_integer("steps", options.steps)
+        check_integer("n", options.n, most=MOST_SAMPLES)
+        check_integer("steps", options.steps, most=MOST_STEPS)
         check_integer("batch_size", options.batch_size, 0)
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
