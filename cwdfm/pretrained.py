@@ -124,9 +124,10 @@ class Pretrained:
                 card=config["card"],
             )
         except FileNotFoundError as error:
+            lacking = Path(error.filename or "model.safetensors").name  # safetensors names no file
             raise InputError(
-                f"{folder} is no trained model: it lacks {Path(error.filename or '').name}; give a "
-                f"folder written by save_pretrained"
+                f"{folder} is no trained model: it lacks {lacking}; give a folder written by "
+                f"save_pretrained"
             ) from error
         except InputError:
             raise

@@ -230,6 +230,7 @@ def test_wrong_input(
     bound = ["perplexity", text, "--data"]
     context = ["analyze", "context", text, "--data", whale, "--out"]
     updates = ["analyze", "updates", text, "--out"]
+    weighted = "is read with --weight neighbor alone, and the weight is none; leave it out, or ch"
     cases: list[tuple[list[object], str]] = [
         (["analyse"], "unknown verb 'analyse'"),
         (["analyze"], "name an analysis: context, updates"),
@@ -246,6 +247,9 @@ def test_wrong_input(
         ([*bound, whale, "--out", full / "mine.json"], "exists; give another name, or --force"),
         ([*bound, whale, "--out", out], "must end in .json"),
         ([*bound, whale, "--device", "abacus"], "device must be auto"),
+        ([*bound, whale, "--radius", 1], f"--radius {weighted}"),
+        ([*bound, whale, "--weight", "none", "--scale=2"], f"--scale {weighted}"),
+        ([*bound, whale, "--force"], "--force is read with --out alone; leave it out, or give --o"),
         (["analyze", "context", text, "--out", out], "data"),
         ([*context, full], "is not empty; give another folder, or --force"),
         ([*context, full / "mine.json"], "is a file; give a folder"),
@@ -259,6 +263,19 @@ def test_wrong_input(
         ([*updates, out, "--solvers"], "no solvers; give at least one"),
         ([*updates, out, "--top-p", 2], "--top-p must"),
         ([*updates, full], "is not empty"),
+        (
+            [*updates, out, "--beta", 6.0],
+            "--beta is read with --solvers entropy alone, and the solvers are euler and neighbor; "
+            "leave it out, or choose solvers that read it",
+        ),
+        (
+            [*updates, out, "--solvers", "euler", "entropy", "--radius", 2],
+            "--radius is read with --solvers neighbor alone, and the solvers are euler and entropy",
+        ),
+        (
+            [*updates, out, "--solvers", "euler", "--scale", 2],
+            "--scale is read with --solvers neighbor alone, and the solvers are euler; leave",
+        ),
     ]
     for arguments, message in cases:
         assert message in (said := refused(arguments, monkeypatch, capsys)), (arguments, said)

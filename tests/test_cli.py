@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from cwdfm import __version__
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
@@ -218,3 +220,64 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     finally:
         os.close(write)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None:
+    """At once, with code 2, and nothing is left: of a million million tokens no list is made."""
+    sampling = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--device", "cpu"]
+    updates = ["analyze", "updates", "qm9-mask-small", "--out", str(tmp_path / "a")]
+    huge = str(10**30)
+    for line, message in (
+        ([*sampling, "--n", huge], "--n must be an integer <= 1,000,000,000, got 1000"),
+        ([*sampling, "--steps", huge], "--steps must be an integer <= 1,000,000, got 1000"),
+        ([*sampling, "--length", huge], "learned 32 positions, asked for are 1000"),
+        ([*updates, "--n", huge], "--n must be an integer <= "),
+        ([*updates, "--steps", huge], "--steps must be an integer <= "),
+    ):
+        ended = cwdfm(*line)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(_: list[str]) -> None:
+        raise MemoryError
+
+    monkeypatch.setitem(VERBS, "demo", (short, ""))
+    ended = cwdfm("demo")
+    assert ended.returncode == 2
+    assert "memory does not hold what was asked for; ask for less" in ended.stderr
+
+
+def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
+    trained = load_model("qm9-mask-small")
+    trained.save_pretrained(tmp_path / "without")
+    (tmp_path / "without" / "model.safetensors").unlink()
+    with torch.no_grad():
+        for weight in trained.model.parameters():
+            weight.fill_(torch.nan)
+    trained.save_pretrained(tmp_path / "nan")
+    for name, message in (("without", "it lacks model.safetensors; give"), ("nan", "hold NaN")):
+        out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--device", "cpu"]
+        ended = cwdfm("sample", str(tmp_path / name), *out)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+
+
+def test_numbers_are_told_by_their_flags_and_no_name_is_no_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("the whale " * 50)
+    (tmp_path / "a.smi").write_text("CC\nCO\n")
+    monkeypatch.chdir(tmp_path)
+    text = ["prepare", "a.txt", "--out", "out", "--tokenizer", "bytes"]
+    for line, message in (
+        ([*text, "--length", "0"], "cwdfm: --length must be an integer >= 2"),
+        ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
+        (["prepare", "", *text[2:]], "the corpus is an empty name; give a name, file"),
+        (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
+    ):
+        ended = cwdfm(*line)
+        assert ended.returncode == 2
+        assert message in ended.stderr

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,14 +17,16 @@ from cwdfm.analyze import (
     updates_plot,
     updates_table,
 )
-from cwdfm.cli.options import by_flags, model_first, parse
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS
+from cwdfm.cli.unread import check_read_with
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import elsewhere
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.held_out import held_out
-from cwdfm.method.choice import SolverChoice
+from cwdfm.method.choice import READS, SolverChoice
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report import align, check_folder
@@ -32,6 +34,11 @@ from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary
 
 Named = Literal["euler", "neighbor", "entropy"]
+# The settings that some of these solvers read, with those solvers.
+READ_WITH = {
+    name: {"solvers": tuple(solver for solver in get_args(Named) if name in READS[solver])}
+    for name in ("radius", "scale", "beta")
+}
 ONCE = (
     "note: with a mask source every token changes exactly once, whatever the solver; give "
     "--corrector, or a model with a uniform source, to see more"
@@ -166,12 +173,13 @@ def updates(arguments: list[str]) -> None:
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
     with by_flags(Updates):
-        check_integer("n", options.n)
-        check_integer("steps", options.steps)
+        check_integer("n", options.n, most=MOST_SAMPLES)
+        check_integer("steps", options.steps, most=MOST_STEPS)
         check_integer("batch_size", options.batch_size, 0)
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
         raise InputError("no solvers; give at least one behind --solvers")
+    check_read_with(options, fields_given(Updates, asked), READ_WITH)
     with by_flags(Updates):
         for plan in plans:
             plan.check()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
-from cwdfm.files import is_full, replacing
+from cwdfm.files import repair, replacing
 
 _SETTINGS = "settings.json"
 
@@ -68,8 +68,7 @@ class Parts:
             with replacing(path) as part:
                 part.write_text(json.dumps(data))
         except OSError as error:
-            first = "Free some space" if is_full(error) else "Put that right"
             raise InputError(
-                f"cannot write {path}: {error.strerror or error}; what is done is kept. {first} "
-                f"and start again with the same command"
+                f"cannot write {path}: {error.strerror or error}; what is done is kept. "
+                f"{repair(error, path)} and start again with the same command"
             ) from error

@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.options import by_flags, model_first, parse
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.unread import check_exact, check_read_with
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -16,6 +17,7 @@ from cwdfm.provenance import provenance, write_json
 from cwdfm.report import Row, Table
 from cwdfm.weight import Neighbor, Weight
 
+READ_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
 COLUMNS = ("data", "perplexity", "bits a token", "nats a token", "sequences", "tokens")
 
 
@@ -46,10 +48,13 @@ def main(arguments: list[str]) -> None:
     """Parse, bound, print the table."""
     asked = model_first("perplexity", arguments)
     options = parse("perplexity MODEL", asked, lambda missing: Options(missing, missing))
+    given = fields_given(Options, asked)
     with by_flags(Options):
         check(options)
+    check_read_with(options, given, READ_WITH)
     with joined(options.device) as device:
         trained = load(options.model, device)
+        check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
         found = [(name, held_out(trained, name, options.part)) for name in options.data]
         bounds = []
         for name, data in found:
@@ -80,6 +85,8 @@ def check(options: Options) -> None:
     if not options.data:
         raise InputError("no data; give at least one name or path behind --data")
     weight_of(options)
+    if options.force and options.out is None:
+        raise InputError("--force is read with --out alone; leave it out, or give --out too")
     if options.out is not None:
         if options.out.suffix != ".json":
             raise InputError(f"--out must end in .json, got {str(options.out)!r}")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -26,6 +27,9 @@ from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
 from cwdfm.solver import Accept, EntropyBound, FirstHitting, Mend, Refine, Rework, Solver
 from cwdfm.solver.sample import Tick
 from cwdfm.weight import Neighbor
+
+# Far beyond any use. More would end, long after, where memory does: for the grid of times, say.
+MOST_SAMPLES, MOST_STEPS = 10**9, 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +110,8 @@ def head(trained: Pretrained, options: Options) -> dict[str, Any]:
 
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
-    check_integer("n", options.n)
-    check_integer("steps", options.steps)
+    check_integer("n", options.n, most=MOST_SAMPLES)
+    check_integer("steps", options.steps, most=MOST_STEPS)
     check_format(options.out)
     if options.length is not None:
         check_integer("length", options.length, 3)
@@ -184,11 +188,25 @@ def rework(options: Options) -> list[Rework]:
 
 
 def length_of(trained: Pretrained, options: Options) -> int:
-    """Tokens a sample; a prompt or template without room is refused."""
+    """Tokens a sample; a prompt or template without room, or more than can be, is refused."""
+    check_positions(trained, options, options.length or trained.length)  # before there is a list
     tokens, _ = given(
         trained, length=options.length, prompt=options.prompt, template=options.template
     )
-    return len(tokens) if tokens is not None else options.length or trained.length
+    length = len(tokens) if tokens is not None else options.length or trained.length
+    check_positions(trained, options, length)  # a template has a length of its own
+    return length
+
+
+def check_positions(trained: Pretrained, options: Options, length: int) -> None:
+    """Refuse more tokens than the model has learned positions."""
+    positions = trained.model.config.positions
+    if positions and length > positions:
+        what = "--length" if options.template is None else "--template"
+        raise InputError(
+            f"the model has learned {positions} positions, asked for are {length} tokens; give a "
+            f"{what} of at most {positions}"
+        )
 
 
 def note_unfinished(trained: Pretrained, options: Options) -> None:
@@ -205,13 +223,6 @@ def note_unfinished(trained: Pretrained, options: Options) -> None:
 def check_given(trained: Pretrained, options: Options) -> None:
     """Refuse a length, prompt, template or kind of file that the model cannot take."""
     length = length_of(trained, options)
-    positions = trained.model.config.positions
-    if positions and length > positions:
-        what = "--length" if options.template is None else "--template"
-        raise InputError(
-            f"the model has learned {positions} positions, asked for are {length} tokens; give a "
-            f"{what} of at most {positions}"
-        )
     if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
         raise InputError(
             f"{options.out} would hold one text a line, and samples of text hold line breaks; give "
@@ -243,14 +254,14 @@ def settings(options: Options) -> dict[str, Any]:
     return {name: value for name, value in asdict(options).items() if name not in other}
 
 
-def _todo(parts: Parts, options: Options) -> list[int]:
+def _todo(parts: Parts, options: Options) -> Sequence[int]:
     done = parts.open(force=options.force)
     if done:
         print(f"going on: {len(done)} of {options.n} samples are there")
-    return [i for i in range(options.n) if i not in done]
+    return [i for i in range(options.n) if i not in done] if done else range(options.n)
 
 
-def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -> None:
+def draw(trained: Pretrained, options: Options, parts: Parts, todo: Sequence[int]) -> None:
     """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
     share = f" (this process's {len(todo)})" if world() > 1 else ""
     size = options.batch_size or fitting_batch(trained, length_of(trained, options))
@@ -260,7 +271,7 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
     total = max(1, len(todo) * steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
-            index = todo[first : first + size]
+            index = list(todo[first : first + size])
             try:
                 parts.add(rows(trained, options, index, progress.advance))
                 first += size
