@@ -265,19 +265,46 @@ def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
         assert message in ended.stderr
 
 
-def test_numbers_are_told_by_their_flags_and_no_name_is_no_corpus(
+def test_numbers_are_told_by_their_flags_and_commands_advise_what_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.txt").write_text("the whale " * 50)
     (tmp_path / "a.smi").write_text("CC\nCO\n")
+    (tmp_path / "a.csv").write_text("name,structure\nethane,CC\n")
     monkeypatch.chdir(tmp_path)
     text = ["prepare", "a.txt", "--out", "out", "--tokenizer", "bytes"]
     for line, message in (
         ([*text, "--length", "0"], "cwdfm: --length must be an integer >= 2"),
         ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
-        (["prepare", "", *text[2:]], "the corpus is an empty name; give a name, file"),
+        ([*text, "--workers", "1000000000"], "cwdfm: --workers must be an integer <= 4,096, got 1"),
         (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
+        (["eval", "a.smi", "--data", "a.csv"], "for other commands, prepare the file first"),
     ):
         ended = cwdfm(*line)
         assert ended.returncode == 2
         assert message in ended.stderr
+
+
+def test_an_empty_word_is_not_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = "qm9-mask-small"
+    for name, line in (
+        ("corpus", ["prepare", "", "--out", "out"]),
+        ("out", ["prepare", "qm9", "--out", ""]),
+        ("out", ["prepare", "qm9", "--out="]),
+        ("model", ["sample", "", "--out", "a.smi"]),
+        ("files", ["eval", "a.smi", ""]),
+        ("data", ["eval", "a.smi", "--data", ""]),
+        ("data", ["perplexity", model, "--data", "qm9", ""]),
+        ("out", ["analyze", "updates", model, "--out", ""]),
+        ("out", ["repro", "updates", "--out", ""]),
+        ("data", ["train", "qm9-debug", "--out", "run", "--data", ""]),
+    ):
+        ended = cwdfm(*line)
+        assert ended.returncode == 2
+        assert f"--{name} is empty, as where a variable of the shell is not set" in ended.stderr
+        assert not list(tmp_path.iterdir())
+    ended = cwdfm("sample", model, "--out", "a.smi", "--n", 2, "--steps", 2, "--prompt", "")
+    assert ended.returncode == 0

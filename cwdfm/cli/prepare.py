@@ -44,8 +44,6 @@ def main(arguments: list[str]) -> None:
     first = bool(arguments) and not arguments[0].startswith("-")
     asked = ["--corpus", arguments[0], *arguments[1:]] if first else arguments
     options = parse("prepare CORPUS", asked, lambda missing: Options(missing, missing))
-    if not options.corpus:  # a variable of the shell that is not set: not the folder one is in
-        raise InputError("the corpus is an empty name; give a name, file, folder or pattern")
     with by_flags(Options):
         tokens = molecules(options) if is_molecules(options.corpus) else text(options)
     print(tokens.summary())
