@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import by_flags, flag, model_first, parse
+from cwdfm.cli.options import by_flags, fields_given, flag, model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.unread import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed, check_integer
@@ -43,7 +44,7 @@ class Options(SolverChoice):
     model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
     out: Path  # .jsonl (tokens, text, provenance), .csv; of molecules also .smi, .txt (one a line)
     n: int = 1024  # how many samples
-    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token
+    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token, ar has it
     seed: int = 0  # of all randomness
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
     length: int | None = None  # tokens a sample; None for the model's own, or a text template's
@@ -79,7 +80,11 @@ def main(arguments: list[str]) -> None:
         note_unfinished(trained, options)
         options = options.resolved(trained.method)
         check_idle(trained, options)
-        steps = trained.method.steps(options.steps, length_of(trained, options))
+        length = length_of(trained, options)
+        check_steps(
+            fields_given(Options, asked), options.model, trained.method, options.steps, length
+        )
+        steps = trained.method.steps(options.steps, length)
         options = replace(options, steps=steps)
         with by_flags(Options):
             check_given(trained, options)

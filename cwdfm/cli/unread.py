@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from cwdfm.cli.options import flag
 from cwdfm.errors import InputError
-from cwdfm.method import Method
+from cwdfm.method import Autoregressive, Method
 from cwdfm.train.methods import OF_ITS_OWN, READ_WITH
 from cwdfm.train.recipe import Recipe
 
@@ -62,6 +62,17 @@ def check_exact(given: Collection[str], model: str, method: Method) -> None:
                 f"{flag(name)} is read for bounds alone, and the perplexity of {model}, trained as "
                 f"{type(method).__name__}, is exact; leave it out"
             )
+
+
+def check_steps(
+    given: Collection[str], model: str, method: Method, asked: int, length: int
+) -> None:
+    """Refuse a number of steps that was given, where a method takes its own whatever it is."""
+    if "steps" in given and isinstance(method, Autoregressive) and asked != length:
+        raise InputError(
+            f"--steps {asked} is not read for {model}, trained as Autoregressive, which takes one "
+            f"for each of its {length} tokens; leave it out"
+        )
 
 
 def check_of_the_model(given: Collection[str]) -> None:
