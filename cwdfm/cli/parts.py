@@ -8,6 +8,7 @@ or another number of processes.
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,11 @@ class Parts:
         self._write(self.folder / f"{min(rows)}-{max(rows)}.piece", rows)
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """All finished samples, in order."""
+        """All finished samples, in order; those of a damaged piece are none, and drawn again."""
         found: dict[int, dict[str, Any]] = {}
         for piece in self.folder.glob("*.piece"):
-            found |= {int(i): row for i, row in json.loads(piece.read_text()).items()}
+            with suppress(ValueError):  # cut off, as by a machine that lost its power
+                found |= {int(i): row for i, row in json.loads(piece.read_text()).items()}
         return dict(sorted(found.items()))
 
     def discard(self) -> None:
