@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.unread import check_exact, check_read_with
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
@@ -14,6 +15,7 @@ from cwdfm.held_out import bound, held_out
 from cwdfm.metric import SplitBound
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
+from cwdfm.random import check_seed
 from cwdfm.report import Row, Table
 from cwdfm.weight import Neighbor, Weight
 
@@ -55,6 +57,8 @@ def main(arguments: list[str]) -> None:
     with joined(options.device) as device:
         trained = load(options.model, device)
         check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
+        with by_flags(Options):
+            check_window(weight_of(options), trained.length)
         found = [(name, held_out(trained, name, options.part)) for name in options.data]
         bounds = []
         for name, data in found:
@@ -80,8 +84,9 @@ def main(arguments: list[str]) -> None:
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
     check_integer("rows", options.rows, 0)
-    check_integer("draws", options.draws, 2)
-    check_integer("batch_size", options.batch_size, 0)
+    check_integer("draws", options.draws, 2, MOST_STEPS)
+    check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+    check_seed(options.seed)
     if not options.data:
         raise InputError("no data; give at least one name or path behind --data")
     weight_of(options)

@@ -153,7 +153,8 @@ def check_idle(trained: Pretrained, options: Options) -> None:
 
 def refinement(options: Options) -> Refine | None:
     """Whether and how samples are refined."""
-    check_integer("refine", options.refine, 0)
+    check_integer("refine", options.refine, 0, MOST_STEPS)
+    check_integer("refine_steps", options.refine_steps, most=MOST_STEPS)
     rounds, temperature = max(1, options.refine), options.refine_temperature
     with as_flags_of("refine", Refine):
         found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
@@ -162,7 +163,7 @@ def refinement(options: Options) -> Refine | None:
 
 def mending(options: Options) -> Mend | None:
     """Whether and how samples are mended."""
-    check_integer("mend", options.mend, 0)
+    check_integer("mend", options.mend, 0, MOST_STEPS)
     with as_flags_of("mend", Mend):
         found = Mend(
             max(1, options.mend),
@@ -176,6 +177,7 @@ def mending(options: Options) -> Mend | None:
 
 def acceptance(options: Options) -> Accept | None:
     """Whether samples are drawn again, and which."""
+    check_integer("accept_tries", options.accept_tries, most=MOST_STEPS)
     with as_flags_of("accept", Accept, least="accept"):
         found = Accept(options.accept, options.accept_tries, options.accept_share)
     return found if options.accept else None
@@ -234,9 +236,7 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"a .jsonl file (with tokens, as eval needs it) or a .csv file"
         )
     solver = options.build(trained.method, trained.tokenizer.eos_id)
-    weight = getattr(solver, "weight", None)
-    if isinstance(weight, Neighbor):  # a window must fit, and the folder stay clean if not
-        weight(torch.zeros(1, length, dtype=torch.bool))
+    check_window(getattr(solver, "weight", None), length)
     if isinstance(solver, Solver):
         for after in rework(options):
             after.check(solver)
@@ -251,6 +251,12 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"note: {options.solver} takes up to a step a token, in refining too, where about "
             f"{noised} are noised at once. Give --refine-steps {noised}"
         )
+
+
+def check_window(weight: object, length: int) -> None:
+    """Refuse windows that do not fit the sequences, before any work is done."""
+    if isinstance(weight, Neighbor):
+        weight(torch.zeros(1, length, dtype=torch.bool))
 
 
 def settings(options: Options) -> dict[str, Any]:
