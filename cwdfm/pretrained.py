@@ -124,10 +124,14 @@ class Pretrained:
                 card=config["card"],
             )
         except FileNotFoundError as error:
-            lacking = Path(error.filename or "model.safetensors").name  # safetensors names no file
             raise InputError(
-                f"{folder} is no trained model: it lacks {lacking}; give a folder written by "
-                f"save_pretrained"
+                f"{folder} is no trained model: it lacks {Path(error.filename).name}; give a "
+                f"folder written by save_pretrained"
+            ) from error
+        except PermissionError as error:
+            raise InputError(
+                f"there is no permission to read {error.filename}; give yourself one, or another "
+                f"model"
             ) from error
         except InputError:
             raise

@@ -24,6 +24,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | N
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read tensors; a damaged file is refused."""
+    with path.open("rb"):  # safetensors says of one that may not be read that it is not there
+        pass
     try:
         found: dict[str, Tensor] = load_extra("safetensors.torch", "cli").load_file(path)
     except load_extra("safetensors", "cli").SafetensorError as error:

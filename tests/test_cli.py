@@ -1,6 +1,7 @@
 """The command line: what it writes, and exit code 2 with a message for wrong input."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -250,6 +252,29 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "memory does not hold what was asked for; ask for less" in ended.stderr
 
 
+def test_what_may_not_be_read_or_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as a file that lacks, nor after a plan that cannot be begun."""
+    load_model("qm9-mask-small").save_pretrained(tmp_path / "model")
+    weights, plain = tmp_path / "model" / "model.safetensors", Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path == weights:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return plain(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    few = ("--n", 2, "--steps", 2, "--device", "cpu")
+    ended = cwdfm("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert f"there is no permission to read {weights}; give yourself one" in ended.stderr
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    ended = cwdfm("repro", "updates", "--out", tmp_path / "all")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"there is no permission to write into {tmp_path}; give another place" in ended.stderr
+
+
 def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
     trained = load_model("qm9-mask-small")
     trained.save_pretrained(tmp_path / "without")
@@ -278,6 +303,7 @@ def test_numbers_are_told_by_their_flags_and_commands_advise_what_they_have(
         ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
         ([*text, "--workers", "1000000000"], "cwdfm: --workers must be an integer <= 4,096, got 1"),
         (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
+        (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
         (["eval", "a.smi", "--data", "a.csv"], "for other commands, prepare the file first"),
     ):
         ended = cwdfm(*line)

@@ -54,7 +54,8 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     except InputError as error:
         first, space, rest = str(error).partition(" ")
         first = flag(own[first]) if first in own else first
-        raise InputError(first + space + re.sub(r"\b(\w+)='(\w+)'", told, rest)) from error
+        message = re.sub(r"\b(\w+)='(\w+)'", told, first + space + rest)
+        raise InputError(message) from error
 
 
 def model_first(verb: str, arguments: list[str]) -> list[str]:
