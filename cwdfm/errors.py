@@ -86,12 +86,14 @@ def check_time_range(low: float, high: float) -> None:
         )
 
 
-def check_mask(name: str, mask_BN: Tensor, shape: tuple[int, int]) -> None:
-    """Refuse anything but a boolean tensor of the given shape [B, N]."""
-    if not isinstance(mask_BN, Tensor) or mask_BN.dtype != torch.bool or mask_BN.shape != shape:
+def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    """Refuse anything but a boolean tensor of one of the given shapes: [B, N], [N]."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape not in shapes:
+        single = any(len(shape) == 1 for shape in shapes)
+        other = "use torch.arange(length) < k" if single else "expand a single mask over the batch"
         raise InputError(
-            f"{name} must be a bool tensor of shape {shape}, got {describe(mask_BN)}; "
-            f"compare ids to get one, or expand a single mask over the batch"
+            f"{name} must be a bool tensor of shape {' or '.join(map(str, shapes))}, got "
+            f"{describe(mask)}; compare ids to get one, or {other}"
         )
 
 
@@ -126,10 +128,12 @@ def check_scale(name: str, value: float) -> None:
         raise InputError(f"{name} must be a number between -1e6 and 1e6, got {value!r}")
 
 
-def check_integer(name: str, value: int, least: int = 1) -> None:
-    """Refuse anything but an integer of at least `least`."""
+def check_integer(name: str, value: int, least: int = 1, most: int | None = None) -> None:
+    """Refuse anything but an integer of at least `least` and, if given, at most `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be an integer >= {least}, got {value!r}")
+    if most is not None and value > most:
+        raise InputError(f"{name} must be an integer <= {most:,}, got {value}; give a smaller one")
 
 
 def check_instance(name: str, value: object, kind: type, example: str) -> None:

@@ -33,8 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def check_place(path: Path) -> None:
     """Refuse a path that cannot be made: a file stands where a folder should, or no permission."""
-    folders = (path, *path.parents) if path.is_dir() else path.absolute().parents
-    above = next((folder for folder in folders if folder.exists()), Path())
+    above = _above(path)
     if not above.is_dir():
         raise InputError(
             f"{path} cannot be written: {above} is a file; give a place that is in a folder"
@@ -46,11 +45,18 @@ def check_place(path: Path) -> None:
         )
 
 
+def _above(path: Path) -> Path:
+    """Into what the path would be made: the nearest that is there, itself if it is a folder."""
+    # By os.path, to which what may not be looked at is not there: pathlib's own would raise.
+    folders = (path, *path.parents) if os.path.isdir(path) else path.absolute().parents  # noqa: PTH112
+    return next((folder for folder in folders if os.path.exists(folder)), Path())  # noqa: PTH110
+
+
 def check_new_file(path: Path, *, force: bool) -> None:
     """Refuse a file that cannot be written, or that is there already; `force` overwrites it."""
+    check_place(path)  # first: a path that may not be looked at is neither folder nor file
     if path.is_dir():
         raise InputError(f"{path} is a folder; give a file to write")
-    check_place(path)
     if path.exists() and not force:
         raise InputError(f"{path} exists; give another name, or --force to overwrite it")
 
@@ -60,6 +66,17 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def repair(error: OSError, path: Path) -> str:
+    """What to do about a file that could not be written and whose work goes on in its place."""
+    if is_full(error):
+        return "Free some space"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"Give yourself permission to write into {_above(path)}"
+    if error.errno == errno.EROFS:
+        return f"Have the file system of {_above(path)} mounted for writing, as it is not now,"
+    return "Put that right"
+
+
 def elsewhere(error: OSError) -> str:
-    """What to do about a file that could not be written."""
+    """What to do about a file that could not be written, and may be anywhere."""
     return "free some space or choose another place" if is_full(error) else "choose another place"

@@ -125,8 +125,13 @@ class Pretrained:
             )
         except FileNotFoundError as error:
             raise InputError(
-                f"{folder} is no trained model: it lacks {Path(error.filename or '').name}; give a "
+                f"{folder} is no trained model: it lacks {Path(error.filename).name}; give a "
                 f"folder written by save_pretrained"
+            ) from error
+        except PermissionError as error:
+            raise InputError(
+                f"there is no permission to read {error.filename}; give yourself one, or another "
+                f"model"
             ) from error
         except InputError:
             raise

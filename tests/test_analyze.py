@@ -249,6 +249,28 @@ REFUSED: dict[str, tuple[Any, str]] = {
         ),
         "draws must be an integer >= 1",
     ),
+    "context-fixed-list": (
+        lambda: context_analysis(
+            SmallModel(4),
+            cwdfm.MaskSource(VOCAB),
+            SCHEDULE,
+            X,
+            radius=2,
+            fixed=[True] * X.shape[1],  # type: ignore[arg-type]
+        ),
+        rf"fixed must be a bool tensor of shape \({X.shape[1]},\), got list \[True.*arange",
+    ),
+    "context-fixed-length": (
+        lambda: context_analysis(
+            SmallModel(4),
+            cwdfm.MaskSource(VOCAB),
+            SCHEDULE,
+            X,
+            radius=2,
+            fixed=torch.zeros(X.shape[1] + 1, dtype=torch.bool),
+        ),
+        rf"fixed must be .* \({X.shape[1]},\), got a torch.bool tensor of shape",
+    ),
     "not-samples": (lambda: update_statistics(X), "samples must be a Samples"),  # type: ignore[arg-type]
     "fixed-shape": (
         lambda: update_statistics(made([[1]], [[0]]), torch.zeros(2, 2, dtype=torch.bool)),
@@ -257,6 +279,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "fixed-length": (
         lambda: update_statistics(made([[1]], [[0]]), torch.zeros(2, dtype=torch.bool)),
         "fixed must be a bool tensor",
+    ),
+    "fixed-list": (
+        lambda: update_statistics(made([[1]], [[0]]), [False]),  # type: ignore[arg-type]
+        r"fixed must be a bool tensor of shape \(1, 1\) or \(1,\), got list",
     ),
     "all-fixed": (
         lambda: update_statistics(made([[1]], [[0]]), torch.ones(1, dtype=torch.bool)),

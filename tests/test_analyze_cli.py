@@ -230,6 +230,7 @@ def test_wrong_input(
     bound = ["perplexity", text, "--data"]
     context = ["analyze", "context", text, "--data", whale, "--out"]
     updates = ["analyze", "updates", text, "--out"]
+    weighted = "is read with --weight neighbor alone, and the weight is none; leave it out, or ch"
     cases: list[tuple[list[object], str]] = [
         (["analyse"], "unknown verb 'analyse'"),
         (["analyze"], "name an analysis: context, updates"),
@@ -246,12 +247,21 @@ def test_wrong_input(
         ([*bound, whale, "--out", full / "mine.json"], "exists; give another name, or --force"),
         ([*bound, whale, "--out", out], "must end in .json"),
         ([*bound, whale, "--device", "abacus"], "device must be auto"),
+        ([*bound, whale, "--radius", 1], f"--radius {weighted}"),
+        ([*bound, whale, "--weight", "none", "--scale=2"], f"--scale {weighted}"),
+        ([*bound, whale, "--draws", 10**12], "--draws must be an integer <= 1,000,000, got 1000"),
+        ([*bound, whale, "--seed", -1], "cwdfm: --seed must be an integer in 0..2^64-1"),
+        ([*bound, "no", "--weight", "neighbor", "--radius", 8], "cwdfm: --radius 8 is too large"),
+        ([*bound, whale, "--force"], "--force is read with --out alone; leave it out, or give --o"),
         (["analyze", "context", text, "--out", out], "data"),
         ([*context, full], "is not empty; give another folder, or --force"),
         ([*context, full / "mine.json"], "is a file; give a folder"),
         ([*context, out, "--radius", 0], "radius must be an integer >= 1"),
         ([*context, out, "--radius", 99], "below 16/2, or --boundary cut"),
         ([*context, out, "--rows", 0], "rows must be an integer >= 1"),
+        ([*context, out, "--draws", 10**12], "--draws must be an integer <= 1,000,000, got 1000"),
+        ([*context, out, "--farthest", 10**12], "--farthest must be an integer <= 10,000, got 1"),
+        ([*context[:4], "no", "--out", out, "--seed", -1], "cwdfm: --seed must be an integer"),
         ([*context[:4], "qm9", "--out", out], "molecules need a SmilesTokenizer"),
         ([*updates, out, "--n", 0], "n must be an integer >= 1"),
         ([*updates, out, "--steps", 0], "steps must be an integer >= 1"),
@@ -259,12 +269,40 @@ def test_wrong_input(
         ([*updates, out, "--solvers"], "no solvers; give at least one"),
         ([*updates, out, "--top-p", 2], "--top-p must"),
         ([*updates, full], "is not empty"),
+        ([*updates, out, "--seed", -1], "cwdfm: --seed must be an integer in 0..2^64-1"),
+        (
+            [*updates, out, "--beta", 6.0],
+            "--beta is read with --solvers entropy alone, and the solvers are euler and neighbor; "
+            "leave it out, or choose solvers that read it",
+        ),
+        (
+            [*updates, out, "--solvers", "euler", "entropy", "--radius", 2],
+            "--radius is read with --solvers neighbor alone, and the solvers are euler and entropy",
+        ),
+        (
+            [*updates, out, "--solvers", "euler", "--scale", 2],
+            "--scale is read with --solvers neighbor alone, and the solvers are euler; leave",
+        ),
     ]
     for arguments, message in cases:
         assert message in (said := refused(arguments, monkeypatch, capsys)), (arguments, said)
         assert not out.exists(), arguments
     assert [path.name for path in full.iterdir()] == ["mine.json"]
     assert (full / "mine.json").read_text() == "mine"
+
+
+def test_windows_must_fit_before_anything_is_drawn(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of two solvers, the second one's window: the first one's samples would be lost."""
+    drawn: list[object] = []
+    monkeypatch.setattr(analyze, "generate", lambda *_, **__: drawn.append(None))
+    line = ["analyze", "updates", folder / "text", "--out", tmp_path / "out", "--radius", 8]
+    assert "cwdfm: --radius 8 is too large for 16" in refused(line, monkeypatch, capsys)
+    assert not drawn
 
 
 def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

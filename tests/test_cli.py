@@ -1,6 +1,7 @@
 """The command line: what it writes, and exit code 2 with a message for wrong input."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -10,13 +11,16 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from cwdfm import __version__
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
@@ -218,3 +222,115 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     finally:
         os.close(write)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None:
+    """At once, with code 2, and nothing is left: of a million million tokens no list is made."""
+    sampling = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--device", "cpu"]
+    updates = ["analyze", "updates", "qm9-mask-small", "--out", str(tmp_path / "a")]
+    huge = str(10**30)
+    for line, message in (
+        ([*sampling, "--n", huge], "--n must be an integer <= 1,000,000,000, got 1000"),
+        ([*sampling, "--steps", huge], "--steps must be an integer <= 1,000,000, got 1000"),
+        ([*sampling, "--length", huge], "learned 32 positions, asked for are 1000"),
+        ([*updates, "--n", huge], "--n must be an integer <= "),
+        ([*updates, "--steps", huge], "--steps must be an integer <= "),
+    ):
+        ended = cwdfm(*line)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(_: list[str]) -> None:
+        raise MemoryError
+
+    monkeypatch.setitem(VERBS, "demo", (short, ""))
+    ended = cwdfm("demo")
+    assert ended.returncode == 2
+    assert "memory does not hold what was asked for; ask for less" in ended.stderr
+
+
+def test_what_may_not_be_read_or_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as a file that lacks, nor after a plan that cannot be begun."""
+    load_model("qm9-mask-small").save_pretrained(tmp_path / "model")
+    weights, plain = tmp_path / "model" / "model.safetensors", Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path == weights:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return plain(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    few = ("--n", 2, "--steps", 2, "--device", "cpu")
+    ended = cwdfm("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert f"there is no permission to read {weights}; give yourself one" in ended.stderr
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    ended = cwdfm("repro", "updates", "--out", tmp_path / "all")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"there is no permission to write into {tmp_path}; give another place" in ended.stderr
+
+
+def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
+    trained = load_model("qm9-mask-small")
+    trained.save_pretrained(tmp_path / "without")
+    (tmp_path / "without" / "model.safetensors").unlink()
+    with torch.no_grad():
+        for weight in trained.model.parameters():
+            weight.fill_(torch.nan)
+    trained.save_pretrained(tmp_path / "nan")
+    for name, message in (("without", "it lacks model.safetensors; give"), ("nan", "hold NaN")):
+        out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--device", "cpu"]
+        ended = cwdfm("sample", str(tmp_path / name), *out)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+
+
+def test_numbers_are_told_by_their_flags_and_commands_advise_what_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("the whale " * 50)
+    (tmp_path / "a.smi").write_text("CC\nCO\n")
+    (tmp_path / "a.csv").write_text("name,structure\nethane,CC\n")
+    monkeypatch.chdir(tmp_path)
+    text = ["prepare", "a.txt", "--out", "out", "--tokenizer", "bytes"]
+    for line, message in (
+        ([*text, "--length", "0"], "cwdfm: --length must be an integer >= 2"),
+        ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
+        ([*text, "--workers", "1000000000"], "cwdfm: --workers must be an integer <= 4,096, got 1"),
+        (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
+        (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
+        (["eval", "a.smi", "--data", "a.csv"], "for other commands, prepare the file first"),
+    ):
+        ended = cwdfm(*line)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+
+
+def test_an_empty_word_is_not_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = "qm9-mask-small"
+    for name, line in (
+        ("corpus", ["prepare", "", "--out", "out"]),
+        ("out", ["prepare", "qm9", "--out", ""]),
+        ("out", ["prepare", "qm9", "--out="]),
+        ("model", ["sample", "", "--out", "a.smi"]),
+        ("files", ["eval", "a.smi", ""]),
+        ("data", ["eval", "a.smi", "--data", ""]),
+        ("data", ["perplexity", model, "--data", "qm9", ""]),
+        ("out", ["analyze", "updates", model, "--out", ""]),
+        ("out", ["repro", "updates", "--out", ""]),
+        ("data", ["train", "qm9-debug", "--out", "run", "--data", ""]),
+    ):
+        ended = cwdfm(*line)
+        assert ended.returncode == 2
+        assert f"--{name} is empty, as where a variable of the shell is not set" in ended.stderr
+        assert not list(tmp_path.iterdir())
+    ended = cwdfm("sample", model, "--out", "a.smi", "--n", 2, "--steps", 2, "--prompt", "")
+    assert ended.returncode == 0

@@ -13,7 +13,7 @@ import pytest
 from cwdfm.cli.parts import Parts
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
-from cwdfm.files import check_new_file, check_place, replacing
+from cwdfm.files import check_new_file, check_place, repair, replacing
 from cwdfm.provenance import write_json
 from cwdfm.repro.job import Store
 from cwdfm.sample_file import SampleFile, write_samples
@@ -120,3 +120,9 @@ def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.M
                 with pytest.raises(InputError, match=f"{name}: {os.strerror(code)}") as told:
                     write()
                 assert ("free some space" in str(told.value).lower()) == space
+
+
+def test_the_place_to_put_right_is_the_nearest_that_is_there(tmp_path: Path) -> None:
+    denied = PermissionError(errno.EACCES, "denied")
+    for place in ("", "a.json", "a/b/c.json"):
+        assert repair(denied, tmp_path / place).endswith(f"permission to write into {tmp_path}")

@@ -114,7 +114,7 @@ def test_by_the_commands(
     case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.jsonl"
-    sample.main([str(models / case), "--n", "6", "--steps", "8", "--out", str(out)])
+    sample.main([str(models / case), "--n", "6", "--steps", str(LENGTH), "--out", str(out)])
     found = read_samples(out)
     assert np.array(found.tokens).shape == (6, LENGTH)
     assert np.array(found.tokens).max() < TOKENIZER.vocab_size
@@ -240,10 +240,16 @@ def test_stop_is_for_blocks(models: Path) -> None:
 
 
 def test_steps_are_those_that_are_taken(models: Path, tmp_path: Path) -> None:
+    """Those of an autoregressive model are its tokens: other steps are not passed over."""
     for case, steps in (("ar", LENGTH), ("bd3lm", LENGTH // 4), ("mdlm", 2)):
         out = tmp_path / f"{case}.jsonl"
-        sample.main([str(models / case), "--n", "2", "--steps", "2", "--out", str(out)])
+        asked = [] if case == "ar" else ["--steps", "2"]
+        sample.main([str(models / case), "--n", "2", *asked, "--out", str(out)])
         assert read_samples(out).options["steps"] == steps
+    line = [str(models / "ar"), "--n", "2", "--out", str(tmp_path / "other.jsonl")]
+    with pytest.raises(cwdfm.InputError, match=f"--steps 64 .* of its {LENGTH} tokens; leave it"):
+        sample.main([*line, "--steps=64"])
+    assert not (tmp_path / "other.jsonl.parts").exists()
 
 
 def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Path) -> None:

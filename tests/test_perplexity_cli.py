@@ -69,6 +69,7 @@ def test_the_fill_of_a_short_file_does_not_count(models: Path, tmp_path: Path, n
     assert found["tokens"] == len(text) + 1  # its end token counts
     assert found["standard_error"] is None
     trained = cwdfm.load(models / name)
+    assert found["exact"] == trained.method.exact
     ids = torch.tensor([[*text.encode(), VOCAB - 1]])
     filled = torch.cat([ids, torch.full((1, LENGTH - 6), VOCAB - 1)], dim=1)
     place = torch.arange(LENGTH)
@@ -102,6 +103,23 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
     assert plain.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=0.2)
     untouched = bound_split(*asked, rows, filled=(3, 9), limit=2, draws=3)  # rows 0 and 3
     assert untouched.tokens == 2 * LENGTH - 9
+
+
+@pytest.mark.parametrize("flags", ["--draws 8", "--seed=1"])
+def test_what_only_bounds_read_is_refused_where_nothing_is_drawn(
+    models: Path, tmp_path: Path, flags: str
+) -> None:
+    """Before the data are read: here there are none."""
+    tiny(BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)).save_pretrained(tmp_path / "b")
+    for model in (models / "autoregressive", tmp_path / "b"):
+        told = rf"{flags[:6]}.* is read for bounds alone, .* of {model}, .* is exact; leave it out"
+        with pytest.raises(cwdfm.InputError, match=told):
+            perplexity.main([str(model), "--data", "nowhere.txt", *flags.split()])
+    weighted = [str(models / "autoregressive"), "--data", "nowhere.txt", "--weight", "neighbor"]
+    with pytest.raises(cwdfm.InputError, match="trained as Autoregressive; give a model of anothe"):
+        perplexity.main([*weighted, *flags.split()])
+    with pytest.raises(cwdfm.InputError, match="does not exist"):
+        perplexity.main([str(models / "blocks"), "--data", "nowhere.txt", *flags.split()])
 
 
 def windows(text: str) -> int:

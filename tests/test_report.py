@@ -281,7 +281,7 @@ def test_wrong_input(
         ([good, copy, *out], "would count twice"),
         ([text, *out], "samples of kind 'music'; there is an evaluation for 'smiles'"),
         ([text, smi, *out], "need reports of their own"),
-        ([good, *out, "--fold-size", 0], "fold_size must be an integer >= 1, got 0"),
+        ([good, *out, "--fold-size", 0], "--fold-size must be an integer >= 1, got 0"),
         ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
         ([good, "--out", full, "--data", "none"], "is not empty; give another folder, or --force"),
         ([good, "--out", empty, "--data", "none"], "is a file; give a folder"),

@@ -96,6 +96,22 @@ def test_every_kind_of_job_checks_the_places_that_it_reads() -> None:
         check(jobs, replace(HERE, judge=name), only=("text",))
 
 
+def test_a_corpus_of_the_other_kind_is_told(tmp_path: Path) -> None:
+    """Before models of text are trained on molecules, say, and their tables written."""
+    jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
+    molecules, novel = str(tmp_path / "a.smi"), str(tmp_path / "novel.txt")
+    for path in (molecules, novel):
+        Path(path).write_text("")
+    for place in ("qm9", molecules):
+        for here in (replace(HERE, text=place), replace(HERE, tests=(("lambada", place),))):
+            with pytest.raises(cwdfm.InputError, match="is read as molecules, and text should be"):
+                check(jobs, here)
+    for place in ("python-topics", str(tmp_path)):
+        with pytest.raises(cwdfm.InputError, match="is read as text, and molecules should be"):
+            check(jobs, replace(HERE, molecules=place))
+    check(jobs, replace(HERE, text=novel, molecules=novel))  # it may hold either
+
+
 def test_places_of_a_judge(tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = EXPERIMENTS["radius"].plan("smoke").jobs
     (tmp_path / "whole.gguf").write_text("")

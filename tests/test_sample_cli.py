@@ -89,6 +89,8 @@ def test_killed_it_goes_on(
     before = [path.name for path in parts.glob("*.piece")]
     assert len(before) == 3
     assert not out.exists()
+    cut = parts / before.pop()  # with the machine's power, say
+    cut.write_text(cut.read_text()[:20])
     line = [MODEL, "--out", str(out), *FLAGS]
     with pytest.raises(cwdfm.InputError, match="the beginning of a job with other settings"):
         sample_main([*line, "--temperature", "0.5"])
@@ -280,12 +282,21 @@ WRONG = [
     (["--batch-size", "-1"], "cwdfm: --batch-size must be"),
     (["--steps", "0"], "steps must be"),
     (["--top-p", "2"], "cwdfm: --top-p must"),
+    (["--corrector", "nan"], "cwdfm: --corrector must have a finite scale"),
     (["--radius", "-1", "--solver", "neighbor"], "cwdfm: --radius must"),
     (["--radius", "40", "--solver", "neighbor"], "a radius below 32/2, or --boundary cut\n"),
     (["--accept", "1.5"], "cwdfm: --accept must lie in [0, 1]"),
     (["--mend", "2", "--mend-share", "3"], "cwdfm: --mend-share must lie between"),
     (["--mend", "2", "--mend-at-once", "0"], "cwdfm: --mend-at-once must be"),
     (["--refine", "1", "--refine-temperature", "0"], "cwdfm: --refine-temperature must be"),
+    (["--refine", "1", "--refine-temperature", "1e-9"], "cwdfm: --refine-temperature must be"),
+    (["--refine", "1", "--refine-steps", "10" * 9], "cwdfm: --refine-steps must be an integer <= "),
+    (["--refine", "10" * 9], "cwdfm: --refine must be an integer <= 1,000,000, got 1010"),
+    (["--mend", "10" * 9], "cwdfm: --mend must be an integer <= 1,000,000, got 1010"),
+    (
+        ["--accept", "0.9", "--accept-tries", "10" * 9],
+        "cwdfm: --accept-tries must be an integer <=",
+    ),
     (["--radius", "7"], "--radius is read by --solver neighbor and neighbor-counted alone, and"),
     (["--solver", "entropy", "--scale", "2"], "alone, and the solver is entropy; leave it out"),
     (["--solver", "euler", "--beta", "3"], "read by --solver entropy and entropy-counted alone"),

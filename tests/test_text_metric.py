@@ -612,6 +612,15 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
         lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS, limit=0),
         "limit must be an integer >= 1",
     ),
+    "split-fixed": (
+        lambda _: bound_split(
+            Flow(SOURCE, SCHEDULE),
+            SmallModel(6),
+            ROWS,
+            fixed=[True] * 7,  # type: ignore[arg-type]
+        ),
+        r"fixed must be a bool tensor of shape \(7,\), got list",
+    ),
 }
 
 

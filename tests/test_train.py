@@ -1,5 +1,6 @@
 """Training: resuming, killing, sharing a batch, and what happens when it goes wrong."""
 
+import errno
 import json
 import math
 import multiprocessing
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -447,6 +449,33 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     after = final_state(tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EDQUOT, "Free some space"),
+        (errno.EACCES, "Give yourself permission to write into {}"),
+        (errno.EROFS, "Have the file system of {} mounted for writing, as it is not now,"),
+        (errno.EIO, "Put that right"),
+    ],
+)
+def test_what_to_do_fits_why_a_checkpoint_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
+) -> None:
+    run, folder = make_run(tmp_path, recipe(steps=7)), tmp_path / "checkpoints"
+    folder.mkdir()
+
+    def fails(*_: object) -> None:
+        raise SafetensorError(f"Error while serializing: I/O error: words (os error {code}) at x")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fails)
+    with pytest.raises(cwdfm.InputError) as told:
+        run.save()
+    why = f"step-00000000 could not be written: {os.strerror(code)}; the ones before it are whole. "
+    assert f"{why}{advice.format(folder)} and start again" in str(told.value)
+    assert not list(folder.iterdir())
 
 
 def test_divergence_stops_with_a_diagnosis(tmp_path: Path) -> None:

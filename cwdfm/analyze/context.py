@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.errors import check_integer, check_tokens
+from cwdfm.errors import check_integer, check_mask, check_tokens
 from cwdfm.loss.base import token_log_prob
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
@@ -140,6 +140,9 @@ def context_analysis(
     mixture = MixturePath(source, schedule)
     path = mixture if weight is None else ContextPath(source, schedule, weight)
     x_1 = x_1.to(model_device(model) or x_1.device)
+    if fixed is not None:
+        check_mask("fixed", fixed, (x_1.shape[1],))
+        fixed = fixed.to(x_1.device)
     by_count, by_distance = _Sums(range(2 * radius + 1)), _Sums(range(1, farthest + 1))
     with evaluating(model):
         for index_B in torch.arange(len(x_1), device=x_1.device).split(batch_size):
@@ -147,7 +150,7 @@ def context_analysis(
             by_distance.begin(len(index_B))
             for d in range(draws):
                 t_B = stratified_times(seed, d, index_B, len(x_1))
-                given_BN = None if fixed is None else fixed.to(x_1.device).expand(len(index_B), -1)
+                given_BN = None if fixed is None else fixed.expand(len(index_B), -1)
                 batch = path.sample(
                     x_1[index_B], t_B, seed=seed, step=d, index=index_B, fixed=given_BN
                 )

@@ -43,8 +43,8 @@ def update_statistics(samples: Samples, fixed: Tensor | None = None) -> UpdateSt
     updates_BN = samples.updates.cpu().long()
     fixed_BN = torch.zeros(updates_BN.shape, dtype=torch.bool)
     if fixed is not None:
-        fixed_BN = fixed.cpu().repeat(len(updates_BN), 1) if fixed.dim() == 1 else fixed.cpu()
-        check_mask("fixed", fixed_BN, (updates_BN.shape[0], updates_BN.shape[1]))
+        check_mask("fixed", fixed, tuple(updates_BN.shape), (updates_BN.shape[1],))
+        fixed_BN = fixed.cpu().expand(updates_BN.shape)
     free_BN = ~fixed_BN
     if not bool(free_BN.any()):
         raise InputError("all positions are fixed: no token is left whose updates to count")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,21 +17,30 @@ from cwdfm.analyze import (
     updates_plot,
     updates_table,
 )
-from cwdfm.cli.options import by_flags, model_first, parse
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS, check_window
+from cwdfm.cli.unread import check_read_with
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import elsewhere
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.held_out import held_out
-from cwdfm.method.choice import SolverChoice
+from cwdfm.method.choice import READS, SolverChoice
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json
+from cwdfm.random import check_seed
 from cwdfm.report import align, check_folder
 from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary
 
 Named = Literal["euler", "neighbor", "entropy"]
+# The settings that some of these solvers read, with those solvers.
+READ_WITH = {
+    name: {"solvers": tuple(solver for solver in get_args(Named) if name in READS[solver])}
+    for name in ("radius", "scale", "beta")
+}
+MOST_BINS = 10**4  # of neighbours or distances; a curve has a number for each
 ONCE = (
     "note: with a mask source every token changes exactly once, whatever the solver; give "
     "--corrector, or a model with a uniform source, to see more"
@@ -108,9 +117,12 @@ def context(arguments: list[str]) -> None:
     )
     check_folder(options.out, force=options.force)
     with by_flags(Context):
-        for name in ("rows", "draws", "radius", "farthest"):
-            check_integer(name, getattr(options, name))
-        check_integer("batch_size", options.batch_size, 0)
+        check_integer("rows", options.rows)
+        check_integer("draws", options.draws, most=MOST_STEPS)
+        for name in ("radius", "farthest"):
+            check_integer(name, getattr(options, name), most=MOST_BINS)
+        check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+        check_seed(options.seed)
     with joined(options.device) as device:
         trained = load(options.model, device)
         data = held_out(trained, options.data, options.part)
@@ -166,18 +178,23 @@ def updates(arguments: list[str]) -> None:
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
     with by_flags(Updates):
-        check_integer("n", options.n)
-        check_integer("steps", options.steps)
-        check_integer("batch_size", options.batch_size, 0)
+        check_integer("n", options.n, most=MOST_SAMPLES)
+        check_integer("steps", options.steps, most=MOST_STEPS)
+        check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+        check_seed(options.seed)
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
         raise InputError("no solvers; give at least one behind --solvers")
+    check_read_with(options, fields_given(Updates, asked), READ_WITH)
     with by_flags(Updates):
         for plan in plans:
             plan.check()
     results = {}
     with joined(options.device) as device:
         trained = load(options.model, device)
+        with by_flags(Updates):
+            for plan in plans:
+                check_window(plan.build(trained.flow).weight, trained.length)
         _, fixed = given(trained)
         if isinstance(trained.source, MaskSource) and not options.corrector:
             print(ONCE)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import by_flags, parse
 from cwdfm.errors import InputError
 from cwdfm.report import TextSettings, check_folder, evaluate
 
@@ -39,14 +39,15 @@ def main(arguments: list[str]) -> None:
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
     check_folder(out, force=options.force)
-    found = evaluate(
-        options.files,
-        out,
-        data=options.data,
-        fold_size=options.fold_size,
-        text=options.text,
-        say=lambda line: print(line, flush=True),
-    )
+    with by_flags(Options):
+        found = evaluate(
+            options.files,
+            out,
+            data=options.data,
+            fold_size=options.fold_size,
+            text=options.text,
+            say=lambda line: print(line, flush=True),
+        )
     print("\n".join(found.table.lines()))
     for note in found.notes:
         print(f"note: {note}")

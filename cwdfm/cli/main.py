@@ -45,6 +45,8 @@ def main() -> None:
         fail(str(error), code=1)
     except KeyboardInterrupt:
         fail("interrupted; the same command goes on with what is left", code=130)
+    except MemoryError:
+        fail("memory does not hold what was asked for; ask for less: fewer, shorter, less at once")
     except BrokenPipeError:  # whoever reads has seen enough, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in it
         sys.exit(141)  # as shells say it

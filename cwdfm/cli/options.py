@@ -11,6 +11,7 @@ from cwdfm.errors import InputError, load_extra
 
 T = TypeVar("T")
 HELP = ("-h", "--help")
+TEXTS = ("--prompt", "--template")  # flags that may be followed by nothing
 
 
 def cores() -> int:
@@ -53,7 +54,8 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     except InputError as error:
         first, space, rest = str(error).partition(" ")
         first = flag(own[first]) if first in own else first
-        raise InputError(first + space + re.sub(r"\b(\w+)='(\w+)'", told, rest)) from error
+        message = re.sub(r"\b(\w+)='(\w+)'", told, first + space + rest)
+        raise InputError(message) from error
 
 
 def model_first(verb: str, arguments: list[str]) -> list[str]:
@@ -69,12 +71,25 @@ def model_first(verb: str, arguments: list[str]) -> list[str]:
     return arguments
 
 
+def check_empty(arguments: list[str]) -> None:
+    """Refuse empty words that are no text: as a path, one would be the folder one is in."""
+    name = ""
+    for word in arguments:
+        name = word.partition("=")[0] if word.startswith("--") else name
+        if word in ("", f"{name}=") and name not in TEXTS:
+            raise InputError(
+                f"{name or 'a word'} is empty, as where a variable of the shell is not set; give a "
+                f"name or path, or leave it out"
+            )
+
+
 def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
     """Fill a dataclass from the command line; a wrong flag ends the program with code 2.
 
     `defaults(missing)` returns the options with `missing` in place of what must be given. Fields
     of nested dataclasses become flags without a prefix.
     """
+    check_empty(arguments)
     tyro = load_extra("tyro", "cli")
     default = defaults(tyro.MISSING)
     filled: T = tyro.cli(

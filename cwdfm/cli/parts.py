@@ -8,11 +8,12 @@ or another number of processes.
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
-from cwdfm.files import is_full, replacing
+from cwdfm.files import repair, replacing
 
 _SETTINGS = "settings.json"
 
@@ -53,10 +54,11 @@ class Parts:
         self._write(self.folder / f"{min(rows)}-{max(rows)}.piece", rows)
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """All finished samples, in order."""
+        """All finished samples, in order; those of a damaged piece are none, and drawn again."""
         found: dict[int, dict[str, Any]] = {}
         for piece in self.folder.glob("*.piece"):
-            found |= {int(i): row for i, row in json.loads(piece.read_text()).items()}
+            with suppress(ValueError):  # cut off, as by a machine that lost its power
+                found |= {int(i): row for i, row in json.loads(piece.read_text()).items()}
         return dict(sorted(found.items()))
 
     def discard(self) -> None:
@@ -68,8 +70,7 @@ class Parts:
             with replacing(path) as part:
                 part.write_text(json.dumps(data))
         except OSError as error:
-            first = "Free some space" if is_full(error) else "Put that right"
             raise InputError(
-                f"cannot write {path}: {error.strerror or error}; what is done is kept. {first} "
-                f"and start again with the same command"
+                f"cannot write {path}: {error.strerror or error}; what is done is kept. "
+                f"{repair(error, path)} and start again with the same command"
             ) from error

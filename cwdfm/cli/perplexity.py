@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.options import by_flags, model_first, parse
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS, check_window
+from cwdfm.cli.unread import check_exact, check_read_with
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
@@ -13,9 +15,11 @@ from cwdfm.held_out import bound, held_out
 from cwdfm.metric import SplitBound
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
+from cwdfm.random import check_seed
 from cwdfm.report import Row, Table
 from cwdfm.weight import Neighbor, Weight
 
+READ_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
 COLUMNS = ("data", "perplexity", "bits a token", "nats a token", "sequences", "tokens")
 
 
@@ -46,10 +50,15 @@ def main(arguments: list[str]) -> None:
     """Parse, bound, print the table."""
     asked = model_first("perplexity", arguments)
     options = parse("perplexity MODEL", asked, lambda missing: Options(missing, missing))
+    given = fields_given(Options, asked)
     with by_flags(Options):
         check(options)
+    check_read_with(options, given, READ_WITH)
     with joined(options.device) as device:
         trained = load(options.model, device)
+        check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
+        with by_flags(Options):
+            check_window(weight_of(options), trained.length)
         found = [(name, held_out(trained, name, options.part)) for name in options.data]
         bounds = []
         for name, data in found:
@@ -75,11 +84,14 @@ def main(arguments: list[str]) -> None:
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
     check_integer("rows", options.rows, 0)
-    check_integer("draws", options.draws, 2)
-    check_integer("batch_size", options.batch_size, 0)
+    check_integer("draws", options.draws, 2, MOST_STEPS)
+    check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+    check_seed(options.seed)
     if not options.data:
         raise InputError("no data; give at least one name or path behind --data")
     weight_of(options)
+    if options.force and options.out is None:
+        raise InputError("--force is read with --out alone; leave it out, or give --out too")
     if options.out is not None:
         if options.out.suffix != ".json":
             raise InputError(f"--out must end in .json, got {str(options.out)!r}")

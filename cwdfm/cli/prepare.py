@@ -4,7 +4,7 @@ import glob
 from dataclasses import dataclass
 from pathlib import Path
 
-from cwdfm.cli.options import cores, parse
+from cwdfm.cli.options import by_flags, cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, prepare, respelled
 from cwdfm.data.reading import is_table, kind_of
@@ -44,7 +44,8 @@ def main(arguments: list[str]) -> None:
     first = bool(arguments) and not arguments[0].startswith("-")
     asked = ["--corpus", arguments[0], *arguments[1:]] if first else arguments
     options = parse("prepare CORPUS", asked, lambda missing: Options(missing, missing))
-    tokens = molecules(options) if is_molecules(options.corpus) else text(options)
+    with by_flags(Options):
+        tokens = molecules(options) if is_molecules(options.corpus) else text(options)
     print(tokens.summary())
     print(f"written: {options.out}")
 

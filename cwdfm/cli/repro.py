@@ -14,6 +14,7 @@ from pathlib import Path
 from cwdfm.cli.options import parse
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
+from cwdfm.files import check_place
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Job, Resources, Store
@@ -66,6 +67,7 @@ def main(arguments: list[str]) -> None:
     tests = places(options.tests)
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; give a folder")
+    check_place(options.out)
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
     order = asked(plans, options)

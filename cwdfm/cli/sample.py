@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from cwdfm.cli.options import by_flags, flag, model_first, parse
+from cwdfm.cli.options import by_flags, fields_given, flag, model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.unread import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed, check_integer
@@ -27,6 +29,9 @@ from cwdfm.solver import Accept, EntropyBound, FirstHitting, Mend, Refine, Rewor
 from cwdfm.solver.sample import Tick
 from cwdfm.weight import Neighbor
 
+# Far beyond any use. More would end, long after, where memory does: for the grid of times, say.
+MOST_SAMPLES, MOST_STEPS = 10**9, 10**6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(SolverChoice):
@@ -39,7 +44,7 @@ class Options(SolverChoice):
     model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
     out: Path  # .jsonl (tokens, text, provenance), .csv; of molecules also .smi, .txt (one a line)
     n: int = 1024  # how many samples
-    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token
+    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token, ar has it
     seed: int = 0  # of all randomness
     grid: Literal["t", "kappa"] = "t"  # what the steps are even in
     length: int | None = None  # tokens a sample; None for the model's own, or a text template's
@@ -75,7 +80,11 @@ def main(arguments: list[str]) -> None:
         note_unfinished(trained, options)
         options = options.resolved(trained.method)
         check_idle(trained, options)
-        steps = trained.method.steps(options.steps, length_of(trained, options))
+        length = length_of(trained, options)
+        check_steps(
+            fields_given(Options, asked), options.model, trained.method, options.steps, length
+        )
+        steps = trained.method.steps(options.steps, length)
         options = replace(options, steps=steps)
         with by_flags(Options):
             check_given(trained, options)
@@ -106,8 +115,8 @@ def head(trained: Pretrained, options: Options) -> dict[str, Any]:
 
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
-    check_integer("n", options.n)
-    check_integer("steps", options.steps)
+    check_integer("n", options.n, most=MOST_SAMPLES)
+    check_integer("steps", options.steps, most=MOST_STEPS)
     check_format(options.out)
     if options.length is not None:
         check_integer("length", options.length, 3)
@@ -144,7 +153,8 @@ def check_idle(trained: Pretrained, options: Options) -> None:
 
 def refinement(options: Options) -> Refine | None:
     """Whether and how samples are refined."""
-    check_integer("refine", options.refine, 0)
+    check_integer("refine", options.refine, 0, MOST_STEPS)
+    check_integer("refine_steps", options.refine_steps, most=MOST_STEPS)
     rounds, temperature = max(1, options.refine), options.refine_temperature
     with as_flags_of("refine", Refine):
         found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
@@ -153,7 +163,7 @@ def refinement(options: Options) -> Refine | None:
 
 def mending(options: Options) -> Mend | None:
     """Whether and how samples are mended."""
-    check_integer("mend", options.mend, 0)
+    check_integer("mend", options.mend, 0, MOST_STEPS)
     with as_flags_of("mend", Mend):
         found = Mend(
             max(1, options.mend),
@@ -167,6 +177,7 @@ def mending(options: Options) -> Mend | None:
 
 def acceptance(options: Options) -> Accept | None:
     """Whether samples are drawn again, and which."""
+    check_integer("accept_tries", options.accept_tries, most=MOST_STEPS)
     with as_flags_of("accept", Accept, least="accept"):
         found = Accept(options.accept, options.accept_tries, options.accept_share)
     return found if options.accept else None
@@ -184,11 +195,25 @@ def rework(options: Options) -> list[Rework]:
 
 
 def length_of(trained: Pretrained, options: Options) -> int:
-    """Tokens a sample; a prompt or template without room is refused."""
+    """Tokens a sample; a prompt or template without room, or more than can be, is refused."""
+    check_positions(trained, options, options.length or trained.length)  # before there is a list
     tokens, _ = given(
         trained, length=options.length, prompt=options.prompt, template=options.template
     )
-    return len(tokens) if tokens is not None else options.length or trained.length
+    length = len(tokens) if tokens is not None else options.length or trained.length
+    check_positions(trained, options, length)  # a template has a length of its own
+    return length
+
+
+def check_positions(trained: Pretrained, options: Options, length: int) -> None:
+    """Refuse more tokens than the model has learned positions."""
+    positions = trained.model.config.positions
+    if positions and length > positions:
+        what = "--length" if options.template is None else "--template"
+        raise InputError(
+            f"the model has learned {positions} positions, asked for are {length} tokens; give a "
+            f"{what} of at most {positions}"
+        )
 
 
 def note_unfinished(trained: Pretrained, options: Options) -> None:
@@ -205,22 +230,13 @@ def note_unfinished(trained: Pretrained, options: Options) -> None:
 def check_given(trained: Pretrained, options: Options) -> None:
     """Refuse a length, prompt, template or kind of file that the model cannot take."""
     length = length_of(trained, options)
-    positions = trained.model.config.positions
-    if positions and length > positions:
-        what = "--length" if options.template is None else "--template"
-        raise InputError(
-            f"the model has learned {positions} positions, asked for are {length} tokens; give a "
-            f"{what} of at most {positions}"
-        )
     if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
         raise InputError(
             f"{options.out} would hold one text a line, and samples of text hold line breaks; give "
             f"a .jsonl file (with tokens, as eval needs it) or a .csv file"
         )
     solver = options.build(trained.method, trained.tokenizer.eos_id)
-    weight = getattr(solver, "weight", None)
-    if isinstance(weight, Neighbor):  # a window must fit, and the folder stay clean if not
-        weight(torch.zeros(1, length, dtype=torch.bool))
+    check_window(getattr(solver, "weight", None), length)
     if isinstance(solver, Solver):
         for after in rework(options):
             after.check(solver)
@@ -237,20 +253,26 @@ def check_given(trained: Pretrained, options: Options) -> None:
         )
 
 
+def check_window(weight: object, length: int) -> None:
+    """Refuse windows that do not fit the sequences, before any work is done."""
+    if isinstance(weight, Neighbor):
+        weight(torch.zeros(1, length, dtype=torch.bool))
+
+
 def settings(options: Options) -> dict[str, Any]:
     """What the samples depend on, apart from the model's weights."""
     other = ("out", "batch_size", "device", "force")
     return {name: value for name, value in asdict(options).items() if name not in other}
 
 
-def _todo(parts: Parts, options: Options) -> list[int]:
+def _todo(parts: Parts, options: Options) -> Sequence[int]:
     done = parts.open(force=options.force)
     if done:
         print(f"going on: {len(done)} of {options.n} samples are there")
-    return [i for i in range(options.n) if i not in done]
+    return [i for i in range(options.n) if i not in done] if done else range(options.n)
 
 
-def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -> None:
+def draw(trained: Pretrained, options: Options, parts: Parts, todo: Sequence[int]) -> None:
     """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
     share = f" (this process's {len(todo)})" if world() > 1 else ""
     size = options.batch_size or fitting_batch(trained, length_of(trained, options))
@@ -260,7 +282,7 @@ def draw(trained: Pretrained, options: Options, parts: Parts, todo: list[int]) -
     total = max(1, len(todo) * steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
-            index = todo[first : first + size]
+            index = list(todo[first : first + size])
             try:
                 parts.add(rows(trained, options, index, progress.advance))
                 first += size

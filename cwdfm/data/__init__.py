@@ -74,6 +74,7 @@ __all__ = [
     "find_tokenizer",
     "load",
     "prepare",
+    "reads_text",
     "respelled",
     "split_smiles",
     "tokenizer_from_json",
@@ -133,7 +134,7 @@ def load(
             f"got {describe(name_or_path)}"
         )
     path = Path(name_or_path)
-    if _is_text(name_or_path, tokenizer):
+    if reads_text(name_or_path, tokenizer):
         if tokenizer is not None and not isinstance(tokenizer, TextTokenizer | str):
             raise InputError(
                 f"text needs a tokenizer of text, such as 'gpt2', 'bytes', 'chars' or a path, got "
@@ -221,8 +222,8 @@ def _load_molecules(
     return cached(dataset.name, [dataset.name, source, vocabulary], make)
 
 
-def _is_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:
-    """Whether to read text; molecules else."""
+def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:
+    """Whether `load` reads text; molecules else."""
     if str(name_or_path) in DATASETS:
         return False
     path = Path(name_or_path)

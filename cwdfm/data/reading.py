@@ -110,7 +110,8 @@ def column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
         if place is None:
             raise InputError(
                 f"{path} has no column {wanted!r}, its columns are "
-                f"{', '.join(map(repr, names))}; name one of them with column="
+                f"{', '.join(map(repr, names))}; name one of them as column (--column of prepare "
+                f"and train; for other commands, prepare the file first)"
             )
         for row in reader:
             yield reader.line_num, row[place] if place < len(row) else ""

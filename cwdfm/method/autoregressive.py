@@ -42,6 +42,10 @@ class Autoregressive(Method):
     def num_tokens(self) -> int:
         return start_ids(self.vocab_size).num_tokens
 
+    @property
+    def exact(self) -> bool:
+        return True
+
     def network(self, config: DiTConfig) -> DiTConfig:
         return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")
 

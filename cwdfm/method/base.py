@@ -67,6 +67,11 @@ class Method(ABC):
     def num_tokens(self) -> int:
         """How many ids the network knows: the data's, and perhaps one more."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether `likelihood` is -log p itself, and no bound that hangs on times and noise."""
+        return False
+
     def network(self, config: DiTConfig) -> DiTConfig:
         """The shape that the method needs of a transformer of a given size."""
         return replace(config, num_tokens=self.num_tokens)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, describe
+from cwdfm.errors import InputError, check_integer, check_mask, describe
 from cwdfm.loss import Bound
 from cwdfm.method import Autoregressive, BlockDiffusion, Method
 from cwdfm.model.predict import model_device
@@ -117,8 +117,9 @@ def bound_split(
     likelihood: Callable[..., Bound] = method.likelihood
     if weight is not None:
         likelihood = partial(likelihood, weight=weight)
-    fixed = torch.zeros(1, dtype=torch.bool) if fixed is None else fixed.cpu()
-    fixed_N = fixed.expand(rows.shape[1])
+    fixed_N = torch.zeros(rows.shape[1], dtype=torch.bool) if fixed is None else fixed
+    check_mask("fixed", fixed_N, (rows.shape[1],))
+    fixed_N = fixed_N.cpu()
     last, fill = filled or (-1, 0)
     full, short = (index_R != last).nonzero()[:, 0], (index_R == last).nonzero()[:, 0]
     asked = [(place_B, fixed_N) for place_B in full.split(batch_size)]

@@ -161,6 +161,7 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
     few = 4  # positions: enough to tell, without another tensor of the vocabulary's width
     whole_KV = model(x_BN[:1], t_1)[0, :few].float()
+    check_finite(whole_KV)  # first: what is no number equals nothing
     hidden_KD = model.trunk(x_BN[:1], t_1)[0, :few]
     halves_KV = model.head(hidden_KD).float()
     if in_two_parts(model):

@@ -40,7 +40,7 @@ class Molecules(Job):
     fold_size: int
 
     def check(self, resources: Resources) -> None:
-        check_corpus(resources.corpus("molecules"))
+        check_corpus(resources.corpus("molecules"), text=False)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         drawn = self.samples
@@ -135,7 +135,7 @@ class TestLikelihood(Job):
     draws: int = 16
 
     def check(self, resources: Resources) -> None:
-        check_corpus(resources.test(self.test))
+        check_corpus(resources.test(self.test), text=True)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources)

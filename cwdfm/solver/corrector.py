@@ -25,8 +25,8 @@ class Corrector:
         values = (self.scale, self.a, self.b)
         if not all(isinstance(v, int | float) and 0 <= v < math.inf for v in values):
             raise InputError(
-                f"a corrector's scale, a and b must be finite and >= 0, got {self}; a negative "
-                f"scale would make rates negative"
+                f"corrector must have a finite scale, a and b >= 0, got {self}; a negative scale "
+                f"would make rates negative"
             )
 
     def strength(self, t: float) -> float:

@@ -16,7 +16,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer, check_positive
+from cwdfm.categorical import check_draw
+from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.model.protocol import Model
 from cwdfm.path import ContextPath, MixturePath, Path
 from cwdfm.random import mix
@@ -43,7 +44,7 @@ class Refine(Rework):
         check_integer("steps", self.steps)
         check_share(self.share, "the part of the tokens that is noised in a round", 0.1)
         if self.temperature is not None:
-            check_positive("temperature", self.temperature)
+            check_draw(self.temperature, 1.0, torch.float64)
 
     @property
     def ticks(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError
+from cwdfm.files import repair
 from cwdfm.pretrained import Pretrained, checksum, verify
 from cwdfm.tensors import read_tensors, write_tensors
 
@@ -50,8 +51,8 @@ def save_checkpoint(
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise InputError(
-            f"checkpoint {final} could not be written ({error}); the ones before it are whole. "
-            f"Free some space and start again with the same command"
+            f"checkpoint {final} could not be written: {error.strerror or error}; the ones before "
+            f"it are whole. {repair(error, folder)} and start again with the same command"
         ) from error
     _prune(folder, final, keep, f"step-{meta['best_step']:08d}")
     return final

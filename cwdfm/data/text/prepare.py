@@ -21,6 +21,7 @@ from cwdfm.files import elsewhere
 SEED = 42
 # Raise it whenever the same documents would be prepared differently: caches are keyed by it.
 PREPARATION = 1
+MOST_WORKERS = 4096  # beyond the cores of any machine; each is told of its work beforehand
 
 
 def prepare(
@@ -47,7 +48,7 @@ def prepare(
     An interrupted call is resumed by the next; until it is whole the work lies in `out`.part.
     """
     check_integer("length", length, 2)
-    check_integer("workers", workers)
+    check_integer("workers", workers, most=MOST_WORKERS)
     if workers > 1:
         check_guard()
     check_integer("seed", seed, 0)

@@ -34,6 +34,11 @@ class BlockDiffusion(Method):
     def num_tokens(self) -> int:
         return self.source.num_tokens
 
+    @property
+    def exact(self) -> bool:
+        """Blocks of one token need no bound."""
+        return self.block == 1
+
     def network(self, config: DiTConfig) -> DiTConfig:
         return replace(
             config, num_tokens=self.num_tokens, attention="block", block=self.block, time="zero"
