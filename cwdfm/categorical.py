@@ -157,7 +157,9 @@ def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
             f"temperature must be a number > 0, from 1e-6 to 1e6, got {temperature!r}; for nearly "
             f"greedy draws use a small one such as 0.01"
         )
-    if not isinstance(top_p, int | float) or not 0 < top_p <= 1:
-        raise InputError(f"top_p must lie in (0, 1], got {top_p!r}; 1.0 switches the nucleus off")
+    if not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1:  # float32 must tell it from 0
+        raise InputError(
+            f"top_p must lie in (0, 1], from 1e-6 on, got {top_p!r}; 1.0 switches the nucleus off"
+        )
     if dtype not in (torch.float64, torch.float32):
         raise InputError(f"dtype must be torch.float64 or torch.float32, got {dtype}")
