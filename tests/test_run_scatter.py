@@ -25,7 +25,8 @@ def record(folder: Path, name: str, job: Any, result: Any, date: str, **more: An
 
 
 def train(folder: Path, job: Any, loss: float, date: str, name: str = "train-1") -> None:
-    record(folder, name, job, {"metrics": [{"validation_loss": loss}]}, date)
+    metrics = [{"step": k, "loss": 10 * loss - k} for k in (2, 4, 9)]
+    record(folder, name, job, {"metrics": [*metrics, {"step": 9, "validation_loss": loss}]}, date)
 
 
 def sample(folder: Path, job: Any, seed: int, perplexity: float, date: str, **more: Any) -> None:
@@ -49,6 +50,7 @@ def test_runs_are_told_apart_by_date_and_samples_go_to_theirs(tmp_path: Path) ->
     (row,) = compare([old, new])
     assert row["dates"] == ["day 1", "day 3"]
     assert row["losses"] == [3.0, 3.5]
+    assert row["early"] == [26.0, 31.0]  # after 4 of 9 steps: 2 are no quarter
     (samples,) = row["samples"]
     assert samples["perplexities"] == pytest.approx([200.0, 900.0])  # sqrt(100 * 400)
     assert samples["entropies"] == pytest.approx([7.0, 7.0])

@@ -222,6 +222,7 @@ def scatter() -> str:
         for sample in row["samples"]
         if sample["choice"]["solver"] in TABLED
     }
+    begun = {_name(row): ", ".join(f"{loss:.2f}" for loss in row["early"]) for row in rows}
     most = max(len(row["losses"]) for row in rows)
     nats = {source: sample_scatter("perplexities", source) for source in ("uniform", "mask")}
     worst = sample_scatter("perplexities", "mask", diverging=True)
@@ -231,10 +232,13 @@ def scatter() -> str:
   {"; ".join(f"{value:.2f} ({name})" for name, value in losses.items())}.
   Perplexities of samples of several runs:
   {"; ".join(f"{told} ({name})" for name, told in judged.items())}.
-  With a mask source runs end far apart. Where trainings are compared, errors have their pooled
-  scatter: of a perplexity of samples {nats["uniform"]:.2f} nats (uniform source) or
-  {nats["mask"]:.2f} (mask), of NELBO and Bregman, whose weights diverge at the end of the path,
-  {worst:.2f}; of entropy {bits:.2f} bits (uniform
+  Far apart are runs in whose loss masked tokens alone count, and they are so early. Training losses
+  after a quarter of the steps: {"; ".join(f"{told} ({name})" for name, told in begun.items())}.
+  Such runs first stand still near what is known without any context, and leave that at different
+  times. Whether it hangs on the tokens that count is what `cwdfm repro tokens-text` asks.
+  Where trainings are compared, errors have their pooled scatter: of a perplexity of samples
+  {nats["uniform"]:.2f} nats (uniform source) or {nats["mask"]:.2f} (mask), of NELBO and Bregman,
+  whose weights diverge at the end of the path, {worst:.2f}; of entropy {bits:.2f} bits (uniform
   source, on which claims about it are); of a perplexity on held-out text {loss_scatter():.2f} nats.
   What other seeds would change is not known. Comparisons of solvers on one run have none."""
 

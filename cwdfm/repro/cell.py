@@ -103,7 +103,7 @@ def flow(source: str, loss: str = "ce", **more: Any) -> dict[str, Any]:
     formula has terms of revealed ones too: without them it would be the NELBO.
     """
     alone = source == "mask" and loss in ("ce", "nelbo")
-    return {"source": source, "loss": loss, "masked_only": alone, **more}
+    return {"source": source, "loss": loss, "masked_only": alone} | more
 
 
 def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from cwdfm.repro import paper
 from cwdfm.repro.experiment import Experiment
 from cwdfm.repro.experiments import baselines, curves, headline, locality, solvers, training
+from cwdfm.repro.scale import CORPORA
 
 
 def _all() -> Iterator[Experiment]:
@@ -17,6 +18,12 @@ def _all() -> Iterator[Experiment]:
     yield Experiment("perplexity", "table: test perplexity", training.perplexity)
     yield Experiment("radius", "figure: radius of the loss's weights", training.radius)
     yield Experiment("revealed", "table: SCE's weight of revealed coordinates", training.revealed)
+    for corpus in CORPORA:
+        yield Experiment(
+            f"tokens-{corpus}",
+            f"table: losses of masked tokens alone and of all tokens, {corpus}, mask source",
+            training.counting(corpus),
+        )
     for source in training.SOURCES:
         yield Experiment(
             f"sweep-training-{source}",

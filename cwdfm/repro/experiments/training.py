@@ -167,6 +167,33 @@ def revealed(scale: Scale) -> Plan:
     return grid(title, ("source", "weight"), revealed_entries)(scale)
 
 
+COUNTING = {
+    ("CE", "masked"): flow("mask"),
+    ("CE", "all"): flow("mask", masked_only=False),
+    ("SCE", "masked"): flow("mask", "sce", revealed="zero"),
+    ("SCE", "all"): flow("mask", "sce"),
+}
+
+
+def counting(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Losses of masked tokens alone and of all tokens, mask source.
+
+    Of the first nothing is asked about tokens that are there to see. What is best is the same, and
+    the way there need not be: a network may learn to read its context sooner by copying it.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        # Runs on text with a mask source end far apart, so that one of each tells little.
+        seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
+        return [
+            Entry(labels, Cell(corpus, scale, fields, EULER, seeds=seeds))
+            for labels, fields in COUNTING.items()
+        ]
+
+    title = f"Tokens that count in the loss, {'text' if corpus == 'text' else 'QM9'}, mask source"
+    return grid(title, ("loss", "tokens"), entries)
+
+
 def sweep(source: str) -> Callable[[Scale], Plan]:
     """Radius and scale of the loss's weights, and of the path's with its own solver; QM9.
 
