@@ -36,7 +36,7 @@ from benchmarks.claims.judging import (
 )
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.training import LOSSES, PATHS, RADII, SOURCES
+from cwdfm.repro.experiments.training import LOSSES, PATHS, RADII, SOURCES, TEST_CORPORA
 from cwdfm.repro.table import Value
 
 MAUVE, PERPLEXITY, ENTROPY, HELD_OUT = range(4)
@@ -283,7 +283,7 @@ def perplexities() -> Iterator[Claim]:
         main = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
         tests = rows_of("perplexity", 0)
         columns = {"novels, held out": {s: _pair(main, s) for s in SOURCES}}
-        for i, test in enumerate(paper.TEST_CORPORA):
+        for i, test in enumerate(TEST_CORPORA):
             if all(row[i].value is not None for row in tests.values()):
                 columns[test] = {
                     s: (
