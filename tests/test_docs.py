@@ -158,7 +158,7 @@ def test_our_settings_are_judged_at_few_steps_and_at_many(monkeypatch: pytest.Mo
     first, last = str(tuned.CURVE[0]), str(tuned.CURVE[-1])
     rows = {
         (solver, str(k)): (Value(0.5, 0.1), Value(300.0, 5.0))
-        for solver in tuned.SOLVERS
+        for solver in (*tuned.SOLVERS, *tuned.COUNTED)
         for k in tuned.CURVE
     }
     rows["Entropy", first] = Value(0.5, 0.1), Value(200.0, 5.0)

@@ -24,6 +24,7 @@ from cwdfm.repro.scale import size
 
 CURVE = size("text", "small").curve
 SOLVERS = ("Euler", "Neighbor", "Entropy")
+COUNTED = ("Neighbor-counted", "Entropy-counted")  # beyond the paper, told beside its own
 
 
 def tuned() -> Iterator[Claim]:
@@ -69,7 +70,7 @@ def shown(source: str) -> str:
     """The settings, and all perplexities."""
     radius, scale, beta = TUNED[source]
     told = []
-    for solver in SOLVERS:
+    for solver in (*SOLVERS, *COUNTED):
         values = perplexities(source, solver).values()
         told.append(f"{solver} {', '.join(f'{each.value:,.0f}' for each in values)}")
     return (

@@ -64,11 +64,15 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 def tuned(source: str) -> Callable[[Scale], Plan]:
     """Quality against steps on text, with the settings that are best for our own models.
 
-    All solvers on one run of the training, and on another seed of sampling than the sweep's.
+    All solvers on one run of the training, and on another seed of sampling than the sweep's; beside
+    the paper's, weights that keep the number of jumps (`Euler(counted=True)`).
     """
 
     def entries(scale: Scale) -> list[Entry]:
         settings = paper.BEST["text", source] if scale == "paper" else TUNED[source]
+        choices = solvers_with(*settings)
+        choices["Neighbor-counted"] = replace(choices["Neighbor"], solver="neighbor-counted")
+        choices["Entropy-counted"] = replace(choices["Entropy"], solver="entropy-counted")
         return [
             Entry(
                 (name, str(k)),
@@ -76,7 +80,7 @@ def tuned(source: str) -> Callable[[Scale], Plan]:
                 name,
                 k,
             )
-            for name, choice in solvers_with(*settings).items()
+            for name, choice in choices.items()
             for k in size("text", scale).curve
         ]
 
