@@ -84,6 +84,23 @@ def behind(pairs: list[Pair], before: str, after: str) -> tuple[list[float], str
     return gains, told if far else ""
 
 
+def searched(training: str) -> str:
+    """What a search of r and s has found of valid molecules, as far as it is done."""
+    told = []
+    for source in SOURCES:
+        rows = rows_of(f"sweep-training-{source}").items()
+        found = {labels[1]: row[VALID].value for labels, row in rows if labels[0] == training}
+        valid = {setting: value for setting, value in found.items() if value is not None}
+        if len(valid) > 1:
+            best = max(valid, key=lambda setting: valid[setting])
+            told.append(
+                f"{source} source, {len(valid)} of {len(found)} settings: "
+                f"{min(valid.values()):.0f} to {valid[best]:.0f} valid, the most by {best}"
+            )
+    searches = "; ".join(told)
+    return f". A search of r and s, one run each on a seed of its own: {searches}" if told else ""
+
+
 def losses() -> Iterator[Claim]:
     runs = Runs(tuple(LOSS_CELLS.values()))
 
@@ -110,12 +127,14 @@ def losses() -> Iterator[Claim]:
         return f"{loss} ({many}) to SCE: {', '.join(told)}{left}", gains[0], gains[1], valid
 
     many = runs.told(*(LOSS_CELLS[source, "SCE"] for source in SOURCES))
-    model = f"{TRAINING}, SCE {many}, its r and s not searched for"
+    recipe = QM9.recipe
+    weights = f"r = {recipe.loss_radius}, s = {recipe.loss_scale:g}"
+    model = f"{TRAINING}, SCE {many}, {weights}"
 
     def plain() -> tuple[str, Verdict]:
         told, valid, novel, pairs = against("CE")
         short, far = behind(pairs, "ce", "sce")
-        return f"{model}. {told}{far}", judged([*valid, *novel, *short])
+        return f"{model}. {told}{far}{searched('SCE')}", judged([*valid, *novel, *short])
 
     said = (
         "Scaled cross-entropy gives more valid molecules than cross-entropy, 475 to 556 (uniform), "
@@ -186,8 +205,10 @@ def paths() -> Iterator[Claim]:
         told.append("the context path sampled with its own weights, the other by Euler")
         told += both_by_euler()
         short, far = behind(valid, "sce", "sce, context 1")
-        model = f"{TRAINING}, {runs.told()}, r and s not searched for"
-        return f"{model}: {'; '.join(told)}{far}", judged([*gains, *short])
+        choice = PATH_CELLS["mask", "context"].choice
+        model = f"{TRAINING}, {runs.told()}, r = {choice.radius}, s = {choice.scale:g}"
+        found = f"{model}: {'; '.join(told)}{far}{searched(BOTH[1])}"
+        return found, judged([*gains, *short])
 
     said = (
         "Training on the context-weighted path gives more valid and novel molecules: 556 to 658 "
