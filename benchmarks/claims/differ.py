@@ -24,8 +24,8 @@ from benchmarks.claims.judging import (
     rows_of,
     sample_scatter,
 )
+from benchmarks.claims.on_text import MAUVE, PERPLEXITY
 from benchmarks.claims.solvers import mauve, text
-from benchmarks.claims.training import MAUVE, PERPLEXITY
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.repro.experiments.solvers import TUNED

@@ -7,6 +7,7 @@ numbers and the reasons for what was found are written by hand.
 
 import torch
 
+from benchmarks.claims.ablations import ablations
 from benchmarks.claims.beyond import beyond
 from benchmarks.claims.differ import (
     coarse,
@@ -19,20 +20,14 @@ from benchmarks.claims.differ import (
 from benchmarks.claims.exact import EARLY, FEW, LINEAR, NOTHING, exact, locality, updates
 from benchmarks.claims.headline import headline
 from benchmarks.claims.judging import ALONE, CLEAR
+from benchmarks.claims.main_table import HARDLY, main_table, perplexities
 from benchmarks.claims.solvers import (
     after_scaled,
     corrector,
     solvers_on_molecules,
     solvers_on_text,
 )
-from benchmarks.claims.training import (
-    HARDLY,
-    ablations,
-    losses,
-    main_table,
-    paths,
-    perplexities,
-)
+from benchmarks.claims.training import losses, paths
 from benchmarks.claims.tuned import tuned
 from cwdfm.bench.settings import Shapes
 from cwdfm.model.dit import DiT

@@ -1,21 +1,16 @@
-"""Claims about training: losses, paths, and the main table."""
+"""Claims about training: losses and paths."""
 
-import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 
 from benchmarks.claims.judging import (
-    CLEAR,
-    KEPT,
     MODEL,
     NOVEL,
     QM9,
     STEPS,
-    STORE,
     VALID,
     Claim,
-    Measured,
     Missing,
     Pair,
     Runs,
@@ -28,45 +23,18 @@ from benchmarks.claims.judging import (
     pair,
     rows_of,
     run_entropy,
-    run_likelihood,
     run_perplexity,
     short_of,
-    short_runs,
     tested,
 )
+from benchmarks.claims.on_text import ENTROPY, MAUVE, NOVELS, PERPLEXITY, by_source
 from cwdfm.repro import paper
-from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.training import LOSSES, PATHS, RADII, SOURCES, TEST_CORPORA
-from cwdfm.repro.table import Value
+from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES
 
-MAUVE, PERPLEXITY, ENTROPY, HELD_OUT = range(4)
 BOTH = ("SCE", "SCE, context path")  # as the table of curves calls the two paths
 LOSS_CELLS = {line.labels: line.cell("molecules", "small") for line in LOSSES}
 PATH_CELLS = {line.labels: line.cell("molecules", "small") for line in PATHS}
 TRAINING = f"{MODEL}, {QM9.recipe.steps:,} steps"
-
-
-NOVELS = f"Novels ({short_runs('one run each')})"
-
-
-def by_source(
-    name: str, sides: tuple[str, str], more: str, other: str, column: int
-) -> tuple[str, dict[str, list[float]]]:
-    """Two rows of a table on text for each source: what changes, and by how many errors.
-
-    Perplexity (down is better) first, then another measure (up).
-    """
-    rows, told, gains = rows_of(name, 0), [], {}
-    for source in SOURCES:
-        before, after = rows[source, sides[0]], rows[source, sides[1]]
-        a, b = (run_perplexity(row[PERPLEXITY], source) for row in (before, after))
-        x, y = number(before[column]), number(after[column])
-        told.append(
-            f"{source}{more}: perplexity {a.value:.0f} to {b.value:.0f}, {other} {x.value:.2f} to "
-            f"{y.value:.2f}"
-        )
-        gains[source] = [a.over(b), y.above(x)]
-    return f"{NOVELS}, {'; '.join(told)}", gains
 
 
 def behind(pairs: list[Pair], before: str, after: str) -> tuple[list[float], str]:
@@ -243,187 +211,3 @@ def both_by_euler() -> list[str]:
     except Missing:
         return []
     return [f"both by Euler, one run: {changes(euler)} valid"]
-
-
-def main_table() -> Iterator[Claim]:
-    # Labels are (type, name); names alone tell the rows apart.
-    rows = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
-    for source, where, promise in (
-        ("uniform", "abstract, main table", "82.2 to 30.2 (63%), and MAUVE 0.63 to 0.78"),
-        ("mask", "main table", "40.9 to 38.9, and MAUVE 0.67 to 0.69"),
-    ):
-
-        def scaled(source: str = source) -> tuple[str, Verdict]:
-            ce, sce = rows[f"DFM, {source}"], rows[f"DFM + SCE, {source}"]
-            a, b = (run_perplexity(row[PERPLEXITY], source) for row in (ce, sce))
-            c, d = (number(row[MAUVE]) for row in (ce, sce))
-            told = (
-                f"{NOVELS}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to "
-                f"{d.value:.2f}, entropy {ce[ENTROPY].value:.2f} to {sce[ENTROPY].value:.2f} bits"
-            )
-            before, after = (
-                number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce")
-            )
-            short = _grown(a, b, by=math.log(after.value / before.value))  # of what is promised
-            if no_worse(-short) < 0:
-                told += f". A fall as large as the paper's is {short:.0f} standard errors away"
-            return told, judged([a.over(b), d.above(c), no_worse(-short)])
-
-        said = f"Scaled cross-entropy lowers perplexity, {source} source: {promise}"
-        yield from tested(where, said, "baselines", scaled)
-
-    def rank() -> tuple[str, Verdict]:
-        ppl = {
-            name: run_perplexity(row[PERPLEXITY], "uniform" if "uniform" in name else "mask")
-            for name, row in rows.items()
-            if name
-        }
-        mauve = {name: number(row[MAUVE]) for name, row in rows.items() if name}
-        gains = []
-        for ours, other in product((f"DFM + SCE, {s}" for s in SOURCES), ("SEDD", "MDLM")):
-            gains += [ppl[other].over(ppl[ours]), mauve[ours].above(mauve[other])]
-        gains += [no_worse(mauve["DFM + SCE, uniform"].above(mauve[block])) for block in CLOSE]
-        listed = "; ".join(f"{n} {ppl[n].value:.0f} and {mauve[n].value:.2f}" for n in ppl)
-        told = (
-            f"{NOVELS}, perplexity and MAUVE: {listed}. BD3LM has half the steps, of twice the "
-            f"tokens"
-        )
-        if all(ppl[other].over(ppl["DFM, uniform"]) > CLEAR for other in ("SEDD", "MDLM")):
-            told += ". Plain cross-entropy with a uniform source passes both in perplexity too"
-        return told, judged(gains)
-
-    said = (
-        "Flows trained so come close to block diffusion in MAUVE with a uniform source, and pass "
-        "SEDD and MDLM in MAUVE and perplexity"
-    )
-    yield from tested("abstract, main table", said, "baselines", rank)
-
-
-def perplexities() -> Iterator[Claim]:
-    def found() -> tuple[str, Verdict]:
-        main = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
-        tests = rows_of("perplexity", 0)
-        columns = {"novels, held out": {s: _pair(main, s) for s in SOURCES}}
-        for i, test in enumerate(TEST_CORPORA):
-            if all(row[i].value is not None for row in tests.values()):
-                columns[test] = {
-                    s: (
-                        run_likelihood(tests["DFM", s][i]),
-                        run_likelihood(tests["DFM + SCE", s][i]),
-                    )
-                    for s in SOURCES
-                }
-        told, gains = [], []
-        for name, pairs in columns.items():
-            told.append(f"{name}: {changes((s, *pair) for s, pair in pairs.items())}")
-            (u, v), (m, n) = pairs["uniform"], pairs["mask"]
-            gains += [_grown(u, v), no_worse(_grown(u, v, by=PROMISED)), _same(m, n)]
-        return f"{NOVELS}: {'; '.join(told)}", judged(gains)
-
-    said = (
-        "Scaled cross-entropy makes test perplexity worse with a uniform source (by 44% and "
-        "more), and hardly changes it with a mask source"
-    )
-    yield from tested("table of test perplexities", said, "baselines", found)
-
-
-CLOSE = ("BD3LM, block 4", "BD3LM, block 8")  # what the paper's come close to in MAUVE
-HARDLY = 0.05  # of a perplexity
-# The least that the paper's test perplexities grow by with a uniform source, in nats.
-PROMISED = min(
-    math.log(after / before)
-    for before, after in zip(
-        paper.TESTS["DFM", "uniform"], paper.TESTS["DFM + SCE", "uniform"], strict=True
-    )
-)
-
-
-def _grown(before: Measured, after: Measured, by: float = 0.0) -> float:
-    """By how many standard errors a perplexity grew by more than so many nats."""
-    errors = (each.error / each.value for each in (before, after))
-    return (math.log(after.value / before.value) - by) / math.hypot(*errors)
-
-
-def _same(before: Measured, after: Measured) -> float:
-    """Kept if hardly changed; beyond that it counts against it as far as it exceeds errors."""
-    change = abs(math.log(after.value / before.value))
-    return KEPT if change < HARDLY else -abs(after.over(before))
-
-
-def _pair(main: dict[str, tuple[Value, ...]], source: str) -> tuple[Measured, Measured]:
-    plain, scaled = (main[f"{name}, {source}"][HELD_OUT] for name in ("DFM", "DFM + SCE"))
-    return run_likelihood(plain), run_likelihood(scaled)
-
-
-def ablations() -> Iterator[Claim]:
-    def radius() -> tuple[str, Verdict]:
-        rows = rows_of("radius")
-        scores = {r: number(rows[str(r),][MAUVE]) for r in RADII}
-        judged_by = {r: run_perplexity(rows[str(r),][PERPLEXITY], "uniform") for r in RADII}
-        entropy = {r: run_entropy(rows[str(r),][ENTROPY], "uniform") for r in RADII}
-        first, last = RADII[0], RADII[-1]
-        told = ", ".join(
-            f"{r}: perplexity {judged_by[r].value:.0f}, entropy {entropy[r].value:.2f}, MAUVE "
-            f"{scores[r].value:.2f}"
-            for r in RADII
-        )
-        inner = max((scores[r] for r in RADII[1:-1]), key=lambda found: found.value)
-        return f"{NOVELS}, uniform source, by radius {told}", judged(
-            [
-                judged_by[first].over(judged_by[last]),
-                entropy[first].above(entropy[last]),
-                min(inner.above(scores[first]), inner.above(scores[last])),
-            ]
-        )
-
-    said = (
-        "A larger radius of the loss's weights lowers perplexity and entropy; MAUVE is best at a "
-        "moderate one"
-    )
-    yield from tested("appendix", said, "radius", radius)
-
-    def dynamics() -> tuple[str, Verdict]:
-        rows = {k: v for k, v in rows_of("dynamics").items() if k[0] in ("CE", "SCE")}
-        looks = [step for loss, step in rows if loss == "CE"]
-        pairs = [
-            pair(
-                f"{step} steps",
-                lambda row: run_perplexity(row[PERPLEXITY], "uniform"),
-                *(rows[loss, step] for loss in ("CE", "SCE")),
-            )
-            for step in looks
-        ]
-        own = EXPERIMENTS["dynamics"].plan("small").figures(STORE)[-1].lines["SCE"]
-        seen = [number(value).value for _, (value,) in own]
-        falling = [after < before for before, after in pairwise(seen)]
-        last = [rows[loss, looks[-1]][ENTROPY] for loss in ("CE", "SCE")]
-        x, y = (run_entropy(value, "uniform") for value in last)
-        told = (
-            f"{NOVELS}, uniform source, perplexity: {changes(pairs)}; entropy at the end "
-            f"{x.value:.2f} to {y.value:.2f} bits; SCE's own loss on held-out text falls from look "
-            f"to look {sum(falling)} times of {len(falling)}"
-        )
-        _, before, after = pairs[-1]
-        return told, judged([before.over(after), x.above(y)])
-
-    said = (
-        "Scaled cross-entropy takes training smoothly to lower perplexity, with a moderate fall in "
-        "entropy"
-    )
-    yield from tested("appendix", said, "dynamics", dynamics)
-
-    def scales() -> tuple[str, Verdict]:
-        sides = ("0.5", "1")
-        told, gains = by_source("scales", sides, ", s = 0.5 to 1", "MAUVE", MAUVE)
-        rows = rows_of("scales")
-        x, y = (run_entropy(rows["uniform", side][ENTROPY], "uniform") for side in sides)
-        (falls, grows), (_, grows_masked) = gains["uniform"], gains["mask"]
-        told += f"; entropy, uniform: {x.value:.2f} to {y.value:.2f}"
-        return told, judged([falls, x.above(y), no_worse(-grows), grows_masked])
-
-    said = (
-        "With a larger scale of the context-weighted path perplexity falls with a uniform source "
-        "(48.9 to 37.5) and so does entropy (7.83 to 7.70), while MAUVE does not grow (0.78 to "
-        "0.77); with a mask source MAUVE grows (0.71 to 0.75)"
-    )
-    yield from tested("appendix", said, "scales", scales)

@@ -18,7 +18,7 @@ from benchmarks.claims.judging import (
     short_runs,
     tested,
 )
-from benchmarks.claims.training import MAUVE, PERPLEXITY
+from benchmarks.claims.on_text import MAUVE, PERPLEXITY
 from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.scale import size
 
