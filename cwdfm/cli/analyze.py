@@ -17,9 +17,9 @@ from cwdfm.analyze import (
     updates_plot,
     updates_table,
 )
+from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.unread import check_read_with
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
-from cwdfm.cli.sample import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.unread import check_exact, check_read_with
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined

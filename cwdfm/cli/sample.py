@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.options import by_flags, fields_given, flag, model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
@@ -27,10 +28,6 @@ from cwdfm.random import check_seed
 from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
 from cwdfm.solver import Accept, EntropyBound, FirstHitting, Mend, Refine, Rework, Solver
 from cwdfm.solver.sample import Tick
-from cwdfm.weight import Neighbor
-
-# Far beyond any use. More would end, long after, where memory does: for the grid of times, say.
-MOST_SAMPLES, MOST_STEPS = 10**9, 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,12 +248,6 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"note: {options.solver} takes up to a step a token, in refining too, where about "
             f"{noised} are noised at once. Give --refine-steps {noised}"
         )
-
-
-def check_window(weight: object, length: int) -> None:
-    """Refuse windows that do not fit the sequences, before any work is done."""
-    if isinstance(weight, Neighbor):
-        weight(torch.zeros(1, length, dtype=torch.bool))
 
 
 def settings(options: Options) -> dict[str, Any]:
