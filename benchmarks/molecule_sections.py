@@ -2,7 +2,8 @@
 
 import math
 
-from benchmarks.claims.judging import COUNT_ERROR, read
+from benchmarks.claims.judging import read
+from benchmarks.claims.on_molecules import COUNT_ERROR
 from benchmarks.markdown import Result, origin, table
 from benchmarks.search_tables import both
 

@@ -1,6 +1,6 @@
 """Sections of docs/results.md on the search for the best samples of molecules."""
 
-from benchmarks.claims.judging import COUNTED, counting
+from benchmarks.claims.on_molecules import COUNTED, counting
 from benchmarks.markdown import Result, table
 from benchmarks.search_tables import (
     MENDING,

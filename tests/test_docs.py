@@ -7,20 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claims import claims_page, exact, judging, solvers, training, tuned
+from benchmarks.claims import (
+    ablations,
+    claims_page,
+    exact,
+    judging,
+    molecule_solvers,
+    on_molecules,
+    on_text,
+    text_solvers,
+    training,
+    tuned,
+)
 from benchmarks.claims.beyond import beside_goal, most_valid, reached
 from benchmarks.claims.exact import trend
-from benchmarks.claims.judging import (
-    COUNT_ERROR,
-    Measured,
-    Missing,
-    Paired,
-    Runs,
-    counted_folds,
-    judged,
-    no_worse,
-    short_of,
-)
+from benchmarks.claims.judging import Measured, Missing, judged, no_worse
+from benchmarks.claims.on_molecules import COUNT_ERROR, Paired, Runs, counted_folds, short_of
 from benchmarks.report import report
 from benchmarks.repro_sections import LOST, filled, left_out
 from benchmarks.speed_page import page
@@ -109,7 +111,7 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
 def test_a_page_without_results_of_experiments_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (judging, exact, solvers):
+    for module in (judging, on_molecules, exact, text_solvers, ablations):
         monkeypatch.setattr(module, "STORE", Store(tmp_path))
     made = claims_page()
     for name in ("headline", "revealed", "sweep-molecules-mask"):
@@ -139,7 +141,7 @@ def test_what_is_gained_nowhere_is_nothing(
     """Of two sources one gains much at one number of steps, and the other loses."""
 
     def row(first: float) -> tuple[Value, ...]:
-        return (Value(first), *[Value(500.0)] * (len(judging.STEPS) - 1))
+        return (Value(first), *[Value(500.0)] * (len(on_molecules.STEPS) - 1))
 
     rows = {
         (s, loss, solver): row(value if solver == "Neighbor" else 500.0)
@@ -147,8 +149,8 @@ def test_what_is_gained_nowhere_is_nothing(
         for loss in ("CE", "SCE")
         for solver in ("Euler", "Neighbor")
     }
-    monkeypatch.setattr(solvers, "rows_of", lambda name, table: rows)
-    (claim,) = (each for each in solvers.after_scaled() if f"{source} source" in each.said)
+    monkeypatch.setattr(molecule_solvers, "rows_of", lambda name, table: rows)
+    (claim,) = (each for each in molecule_solvers.after_scaled() if f"{source} source" in each.said)
     assert claim.verdict.word == word
     assert ("gain nothing either" in claim.found) == (source == "mask")
 
@@ -182,14 +184,14 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
         row("mask", "nelbo", 1.0, e**5),
         row("mask", "sce", e**7),  # done once
     ]
-    monkeypatch.setattr(judging, "read", lambda name: {"rows": rows})
-    scatter = judging.sample_scatter
+    monkeypatch.setattr(on_text, "read", lambda name: {"rows": rows})
+    scatter = on_text.sample_scatter
     assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
     assert scatter("perplexities", "mask") == pytest.approx(3 / math.sqrt(2))
     for source in ("uniform", "mask"):  # which is all that is known of such losses
         found = scatter("perplexities", source, diverging=True)
         assert found == pytest.approx(5 / math.sqrt(2))
-    run = judging.run_perplexity(Value(100.0, 0.0), "mask")
+    run = on_text.run_perplexity(Value(100.0, 0.0), "mask")
     assert run.error == pytest.approx(300.0 / math.sqrt(2))
 
 
@@ -211,7 +213,7 @@ def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.Mon
 def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (Cell("molecules", "small", steps=steps, seeds=3) for steps in (1, 2))
     counts = {1: [400.0, 500.0, 600.0], 2: [430.0, 530.0, 630.0]}
-    monkeypatch.setattr(judging, "by_seed", lambda cell, what: counts[cell.steps])
+    monkeypatch.setattr(on_molecules, "by_seed", lambda cell, what: counts[cell.steps])
     runs = Paired(((before, after),))
     # Runs differ by a hundred, but not in what the solver adds: counting is all the error.
     expected = 30 / (math.sqrt(2) * COUNT_ERROR / math.sqrt(3))
@@ -231,9 +233,9 @@ def test_from_how_many_steps_on_weights_are_ahead() -> None:
         return {64 * 4**i: {"mauve": {"mauve": m, "std": 0.1}} for i, m in enumerate(scores)}
 
     plain = rows(0.5, 0.5, 0.5)
-    assert solvers.higher(plain, rows(0.6, 0.4, 0.6)) == "higher from 1024 steps on"
-    assert solvers.higher(plain, rows(0.6, 0.6, 0.6)) == "higher from 64 steps on"
-    assert solvers.higher(plain, rows(0.6, 0.6, 0.5)) == "higher at no number of steps"
+    assert text_solvers.higher(plain, rows(0.6, 0.4, 0.6)) == "higher from 1024 steps on"
+    assert text_solvers.higher(plain, rows(0.6, 0.6, 0.6)) == "higher from 64 steps on"
+    assert text_solvers.higher(plain, rows(0.6, 0.6, 0.5)) == "higher at no number of steps"
 
 
 def test_experiments_that_are_not_shown_are_named() -> None:

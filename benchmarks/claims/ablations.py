@@ -13,11 +13,17 @@ from benchmarks.claims.judging import (
     number,
     pair,
     rows_of,
-    run_entropy,
-    run_perplexity,
     tested,
 )
-from benchmarks.claims.on_text import ENTROPY, MAUVE, NOVELS, PERPLEXITY, by_source
+from benchmarks.claims.on_text import (
+    ENTROPY,
+    MAUVE,
+    NOVELS,
+    PERPLEXITY,
+    by_source,
+    run_entropy,
+    run_perplexity,
+)
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import RADII
 

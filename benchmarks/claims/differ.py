@@ -4,28 +4,17 @@ import math
 from functools import partial
 
 from benchmarks.claims.headline import PAPER
-from benchmarks.claims.judging import (
-    ALONE,
-    CLEAR,
-    COUNT_ERROR,
-    COUNTED,
-    MODEL,
-    QM9,
-    STEPS,
+from benchmarks.claims.judging import ALONE, CLEAR, Result, number, or_missing, read, rows_of
+from benchmarks.claims.on_molecules import COUNT_ERROR, COUNTED, MODEL, QM9, STEPS, VALID, Runs
+from benchmarks.claims.on_text import (
+    MAUVE,
+    PERPLEXITY,
     TABLED,
-    VALID,
-    Result,
-    Runs,
     done_again,
     loss_scatter,
-    number,
-    or_missing,
-    read,
-    rows_of,
     sample_scatter,
 )
-from benchmarks.claims.on_text import MAUVE, PERPLEXITY
-from benchmarks.claims.solvers import mauve, text
+from benchmarks.claims.text_solvers import mauve, text
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.repro.experiments.solvers import TUNED

@@ -13,10 +13,10 @@ from benchmarks.claims.judging import (
     met,
     number,
     read,
-    short_runs,
     tested,
 )
-from benchmarks.claims.solvers import longer
+from benchmarks.claims.on_text import short_runs
+from benchmarks.claims.text_solvers import longer
 from benchmarks.speed_page import fact, newest
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS

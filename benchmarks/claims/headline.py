@@ -3,20 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from benchmarks.claims.judging import (
-    COUNT_ERROR,
-    NOVEL,
-    STEPS,
-    VALID,
-    Claim,
-    Measured,
-    Runs,
-    Verdict,
-    counted_folds,
-    judged,
-    rows_of,
-    tested,
-)
+from benchmarks.claims.judging import Claim, Measured, Verdict, judged, rows_of, tested
+from benchmarks.claims.on_molecules import COUNT_ERROR, NOVEL, STEPS, VALID, Runs, counted_folds
 from benchmarks.claims.training import LOSS_CELLS, behind
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.train.recipes import RECIPES

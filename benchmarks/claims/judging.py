@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
-from cwdfm.repro.measure import measure
-from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
 Result = dict[str, Any]
@@ -23,14 +20,6 @@ Word = Literal["holds", "holds partly", "undecided here", "does not hold here", 
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
 KEPT = math.inf  # the gain of what shall not become worse, and has not
-COUNTED = 1024  # molecules of a fold
-DIVERGING = ("nelbo", "bregman")  # losses with the hazard for a weight
-TABLED = ("euler", "first-hitting")  # solvers of the tables on text
-COUNT_ERROR = 15.0  # of a count among 1,024 molecules: sqrt(1024 p (1 - p)) is 10 to 16
-QM9 = size("molecules", "small")
-STEPS = QM9.curve  # of solvers on molecules
-MODEL = QM9.recipe.model.upper()  # of molecules, as pages call it
-VALID, NOVEL = 0, 2  # columns of tables on molecules
 
 
 @dataclass(frozen=True)
@@ -101,6 +90,11 @@ def met(*conditions: bool) -> Verdict:
     return Verdict("holds partly" if any(conditions) else "does not hold here")
 
 
+def no_worse(gain: float) -> float:
+    """The gain of a claim that something is not worse: kept unless it clearly is."""
+    return gain if gain < -CLEAR else KEPT
+
+
 def read(name: str) -> Result:
     """A results file."""
     found: Result = json.loads((ROOT / "results" / f"{name}.json").read_text())
@@ -132,181 +126,12 @@ def by_folds(value: Value) -> Measured:
     return Measured(found.value, found.error / math.sqrt(5))
 
 
-def counted_folds(value: Value) -> Measured:
-    """A mean of five folds of molecules; chance makes few folds agree more than counting allows."""
-    found = number(value)
-    return Measured(found.value, max(COUNT_ERROR, found.error) / math.sqrt(5))
-
-
-def no_worse(gain: float) -> float:
-    """The gain of a claim that something is not worse: kept unless it clearly is."""
-    return gain if gain < -CLEAR else KEPT
-
-
-def short_of(ours: tuple[Measured, Measured], theirs: tuple[Measured, Measured]) -> float:
-    """By how many standard errors a count grows less than the paper's, from before to after.
-
-    As odds, count / (1,024 - count), which have no ceiling that a high count would be near.
-    """
-
-    def grown(before: Measured, after: Measured) -> Measured:
-        a, b = _log_odds(before), _log_odds(after)
-        return Measured(b.value - a.value, math.hypot(a.error, b.error))
-
-    return grown(*theirs).above(grown(*ours))
-
-
-def _log_odds(count: Measured) -> Measured:
-    rest = COUNTED - count.value
-    return Measured(math.log(count.value / rest), count.error * COUNTED / (count.value * rest))
-
-
-def loss_scatter() -> float:
-    """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
-
-    Losses whose weights diverge at the end of the path scatter most, and are left out. Others are
-    pooled over all methods: a careful guess for flows, whose runs were of one seed, since BD3LM
-    scatters more.
-    """
-    return pooled(row["losses"] for row in done_again() if row["loss"] not in DIVERGING)
-
-
-def sample_scatter(
-    of: Literal["perplexities", "entropies"], source: str, *, diverging: bool = False
-) -> float:
-    """Standard deviation of what runs of one training sample: of log perplexity, or of entropy.
-
-    By the tables' solvers alone. With a mask source runs end far apart, with a uniform one they do
-    not. Losses whose weights diverge were done again with a mask source only, whatever is asked.
-    """
-    log = math.log if of == "perplexities" else float
-    return pooled(
-        [log(value) for value in sample[of] if value is not None]
-        for row in done_again()
-        for sample in row["samples"]
-        if sample["choice"]["solver"] in TABLED
-        if (row["loss"] in DIVERGING) == diverging and (diverging or row["source"] == source)
-    )
-
-
-def done_again() -> list[Result]:
-    """Trainings on text of which there are several runs."""
-    return [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
-
-
-def run_perplexity(value: Value, source: str, *, diverging: bool = False) -> Measured:
-    """A perplexity of one run's samples, with the scatter of runs beside that of folds."""
-    found = by_folds(value)
-    scatter = found.value * sample_scatter("perplexities", source, diverging=diverging)
-    return Measured(found.value, math.hypot(found.error, scatter))
-
-
-def run_likelihood(value: Value) -> Measured:
-    """A perplexity of one run on held-out text, with the scatter of runs beside its error."""
-    found = number(value)
-    return Measured(found.value, math.hypot(found.error, found.value * loss_scatter()))
-
-
-def run_entropy(value: Value, source: str) -> Measured:
-    """An entropy of one run's samples, likewise."""
-    found = by_folds(value)
-    return Measured(found.value, math.hypot(found.error, sample_scatter("entropies", source)))
-
-
-def short_runs(*more: str) -> str:
-    """What the runs in the tables of `cwdfm repro` on text are."""
-    recipe = size("text", "small").recipe
-    return ", ".join((f"{recipe.steps:,} steps of {recipe.batch_size}", *more))
-
-
-def counting(count: float, samples: int) -> float:
-    """Standard error of a count of 1,024 molecules, by so many independent samples."""
-    share = count / COUNTED
-    return COUNTED * math.sqrt(share * (1 - share) / samples)
-
-
-def by_seed(cell: Cell, what: int) -> list[float | None]:
-    """Counts of each run, None where it is not done; `what`: 0 valid, 2 novel."""
-    how = measure(cell.corpus, cell.scale)
-    return [how.values(STORE, cell.sample(seed))[what].value for seed in range(cell.seeds)]
-
-
 def pooled(groups: Iterable[Sequence[float]]) -> float:
     """The standard deviation within groups of several; 0 if there are none."""
     several = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in several)
     squares = sum((len(group) - 1) * statistics.variance(group) for group in several)
     return math.sqrt(squares / freedom) if freedom else 0.0
-
-
-def _told(done: Sequence[int]) -> str:
-    low, high = min(done), max(done)
-    return (
-        f"{low} to {high} runs each" if low < high else "1 run" if low == 1 else f"{low} runs each"
-    )
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Counts of molecules in cells with runs of their own, which share the scatter between runs.
-
-    Three runs say little about their own scatter, but all cells of a table together say a lot.
-    """
-
-    cells: tuple[Cell, ...]
-
-    def counts(self, cell: Cell, what: int) -> list[float]:
-        """Of each run that is done."""
-        return [value for value in by_seed(cell, what) if value is not None]
-
-    def scatter(self, what: int) -> float:
-        """Standard deviation of a run, pooled; at least that of counting."""
-        return max(COUNT_ERROR, pooled(self.counts(cell, what) for cell in self.cells))
-
-    def mean(self, cell: Cell, what: int) -> Measured:
-        """Over the runs that are done."""
-        found = self.counts(cell, what)
-        if not found:
-            raise Missing
-        return Measured(statistics.fmean(found), self.scatter(what) / math.sqrt(len(found)))
-
-    def told(self, *cells: Cell) -> str:
-        """How many runs there are, of some cells or of all."""
-        return _told([len(self.counts(cell, 0)) for cell in cells or self.cells])
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Counts of molecules that solvers make of the same runs: differences, run by run."""
-
-    pairs: tuple[tuple[Cell, Cell], ...]  # before, after
-
-    def differences(self, before: Cell, after: Cell, what: int) -> list[float]:
-        """Of each run that both have."""
-        found = zip(by_seed(before, what), by_seed(after, what), strict=True)
-        return [b - a for a, b in found if a is not None and b is not None]
-
-    def means(self, before: Cell, after: Cell, what: int) -> tuple[float, float]:
-        """Over the runs that both have."""
-        found = zip(by_seed(before, what), by_seed(after, what), strict=True)
-        both = [(a, b) for a, b in found if a is not None and b is not None]
-        if not both:
-            raise Missing
-        return statistics.fmean(a for a, _ in both), statistics.fmean(b for _, b in both)
-
-    def gain(self, before: Cell, after: Cell, what: int) -> float:
-        """By how many standard errors there are more after than before."""
-        found = self.differences(before, after, what)
-        if not found:
-            raise Missing
-        scatter = pooled(self.differences(*pair, what) for pair in self.pairs)
-        error = max(math.sqrt(2) * COUNT_ERROR, scatter) / math.sqrt(len(found))
-        return statistics.fmean(found) / error
-
-    @property
-    def told(self) -> str:
-        """How many runs there are."""
-        return _told([len(self.differences(*pair, 0)) for pair in self.pairs])
 
 
 def tested(

@@ -15,11 +15,17 @@ from benchmarks.claims.judging import (
     no_worse,
     number,
     rows_of,
-    run_likelihood,
-    run_perplexity,
     tested,
 )
-from benchmarks.claims.on_text import ENTROPY, HELD_OUT, MAUVE, NOVELS, PERPLEXITY
+from benchmarks.claims.on_text import (
+    ENTROPY,
+    HELD_OUT,
+    MAUVE,
+    NOVELS,
+    PERPLEXITY,
+    run_likelihood,
+    run_perplexity,
+)
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.training import SOURCES, TEST_CORPORA
 from cwdfm.repro.table import Value

@@ -1,14 +1,76 @@
-"""What claims about trainings on text have in common."""
+"""What claims about text have in common: its columns, and how far runs of one training scatter."""
 
-from benchmarks.claims.judging import (
-    number,
-    rows_of,
-    run_perplexity,
-    short_runs,
-)
+import math
+from typing import Literal
+
+from benchmarks.claims.judging import Measured, Result, by_folds, number, pooled, read, rows_of
 from cwdfm.repro.experiments.training import SOURCES
+from cwdfm.repro.scale import size
+from cwdfm.repro.table import Value
 
 MAUVE, PERPLEXITY, ENTROPY, HELD_OUT = range(4)
+DIVERGING = ("nelbo", "bregman")  # losses with the hazard for a weight
+TABLED = ("euler", "first-hitting")  # solvers of the tables on text
+
+
+def short_runs(*more: str) -> str:
+    """What the runs in the tables of `cwdfm repro` on text are."""
+    recipe = size("text", "small").recipe
+    return ", ".join((f"{recipe.steps:,} steps of {recipe.batch_size}", *more))
+
+
+def done_again() -> list[Result]:
+    """Trainings on text of which there are several runs."""
+    return [row for row in read("run_scatter")["rows"] if row["corpus"] == "text"]
+
+
+def loss_scatter() -> float:
+    """Standard deviation of a run's loss on text, in nats, by trainings that were done again.
+
+    Losses whose weights diverge at the end of the path scatter most, and are left out. Others are
+    pooled over all methods: a careful guess for flows, whose runs were of one seed, since BD3LM
+    scatters more.
+    """
+    return pooled(row["losses"] for row in done_again() if row["loss"] not in DIVERGING)
+
+
+def sample_scatter(
+    of: Literal["perplexities", "entropies"], source: str, *, diverging: bool = False
+) -> float:
+    """Standard deviation of what runs of one training sample: of log perplexity, or of entropy.
+
+    By the tables' solvers alone. With a mask source runs end far apart, with a uniform one they do
+    not. Losses whose weights diverge were done again with a mask source only, whatever is asked.
+    """
+    log = math.log if of == "perplexities" else float
+    return pooled(
+        [log(value) for value in sample[of] if value is not None]
+        for row in done_again()
+        for sample in row["samples"]
+        if sample["choice"]["solver"] in TABLED
+        if (row["loss"] in DIVERGING) == diverging and (diverging or row["source"] == source)
+    )
+
+
+def run_perplexity(value: Value, source: str, *, diverging: bool = False) -> Measured:
+    """A perplexity of one run's samples, with the scatter of runs beside that of folds."""
+    found = by_folds(value)
+    scatter = found.value * sample_scatter("perplexities", source, diverging=diverging)
+    return Measured(found.value, math.hypot(found.error, scatter))
+
+
+def run_likelihood(value: Value) -> Measured:
+    """A perplexity of one run on held-out text, with the scatter of runs beside its error."""
+    found = number(value)
+    return Measured(found.value, math.hypot(found.error, found.value * loss_scatter()))
+
+
+def run_entropy(value: Value, source: str) -> Measured:
+    """An entropy of one run's samples, likewise."""
+    found = by_folds(value)
+    return Measured(found.value, math.hypot(found.error, sample_scatter("entropies", source)))
+
+
 NOVELS = f"Novels ({short_runs('one run each')})"
 
 

@@ -21,12 +21,8 @@ from benchmarks.claims.exact import EARLY, FEW, LINEAR, NOTHING, exact, locality
 from benchmarks.claims.headline import headline
 from benchmarks.claims.judging import ALONE, CLEAR
 from benchmarks.claims.main_table import HARDLY, main_table, perplexities
-from benchmarks.claims.solvers import (
-    after_scaled,
-    corrector,
-    solvers_on_molecules,
-    solvers_on_text,
-)
+from benchmarks.claims.molecule_solvers import after_scaled, solvers_on_molecules
+from benchmarks.claims.text_solvers import corrector, solvers_on_text
 from benchmarks.claims.training import losses, paths
 from benchmarks.claims.tuned import tuned
 from cwdfm.bench.settings import Shapes

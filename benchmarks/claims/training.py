@@ -5,15 +5,9 @@ from functools import partial
 from itertools import product
 
 from benchmarks.claims.judging import (
-    MODEL,
-    NOVEL,
-    QM9,
-    STEPS,
-    VALID,
     Claim,
     Missing,
     Pair,
-    Runs,
     Verdict,
     by_folds,
     changes,
@@ -22,12 +16,18 @@ from benchmarks.claims.judging import (
     number,
     pair,
     rows_of,
-    run_entropy,
-    run_perplexity,
-    short_of,
     tested,
 )
-from benchmarks.claims.on_text import ENTROPY, MAUVE, NOVELS, PERPLEXITY, by_source
+from benchmarks.claims.on_molecules import MODEL, NOVEL, QM9, STEPS, VALID, Runs, short_of
+from benchmarks.claims.on_text import (
+    ENTROPY,
+    MAUVE,
+    NOVELS,
+    PERPLEXITY,
+    by_source,
+    run_entropy,
+    run_perplexity,
+)
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES
 

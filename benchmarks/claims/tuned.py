@@ -15,10 +15,9 @@ from benchmarks.claims.judging import (
     judged,
     number,
     rows_of,
-    short_runs,
     tested,
 )
-from benchmarks.claims.on_text import MAUVE, PERPLEXITY
+from benchmarks.claims.on_text import MAUVE, PERPLEXITY, short_runs
 from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.scale import size
 
