@@ -94,7 +94,7 @@ def test_revisions_of_results_are_commits() -> None:
     ],
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
-    assert judged(gains).word == verdict
+    assert judged({"all": gains}).word == verdict
 
 
 @pytest.mark.parametrize(("kind", "falls"), [("neighbors", True), ("distance", False)])
@@ -245,9 +245,17 @@ def test_experiments_that_are_not_shown_are_named() -> None:
 
 
 def test_what_must_not_be_worse() -> None:
-    assert judged([2.1, no_worse(-1.9)]).word == "holds"
-    assert judged([3.1, no_worse(-2.1)]).word == "holds partly"
-    assert judged([1.0, no_worse(-3.1)]).word == "does not hold here"
+    for gain, other, word in (
+        (2.1, -1.9, "holds"),
+        (3.1, -2.1, "holds partly"),
+        (1.0, -3.1, "does not hold here"),
+    ):
+        assert judged({"one": [gain], "other": [no_worse(other)]}).word == word
+
+
+def test_a_verdict_names_what_it_rests_on() -> None:
+    found = judged({"perplexity": [10.8, -0.04], "MAUVE": [no_worse(0.4)]})
+    assert str(found) == "**holds partly** (perplexity: +10.8, +0.0; MAUVE: kept)"
 
 
 def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:

@@ -42,11 +42,11 @@ def ablations() -> Iterator[Claim]:
         )
         inner = max((scores[r] for r in RADII[1:-1]), key=lambda found: found.value)
         return f"{NOVELS}, uniform source, by radius {told}", judged(
-            [
-                judged_by[first].over(judged_by[last]),
-                entropy[first].above(entropy[last]),
-                min(inner.above(scores[first]), inner.above(scores[last])),
-            ]
+            {
+                "perplexity": [judged_by[first].over(judged_by[last])],
+                "entropy": [entropy[first].above(entropy[last])],
+                "MAUVE": [min(inner.above(scores[first]), inner.above(scores[last]))],
+            }
         )
 
     said = (
@@ -77,7 +77,9 @@ def ablations() -> Iterator[Claim]:
             f"to look {sum(falling)} times of {len(falling)}"
         )
         _, before, after = pairs[-1]
-        return told, judged([before.over(after), x.above(y)])
+        return told, judged(
+            {"perplexity at the end": [before.over(after)], "entropy": [x.above(y)]}
+        )
 
     said = (
         "Scaled cross-entropy takes training smoothly to lower perplexity, with a moderate fall in "
@@ -92,7 +94,14 @@ def ablations() -> Iterator[Claim]:
         x, y = (run_entropy(rows["uniform", side][ENTROPY], "uniform") for side in sides)
         (falls, grows), (_, grows_masked) = gains["uniform"], gains["mask"]
         told += f"; entropy, uniform: {x.value:.2f} to {y.value:.2f}"
-        return told, judged([falls, x.above(y), no_worse(-grows), grows_masked])
+        return told, judged(
+            {
+                "uniform, perplexity": [falls],
+                "entropy": [x.above(y)],
+                "no gain in MAUVE": [no_worse(-grows)],
+                "mask, MAUVE": [grows_masked],
+            }
+        )
 
     said = (
         "With a larger scale of the context-weighted path perplexity falls with a uniform source "

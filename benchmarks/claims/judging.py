@@ -3,8 +3,8 @@
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +20,8 @@ Word = Literal["holds", "holds partly", "undecided here", "does not hold here", 
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
 KEPT = math.inf  # the gain of what shall not become worse, and has not
+# By what is compared: standard errors, of which those above 0 speak for the claim.
+Gains = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,15 @@ class Verdict:
     """What is to be said of a claim, and the comparisons that it rests on."""
 
     word: Word
-    gains: tuple[float, ...] = ()  # in standard errors, those above 0 speak for the claim
+    gains: Gains = field(default_factory=dict)
 
     def __str__(self) -> str:
-        gains = ["kept" if gain == KEPT else f"{gain:+.1f}" for gain in self.gains]
-        return f"**{self.word}**" + (f" ({', '.join(gains)})" if gains else "")
+        told = [f"{name}: {', '.join(map(_signed, each))}" for name, each in self.gains.items()]
+        return f"**{self.word}**" + (f" ({'; '.join(told)})" if told else "")
+
+
+def _signed(gain: float) -> str:
+    return "kept" if gain == KEPT else f"{gain:+z.1f}"
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,12 @@ class Measured:
         return math.log(self.value / other.value) / math.hypot(*errors, 1e-12)
 
 
-def judged(gains: Sequence[float]) -> Verdict:
-    """By gains in standard errors: those that the claim promises, all of them.
+def judged(gains: Gains) -> Verdict:
+    """By all gains that the claim promises.
 
     What is kept (`no_worse`) alone makes no claim hold in part.
     """
-    tested = [gain for gain in gains if gain != KEPT]
+    tested = [gain for each in gains.values() for gain in each if gain != KEPT]
     word: Word = "undecided here"
     if all(gain > CLEAR for gain in tested):
         word = "holds"
@@ -74,7 +80,7 @@ def judged(gains: Sequence[float]) -> Verdict:
         word = "holds partly"
     elif clearly([-gain for gain in tested]):
         word = "does not hold here"
-    return Verdict(word, tuple(gains))
+    return Verdict(word, gains)
 
 
 def clearly(gains: Sequence[float]) -> bool:

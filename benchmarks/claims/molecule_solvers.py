@@ -44,12 +44,12 @@ def solvers_on_molecules() -> Iterator[Claim]:
             cells = steps_cells("molecules", source, "small")
             pairs = {k: (cells[rival.capitalize(), k], cells["Neighbor", k]) for k in STEPS}
             runs = Paired(tuple(pairs.values()))
-            gains = [runs.gain(*pair, VALID) for pair in pairs.values()]
-            novel = runs.gain(*pairs[STEPS[-1]], NOVEL)
+            gains = {"valid": [runs.gain(*pair, VALID) for pair in pairs.values()]}
+            novel, last = runs.gain(*pairs[STEPS[-1]], NOVEL), f"novel, {STEPS[-1]} steps"
             if source == "uniform":  # not fewer of them; with a mask source more than Euler's
-                gains.append(no_worse(novel))
+                gains[last] = [no_worse(novel)]
             elif rival == "euler":
-                gains.append(novel)
+                gains[last] = [novel]
             shown = "; ".join(f"{k} steps: {_counts(runs, *pairs[k])}" for k in STEPS)
             told = f"{MODEL}, {runs.told}, {rival.capitalize()} to Neighbor, {shown}"
             box = in_the_box(source, rival)
@@ -126,7 +126,7 @@ def after_scaled() -> Iterator[Claim]:
         if not clearly(list(map(gained, *counts(0, "CE")))):
             shown += ". Models trained by CE gain nothing either"
         gains = map(gained, *scaled)
-        return shown, judged([no_worse(-gain) for gain in gains])
+        return shown, judged({"no gain in valid": [no_worse(-gain) for gain in gains]})
 
     for source in ("uniform", "mask"):
         said = f"Models trained by SCE gain nothing from Neighbor weights in sampling: {source}"

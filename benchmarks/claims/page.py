@@ -84,8 +84,9 @@ def _rules() -> str:
   settings by the shorter ones, which alone they have.
 - On molecules, claims about solvers ask for valid ones at every number of steps, and for novel ones
   at the last; in the paper's own setting for both at every one.
-- Behind a verdict stand the comparisons that it rests on, in standard errors: above 0 they speak
-  for the claim, and *kept* is what shall not become worse and has not clearly done so.
+- Behind a verdict stand the comparisons that it rests on, by name, in standard errors and in the
+  order of the numbers before it. Above 0 they speak for the claim; *kept* is what shall not become
+  worse and has not clearly done so.
 - Where no errors come in, "O(N)" is at most {LINEAR:g} times the time for 8 times the length,
   "nothing to speak of" at most {NOTHING:.0%} of a step, "few" loops less than {FEW:.0%} of updates;
   a perplexity is "hardly" changed within {HARDLY:.0%}, and "early" is half of a rise within

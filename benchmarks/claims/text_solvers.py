@@ -111,7 +111,7 @@ def solvers_on_text() -> Iterator[Claim]:
         f"{a.value:.2f} to {b.value:.2f}, errors of {a.error:.2f} and {b.error:.2f}, "
         f"{higher(euler, neighbor)}; entropy {bits(euler[last])} to {bits(neighbor[last])} bits; "
         f"perplexity {shorter('uniform')}",
-        judged([before.above(after), b.above(a)]),
+        judged({"perplexity": [before.above(after)], "MAUVE": [b.above(a)]}),
     )
     weighted, c = perplexity(entropic[last]), mauve(entropic[last])
     yield Claim(
@@ -121,7 +121,7 @@ def solvers_on_text() -> Iterator[Claim]:
         f"{longer('uniform')}, {last} steps: perplexity {weighted.value:.0f} to {after.value:.0f}, "
         f"{lower(entropic, neighbor)}; MAUVE {c.value:.2f} to {b.value:.2f}, "
         f"{higher(entropic, neighbor)}. {beta('uniform')}",
-        judged([weighted.above(after), b.above(c)]),
+        judged({"perplexity": [weighted.above(after)], "MAUVE": [b.above(c)]}),
     )
     yield from few_steps(rows, text("mask"))
     yield with_masks(text("mask"))
@@ -129,14 +129,18 @@ def solvers_on_text() -> Iterator[Claim]:
 
 def few_steps(*tables: Rows) -> Iterator[Claim]:
     """What the weights do at the fewest steps; tables of the uniform source and of the mask."""
-    told, strongest, weaker = [], [], []
+    told = []
+    strongest: dict[str, list[float]] = {}
+    weaker: dict[str, list[float]] = {}
     for source, found in zip(("uniform", "mask"), tables, strict=True):
         few = min(key[1] for key in found)
         each = {s: perplexity(found[s, few, 1.0]) for s in ("euler", "neighbor", "entropy")}
         numbers = ", ".join(f"{value.value:,.0f} {name}" for name, value in each.items())
         told.append(f"{source} source, {few} steps: {numbers}")
-        strongest += [each[other].above(each["entropy"]) for other in ("euler", "neighbor")]
-        weaker.append(each["neighbor"].above(each["euler"]))
+        strongest[f"{source}, beside Euler and Neighbor"] = [
+            each[other].above(each["entropy"]) for other in ("euler", "neighbor")
+        ]
+        weaker[source] = [each["neighbor"].above(each["euler"])]
     shown = f"{longer('uniform')}, perplexity, {'; '.join(told)}"
     yield Claim(
         "section on sampling, conclusion",
@@ -154,7 +158,8 @@ def few_steps(*tables: Rows) -> Iterator[Claim]:
 
 def with_masks(rows: Rows) -> Claim:
     """Both weights with a mask source; of Entropy weights there is the whole law alone."""
-    told, gains = [], []
+    told: list[str] = []
+    gains: dict[str, list[float]] = {}
     steps = sorted({key[1] for key in rows})
     for solver, p, name in (
         ("neighbor", 1.0, "Neighbor"),
@@ -170,7 +175,7 @@ def with_masks(rows: Rows) -> Claim:
         a, b = map(bits, pairs[-1])
         told.append(f"{name}: {', '.join(each)}, entropy then {a} to {b} bits")
         before, after = found[-1]
-        gains.append(before.above(after))
+        gains[name] = [before.above(after)]
     return Claim(
         "figure, mask source",
         "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
@@ -202,7 +207,8 @@ def _ahead(how: str, gains: dict[int, float]) -> str:
 def corrector() -> Iterator[Claim]:
     def found() -> tuple[str, Verdict]:
         rows = rows_of("corrector")
-        told, gains = [], []
+        told = []
+        gains: dict[str, list[float]] = {"perplexity": [], "MAUVE": []}
         correctors = [c for c in CORRECTORS if c]  # the first is none
         for steps, c in product(corrector_steps("text", "small"), correctors):
             plain, weighted = (rows[name, str(steps), f"{c:g}"] for name in ("Euler", "Neighbor"))
@@ -213,7 +219,8 @@ def corrector() -> Iterator[Claim]:
                 f"{steps:,} steps, scale {c:g}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE "
                 f"{x.value:.2f} to {y.value:.2f}, entropy {h.value:.2f} to {i.value:.2f}"
             )
-            gains += [a.above(b), no_worse(y.above(x))]
+            gains["perplexity"].append(a.above(b))
+            gains["MAUVE"].append(no_worse(y.above(x)))
         power = f"a = b = {Corrector().a:g}, no other tried"
         return f"Novels ({short_runs()}), uniform source, {power}, {'; '.join(told)}", judged(gains)
 

@@ -40,12 +40,17 @@ def many_steps(source: str) -> tuple[str, Verdict]:
     """With a mask source the paper has no gain in MAUVE."""
     last = CURVE[-1]
     found = {solver: perplexities(source, solver)[last] for solver in SOLVERS}
-    gains = [found[other].above(found["Neighbor"]) for other in ("Euler", "Entropy")]
+    others = ("Euler", "Entropy")
+    gains = {
+        "perplexity, beside Euler and Entropy": [
+            found[other].above(found["Neighbor"]) for other in others
+        ]
+    }
     told = shown(source)
     if source == "uniform":
         rows = rows_of(f"tuned-text-{source}")
         scores = {solver: number(rows[solver, str(last)][MAUVE]) for solver in SOLVERS}
-        gains += [scores["Neighbor"].above(scores[other]) for other in ("Euler", "Entropy")]
+        gains["MAUVE, likewise"] = [scores["Neighbor"].above(scores[other]) for other in others]
         each = [f"{score.value:.2f} {solver}" for solver, score in scores.items()]
         told += f"; MAUVE at {last:,} {', '.join(each)}"
     return told, judged(gains)
@@ -54,9 +59,8 @@ def many_steps(source: str) -> tuple[str, Verdict]:
 def few_steps(source: str) -> tuple[str, Verdict]:
     first = CURVE[0]
     found = {solver: perplexities(source, solver)[first] for solver in SOLVERS}
-    return shown(source), judged(
-        [found[other].above(found["Entropy"]) for other in ("Euler", "Neighbor")]
-    )
+    gains = [found[other].above(found["Entropy"]) for other in ("Euler", "Neighbor")]
+    return shown(source), judged({"perplexity, beside Euler and Neighbor": gains})
 
 
 def perplexities(source: str, solver: str) -> dict[int, Measured]:
