@@ -216,20 +216,24 @@ def scatter() -> str:
     nats = {source: sample_scatter("perplexities", source) for source in ("uniform", "mask")}
     worst = sample_scatter("perplexities", "mask", diverging=True)
     bits = sample_scatter("entropies", "uniform")
-    return f"""- **Scatter.** {len(rows)} trainings on text were done 2 to {most} times, each with
-  one seed (results.md, "Runs of the same training"). Nats apart in held-out loss:
+    early = "; ".join(f"{told} ({name})" for name, told in begun.items())
+    return f"""- **Scatter.** {len(rows)} trainings on text were done 2 to {most} times, all runs of
+  one training with the same seed ([results](results.md#runs-of-the-same-training)). How far apart
+  they end in held-out loss, in nats:
   {"; ".join(f"{value:.2f} ({name})" for name, value in losses.items())}.
   Perplexities of samples of several runs:
   {"; ".join(f"{told} ({name})" for name, told in judged.items())}.
-  Far apart are runs in whose loss masked tokens alone count, and they are so early. Training losses
-  after a quarter of the steps: {"; ".join(f"{told} ({name})" for name, told in begun.items())}.
-  Such runs first stand still near what is known without any context, and leave that at different
-  times. Whether it hangs on the tokens that count is what `cwdfm repro tokens-text` asks.
-  Where trainings are compared, errors have their pooled scatter: of a perplexity of samples
+  The farthest apart are runs in whose loss masked tokens alone count, and they part early. Training
+  losses after a quarter of the steps: {early}.
+  Such runs first stay near the loss of a prediction without any context, and leave it at different
+  times. Whether that is due to the tokens that count is what `cwdfm repro tokens-text` asks.
+  Where trainings are compared, this scatter is part of the errors, pooled: of a perplexity of
+  samples
   {nats["uniform"]:.2f} nats (uniform source) or {nats["mask"]:.2f} (mask), of NELBO and Bregman,
   whose weights diverge at the end of the path, {worst:.2f}; of entropy {bits:.2f} bits (uniform
   source, on which claims about it are); of a perplexity on held-out text {loss_scatter():.2f} nats.
-  What other seeds would change is not known. Comparisons of solvers on one run have none."""
+  What other seeds would change is not known. Comparisons of solvers on one run need no such
+  part."""
 
 
 def _name(row: Result) -> str:

