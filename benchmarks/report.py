@@ -49,7 +49,9 @@ def exact_target(result: Result) -> str:
         "## Solvers on an exact target\n\n"
         f"Total variation between {result['config']['samples']:,} samples and a target whose exact "
         f"posterior is the model; exact draws of that number show {result['floor']:.4f}. The model "
-        "has no error, so all there is to see is the solver's.\n\n"
+        "has no error, so all there is to see is the solver's. Neighbor weights have radius 1 and "
+        "scale 2, Entropy weights beta 2, the corrector scale 2; in the lower pictures, of the "
+        "order of reveals, Neighbor weights have scale 4.\n\n"
         + table(["source: solver", *map(str, steps)], rows)
         + "\n\n![error against steps, and order of reveals](../results/exact_target.png)\n\n"
         + origin(result)

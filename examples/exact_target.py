@@ -122,18 +122,27 @@ def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    colors = ["#333333", "#0077BB", "#33BBEE", "#009988", "#EE7733", "#CC3377"]
+    # Curves that lie on each other are told apart by markers and lines.
+    styles = [
+        ("#333333", "o-"),
+        ("#0077BB", "v-"),
+        ("#33BBEE", "^-"),
+        ("#009988", "s--"),
+        ("#EE7733", "D-"),
+        ("#CC3377", "P-"),
+    ]
     figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     for axis, source in zip(axes[0], SOURCES, strict=True):
-        for color, solver in zip(colors, SOLVERS, strict=True):
+        for (color, style), solver in zip(styles, SOLVERS, strict=True):
             curve = [r for r in rows if r["source"] == source and r["solver"] == solver]
             axis.plot(
                 [r["steps"] for r in curve],
                 [r["total_variation"] for r in curve],
-                "o-",
+                style,
                 color=color,
                 label=solver,
-                markersize=4,
+                markersize=5,
+                fillstyle="none" if "--" in style else "full",
             )
         axis.axhline(floor, color="#999999", linestyle=":", label="exact draws (noise floor)")
         axis.set(
@@ -152,7 +161,8 @@ def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
         weight = None if name == "Euler" else cwdfm.Neighbor(radius=1, scale=4.0)
         times = reveal_times(cwdfm.Euler(weight=weight), length=64, batch=24, steps=256)
         image = axis.imshow(times, aspect="auto", cmap="viridis", vmin=0, vmax=1)
-        axis.set(xlabel="position", ylabel="sequence", title=f"{name}: when each token is revealed")
+        how = name if weight is None else f"{name} (s = {weight.scale:g})"
+        axis.set(xlabel="position", ylabel="sequence", title=f"{how}: when tokens are revealed")
         figure.colorbar(image, ax=axis, label="time t")
     figure.savefig(path, dpi=110)
     plt.close(figure)

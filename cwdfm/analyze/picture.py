@@ -16,7 +16,7 @@ _NAMES = {"entropy": "entropy (nats)", "nll": "negative log-likelihood (nats)"}
 def context_plot(analysis: ContextAnalysis, path: Path, *, title: str | None = None) -> None:
     """Draw entropy and negative log-likelihood against neighbours and distance.
 
-    Error bars are two standard errors; bins with fewer than two sequences have none.
+    Bars are one standard error, as in the tables; bins with fewer than two sequences have none.
     """
     check_instance("analysis", analysis, ContextAnalysis, "what context_analysis returns")
     check_png(path)
@@ -31,6 +31,7 @@ def context_plot(analysis: ContextAnalysis, path: Path, *, title: str | None = N
         for axis, measure in zip(line, _COLORS, strict=True):
             _draw(axis, curve, measure)
             axis.set(xlabel=label, ylabel=_NAMES[measure])
+    figure.supxlabel("Bars: one standard error.", fontsize="small", color="#555555")
     if title is not None:
         figure.suptitle(title)
     save_figure(figure, path)
@@ -44,7 +45,7 @@ def _draw(axis: Any, curve: ContextCurve, measure: str) -> None:
     axis.errorbar(
         [b for b, _, _ in points],
         [m for _, m, _ in points],
-        yerr=[2 * e for _, _, e in points],
+        yerr=[e for _, _, e in points],
         color=_COLORS[measure],
         marker="o",
         markersize=4,

@@ -98,7 +98,7 @@ class Curves:
             figure.suptitle(title)
             return
         names = sorted(named, key=lambda name: name == DATA)
-        figure.legend(
+        legend = figure.legend(
             [named[name] for name in names],
             names,
             title=title,
@@ -108,6 +108,7 @@ class Curves:
             loc="outside upper center",
             frameon=False,
         )
+        legend.get_title().set_multialignment("center")
 
     def _lines(self, axis: Any, panel: int) -> None:
         """The curves of one measure, with error bars where there are errors."""

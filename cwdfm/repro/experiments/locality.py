@@ -103,6 +103,6 @@ def updates(scale: Scale) -> Plan:
             lines[name] = [(float(k), (share,)) for k, share in enumerate(shares)]
         x, column = f"updates ({MANY}: or more)", Column("tokens, %", axis="log")
         note = "Where a line ends, no token has more."
-        return [Curves("Updates per token", x, (column,), lines, note=note)]
+        return [Curves(title, x, (column,), lines, note=note)]
 
     return Plan(tuple(jobs.values()), tables, COST[scale], figures)

@@ -146,7 +146,8 @@ def radius(scale: Scale) -> Plan:
             found.append(Entry((str(r),), cell, "SCE", r))
         return found
 
-    return grid("Radius of the loss's weights, text", ("radius",), entries, x="radius")(scale)
+    title = "Radius of the loss's weights, text, uniform source"
+    return grid(title, ("radius",), entries, x="radius")(scale)
 
 
 def revealed_entries(scale: Scale) -> list[Entry]:
@@ -243,10 +244,11 @@ def dynamics(scale: Scale) -> Plan:
             seen = {each["step"]: each.get("validation_loss") for each in metrics}
             lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
         column = Column("validation loss, nats", False)
-        title, note = "Loss during training, text", "SCE weighs tokens otherwise than CE."
+        title = "Loss during training, text, uniform source"
+        note = "SCE weighs tokens otherwise than CE."
         return Curves(title, "training steps", (column,), lines, note=note)
 
-    title = "Quality during training, text"
+    title = "Quality during training, text, uniform source"
     plan = grid(title, ("loss", "step"), entries, x="training steps")(scale)
     return replace(plan, figures=lambda store: [*plan.figures(store), validated(store)])
 
