@@ -130,8 +130,8 @@ def _differ() -> str:
   probabilities end at 1, and what a heavy token cannot use is not given to the light ones. The rest
   is revealed at once in the last step, each token without regard for the others. Counted jumps
   (`--solver neighbor-counted`, [method.md](method.md#one-step)) move as many tokens as without
-  weights; much of what weights lose at few steps comes back, and not all of it
-  ([results](results.md#counted-jumps)).
+  weights: on molecules most of what Neighbor weights lose at few steps comes back, and less than
+  half of what Entropy weights lose ([results](results.md#counted-jumps)).
 {fewer_valid()}
 {positions()}
 {settings()}
