@@ -25,7 +25,7 @@ from benchmarks.claims.on_text import (
     run_perplexity,
 )
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.training import RADII
+from cwdfm.repro.experiments.ablations import RADII
 
 
 def ablations() -> Iterator[Claim]:

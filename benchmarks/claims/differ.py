@@ -16,9 +16,9 @@ from benchmarks.claims.on_text import (
 )
 from benchmarks.claims.text_solvers import mauve, text
 from cwdfm.repro import paper
+from cwdfm.repro.experiments.ablations import revealed_entries
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.repro.experiments.solvers import TUNED
-from cwdfm.repro.experiments.training import revealed_entries
 from cwdfm.repro.scale import size
 
 SOLVERS = ("euler", "neighbor")

@@ -27,7 +27,8 @@ from benchmarks.claims.on_text import (
     run_perplexity,
 )
 from cwdfm.repro import paper
-from cwdfm.repro.experiments.training import SOURCES, TEST_CORPORA
+from cwdfm.repro.experiments.perplexity import TEST_CORPORA
+from cwdfm.repro.experiments.training import SOURCES
 from cwdfm.repro.table import Value
 
 CLOSE = ("BD3LM, block 4", "BD3LM, block 8")  # what the paper's come close to in MAUVE

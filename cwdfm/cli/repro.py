@@ -17,7 +17,7 @@ from cwdfm.errors import InputError, WorkFailed
 from cwdfm.files import check_place
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.training import TEST_CORPORA
+from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
 from cwdfm.repro.scale import Scale

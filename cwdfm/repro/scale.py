@@ -11,6 +11,7 @@ Scale = Literal["smoke", "small", "paper"]
 
 JUDGE = {"smoke": "any", "small": "SmolLM2-135M", "paper": "gpt2-large"}
 CORPORA: tuple[Corpus, ...] = ("text", "molecules")
+NAMES: dict[Corpus, str] = {"text": "text", "molecules": "QM9"}  # as titles call them
 
 
 @dataclass(frozen=True)

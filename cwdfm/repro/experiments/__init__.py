@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 from cwdfm.repro import paper
 from cwdfm.repro.experiment import Experiment
-from cwdfm.repro.experiments import baselines, curves, headline, locality, solvers, training
+from cwdfm.repro.experiments import (
+    ablations,
+    baselines,
+    curves,
+    headline,
+    locality,
+    perplexity,
+    solvers,
+    training,
+)
 from cwdfm.repro.scale import CORPORA
 
 
@@ -15,22 +24,22 @@ def _all() -> Iterator[Experiment]:
     yield Experiment("curves", "figures: every loss and path, every solver, QM9", curves.plan)
     yield Experiment("headline", "figure: the paper's own setting, mask source, QM9", headline.plan)
     yield Experiment("scales", "table: scale of the context-weighted path", training.scales)
-    yield Experiment("perplexity", "table: test perplexity", training.perplexity)
-    yield Experiment("radius", "figure: radius of the loss's weights", training.radius)
-    yield Experiment("revealed", "table: SCE's weight of revealed coordinates", training.revealed)
+    yield Experiment("perplexity", "table: test perplexity", perplexity.plan)
+    yield Experiment("radius", "figure: radius of the loss's weights", ablations.radius)
+    yield Experiment("revealed", "table: SCE's weight of revealed coordinates", ablations.revealed)
     for corpus in CORPORA:
         yield Experiment(
             f"tokens-{corpus}",
             f"table: losses of masked tokens alone and of all tokens, {corpus}, mask source",
-            training.counting(corpus),
+            ablations.counting(corpus),
         )
     for source in training.SOURCES:
         yield Experiment(
             f"sweep-training-{source}",
             f"table: settings of the loss and of the path, molecules, {source} source",
-            training.sweep(source),
+            ablations.sweep(source),
         )
-    yield Experiment("dynamics", "figure: quality during training, CE and SCE", training.dynamics)
+    yield Experiment("dynamics", "figure: quality during training, CE and SCE", ablations.dynamics)
     for corpus, source in paper.BEST:
         end = f"{corpus}-{source}"
         told = f"{corpus}, {source} source"

@@ -1,6 +1,6 @@
 """The paper's own setting on QM9: its network, learning rate and schedule; mask source.
 
-The two comparisons that its abstract is about: Euler against Neighbor weights, and cross-entropy
+Two comparisons that the paper makes much of: Euler against Neighbor weights, and cross-entropy
 against its scaled form. At small scale the run is cut to what half an hour on one GPU allows.
 """
 

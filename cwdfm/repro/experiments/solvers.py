@@ -13,7 +13,7 @@ from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
-from cwdfm.repro.scale import Scale, size
+from cwdfm.repro.scale import NAMES, Scale, size
 from cwdfm.repro.table import Column, Row, Table, Value
 
 RADII = (1, 2, 3)
@@ -23,7 +23,6 @@ CORRECTORS = (0.0, 0.5, 1.0, 2.0, 5.0)
 # What `sweep` finds best on text at small scale: r, s and beta by source.
 TUNED = {"uniform": (1, 3.0, 1.0), "mask": (1, 4.0, 2.0)}
 CLOSE = 2.0  # standard errors within which settings are as good as the best
-NAMES = {"text": "text", "molecules": "QM9"}
 
 
 def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:

@@ -1,0 +1,135 @@
+"""What settings of training change: the weights of the scaled loss, and the tokens that count."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.cell import Cell, flow
+from cwdfm.repro.experiment import Plan
+from cwdfm.repro.experiments.training import EULER, LOSS_NAMES, SOURCES, context_line, loss_line
+from cwdfm.repro.figure import Curves
+from cwdfm.repro.grid import Entry, grid
+from cwdfm.repro.job import Store
+from cwdfm.repro.jobs import Corpus
+from cwdfm.repro.scale import NAMES, Scale, size
+from cwdfm.repro.table import Column, Value
+
+RADII = (1, 2, 3, 5, 8)
+
+
+def radius(scale: Scale) -> Plan:
+    """Radius of the loss's weights, uniform source, text: the paper's ablation of the vicinity."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        found = []
+        for r in RADII[:2] if scale == "smoke" else RADII:
+            cell = Cell("text", scale, flow("uniform", "sce", loss_radius=r), EULER)
+            found.append(Entry((str(r),), cell, "SCE", r))
+        return found
+
+    title = "Radius of the loss's weights, text, uniform source"
+    return grid(title, ("radius",), entries, x="radius")(scale)
+
+
+def revealed_entries(scale: Scale) -> list[Entry]:
+    """Weights of revealed coordinates in the scaled loss, and the plain loss; QM9."""
+    found = []
+    for source in SOURCES[:1] if scale == "smoke" else SOURCES:
+        line = loss_line(source, "sce")
+        for weight in ("one", "zero", "extended", "joint"):
+            changed = replace(line, fields=line.fields | {"revealed": weight})
+            found.append(Entry((source, weight), changed.cell("molecules", scale)))
+        found.append(Entry((source, "CE"), loss_line(source, "ce").cell("molecules", scale)))
+    return found
+
+
+def revealed(scale: Scale) -> Plan:
+    """What the scaled loss weighs on revealed coordinates, which the paper leaves open; QM9."""
+    title = "Weight of revealed coordinates in SCE, QM9"
+    return grid(title, ("source", "weight"), revealed_entries)(scale)
+
+
+COUNTING = {
+    ("CE", "masked"): flow("mask"),
+    ("CE", "all"): flow("mask", masked_only=False),
+    ("SCE", "masked"): flow("mask", "sce", revealed="zero"),
+    ("SCE", "all"): flow("mask", "sce"),
+}
+
+
+def counting(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Losses of masked tokens alone and of all tokens, mask source.
+
+    Of the first nothing is asked about tokens that are there to see. What is best is the same, and
+    the way there need not be: a network may learn to read its context sooner by copying it.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        # Runs on text with a mask source end far apart, so that one of each tells little.
+        seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
+        return [
+            Entry(labels, Cell(corpus, scale, fields, EULER, seeds=seeds))
+            for labels, fields in COUNTING.items()
+        ]
+
+    title = f"Tokens that count in the loss, {NAMES[corpus]}, mask source"
+    return grid(title, ("loss", "tokens"), entries)
+
+
+def sweep(source: str) -> Callable[[Scale], Plan]:
+    """Radius and scale of the loss's weights, and of the path's with its own solver; QM9.
+
+    Samples are of another seed than the one that other experiments report.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        radii, strengths = ((1,), (0.5,)) if scale == "smoke" else ((1, 2, 3), (0.5, 1.0, 2.0))
+        found = []
+        for r, s in product(radii, strengths):
+            weighed = flow(source, "sce", loss_radius=r, loss_scale=s)
+            ordered = context_line(source, "", s).fields | {"path_radius": r}
+            for name, fields, choice in (
+                ("SCE", weighed, EULER),
+                ("SCE, context path", ordered, SolverChoice("neighbor", r, s)),
+            ):
+                cell = Cell("molecules", scale, fields, choice, sample_seed=1000)
+                found.append(Entry((name, f"r = {r}, s = {s:g}"), cell))
+        return sorted(found, key=lambda entry: entry.labels[0])
+
+    title = f"Training settings, QM9, {source} source"
+    return grid(title, ("training", "settings"), entries)
+
+
+def dynamics(scale: Scale) -> Plan:
+    """Quality and loss on the way, cross-entropy against its scaled form; uniform source, text."""
+    steps = size("text", scale).recipe.steps
+    looks = tuple(steps * k // 4 for k in (1, 2, 3))
+
+    def cell(loss: str, at: int | None) -> Cell:
+        return Cell("text", scale, flow("uniform", loss), EULER, snapshots=looks, at=at)
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [
+            Entry(
+                (LOSS_NAMES[loss], str(at or steps)), cell(loss, at), LOSS_NAMES[loss], at or steps
+            )
+            for loss in ("ce", "sce")
+            for at in (*looks, None)
+        ]
+
+    def validated(store: Store) -> Curves:
+        lines = {}
+        for loss in ("ce", "sce"):
+            done = store.result(cell(loss, None).train())
+            metrics = done["result"]["metrics"] if done is not None else []
+            seen = {each["step"]: each.get("validation_loss") for each in metrics}
+            lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
+        column = Column("validation loss, nats", False)
+        title = "Loss during training, text, uniform source"
+        note = "SCE weighs tokens otherwise than CE."
+        return Curves(title, "training steps", (column,), lines, note=note)
+
+    title = "Quality during training, text, uniform source"
+    plan = grid(title, ("loss", "step"), entries, x="training steps")(scale)
+    return replace(plan, figures=lambda store: [*plan.figures(store), validated(store)])

@@ -1,0 +1,43 @@
+"""Test perplexity: the bound on corpora that the models were not trained on."""
+
+from cwdfm.repro import paper
+from cwdfm.repro.cell import Cell, flow
+from cwdfm.repro.experiment import Plan
+from cwdfm.repro.grid import COST
+from cwdfm.repro.job import Store
+from cwdfm.repro.scale import Scale, size
+from cwdfm.repro.scores import TestLikelihood
+from cwdfm.repro.table import Column, Row, Table, Value
+
+# The paper's, and one that is easier to come by: WikiText-2's articles are WikiText-103's.
+TEST_CORPORA = (*paper.TEST_CORPORA, "wikitext-2")
+SAME_ARTICLES = (
+    "Of `wikitext-2` the test articles are those of `wikitext-103`, in a smaller vocabulary: as "
+    "published, every word beyond it is `<unk>`."
+)
+
+
+def plan(scale: Scale) -> Plan:
+    """The table."""
+
+    def job(name: str, source: str, test: str) -> TestLikelihood:
+        fields = flow(source, "sce" if "SCE" in name else "ce")
+        return TestLikelihood(Cell("text", scale, fields).train(), test, size("text", scale).rows)
+
+    def tables(store: Store) -> list[Table]:
+        rows = []
+        for (name, source), reported in paper.TESTS.items():
+            values = []
+            for test in TEST_CORPORA:
+                done = store.result(job(name, source, test))
+                found = {} if done is None else done["result"]
+                values.append(Value(found.get("perplexity"), found.get("perplexity_error"), 2))
+            theirs = tuple(Value(value, None, 2) for value in reported)
+            rows.append(Row((name, source), tuple(values), theirs))
+        columns = tuple(Column(f"{test}, at most", False) for test in TEST_CORPORA)
+        known = columns[: len(paper.TEST_CORPORA)]
+        labels, notes = ("model", "source"), (SAME_ARTICLES,)
+        return [Table("Test perplexity", labels, columns, tuple(rows), known, notes)]
+
+    jobs = [job(*key, test) for key in paper.TESTS for test in TEST_CORPORA]
+    return Plan(tuple(jobs), tables, COST[scale])
