@@ -27,7 +27,7 @@ from cwdfm.cli import perplexity
 from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import FlowObjective
-from cwdfm.repro.cell import Cell, runs_note
+from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
@@ -813,6 +813,20 @@ def test_rows_of_the_table_of_losses_are_different_losses(source: str) -> None:
     assert len(gradients) == 4
     for one, other in itertools.combinations(gradients, 2):
         assert not torch.allclose(one, other)
+
+
+def test_tables_tell_the_weights_of_their_scaled_losses() -> None:
+    plain, one, other = (
+        Cell("text", "small", fields)
+        for fields in (
+            flow("uniform"),
+            flow("uniform", "sce"),
+            flow("uniform", "sce", loss_radius=1),
+        )
+    )
+    assert loss_note([plain]) == ()
+    assert loss_note([plain, one]) == ("Neighbor weights in the loss (SCE): r = 3, s = 0.5.",)
+    assert loss_note([one, other]) == ("Neighbor weights in the loss (SCE): s = 0.5.",)
 
 
 def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> None:

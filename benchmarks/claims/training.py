@@ -178,7 +178,10 @@ def paths() -> Iterator[Claim]:
             told.append(f"{changes(pairs)} {name}")
             gains[name] = [b.above(a) for _, a, b in pairs]
             valid = valid or pairs
-        told.append("the context path sampled with its own weights, the other by Euler")
+        told.append(
+            "the context path sampled with its own weights, for which the paper searches too, the "
+            "other by Euler"
+        )
         told += both_by_euler()
         short, far = behind(valid, "sce", "sce, context 1")
         choice = PATH_CELLS["mask", "context"].choice

@@ -146,6 +146,16 @@ def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str,
     return (f"Weights{where}: {'; '.join(told)}.",) if told else ()
 
 
+def loss_note(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """The settings of the weights in the scaled losses of a table, those that do not vary."""
+    recipes = [cell.train().recipe for cell in cells]
+    scaled = [recipe for recipe in recipes if recipe.method == "flow" and recipe.loss == "sce"]
+    radii = {f"r = {recipe.loss_radius}" for recipe in scaled}
+    scales = {f"s = {recipe.loss_scale:g}" for recipe in scaled}
+    told = [one for one, *more in (radii, scales) if not more] if scaled else []
+    return (f"Neighbor weights in the loss (SCE): {', '.join(told)}.",) if told else ()
+
+
 def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:
     """How many runs the means of a table are over, and which rows have fewer."""
     planned = max(cell.seeds for _, cell in rows)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cwdfm.repro.cell import Cell, apart_note, runs_note, weights_note
+from cwdfm.repro.cell import Cell, apart_note, loss_note, runs_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
@@ -50,7 +50,8 @@ def grid(
             rows.append(Row(("data", *[""] * (len(labels) - 1)), how.values(store, data)))
             cells = [(entry.labels, entry.cell) for entry in found]
             weights = weights_note(entry.cell.choice for entry in found)
-            notes = (*weights, *runs_note(cells, store), *apart_note(cells, store))
+            losses = loss_note(entry.cell for entry in found)
+            notes = (*weights, *losses, *runs_note(cells, store), *apart_note(cells, store))
             return [Table(title, labels, how.columns, tuple(rows), notes=notes)]
 
         def figures(store: Store) -> list[Curves]:

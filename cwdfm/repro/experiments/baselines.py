@@ -8,7 +8,7 @@ from typing import Any
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import TRAINING, Cell, flow
+from cwdfm.repro.cell import TRAINING, Cell, flow, loss_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
@@ -96,6 +96,7 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         paper=how.columns if text else (),
         notes=(
             BOUND,
+            *loss_note(kind.cell(corpus, scale) for kind in KINDS),
             *([TWO_RUNS.format("; ".join(apart))] if apart else []),
             *([SCALE] if text else []),
         ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import Cell, apart_note, weights_note
+from cwdfm.repro.cell import Cell, apart_note, loss_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
@@ -66,6 +66,8 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
     notes: tuple[str, ...] = ()
     for source in SOURCES:
         notes += weights_note(best("molecules", source).values(), f" with a {source} source")
+    every = [cell for each in found for cells in each.cells.values() for cell in cells.values()]
+    notes += loss_note(every)
     notes += apart_note(
         [
             ((f"{each.source}, {each.name}, {solver}", str(k)), cell)

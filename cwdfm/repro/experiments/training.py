@@ -6,7 +6,7 @@ from typing import Any
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, flow, runs_note
+from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Store
@@ -118,6 +118,7 @@ def plan_of(
             paper=theirs,
             notes=(
                 *own_weights(lines, corpus),
+                *loss_note(cell for _, cell in cells),
                 *tokens_that_count(lines),
                 *runs_note(cells, store),
             ),
