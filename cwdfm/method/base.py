@@ -44,7 +44,7 @@ class Draw:
     tick: Tick | None = None
 
     def some(self, place_A: Tensor, seed: int) -> "Draw":
-        """Those with some places among them, which are known to be right, by another seed."""
+        """The same of the sequences at some places [A], by another seed. Nothing is checked."""
 
         def theirs(x: Tensor | None) -> Tensor | None:
             return x if x is None or x.dim() == 1 else x[place_A.to(x.device)]
