@@ -213,3 +213,16 @@ def qm9_best_spelled24_hot(result: Result) -> str:
         + f"\n\nDrawn by {commands(result)}, "
         + searched_origin(result)
     )
+
+
+def qm9_best_spelled24_seed1(result: Result) -> str:
+    """The three settings with a fourth run of the training, by another seed."""
+    trained = result["training"]
+    return (
+        "### Trained with another seed\n\nThe three settings of the section before with a fourth "
+        "run of the training, whose weights, order of data and noise are of another seed; nothing "
+        "was chosen on it. Five folds of 1,024.\n\n"
+        + mended_table(result)
+        + f"\n\nTrained by `{trained['command']}`, revision `{trained['revision']}`; drawn by "
+        f"{commands(result)}, " + searched_origin(result)
+    )
