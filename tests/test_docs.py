@@ -111,7 +111,7 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
 def test_a_page_without_results_of_experiments_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (judging, on_molecules, exact, text_solvers, ablations):
+    for module in (judging, exact, text_solvers, ablations):
         monkeypatch.setattr(module, "STORE", Store(tmp_path))
     made = claims_page()
     for name in ("headline", "revealed", "sweep-molecules-mask"):

@@ -4,16 +4,9 @@ import math
 from functools import partial
 
 from benchmarks.claims.headline import PAPER
-from benchmarks.claims.judging import ALONE, CLEAR, Result, number, or_missing, read, rows_of
+from benchmarks.claims.judging import ALONE, CLEAR, number, or_missing, read, rows_of
 from benchmarks.claims.on_molecules import COUNT_ERROR, COUNTED, MODEL, QM9, STEPS, VALID, Runs
-from benchmarks.claims.on_text import (
-    MAUVE,
-    PERPLEXITY,
-    TABLED,
-    done_again,
-    loss_scatter,
-    sample_scatter,
-)
+from benchmarks.claims.on_text import MAUVE, PERPLEXITY
 from benchmarks.claims.text_solvers import mauve, text
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.ablations import revealed_entries
@@ -199,43 +192,3 @@ def coarse() -> str:
         f"buckets, which is coarse: at {last:,} steps Neighbor is ahead of Euler by\n  "
         f"{' and '.join(gains)} of its standard errors."
     )
-
-
-def scatter() -> str:
-    """How far runs of one training on text end apart, and what errors have for it."""
-    rows = done_again()
-    losses = {_name(row): max(row["losses"]) - min(row["losses"]) for row in rows}
-    judged = {
-        _name(row): ", ".join(f"{value:.0f}" for value in sample["perplexities"] if value)
-        for row in rows
-        for sample in row["samples"]
-        if sample["choice"]["solver"] in TABLED
-    }
-    begun = {_name(row): ", ".join(f"{loss:.2f}" for loss in row["early"]) for row in rows}
-    most = max(len(row["losses"]) for row in rows)
-    nats = {source: sample_scatter("perplexities", source) for source in ("uniform", "mask")}
-    worst = sample_scatter("perplexities", "mask", diverging=True)
-    bits = sample_scatter("entropies", "uniform")
-    early = "; ".join(f"{told} ({name})" for name, told in begun.items())
-    return f"""- **Scatter.** {len(rows)} trainings on text were done 2 to {most} times, all runs of
-  one training with the same seed ([results](results.md#runs-of-the-same-training)). How far apart
-  they end in held-out loss, in nats:
-  {"; ".join(f"{value:.2f} ({name})" for name, value in losses.items())}.
-  Perplexities of samples of several runs:
-  {"; ".join(f"{told} ({name})" for name, told in judged.items())}.
-  The farthest apart are runs in whose loss masked tokens alone count, and they part early. Training
-  losses after a quarter of the steps: {early}.
-  Such runs first stay near the loss of a prediction without any context, and leave it at different
-  times. Whether that is due to the tokens that count is what `cwdfm repro tokens-text` asks.
-  Where trainings are compared, this scatter is part of the errors, pooled: of a perplexity of
-  samples
-  {nats["uniform"]:.2f} nats (uniform source) or {nats["mask"]:.2f} (mask), of NELBO and Bregman,
-  whose weights diverge at the end of the path, {worst:.2f}; of entropy {bits:.2f} bits (uniform
-  source, on which claims about it are); of a perplexity on held-out text {loss_scatter():.2f} nats.
-  What other seeds would change is not known. Comparisons of solvers on one run need no such
-  part."""
-
-
-def _name(row: Result) -> str:
-    source = f"{row['source']} source, {row['loss']}"
-    return f"block {row['block']} of BD3LM" if row["method"] == "bd3lm" else source

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
+from cwdfm.repro.measure import measure
 from cwdfm.repro.table import Value
 
 Result = dict[str, Any]
@@ -117,6 +119,12 @@ def or_missing(experiment: str, found: Callable[[], str]) -> str:
         return found()
     except Missing:
         return f"`cwdfm repro {experiment} --scale small` is not done yet."
+
+
+def by_seed(cell: Cell, what: int) -> list[float | None]:
+    """A column's value for each run, None where it is not done."""
+    how = measure(cell.corpus, cell.scale)
+    return [how.values(STORE, cell.sample(seed))[what].value for seed in range(cell.seeds)]
 
 
 def number(value: Value) -> Measured:

@@ -5,9 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.claims.judging import STORE, Measured, Missing, number, pooled
+from benchmarks.claims.judging import Measured, Missing, by_seed, number, pooled
 from cwdfm.repro.cell import Cell
-from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
@@ -47,12 +46,6 @@ def short_of(ours: tuple[Measured, Measured], theirs: tuple[Measured, Measured])
 def _log_odds(count: Measured) -> Measured:
     rest = COUNTED - count.value
     return Measured(math.log(count.value / rest), count.error * COUNTED / (count.value * rest))
-
-
-def by_seed(cell: Cell, what: int) -> list[float | None]:
-    """Counts of each run, None where it is not done; `what`: 0 valid, 2 novel."""
-    how = measure(cell.corpus, cell.scale)
-    return [how.values(STORE, cell.sample(seed))[what].value for seed in range(cell.seeds)]
 
 
 def _told(done: Sequence[int]) -> str:

@@ -39,17 +39,29 @@ def sample_scatter(
 ) -> float:
     """Standard deviation of what runs of one training sample: of log perplexity, or of entropy.
 
-    By the tables' solvers alone. With a mask source runs end far apart, with a uniform one they do
-    not. Losses whose weights diverge were done again with a mask source only, whatever is asked.
+    With a mask source runs end far apart, with a uniform one they do not. Losses whose weights
+    diverge were done again with a mask source only, whatever is asked.
     """
     log = math.log if of == "perplexities" else float
     return pooled(
-        [log(value) for value in sample[of] if value is not None]
+        [log(value) for value in tabled(row, of)]
         for row in done_again()
-        for sample in row["samples"]
-        if sample["choice"]["solver"] in TABLED
         if (row["loss"] in DIVERGING) == diverging and (diverging or row["source"] == source)
     )
+
+
+def tabled(row: Result, of: Literal["perplexities", "entropies"]) -> list[float]:
+    """One number for each run of a training, of samples by the tables' solver.
+
+    Runs may have samples by several numbers of steps. Those that most runs have are read, since one
+    run's numbers do not scatter as numbers of several runs do.
+    """
+    found = [
+        [float(value) for value in sample[of] if value is not None]
+        for sample in row["samples"]
+        if sample["choice"]["solver"] in TABLED
+    ]
+    return max(found, key=len, default=[])
 
 
 def run_perplexity(value: Value, source: str, *, diverging: bool = False) -> Measured:

@@ -14,7 +14,6 @@ from benchmarks.claims.differ import (
     fewer_valid,
     positions,
     revealed,
-    scatter,
     settings,
 )
 from benchmarks.claims.exact import EARLY, FEW, LINEAR, NOTHING, exact, locality, updates
@@ -22,9 +21,10 @@ from benchmarks.claims.headline import headline
 from benchmarks.claims.judging import ALONE, CLEAR
 from benchmarks.claims.main_table import HARDLY, main_table, perplexities
 from benchmarks.claims.molecule_solvers import after_scaled, solvers_on_molecules
+from benchmarks.claims.text_runs import scatter, tokens
 from benchmarks.claims.text_solvers import corrector, solvers_on_text
 from benchmarks.claims.training import losses, paths
-from benchmarks.claims.tuned import tuned
+from benchmarks.claims.tuned import counted, tuned
 from cwdfm.bench.settings import Shapes
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
@@ -131,12 +131,13 @@ def _differ() -> str:
   is revealed at once in the last step, each token without regard for the others. Counted jumps
   (`--solver neighbor-counted`, [method.md](method.md#one-step)) move as many tokens as without
   weights: on molecules most of what Neighbor weights lose at few steps comes back, and less than
-  half of what Entropy weights lose ([results](results.md#counted-jumps)).
+  half of what Entropy weights lose ([results](results.md#counted-jumps)).{counted()}
 {fewer_valid()}
 {positions()}
 {settings()}
 {revealed()}
 {scatter()}
+{tokens()}
 {coarse()}
 """
 

@@ -5,11 +5,13 @@ them need not be so here, where `cwdfm repro sweep-text-...` has searched the sa
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 from benchmarks.claims.judging import (
     Claim,
     Measured,
+    Missing,
     Verdict,
     by_folds,
     judged,
@@ -60,7 +62,28 @@ def few_steps(source: str) -> tuple[str, Verdict]:
     first = CURVE[0]
     found = {solver: perplexities(source, solver)[first] for solver in SOLVERS}
     gains = [found[other].above(found["Entropy"]) for other in ("Euler", "Neighbor")]
-    return shown(source), judged({"perplexity, beside Euler and Neighbor": gains})
+    told = f"{settings(source)}, {first} steps: {at_first(source)}"
+    return told, judged({"perplexity, beside Euler and Neighbor": gains})
+
+
+def counted() -> str:
+    """What counted jumps change at few steps, of the sources that are done."""
+    told = []
+    for source in TUNED:
+        with suppress(Missing):
+            told.append(f"{source} source, {at_first(source)}")
+    return (
+        f"\n  On text, perplexity at {CURVE[0]} steps: {'; '.join(told)}\n  "
+        "([results](results.md#quality-against-steps-settings-of-the-sweep-text-mask-source))."
+        if told
+        else ""
+    )
+
+
+def at_first(source: str) -> str:
+    """Perplexities at the fewest steps."""
+    found = {s: perplexities(source, s)[CURVE[0]].value for s in (*SOLVERS, *COUNTED)}
+    return ", ".join(f"{solver} {value:.0f}" for solver, value in found.items())
 
 
 def perplexities(source: str, solver: str) -> dict[int, Measured]:
@@ -69,14 +92,20 @@ def perplexities(source: str, solver: str) -> dict[int, Measured]:
     return {k: by_folds(rows[solver, str(k)][PERPLEXITY]) for k in CURVE}
 
 
+def settings(source: str) -> str:
+    """Of training and of weights."""
+    radius, scale, beta = TUNED[source]
+    return (
+        f"Novels ({short_runs('one run')}), r = {radius}, s = {scale:g}, beta = {beta:g}, "
+        "perplexity"
+    )
+
+
 def shown(source: str) -> str:
     """The settings, and all perplexities."""
-    radius, scale, beta = TUNED[source]
     told = []
     for solver in (*SOLVERS, *COUNTED):
         values = perplexities(source, solver).values()
         told.append(f"{solver} {', '.join(f'{each.value:,.0f}' for each in values)}")
-    return (
-        f"Novels ({short_runs('one run')}), r = {radius}, s = {scale:g}, beta = {beta:g}, "
-        f"perplexity at {', '.join(f'{k:,}' for k in CURVE)} steps: {'; '.join(told)}"
-    )
+    steps = ", ".join(f"{k:,}" for k in CURVE)
+    return f"{settings(source)} at {steps} steps: {'; '.join(told)}"

@@ -99,8 +99,9 @@ class Cell:
 def flow(source: str, loss: str = "ce", **more: Any) -> dict[str, Any]:
     """Fields of the recipe of a flow.
 
-    Masked tokens alone count in the loss where nothing is lost by it (see CrossEntropy). Bregman's
-    formula has terms of revealed ones too: without them it would be the NELBO.
+    Masked tokens alone count in the loss where the best model is the same by all (see
+    CrossEntropy). Bregman's formula has terms of revealed ones too: without them it would be the
+    NELBO.
     """
     alone = source == "mask" and loss in ("ce", "nelbo")
     return {"source": source, "loss": loss, "masked_only": alone} | more

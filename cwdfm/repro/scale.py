@@ -83,6 +83,7 @@ def _text(scale: Scale) -> Size:
             warmup=350,
             learning_rate=1e-3,
             dropout=0.0,
+            masked_only=True,  # flows say it themselves, others do not read it; part of their keys
             **_QUIET,
         )
         return Size(recipe, 256, 256, (64, 128, 256, 512, 1024), rows=256)

@@ -92,7 +92,6 @@ def text_small() -> Recipe:
         tokenizer="gpt2",
         length=512,
         source="mask",
-        masked_only=True,
         model="40m",
         steps=8_000,
         batch_size=128,

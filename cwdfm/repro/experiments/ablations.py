@@ -66,15 +66,18 @@ def counting(corpus: Corpus) -> Callable[[Scale], Plan]:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        # Runs on text with a mask source end far apart, so that one of each tells little.
-        seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
-        return [
-            Entry(labels, Cell(corpus, scale, fields, EULER, seeds=seeds))
-            for labels, fields in COUNTING.items()
-        ]
+        cells = {labels: counting_cell(corpus, scale, *labels) for labels in COUNTING}
+        return [Entry(labels, cell) for labels, cell in cells.items()]
 
     title = f"Tokens that count in the loss, {NAMES[corpus]}, mask source"
     return grid(title, ("loss", "tokens"), entries)
+
+
+def counting_cell(corpus: Corpus, scale: Scale, loss: str, tokens: str) -> Cell:
+    """A row of that table."""
+    # Runs on text with a mask source end far apart, so that one of each tells little.
+    seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
+    return Cell(corpus, scale, COUNTING[loss, tokens], EULER, seeds=seeds)
 
 
 def sweep(source: str) -> Callable[[Scale], Plan]:
