@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cwdfm.repro.cell import Cell, apart_note, loss_note, runs_note, weights_note
+from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
@@ -36,23 +36,32 @@ def grid(
     *,
     x: str | None = None,
     log: bool = False,
+    likelihood: bool = False,
     cost: Mapping[Scale, str] = COST,
 ) -> Callable[[Scale], Plan]:
-    """The plan of such an experiment; all cells are of one corpus. With `x` there are curves."""
+    """The plan of such an experiment; all cells are of one corpus. With `x` there are curves.
+
+    With `likelihood` the table has a column of held-out perplexity.
+    """
+    bounds = TRAINING[:1] if likelihood else ()
 
     def plan(scale: Scale) -> Plan:
         found = entries(scale)
         corpus = found[0].cell.corpus
         how, data = measure(corpus, scale), held_out(corpus, scale, 0)
 
+        def values(cell: Cell, store: Store) -> tuple[Value, ...]:
+            return (*cell.values(store), *cell.training(store)[: len(bounds)])
+
         def tables(store: Store) -> list[Table]:
-            rows = [Row(entry.labels, entry.cell.values(store)) for entry in found]
-            rows.append(Row(("data", *[""] * (len(labels) - 1)), how.values(store, data)))
+            rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]
+            own = (*how.values(store, data), *[Value(None)] * len(bounds))
+            rows.append(Row(("data", *[""] * (len(labels) - 1)), own))
             cells = [(entry.labels, entry.cell) for entry in found]
             weights = weights_note(entry.cell.choice for entry in found)
             losses = loss_note(entry.cell for entry in found)
             notes = (*weights, *losses, *runs_note(cells, store), *apart_note(cells, store))
-            return [Table(title, labels, how.columns, tuple(rows), notes=notes)]
+            return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes)]
 
         def figures(store: Store) -> list[Curves]:
             if x is None:
@@ -64,7 +73,7 @@ def grid(
             level = how.values(store, data)
             return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
 
-        jobs = [job for entry in found for job in entry.cell.jobs()]
+        jobs = [job for entry in found for job in entry.cell.jobs(likelihood=likelihood)]
         return Plan((*jobs, *how.jobs(data)), tables, cost[scale], figures)
 
     return plan

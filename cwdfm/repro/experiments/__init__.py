@@ -27,6 +27,7 @@ def _all() -> Iterator[Experiment]:
     yield Experiment("perplexity", "table: test perplexity", perplexity.plan)
     yield Experiment("radius", "figure: radius of the loss's weights", ablations.radius)
     yield Experiment("revealed", "table: SCE's weight of revealed coordinates", ablations.revealed)
+    yield Experiment("scaled-text", "table: settings of SCE, text", ablations.scaled)
     for corpus in CORPORA:
         yield Experiment(
             f"tokens-{corpus}",
