@@ -167,8 +167,9 @@ def run_scatter(result: Result) -> str:
     for row in result["rows"]:
         block = f", block {row['block']}" if row["method"] == "bd3lm" else ""
         source = f", {row['source']}, {row['loss']}" if row["method"] == "flow" else ""
+        alone = " of masked tokens" if source and row["masked_only"] else ""
         losses = row["losses"]
-        what = f"{row['corpus']}: {row['method']}{block}{source}"
+        what = f"{row['corpus']}: {row['method']}{block}{source}{alone}"
         told = ", ".join(f"{loss:.4f}" for loss in losses)
         apart = f"{max(losses) - min(losses):.4f}"
         rows.append([what, told, apart, ", ".join(f"`{r}`" for r in row["revisions"])])

@@ -16,7 +16,7 @@ from typing import Any
 
 from cwdfm.provenance import provenance, write_json
 
-FIELDS = ("method", "block", "source", "loss")
+FIELDS = ("method", "block", "source", "loss", "masked_only")
 DRAWN = ("choice", "steps", "n", "at")  # how samples are drawn, but for their seed
 SCORES = {"perplexities": ("perplexity", "perplexity"), "entropies": ("statistics", "entropy")}
 Record = dict[str, Any]

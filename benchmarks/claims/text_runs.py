@@ -61,6 +61,7 @@ def scatter() -> str:
 
 def _name(row: Result) -> str:
     source = f"{row['source']} source, {row['loss']}"
+    source += " of masked tokens" if row["masked_only"] else ""
     return f"block {row['block']} of BD3LM" if row["method"] == "bd3lm" else source
 
 
