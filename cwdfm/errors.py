@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST = 2**63 - 1  # what tensors, files and iterators count with
+LONGEST = 10**6  # tokens a sequence, far beyond any use: more ends, late, where memory does
+
 
 class InputError(ValueError):
     """The caller's input is wrong; the message says how to put it right."""
@@ -128,11 +131,11 @@ def check_scale(name: str, value: float) -> None:
         raise InputError(f"{name} must be a number between -1e6 and 1e6, got {value!r}")
 
 
-def check_integer(name: str, value: int, least: int = 1, most: int | None = None) -> None:
-    """Refuse anything but an integer of at least `least` and, if given, at most `most`."""
+def check_integer(name: str, value: int, least: int = 1, most: int = MOST) -> None:
+    """Refuse anything but an integer of at least `least` and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be an integer >= {least}, got {value!r}")
-    if most is not None and value > most:
+    if value > most:
         raise InputError(f"{name} must be an integer <= {most:,}, got {value}; give a smaller one")
 
 

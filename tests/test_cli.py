@@ -228,17 +228,29 @@ def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None
     """At once, with code 2, and nothing is left: of a million million tokens no list is made."""
     sampling = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--device", "cpu"]
     updates = ["analyze", "updates", "qm9-mask-small", "--out", str(tmp_path / "a")]
+    uniform = ["sample", "qm9-uniform-small", *sampling[2:]]  # which learned no positions
+    molecules = ["prepare", "qm9", "--out", str(tmp_path / "a.npz")]
+    text = ["prepare", "python-topics", "--out", str(tmp_path / "a"), "--tokenizer", "bytes"]
+    training = ["train", "qm9-debug", "--out", str(tmp_path / "run")]
     huge = str(10**30)
     for line, message in (
         ([*sampling, "--n", huge], "--n must be an integer <= 1,000,000,000, got 1000"),
         ([*sampling, "--steps", huge], "--steps must be an integer <= 1,000,000, got 1000"),
-        ([*sampling, "--length", huge], "learned 32 positions, asked for are 1000"),
+        ([*sampling, "--length", "1000000"], "learned 32 positions, asked for are 1000000"),
         ([*updates, "--n", huge], "--n must be an integer <= "),
         ([*updates, "--steps", huge], "--steps must be an integer <= "),
+        ([*uniform, "--length", huge], "--length must be an integer <= 1,000,000, got 1000"),
+        ([*molecules, "--limit", huge], "--limit must be an integer <= 9,223,372,036,854,775,807"),
+        ([*molecules, "--length", huge], "--length must be an integer <= 10,000, got 1000"),
+        ([*text, "--limit", huge], "--limit must be an integer <= 9,223,372,036,854,775,807"),
+        ([*text, "--length", huge], "--length must be an integer <= 1,000,000, got 1000"),
+        ([*training, "--length", huge], "length must be an integer <= 1,000,000, got 1000"),
+        ([*training, "--steps", huge], "steps must be an integer <= 1,000,000,000, got 1000"),
+        ([*training, "--batch-size", huge], "batch_size must be an integer <= 1,000,000,000"),
     ):
         ended = cwdfm(*line)
         assert ended.returncode == 2
-        assert message in ended.stderr
+        assert message in " ".join(ended.stderr.split())
         assert not list(tmp_path.iterdir())
 
 
@@ -246,10 +258,11 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(_: list[str]) -> None:
         raise MemoryError
 
-    monkeypatch.setitem(VERBS, "demo", (short, ""))
-    ended = cwdfm("demo")
-    assert ended.returncode == 2
-    assert "memory does not hold what was asked for; ask for less" in ended.stderr
+    for lacks in (short, lambda _: torch.empty(2**60)):  # of the CPU's, torch tells in words
+        monkeypatch.setitem(VERBS, "demo", (lacks, ""))
+        ended = cwdfm("demo")
+        assert ended.returncode == 2
+        assert "memory does not hold what was asked for; ask for less" in ended.stderr
 
 
 def test_what_may_not_be_read_or_written_is_told(

@@ -4,6 +4,8 @@ import os
 import sys
 from collections.abc import Callable
 
+import torch
+
 import cwdfm
 from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro, sample, train
 from cwdfm.cli.options import HELP
@@ -45,7 +47,9 @@ def main() -> None:
         fail(str(error), code=1)
     except KeyboardInterrupt:
         fail("interrupted; the same command goes on with what is left", code=130)
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not short_of_memory(error):
+            raise
         fail("memory does not hold what was asked for; ask for less: fewer, shorter, less at once")
     except BrokenPipeError:  # whoever reads has seen enough, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in it
@@ -53,6 +57,12 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(f"{where}{error.strerror or error}; check the path, permissions and free space")
+
+
+def short_of_memory(error: Exception) -> bool:
+    """Whether it is memory that lacks; of the CPU's, torch says so in words alone."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "DefaultCPUAllocator" in str(error)
 
 
 def fail(message: str, code: int = 2) -> None:

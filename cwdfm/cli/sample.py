@@ -17,7 +17,7 @@ from cwdfm.cli.progress import Progress
 from cwdfm.cli.unread import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
-from cwdfm.errors import InputError, WorkFailed, check_integer
+from cwdfm.errors import LONGEST, InputError, WorkFailed, check_integer
 from cwdfm.files import check_new_file
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method import Flow
@@ -116,7 +116,7 @@ def check(options: Options) -> None:
     check_integer("steps", options.steps, most=MOST_STEPS)
     check_format(options.out)
     if options.length is not None:
-        check_integer("length", options.length, 3)
+        check_integer("length", options.length, 3, LONGEST)
     if options.batch_size:
         check_integer("batch_size", options.batch_size)
     check_new_file(options.out, force=options.force)

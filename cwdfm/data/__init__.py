@@ -47,6 +47,7 @@ from cwdfm.errors import InputError, check_integer, describe
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
 SPLIT_SEED = 42
+LONGEST_SMILES = 10**4  # every molecule takes as much room; no SMILES is as long
 
 __all__ = [
     "CORPORA",
@@ -200,7 +201,7 @@ def _load_molecules(
     """What `load` does for molecules, as `load_text` does for text."""
     length = dataset.length if length is None else length
     seed = SPLIT_SEED if seed is None else seed
-    check_integer("length", length, 3)
+    check_integer("length", length, 3, LONGEST_SMILES)
     check_integer("seed", seed, 0)
     if limit is not None:
         check_integer("limit", limit)

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from cwdfm.errors import InputError, check_choice, check_integer, check_positive
+from cwdfm.errors import LONGEST, InputError, check_choice, check_integer, check_positive
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.model.presets import preset
 from cwdfm.pretrained import Pretrained
@@ -22,6 +22,8 @@ MANNER = (
     *("accumulation", "compile", "parallel", "log_every", "checkpoint_every", "keep"),
     *("elbo_rows", "previews", "preview_steps"),
 )
+
+MOST_COUNT = 10**9  # of steps, sequences, samples: steps x batch_size are counted in 64 bits
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
-            check_integer(name, getattr(self, name))
+            check_integer(name, getattr(self, name), most=MOST_COUNT)
         for name in ("checkpoint_every", "keep", "validation_rows", "preview_steps"):
-            check_integer(name, getattr(self, name))
+            check_integer(name, getattr(self, name), most=MOST_COUNT)
         for name in ("elbo_rows", "previews", "warmup"):
-            check_integer(name, getattr(self, name), 0)
-        check_integer("length", self.length, 3)
-        check_integer("block", self.block)
+            check_integer(name, getattr(self, name), 0, MOST_COUNT)
+        check_integer("length", self.length, 3, LONGEST)
+        check_integer("block", self.block, most=LONGEST)
         check_seed(self.seed)
         check_positive("learning_rate", self.learning_rate)
         check_positive("clip", self.clip)

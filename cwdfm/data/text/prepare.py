@@ -15,7 +15,7 @@ from cwdfm.data.text.lock import locked
 from cwdfm.data.text.pack import Packing
 from cwdfm.data.text.prepared import is_prepared, open_prepared, read_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
-from cwdfm.errors import InputError, check_choice, check_integer
+from cwdfm.errors import LONGEST, InputError, check_choice, check_integer
 from cwdfm.files import elsewhere
 
 SEED = 42
@@ -47,7 +47,7 @@ def prepare(
 
     An interrupted call is resumed by the next; until it is whole the work lies in `out`.part.
     """
-    check_integer("length", length, 2)
+    check_integer("length", length, 2, LONGEST)
     check_integer("workers", workers, most=MOST_WORKERS)
     if workers > 1:
         check_guard()
