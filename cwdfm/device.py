@@ -21,9 +21,9 @@ def find_device(device: torch.device | str) -> torch.device:
         raise _wrong(device, f"the last of {count} is cuda:{count - 1}")
     if found.type not in ("cpu", "cuda"):
         try:
-            torch.empty(0, device=found)
+            torch.zeros(1, device=found).item()  # which "meta", that computes nothing, cannot tell
         except Exception as error:  # of many kinds, one for each kind of device
-            raise _wrong(device, "torch has no such device here") from error
+            raise _wrong(device, "torch cannot compute on such a device here") from error
     return found
 
 

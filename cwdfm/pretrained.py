@@ -7,16 +7,19 @@ whether the first token is given, and a card that says how it was trained.
 import hashlib
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from cwdfm.config import from_config, to_config
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.device import find_device
-from cwdfm.errors import InputError
+from cwdfm.errors import LONGEST, InputError, check_instance, check_integer
 from cwdfm.files import replacing
 from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
 from cwdfm.model.dit import DiT, DiTConfig
@@ -108,21 +111,14 @@ class Pretrained:
                 )
             verify(folder)
             weights = read_tensors(folder / "model.safetensors")
-            if config.get("format", 0) > FORMAT:
+            if config["format"] > FORMAT:
                 raise InputError(
                     f"{folder} has format {config['format']}, newer than this version's {FORMAT}; "
                     f"update the library"
                 )
-            model = DiT(from_config(config["model"], CLASSES))
-            model.load_state_dict({k: v.float() for k, v in weights.items()})
-            return cls(
-                model=model.eval(),
-                method=_method(config),
-                tokenizer=tokenizer_from_json(config["tokenizer"]),
-                length=config["length"],
-                fix_first=config["fix_first"],
-                card=config["card"],
-            )
+            with _as_told_by(folder / "config.json"):
+                shape, others = _parts(config)
+            return cls(model=_network(shape, weights).eval(), **others)
         except FileNotFoundError as error:
             raise InputError(
                 f"{folder} is no trained model: it lacks {Path(error.filename).name}; give a "
@@ -143,12 +139,56 @@ class Pretrained:
             ) from error
 
 
+@contextmanager
+def _as_told_by(path: Path) -> Iterator[None]:
+    """Errors about what a file holds name the file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path} is wrong: {error}; copy or train the model again") from error
+
+
+def _parts(config: dict[str, Any]) -> tuple[DiTConfig, dict[str, Any]]:
+    """What a config.json says of the network, and of all that belongs to it."""
+    shape, method = from_config(config["model"], CLASSES), _method(config)
+    tokenizer = tokenizer_from_json(config["tokenizer"])
+    check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")
+    check_instance("method", method, Method, "Flow(MaskSource(30), Linear())")
+    check_integer("length", config["length"], most=LONGEST)
+    check_instance("fix_first", config["fix_first"], bool, "true")
+    check_instance("card", config["card"], dict, "{}")
+    # A mask or start is one more than the vocabulary.
+    if shape.num_tokens != method.num_tokens or tokenizer.vocab_size > method.num_tokens:
+        raise InputError(
+            f"its network knows {shape.num_tokens} ids, its method {method.num_tokens} and its "
+            f"tokenizer {tokenizer.vocab_size}, which are not those of one model"
+        )
+    plain = {name: config[name] for name in ("length", "fix_first", "card")}
+    return shape, {"method": method, "tokenizer": tokenizer, **plain}
+
+
 def _method(config: dict[str, Any]) -> Method:
     if config["format"] == 1:
         parts = (from_config(config[name], CLASSES) for name in ("source", "schedule"))
         return Flow(*parts)
     method: Method = from_config(config["method"], CLASSES)
     return method
+
+
+def _network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
+    """The network with these weights; ValueError, before memory is taken, if they are no fit."""
+    with torch.device("meta"):
+        asked = {name: tuple(x.shape) for name, x in DiT(shape).state_dict().items()}
+    found = {name: tuple(x.shape) for name, x in weights.items()}
+    if wrong := sorted(name for name in asked | found if asked.get(name) != found.get(name)):
+        one = wrong[0]
+        raise ValueError(
+            f"of {len(wrong)} weights that differ, {one} is {found.get(one, 'not there')}, and "
+            f"{asked.get(one, 'none')} by config.json"
+        )
+    model = DiT(shape)
+    model.load_state_dict({name: x.float() for name, x in weights.items()})
+    return model
 
 
 def verify(folder: Path) -> None:

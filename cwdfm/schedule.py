@@ -59,10 +59,11 @@ class Polynomial(Schedule):
     power: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.power, int | float) and 1 <= self.power < math.inf):
+        if not (isinstance(self.power, int | float) and 1 <= self.power <= 1e6):
             raise InputError(
-                f"Polynomial power must be a finite number >= 1, got {self.power!r}; below 1 the "
-                f"hazard is infinite at t = 0 and the first Euler step would reveal everything"
+                f"Polynomial power must be a finite number >= 1, and at most 1e6, got "
+                f"{self.power!r}; below 1 the hazard is infinite at t = 0 and the first Euler step "
+                f"would reveal everything"
             )
 
     def kappa(self, t: Tensor | float) -> Tensor:

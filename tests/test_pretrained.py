@@ -52,7 +52,7 @@ def test_the_device_is_to_blame_and_not_the_model(
     allowed = "device must be auto, cpu, cuda or cuda:NUMBER, got "
     small(tmp_path).save_pretrained(tmp_path / "checkpoints" / "step-00000001")
     for load in (cwdfm.load, cwdfm.Pretrained.from_pretrained):
-        for wrong in ("gpu0", "", 1.5, "vulkan"):
+        for wrong in ("gpu0", "", 1.5, "vulkan", "meta"):
             with pytest.raises(cwdfm.InputError, match=f"{allowed}{wrong!r}"):
                 load(tmp_path, device=wrong)  # type: ignore[arg-type]
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -102,10 +102,39 @@ def test_damaged_folders(tmp_path: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"model\.safetensors is damaged"):
         cwdfm.load(tmp_path / "m")
     weights.write_bytes(whole)
-    larger = {**written["model"], "num_tokens": 9}
+    larger = {**written["model"], "width": 128}
     for text in ("{", json.dumps({**written, "model": larger}), '{"format": 1}'):
         config.write_text(text)
         with pytest.raises(cwdfm.InputError, match=r"is damaged, or its config\.json and weights"):
+            cwdfm.load(tmp_path / "m")
+
+
+def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
+    """Is told by its file and by what is wrong in it, and before memory is taken by its word."""
+    small(tmp_path).save_pretrained(tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    written = json.loads(config.read_text())
+    network, source = written["model"], written["method"]["source"]
+    changes: list[tuple[dict[str, object], str]] = [
+        ({"length": "8"}, r"config\.json is wrong: length must be an integer >= 1, got '8'; copy"),
+        ({"length": -8}, "is wrong: length must be an integer >= 1, got -8"),
+        ({"length": 10**20}, "is wrong: length must be an integer <= 1,000,000"),
+        ({"fix_first": "no"}, "is wrong: fix_first must be a bool such as true, got 'no'"),
+        ({"card": []}, "is wrong: card must be a dict"),
+        ({"model": {**network, "depth": 10**9}}, "is wrong: depth must be an integer <= 10,000"),
+        ({"model": {**network, "width": -64}}, "is wrong: width must be an integer >= 1, got -64"),
+        ({"model": {**network, "width": 2**20}}, r"is damaged, or .* weights that differ"),
+        ({"model": {**network, "dropout": None}}, "is wrong: dropout must lie in"),
+        ({"model": {**network, "num_tokens": 9}}, "knows 9 ids, its method 7 and its tokenizer 6"),
+        ({"model": source}, "is wrong: model must be a DiTConfig"),
+        ({"method": source}, "is wrong: method must be a Method"),
+        ({"method": {**written["method"], "source": 6}}, "is wrong: source must be a Source"),
+        ({"method": {**written["method"], "schedule": source}}, "schedule must be a Schedule"),
+        ({"tokenizer": {"kind": "bytes"}}, "its tokenizer 257, which are not those of one model"),
+    ]
+    for change, message in changes:
+        config.write_text(json.dumps({**written, **change}))
+        with pytest.raises(cwdfm.InputError, match=message):
             cwdfm.load(tmp_path / "m")
 
 

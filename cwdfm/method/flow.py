@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cwdfm.errors import check_instance
 from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
@@ -33,6 +34,10 @@ class Flow(Method):
 
     source: Source
     schedule: Schedule
+
+    def __post_init__(self) -> None:
+        check_instance("source", self.source, Source, "MaskSource(vocab_size=30)")
+        check_instance("schedule", self.schedule, Schedule, "Polynomial(2.0)")
 
     @property
     def num_tokens(self) -> int:

@@ -26,6 +26,7 @@ from cwdfm.model.record import Recorded
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
+MOST_BLOCKS = 10_000  # far beyond any use: more would be built for hours
 FEW_ROWS = 0.25  # share of coordinates, up to which the last block's rest works on these alone
 
 # What may be made of hidden vectors [B, N, D] and the head in place of logits.
@@ -58,16 +59,17 @@ class DiTConfig:
     block: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio"):
+        for name in ("num_tokens", "width", "heads", "conditioning", "mlp_ratio"):
             check_integer(name, getattr(self, name))
+        check_integer("depth", self.depth, most=MOST_BLOCKS)
         check_integer("positions", self.positions, 0)
         if self.width % (2 * self.heads):
             raise InputError(
                 f"width must be a multiple of twice the heads (rotations work on pairs), got width "
                 f"{self.width} with {self.heads} heads"
             )
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must lie in [0, 1), got {self.dropout}")
+        if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
+            raise InputError(f"dropout must lie in [0, 1), got {self.dropout!r}")
         check_choice("time", self.time, ("given", "zero", "none"))
         check_choice("attention", self.attention, ("full", "causal", "block"))
         if self.attention == "block":
