@@ -599,7 +599,7 @@ def test_several_experiments_by_one_command(
     # Results of another corpus or judge are not passed off as those of the one that is given.
     (tmp_path / "other.smi").write_text("\n".join("C" * length for length in range(1, 20)))
     for option, place, message in (
-        ("--judge", "/nowhere.gguf", "other judge"),
+        ("--judge", "gpt2", "other judge"),
         ("--text", "/nowhere", "neither a dataset nor a file"),
         ("--molecules", tmp_path / "other.smi", "other molecules-32"),
     ):
@@ -767,6 +767,7 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
         (["updates", "--out", "x", "--wait", "-1"], "--wait -1: give a finite number of seconds"),
         (["updates", "--out", "x", "--wait", "nan"], "--wait nan: give a finite number of seconds"),
         (["updates", "--out", "x", "--wait", "inf"], "--wait inf: give a finite number of seconds"),
+        (["updates", "--out", "x", "--wait", "1e300"], "--wait 1e+300: give a finite number of se"),
         (
             ["perplexity", "--out", "x", "--tests", "lambada", "lambda=y"],
             "--tests lambda: no such test corpus; there are wikitext-103, lambada",
@@ -781,6 +782,20 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
             "/nowhere.npz does not exist",
         ),
         (["radius", "--out", "x", "--judge", "/nowhere.gguf"], "there is no GGUF file"),
+        (  # for the command that judges
+            ["radius", "--out", "x", "--only", "train", "--judge", "/nowhere.gguf"],
+            "there is no GGUF file",
+        ),
+        (  # though no job reads it
+            ["radius", "--out", "x", "--molecules", "/nowhere.smi"],
+            "'/nowhere.smi' is neither a dataset nor a file",
+        ),
+        (["radius", "--out", "x", "--tests", "lambada=/nowhere"], "'/nowhere' is neither a data"),
+        (["perplexity", "--out", "x", "--tests", "lambada="], "--tests lambada= names no place"),
+        (
+            ["perplexity", "--out", "x", "--tests", "lambada", "lambada=y"],
+            "--tests names lambada more than once; give one place for it",
+        ),
         (
             ["losses", "--out", "x", "--scale", "small", "--corpora", "text"],
             "nothing can be done here: needs a corpus of text: give one by --text",

@@ -13,11 +13,13 @@ import torch
 import cwdfm
 import cwdfm.repro.scores as scores_module
 from cwdfm.metric import Judge
+from cwdfm.repro.brought import unread
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Resources, Store
 from cwdfm.repro.jobs import HeldOut, corpus_of
 from cwdfm.repro.scores import Text
 from cwdfm.repro.sweep import Outcome, check, in_order, work
+from tests.test_cli import cwdfm as command
 from tests.test_text_metric import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
@@ -110,6 +112,31 @@ def test_a_corpus_of_the_other_kind_is_told(tmp_path: Path) -> None:
         with pytest.raises(cwdfm.InputError, match="is read as text, and molecules should be"):
             check(jobs, replace(HERE, molecules=place))
     check(jobs, replace(HERE, text=novel, molecules=novel))  # it may hold either
+
+
+def test_places_that_no_job_reads_are_told() -> None:
+    """Of all jobs of a command: those that are not done here may read them elsewhere."""
+    here = Resources(torch.device("cpu"), "moses", "python-topics", "gpt2", (("lambada", "x"),))
+    flags = ["--molecules", "--text", "--judge", "--tests lambada"]
+    for names, corpora, idle in (
+        (("losses",), ("molecules", "text"), flags[3:]),
+        (("losses",), ("text",), [flags[0], flags[3]]),
+        (("losses",), ("molecules",), flags[1:]),
+        (("losses", "perplexity"), ("molecules", "text"), []),
+        (("perplexity",), ("text",), [flags[0], flags[2]]),
+    ):
+        jobs = [job for name in names for job in EXPERIMENTS[name].plan("smoke").jobs]
+        order = in_order(job for job in jobs if corpus_of(job) in corpora)
+        assert unread(here, ("molecules", "text"), order) == idle
+        assert not unread(HERE, (), order), "what is not given is none's"
+
+
+def test_a_command_tells_what_none_of_its_jobs_reads(tmp_path: Path) -> None:
+    brought = ["--molecules", "qm9", "--judge", "gpt2", "--limit", "0", "--device", "cpu"]
+    ended = command("repro", "radius", "--out", tmp_path / "a", *brought)
+    assert (ended.returncode, ended.stderr) == (0, "note: --molecules: read by no job of radius\n")
+    ended = command("repro", "radius", "--out", tmp_path / "a", "--only", "train", *brought[2:])
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_places_of_a_judge(tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import fields_given, parse
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.files import check_place
+from cwdfm.repro.brought import check_brought, unread
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.perplexity import TEST_CORPORA
@@ -26,6 +27,7 @@ from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
 from cwdfm.repro.toy_judge import toy_judge
 
 TOPICS = "python-topics"  # text in the box
+LONGEST_WAIT = 10**6  # seconds: what is much longer, no clock sleeps
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def main(arguments: list[str]) -> None:
     given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     names = chosen(given, before=arguments[0])
     verb = f"repro {' '.join(given)}"
-    options = parse(verb, arguments[len(given) :], lambda missing: Options(missing))
+    flags = arguments[len(given) :]
+    options = parse(verb, flags, lambda missing: Options(missing))
     check_seconds(options)
     check_alone()
     tests = places(options.tests)
@@ -77,6 +80,10 @@ def main(arguments: list[str]) -> None:
     print("; ".join([f"{', '.join(names)} at {options.scale} scale: {left}", *costs]))
     with stopped_in_order(), joined(options.device) as device:
         brought = Resources(device, options.molecules, options.text, options.judge, tests)
+        check_brought(brought, fields_given(Options, flags))
+        if idle := unread(brought, fields_given(Options, flags), order):
+            why = f"read by no job of {', '.join(names)}"
+            print(f"note: {', '.join(idle)}: {why}", file=sys.stderr)
         toys = options.scale == "smoke"
         resources = with_toys(brought) if toys else brought
         only, wait, limit = options.only, options.wait, options.limit
@@ -165,10 +172,10 @@ def check_folder(
 
 def check_seconds(options: Options) -> None:
     """Refuse times that are none."""
-    if not 0 <= options.wait < math.inf:
+    if not 0 <= options.wait <= LONGEST_WAIT:
         raise InputError(
-            f"--wait {options.wait:g}: give a finite number of seconds, 0 or more; 0 is not to "
-            f"look again"
+            f"--wait {options.wait:g}: give a finite number of seconds, from 0 to "
+            f"{LONGEST_WAIT:,}; 0 is not to look again"
         )
     if not options.limit >= 0:  # NaN is not, either
         raise InputError(
@@ -200,6 +207,11 @@ def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     if wrong := [name for name, _, _ in parts if name not in TEST_CORPORA]:
         known = ", ".join(TEST_CORPORA)
         raise InputError(f"--tests {' '.join(wrong)}: no such test corpus; there are {known}")
+    for name, equals, place in parts:
+        if equals and not place:
+            raise InputError(f"--tests {name}= names no place; give one, or {name} alone")
+        if [other for other, _, _ in parts].count(name) > 1:
+            raise InputError(f"--tests names {name} more than once; give one place for it")
     return tuple((name, place or name) for name, _, place in parts)
 
 
