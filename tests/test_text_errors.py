@@ -396,6 +396,14 @@ REFUSED: dict[str, tuple[Command, str]] = {
         preparing("a.txt", TEXT.encode(), "--force"),
         r"--force is for molecules, and .*a\.txt is read as text; leave it out",
     ),
+    "column-of-plain-text": (
+        preparing("a.txt", TEXT.encode(), "--column", "body"),
+        r"--column body is for parquet and JSON lines, and .*a\.txt is plain text; leave it out",
+    ),
+    "documents-of-json-lines": (
+        preparing("a.jsonl", b'{"text": "a"}', "--documents", "lines"),
+        r"--documents lines is for plain text, and .*a\.jsonl has a document a row; leave it out",
+    ),
     "prepare-below-a-file": (
         lambda at: ["prepare", at.good / "whale.txt", *below_a_file(at, "out"), "--workers", 1],
         r"out cannot be written: .*notes is a file; give a place that is in a folder",

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cwdfm.data.reading import COMPRESSED, sha256
+from cwdfm.data.reading import COMPRESSED, kind_of, sha256
 from cwdfm.data.text.corpus import Corpus, Document
-from cwdfm.data.text.records import KINDS, UNITS, Unit, is_text, records
+from cwdfm.data.text.records import ARCHIVES, KINDS, PLAIN, UNITS, Unit, is_text, records
 from cwdfm.errors import InputError, check_choice
 
 
@@ -29,6 +29,17 @@ class TextFiles(Corpus):
         check_choice("documents", unit or "file", UNITS)
         name = Path(path).name.replace("*", "all")
         paths = tuple(find_files(path))
+        kinds = {kind_of(file) for file in paths}
+        if column is not None and kinds <= set(PLAIN):
+            raise InputError(
+                f"column={column!r} is for parquet and JSON lines, and {path} is plain text; "
+                f"leave it out"
+            )
+        if unit is not None and not kinds & {*PLAIN, *ARCHIVES}:
+            raise InputError(
+                f"documents={unit!r} is for plain text, and {path} has a document a row; leave "
+                f"it out"
+            )
         return cls(name=name, paths=paths, column=column or "text", unit=unit or "file")
 
     @property
