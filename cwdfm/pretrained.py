@@ -228,10 +228,13 @@ def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pret
             f"{str(name_or_folder)!r} is neither a folder nor a model in the box; the box holds "
             f"{', '.join(box())}"
         )
-    for checkpoint in sorted(folder.glob("checkpoints/step-*"), reverse=True):
+    checkpoints = sorted(folder.glob("checkpoints/step-*"), reverse=True)
+    for checkpoint in checkpoints:
         try:
             return Pretrained.from_pretrained(checkpoint, device)
         except InputError as error:
+            if checkpoint == checkpoints[-1]:
+                raise
             warnings.warn(f"{error}; using the one before", stacklevel=2)
     return Pretrained.from_pretrained(folder, device)
 

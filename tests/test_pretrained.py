@@ -147,6 +147,10 @@ def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         (folder / "meta.json").write_text(json.dumps(meta))
     with pytest.warns(UserWarning, match=r"step-00000002 is damaged.*checksum.*the one before"):
         assert cwdfm.load(tmp_path).length == 8
+    (tmp_path / "checkpoints" / "step-00000001" / "config.json").write_text("{")
+    last = pytest.raises(cwdfm.InputError, match=r"step-00000001 is damaged.*copy or train it")
+    with pytest.warns(UserWarning, match="step-00000002 is damaged"), last:
+        cwdfm.load(tmp_path)  # and not by what the folder above lacks
 
 
 @pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])

@@ -223,6 +223,26 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert run.step == 7
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"step": None}, {"step": -1}, {"step": 10**20}, {"recipe": []}, {"losses": 3}, {"best": "x"}],
+)
+def test_a_checkpoint_that_was_edited_by_hand_is_passed_over(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    fit(make_run(tmp_path, recipe(steps=14)))
+    note = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
+    written = json.loads(note.read_text())
+    (name,) = change
+    lacking = {key: value for key, value in written.items() if key != name}
+    for meta in (json.dumps(written | change), json.dumps(lacking), "[" * 10**5):
+        note.write_text(meta)
+        run = make_run(tmp_path, recipe(steps=14))
+        with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the one before"):
+            assert run.resume()
+        assert run.step == 7
+
+
 def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
     data, device = counting(), torch.device("cpu")
     cases = [

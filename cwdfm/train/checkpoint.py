@@ -88,10 +88,12 @@ def load_latest(
                     f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT}; "
                     f"go on with the version that wrote it, or give another --out"
                 )
+            if not _is_meta(meta):
+                raise ValueError("its meta.json lacks something, or holds another kind of it")
             verify(path)
         except InputError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             damaged = f"checkpoint {path} is damaged ({error})"
             warnings.warn(f"{damaged}; using the one before", stacklevel=2)
             continue
@@ -101,6 +103,24 @@ def load_latest(
             f"{damaged}, and there is no other to go on from; delete {folder} to start afresh"
         )
     return None
+
+
+def _is_meta(meta: Any) -> bool:
+    """Whether this is what a run writes and goes on from."""
+    match meta:
+        case {
+            "step": int(step),
+            "recipe": dict(),
+            "data": str(),
+            "best": None | int() | float(),
+            "best_step": int(),
+            "losses": list(losses),
+            **others,
+        }:
+            numbers = all(isinstance(loss, int | float) for loss in losses)
+            told = isinstance(others.get("earlier", []), list)
+            return 0 <= step < 2**31 and numbers and told
+    return False
 
 
 def _sync(path: Path) -> None:
