@@ -8,6 +8,7 @@ provenance) and has one object a sample behind it. `.csv` has the columns index 
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from cwdfm.files import elsewhere, replacing
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # one text a line
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, too
             raise InputError(
                 f"{path}, line {number} is not JSON ({error}); the file may have been cut off: "
                 f"sample again"
@@ -121,12 +123,26 @@ def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
     head = records.pop(0) if records and "text" not in records[0] else {}
     if not isinstance(head.get("options", {}), dict):
         raise InputError(f"{path} begins with options that are no object; sample again")
-    if not all(isinstance(record.get("text"), str) for record in records):
+    if not all(_is_text(record.get("text")) for record in records):
         raise InputError(f"{path} holds lines without 'text'; give a file that `sample` wrote")
     tokens = [record["tokens"] for record in records if "tokens" in record]
+    if not all(map(_are_ids, tokens)):
+        raise InputError(
+            f"{path} holds lines whose 'tokens' are no list of ids; give a file that `sample` wrote"
+        )
     whole = len(tokens) == len(records)
     texts = [record["text"] for record in records]
     return _filled(path, SampleFile(texts, tokens if whole else None, head))
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a string, without halves of surrogate pairs, which no text has."""
+    return isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value))
+
+
+def _are_ids(value: object) -> bool:
+    """Whether it is a list of integers that can be ids of tokens."""
+    return isinstance(value, list) and all(type(i) is int and 0 <= i < 2**31 for i in value)
 
 
 def _filled(path: Path, samples: SampleFile) -> SampleFile:

@@ -176,6 +176,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["analyze", "context", "--rows", 2, "qm9-mask-small"], "`cwdfm analyze context MODEL --r"),
         (["analyze", "updates", "--n", 2, "qm9-mask-small"], "`cwdfm analyze updates MODEL --n"),
         (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
+        (["train", "qm9-debug", "--out", tmp_path / "y", "--data", "x" * 300], "name too long"),
         (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
         (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
         (["train", "qm9-debug", "--out", __file__], "is a file; give a folder"),

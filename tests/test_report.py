@@ -182,6 +182,8 @@ def test_labels_name_what_differs(tmp_path: Path) -> None:
     assert labels(refine=[2, 0]) == refined
     with pytest.raises(InputError, match="count twice"):  # a share of no rounds is idle
         labels(refine_share=[0.1, 0.2])
+    with pytest.raises(InputError, match="count twice"):  # of a seed that is none, too
+        labels(seed=[[], []])
     name = "neighbor-counted"
     counted = [samples(tmp_path / f"c{s}.jsonl", solver=name, scale=s, seed=s) for s in (1, 8)]
     both = ["Neighbor-counted (scale 1)", "Neighbor-counted (scale 8)"]

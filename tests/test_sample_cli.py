@@ -333,6 +333,12 @@ def test_unreadable_files(tmp_path: Path) -> None:
     cases = {
         "a.jsonl": ('{"options": {}}\n{"text": "C", "tok', "line 2 is not JSON"),
         "b.jsonl": ('{"options": {}}\n{"smiles": "C"}\n', "lines without 'text'"),
+        "h.jsonl": ('{"text": "C"}\n' + "[" * 10**5, "line 2 is not JSON"),
+        "i.jsonl": ('{"text": "C"}\n' + "9" * 5000, "line 2 is not JSON"),
+        "j.jsonl": ('{"text": "\\ud800", "tokens": [1]}\n', "lines without 'text'"),
+        "k.jsonl": ('{"text": "C", "tokens": 3}\n', "'tokens' are no list of ids"),
+        "l.jsonl": ('{"text": "C", "tokens": ["C"]}\n', "'tokens' are no list of ids"),
+        "m.jsonl": ('{"text": "C", "tokens": [-1]}\n', "'tokens' are no list of ids"),
         "f.jsonl": ("[1]\n", "lines that are no objects"),
         "g.jsonl": ('{"options": 5}\n', "options that are no object"),
         "c.csv": ("name\nC\n", "no column 'text'"),

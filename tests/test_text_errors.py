@@ -170,6 +170,10 @@ REFUSED: dict[str, tuple[Command, str]] = {
         preparing("a.jsonl", jsonl(GOOD, GOOD, '{"text": "cut', GOOD)),
         r"a\.jsonl, line 3: not JSON .*each line must be one JSON object",
     ),
+    "jsonl-endless-number": (
+        preparing("a.jsonl", b'{"text": "a"}\n{"text": "b", "n": ' + b"9" * 5000 + b"}\n"),
+        r"a\.jsonl, line 2: not JSON \(Exceeds the limit .* each line must be one JSON object",
+    ),
     "jsonl-broken-line-compressed": (
         preparing("a.jsonl.gz", gzip.compress(jsonl(GOOD, "[", GOOD))),
         r"a\.jsonl\.gz, line 2: not JSON",

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
     with joined(options.device) as device:
         try:
             run = prepare(name, options, device, given)
-        except InputError:
+        except (InputError, OSError):
             if rank() == 0:
                 with suppress(OSError):  # they hold something after all
                     for folder in made:

@@ -171,7 +171,7 @@ def _check_once(files: Sequence[File]) -> None:
     for file in files:
         keys: list[object] = [file.sha256]
         if file.named:
-            keys.append((json.dumps(file.settings), file.samples.options.get("seed")))
+            keys.append(json.dumps([file.settings, file.samples.options.get("seed")]))
         for key in keys:
             if key in seen:
                 seed = file.samples.options.get("seed")

@@ -78,7 +78,7 @@ def _paragraphs(lines: Iterable[str], place: str) -> Iterator[tuple[str, str]]:
 def _field(line: str, column: str, place: str) -> str:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, too
         raise InputError(
             f"{place}: not JSON ({error}); each line must be one JSON object, such as "
             f'{{"{column}": "..."}}'
