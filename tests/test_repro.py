@@ -1,6 +1,7 @@
 """Jobs are done once, whoever asks and however it was interrupted; tables say what was found."""
 
 import csv
+import errno
 import io
 import itertools
 import json
@@ -138,6 +139,20 @@ def test_a_job_that_breaks_off_leaves_the_others_alone(
         report(outcome, store)
     assert work(store, jobs, HERE, say=silent).complete
     assert not (store.place(Count(1)) / "failure.txt").exists()
+
+
+def test_a_full_disk_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that a job tells in words of its own: none of the others could keep its work."""
+    tried = []
+
+    def full(job: Count, *_: Any) -> dict[str, Any]:
+        tried.append(job)
+        raise cwdfm.InputError("not kept") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Count, "run", full)
+    with pytest.raises(cwdfm.InputError, match="not kept"):
+        work(Store(tmp_path), [Count(1), Count(2)], HERE, say=silent)
+    assert tried == [Count(1)]
 
 
 def test_a_failure_is_not_tried_again_while_waiting_for_others(

@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -1052,6 +1053,16 @@ def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "file").write_text("a file")
     with pytest.raises(InputError, match=r"cannot write .*Not a directory.*CWDFM_CACHE"):
         prepare(Stories(sizes=SIZES), "bytes", 8, tmp_path / "file" / "out")
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*: File too large; free some space"):
+            prepare(Stories(sizes=SIZES), "bytes", 8, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert len(prepare(Stories(sizes=SIZES), "bytes", 8, tmp_path / "out").train)
 
 
 @pytest.mark.parametrize("module", ["tokenizers", "zstandard", "pyarrow.parquet", "datasets"])

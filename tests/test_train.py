@@ -34,7 +34,7 @@ from cwdfm.sample_file import read_samples
 from cwdfm.train import loop
 from cwdfm.train.batch import Rows
 from cwdfm.train.checkpoint import checkpoints, load_latest
-from cwdfm.train.listen import TensorBoard, WeightsAndBiases
+from cwdfm.train.listen import JsonLines, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimise import Average, learning_rate
 from cwdfm.train.parallel import Parallel
@@ -469,6 +469,17 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     after = final_state(tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
+
+
+def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "l{"step": 2}\n[2]}\n{}\n{"step": 3}\n{"step": 2}\n')
+    listener = JsonLines(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    listener.path = Path("/dev/full")
+    told = r"cannot write /dev/full: No space .*the checkpoints are whole\. Free some space and"
+    with pytest.raises(cwdfm.InputError, match=told):
+        listener.record({"step": 3})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from cwdfm.errors import InputError
+from cwdfm.files import is_full
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 
 TRIES = 4  # of a job that lacks memory, where others may hold it
@@ -224,6 +225,8 @@ def _tried(
     except (WrongFolder, OSError):  # of all jobs: another corpus, a full disk
         raise
     except Exception as error:  # of this one; the others are worth having
+        if isinstance(error.__cause__, OSError) and is_full(error.__cause__):
+            raise  # each of them would work up to where it is to be kept
         (store.place(job) / "failure.txt").write_text(traceback.format_exc())
         plain = isinstance(error, InputError)  # its message says it all
         why = str(error) if plain else traceback.format_exception_only(error)[-1].splitlines()[0]

@@ -1,12 +1,13 @@
 """Where a run's records go: a file of JSON lines always, other places on request."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from cwdfm.errors import load_extra
-from cwdfm.files import replacing
+from cwdfm.errors import InputError, load_extra
+from cwdfm.files import repair, replacing
 
 
 class Listener(Protocol):
@@ -28,7 +29,7 @@ class JsonLines:
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
         lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        kept = [line for line in lines if _step(line) <= step]
         with replacing(path) as part:
             part.write_text("".join(line + "\n" for line in kept))
 
@@ -36,11 +37,28 @@ class JsonLines:
         pass
 
     def record(self, record: Mapping[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise InputError(
+                f"cannot write {self.path}: {error.strerror or error}; the checkpoints are whole. "
+                f"{repair(error, self.path)} and start again with the same command"
+            ) from error
 
     def close(self) -> None:
         pass
+
+
+def _step(line: str) -> float:
+    """The step of a record; infinite for a line that is none, as a loss of power leaves it."""
+    try:
+        match json.loads(line):
+            case {"step": int(step)}:
+                return step
+    except ValueError:
+        pass
+    return math.inf
 
 
 class TensorBoard:

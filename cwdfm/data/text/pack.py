@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,14 @@ def split_of(number: int, seed: int) -> Split:
     drawn = int.from_bytes(hashlib.sha256(f"{seed}/{block}".encode()).digest()[:8], "big")
     # In the first block the last, so that fewer than twenty documents are all to train on.
     return "valid" if place == (drawn % HELD_OUT if block else HELD_OUT - 1) else "train"
+
+
+def append(file: BinaryIO, ids: NDArray[Any]) -> None:
+    """Write ids behind what a file holds.
+
+    Not by numpy's tofile, which says of a full disk how much it wrote, and not why no more.
+    """
+    file.write(np.ascontiguousarray(ids).data)
 
 
 def held_out_fill(data: TokenData) -> tuple[int, int] | None:
@@ -104,8 +112,8 @@ class Packing:
         encoder = Encoder(self.tokenizer, self.corpus.detokenizer)
         with self.streams["train"].open("ab") as train, self.streams["valid"].open("ab") as valid:
             for found in encode(batches(self._documents(state.read)), encoder, workers):
-                found.ids["train"].astype(self.dtype, copy=False).tofile(train)
-                found.ids["valid"].astype(self.dtype, copy=False).tofile(valid)
+                append(train, found.ids["train"].astype(self.dtype, copy=False))
+                append(valid, found.ids["valid"].astype(self.dtype, copy=False))
                 state = replace(
                     state,
                     read=state.read + found.read,
@@ -159,7 +167,7 @@ class Packing:
         for split, path in self.streams.items():
             fill = rows[split] * self.length - getattr(state, split)
             with path.open("ab") as file:
-                np.full(fill, self.tokenizer.eos_id, self.dtype).tofile(file)
+                append(file, np.full(fill, self.tokenizer.eos_id, self.dtype))
         filled = sum(rows.values()) * self.length - state.train - state.valid
         if rows["valid"]:
             self._shuffle(self.streams["valid"], 0, rows["valid"])
@@ -209,6 +217,6 @@ class Packing:
         order = _order(rows, self.source["seed"])
         with (self.work / "valid.bin").open("wb") as file:
             for place in range(0, rows, _ROWS):
-                x[start + order[place : place + _ROWS]].tofile(file)
+                append(file, x[start + order[place : place + _ROWS]])
             file.flush()
             os.fsync(file.fileno())
