@@ -239,7 +239,10 @@ def test_wrong_input(
         (["perplexity", text, "--data"], "no data; give at least one"),
         (["perplexity", "nowhere", "--data", whale], "neither a folder nor a model in the box"),
         ([*bound, "qm9"], "as a model of bytes tokens needs it: molecules need"),
-        (["perplexity", folder / "molecules", "--data", whale], "text needs a tokenizer of text"),
+        (
+            ["perplexity", folder / "molecules", "--data", whale],
+            "got one of smiles; give other",
+        ),
         ([*bound, tmp_path / "no.txt"], "does not exist"),
         ([*bound, tmp_path / "short"], "was prepared with length=8, asked for is 16"),
         ([*bound, whale, "--rows", -1], "rows must be an integer >= 0"),

@@ -17,6 +17,7 @@ from cwdfm.repro.brought import unread
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Resources, Store
 from cwdfm.repro.jobs import HeldOut, corpus_of
+from cwdfm.repro.places import check_corpus
 from cwdfm.repro.scores import Text
 from cwdfm.repro.sweep import Outcome, check, in_order, work
 from tests.test_cli import cwdfm as command
@@ -98,7 +99,9 @@ def test_every_kind_of_job_checks_the_places_that_it_reads() -> None:
         check(jobs, replace(HERE, judge=name), only=("text",))
 
 
-def test_a_corpus_of_the_other_kind_is_told(tmp_path: Path) -> None:
+def test_a_corpus_of_the_other_kind_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before models of text are trained on molecules, say, and their tables written."""
     jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
     molecules, novel = str(tmp_path / "a.smi"), str(tmp_path / "novel.txt")
@@ -112,6 +115,12 @@ def test_a_corpus_of_the_other_kind_is_told(tmp_path: Path) -> None:
         with pytest.raises(cwdfm.InputError, match="is read as text, and molecules should be"):
             check(jobs, replace(HERE, molecules=place))
     check(jobs, replace(HERE, text=novel, molecules=novel))  # it may hold either
+    (tmp_path / "empty" / "qm9").mkdir(parents=True)
+    with pytest.raises(cwdfm.InputError, match="is a folder without text files"):
+        check(jobs, replace(HERE, text=str(tmp_path / "empty")))
+    monkeypatch.chdir(tmp_path / "empty")
+    check_corpus.cache_clear()
+    check(jobs, replace(HERE, molecules="qm9"))  # a name, whatever folder there is of it
 
 
 def test_places_that_no_job_reads_are_told() -> None:

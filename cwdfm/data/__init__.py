@@ -137,9 +137,11 @@ def load(
     path = Path(name_or_path)
     if reads_text(name_or_path, tokenizer):
         if tokenizer is not None and not isinstance(tokenizer, TextTokenizer | str):
+            what = tokenizer.kind if isinstance(tokenizer, Tokenizer) else describe(tokenizer)
             raise InputError(
-                f"text needs a tokenizer of text, such as 'gpt2', 'bytes', 'chars' or a path, got "
-                f"{tokenizer!r}"
+                f"text needs a tokenizer of text, such as 'gpt2', 'bytes', 'chars' or a path, and "
+                f"{str(name_or_path)!r} is read as text, got one of {what}; give other data or "
+                f"another tokenizer"
             )
         if is_prepared(path):
             return load_prepared(

@@ -5,17 +5,19 @@ from functools import cache
 from pathlib import Path
 
 from cwdfm.data import CORPORA, DATASETS, find_corpus, load, reads_text
+from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError
 
 
 @cache  # many jobs ask, and a pattern lists folders
 def check_corpus(place: str, *, text: bool) -> None:
     """Refuse a corpus that is neither known by name nor there, or of the other kind."""
-    if not (place in DATASETS or place in CORPORA or Path(place).exists()):
-        if glob.has_magic(place):
-            find_corpus(place, CORPORA)
-        else:
-            load(place)  # where nothing lies, it says so at once
+    path, named = Path(place), place in DATASETS or place in CORPORA
+    raw = path.is_dir() and not is_prepared(path)
+    if not named and (raw or (glob.has_magic(place) and not path.exists())):
+        find_corpus(place, CORPORA)  # which refuses one without text files
+    elif not named and not path.exists():
+        load(place)  # where nothing lies, it says so at once
     if reads_text(place, "gpt2" if text else None) != text:
         kinds = ("molecules", "text")
         raise InputError(
