@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import importlib.util
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from cwdfm import __version__
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.lock import held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 
@@ -253,6 +255,45 @@ def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None
         assert ended.returncode == 2
         assert message in " ".join(ended.stderr.split())
         assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_which_a_run_goes_on_is_left_alone(tmp_path: Path) -> None:
+    train = ["train", "qm9-debug", "--out", str(tmp_path), "--data", "/no.smi", "--device", "cpu"]
+    with held(tmp_path) as mine:
+        assert mine
+        ended = cwdfm(*train)
+    assert ended.returncode == 2
+    assert f"another run goes on in {tmp_path}; wait until it is done" in ended.stderr
+    assert "another run" not in cwdfm(*train).stderr  # but that there are no data
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_refused_run_leaves_nothing(tmp_path: Path) -> None:
+    train = ["train", "qm9-debug", "--out", str(tmp_path / "a" / "run"), "--device", "cpu"]
+    assert cwdfm(*train, "--data", "/nowhere.smi").returncode == 2
+    assert not list(tmp_path.iterdir())
+    if importlib.util.find_spec("wandb") is None:
+        ended = cwdfm(*train, "--wandb", "mine")
+        assert ended.returncode == 2
+        assert "pip install 'cwdfm[wandb]'" in ended.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, "no lock")
+
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    refuse(errno.ENOSYS)
+    with held(tmp_path) as mine:
+        assert mine
+    refuse(errno.EIO)
+    with pytest.raises(OSError, match="no lock"), held(tmp_path):
+        pass
 
 
 def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

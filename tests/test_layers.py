@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "cwdfm"
 # layer of its own.
 LAYERS: list[set[str]] = [
     {"errors"},
-    {"files"},
+    {"files", "lock"},
     {"provenance", "device"},
     {"told", "repeat"},
     {"config", "tensors", "chemistry", "distributed", "sample_file"},

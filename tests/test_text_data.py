@@ -49,11 +49,11 @@ from cwdfm.data import (
 from cwdfm.data.text import encode, pack
 from cwdfm.data.text.detokenize import lambada, lm1b, wikitext
 from cwdfm.data.text.gpt2 import SHA256
-from cwdfm.data.text.lock import locked
 from cwdfm.data.text.pack import split_of
 from cwdfm.data.text.prepared import is_prepared, open_prepared
 from cwdfm.data.text.text8 import Text8
 from cwdfm.data.text.wikitext import articles
+from cwdfm.lock import locked
 
 for package in ("tokenizers", "zstandard", "transformers"):
     pytest.importorskip(package)

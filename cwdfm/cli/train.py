@@ -1,8 +1,8 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
 import sys
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +15,9 @@ from cwdfm.cli.progress import Progress
 from cwdfm.cli.unread import check_of_the_model, check_unread
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
-from cwdfm.distributed import barrier, joined, rank, world
-from cwdfm.errors import InputError
+from cwdfm.distributed import barrier, from_first, joined, rank, world
+from cwdfm.errors import InputError, load_extra
+from cwdfm.lock import held
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.train.listen import Listener, TensorBoard, WeightsAndBiases
@@ -48,16 +49,19 @@ def main(arguments: list[str]) -> None:
         check_unread(options.recipe, given)
     else:
         check_of_the_model(given)
+    if options.wandb is not None:
+        load_extra("wandb", "wandb")  # before anything is written
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"{options.out} is a file; give a folder for the run")
     made = [path for path in (options.out, *options.out.parents) if not path.exists()]
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
-    with joined(options.device) as device:
+    with joined(options.device) as device, alone_in(options.out):
         try:
             run = prepare(name, options, device, given)
         except (InputError, OSError):
-            if rank() == 0:
+            if rank() == 0 and made:
                 with suppress(OSError):  # they hold something after all
+                    (options.out / "lock").unlink()
                     for folder in made:
                         folder.rmdir()
             raise
@@ -77,6 +81,17 @@ def main(arguments: list[str]) -> None:
                 say(f"written: {options.out / 'model'}")
     if unfinished:  # out of the group, which all leave together
         sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which another run goes on: they would write each other's files."""
+    with held(folder) if rank() == 0 else nullcontext(True) as mine:
+        if not from_first(mine):
+            raise InputError(
+                f"another run goes on in {folder}; wait until it is done, or give another --out"
+            )
+        yield
 
 
 def without_recipe(arguments: list[str]) -> NoReturn:

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -25,6 +24,7 @@ import torch
 
 from cwdfm.config import to_config
 from cwdfm.errors import InputError
+from cwdfm.lock import held
 from cwdfm.provenance import provenance, write_json
 
 Result = dict[str, Any]
@@ -267,21 +267,11 @@ class Store:
 
     @contextmanager
     def _held(self, job: Job) -> Iterator[bool]:
-        """Hold the job's lock if it is free; it goes with the process, however that ends."""
+        """Hold the job's lock if it is free."""
         place = self.place(job)
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WrongFolder(f"cannot write {place}: {error.strerror or error}") from error
-        if sys.platform == "win32":
-            yield True
-            return
-        import fcntl
-
-        with (place / "lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
+        with held(place) as mine:
+            yield mine

@@ -11,12 +11,12 @@ from cwdfm.data.text.characters import CharacterTokenizer
 from cwdfm.data.text.corpus import Corpus, Interrupted
 from cwdfm.data.text.encode import check_guard
 from cwdfm.data.text.find import find_tokenizer
-from cwdfm.data.text.lock import locked
 from cwdfm.data.text.pack import Packing
 from cwdfm.data.text.prepared import is_prepared, open_prepared, read_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import LONGEST, InputError, check_choice, check_integer
 from cwdfm.files import elsewhere
+from cwdfm.lock import locked
 
 SEED = 42
 # Raise it whenever the same documents would be prepared differently: caches are keyed by it.

@@ -1,15 +1,21 @@
-"""One process at a time in a folder: the eight of a training run all ask for the same data."""
+"""One process at a time in a folder.
 
+A lock goes with the process that has it, however that ends.
+"""
+
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+_NONE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by file systems that know no locks
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, waiting for it; it goes with the process, however that ends."""
+    """Hold the folder's lock, waiting for it."""
     if sys.platform == "win32":
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -33,3 +39,23 @@ def locked(folder: Path) -> Iterator[None]:
             if same:
                 yield
                 return
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder that is there if it is free; whether it was."""
+    if sys.platform == "win32":
+        yield True
+        return
+    import fcntl
+
+    with (folder / "lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            if error.errno not in _NONE:
+                raise
+        yield True
