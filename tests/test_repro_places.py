@@ -123,6 +123,24 @@ def test_a_corpus_of_the_other_kind_is_told(
     check(jobs, replace(HERE, molecules="qm9"))  # a name, whatever folder there is of it
 
 
+def test_data_prepared_at_another_length_are_told(tmp_path: Path) -> None:
+    """Before jobs that need other data are done."""
+    jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
+    found = {}
+    for length in (32, 64):
+        found[length] = str(tmp_path / str(length))
+        options = ["--tokenizer", "bytes", "--length", length, "--out", found[length]]
+        assert command("prepare", "python-topics", *options).returncode == 0
+    check(jobs, replace(HERE, text=found[64], tests=(("lambada", found[64]),)))
+    for here in (replace(HERE, text=found[32]), replace(HERE, tests=(("lambada", found[32]),))):
+        with pytest.raises(cwdfm.InputError, match="with length=32, asked for is 64"):
+            check(jobs, here)
+    rows = cwdfm.data.load("qm9", length=16, limit=64)
+    rows.save(tmp_path / "short.npz")
+    with pytest.raises(cwdfm.InputError, match="length"):
+        check(jobs, replace(HERE, molecules=str(tmp_path / "short.npz")))
+
+
 def test_places_that_no_job_reads_are_told() -> None:
     """Of all jobs of a command: those that are not done here may read them elsewhere."""
     here = Resources(torch.device("cpu"), "moses", "python-topics", "gpt2", (("lambada", "x"),))

@@ -48,7 +48,8 @@ class Train(Job):
         return ", ".join([self.corpus, *told, f"seed {recipe.seed}"])
 
     def check(self, resources: Resources) -> None:
-        check_corpus(resources.corpus(self.corpus), text=self.corpus == "text")
+        place, text = resources.corpus(self.corpus), self.corpus == "text"
+        check_corpus(place, text=text, length=self.recipe.length)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
@@ -171,7 +172,8 @@ class HeldOut(Job):
         return f"{self.corpus}, held out"
 
     def check(self, resources: Resources) -> None:
-        check_corpus(resources.corpus(self.corpus), text=self.corpus == "text")
+        place, text = resources.corpus(self.corpus), self.corpus == "text"
+        check_corpus(place, text=text, length=self.length)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         found = tokens_of(self.corpus, self.length, store, resources)

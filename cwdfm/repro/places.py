@@ -10,8 +10,11 @@ from cwdfm.errors import InputError
 
 
 @cache  # many jobs ask, and a pattern lists folders
-def check_corpus(place: str, *, text: bool) -> None:
-    """Refuse a corpus that is neither known by name nor there, or of the other kind."""
+def check_corpus(place: str, *, text: bool, length: int | None = None) -> None:
+    """Refuse a corpus that is neither known by name nor there, or of the other kind.
+
+    One that is prepared has a length, which is refused if it is another than `length`.
+    """
     path, named = Path(place), place in DATASETS or place in CORPORA
     raw = path.is_dir() and not is_prepared(path)
     if not named and (raw or (glob.has_magic(place) and not path.exists())):
@@ -24,3 +27,5 @@ def check_corpus(place: str, *, text: bool) -> None:
             f"{place!r} is read as {kinds[not text]}, and {kinds[text]} should be there; look at "
             f"which of --molecules, --text and --tests names it"
         )
+    if length is not None and (is_prepared(path) or path.suffix == ".npz"):
+        load(place, length=length)

@@ -135,7 +135,7 @@ class TestLikelihood(Job):
     draws: int = 16
 
     def check(self, resources: Resources) -> None:
-        check_corpus(resources.test(self.test), text=True)
+        check_corpus(resources.test(self.test), text=True, length=self.model.recipe.length)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained = trained_by(self.model, store, resources)
