@@ -185,6 +185,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["train", "qm9-debug", "--out", "/proc/nowhere"], "check the path, permissions"),
         (["train", "finetune", "--out", tmp_path, "--init", "nowhere"], "neither a folder nor"),
         (["demo", "--out", __file__], "is a file; give a folder"),
+        (["prepare", __file__, "--out", "a", "--streaming"], "--streaming is for corpora by name"),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "--n must be"),

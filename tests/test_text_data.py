@@ -967,7 +967,7 @@ BAD_FILES: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
     "seed": ("a.txt", b"abc", {"seed": -1}, "seed must be an integer >= 0"),
     "documents": ("a.txt", b"abc", {"documents": "words"}, "one of 'file', 'paragraphs', 'lines'"),
     "part": ("a.txt", b"abc", {"part": "test"}, "part must be one of 'all', got 'test'"),
-    "folder": ("a.txt", b"abc", {"folder": "x"}, "folder= and streaming= are for corpora by name"),
+    "folder": ("a.txt", b"abc", {"folder": "x"}, "folder= is for corpora by name"),
     "smiles-tokenizer": (
         "a.jsonl",
         jsonl(GOOD),

@@ -40,21 +40,22 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
 def by_flags(options: type, **others: str) -> Iterator[None]:
     """Errors that name fields of `options` name their flags instead.
 
-    Fields are known where they are what a message begins with, and as `name='value'`. `others` are
-    names that the objects behind the options have for what a field of `options` sets.
+    Fields are known where they are what a message begins with, and as `name=` or `name='value'`.
+    `others` are names that the objects behind the options have for what a field of `options` sets.
     """
     own = {field.name: field.name for field in fields(options)} | others
 
     def told(found: re.Match[str]) -> str:
         name, value = found.groups()
-        return f"{flag(own[name])} {value}" if name in own else found[0]
+        with_value = f" {value}" if value else ""
+        return flag(own[name]) + with_value if name in own else found[0]
 
     try:
         yield
     except InputError as error:
         first, space, rest = str(error).partition(" ")
         first = flag(own[first]) if first in own else first
-        message = re.sub(r"\b(\w+)='(\w+)'", told, first + space + rest)
+        message = re.sub(r"\b(\w+)=(?:'(\w+)'|(?=[\s,;]|$))", told, first + space + rest)
         raise InputError(message) from error
 
 

@@ -34,30 +34,36 @@ def find_corpus(
     streaming: bool = False,
 ) -> Corpus:
     """A corpus by name, or that of files; options are those of `cwdfm.data.load`."""
+    of_files = _given(column=column, documents=documents)
+    of_names = _given(folder=folder, streaming=streaming or None)
     corpus = corpora.get(str(name_or_path))
     if corpus is None:
-        if folder is not None or streaming:
+        if of_names:
             raise InputError(
-                f"folder= and streaming= are for corpora by name ({', '.join(corpora)}), got "
-                f"{str(name_or_path)!r}; leave them out"
+                f"{of_names} for corpora by name ({', '.join(corpora)}), got "
+                f"{str(name_or_path)!r}; leave that out"
             )
         return TextFiles.of(name_or_path, column, documents)
-    if column is not None or documents is not None:
+    if of_files:
         raise InputError(
-            f"column= and documents= are for files of one's own, {corpus.name!r} knows its own; "
-            f"leave them out"
+            f"{of_files} for files of one's own, {corpus.name!r} knows its own; leave that out"
         )
     where = None if folder is None else Path(folder)
     if isinstance(corpus, Text8):
         return replace(corpus, hub=replace(corpus.hub, folder=where, streaming=streaming))
     if isinstance(corpus, HubCorpus):
         return replace(corpus, folder=where, streaming=streaming)
-    if folder is not None or streaming:
+    if of_names:
         raise InputError(
-            f"folder= and streaming= are for corpora of the hub, and {corpus.name!r} is none; "
-            f"leave them out"
+            f"{of_names} for corpora of the hub, and {corpus.name!r} is none; leave that out"
         )
     return corpus
+
+
+def _given(**options: object) -> str:
+    """The options that are given, as what a message begins with; empty for none."""
+    names = [f"{name}=" for name, value in options.items() if value is not None]
+    return " and ".join(names) + (" are" if len(names) > 1 else " is") if names else ""
 
 
 def load_text(
