@@ -10,11 +10,23 @@ from typing import Any
 from cwdfm.errors import InputError
 
 
+def added(default: Any) -> Any:
+    """A field that a class got later: a config tells it where it is not the default.
+
+    So what was written and named by its config before is still the same.
+    """
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
 def to_config(value: Any) -> Any:
     """A JSON-able description of a value built from the library's dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_config(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"class": type(value).__name__, **fields}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        for field in dataclasses.fields(value):
+            if field.metadata.get("added") and fields[field.name] == field.default:
+                del fields[field.name]
+        told = {name: to_config(each) for name, each in fields.items()}
+        return {"class": type(value).__name__, **told}
     if isinstance(value, tuple | list):
         return [to_config(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):

@@ -192,27 +192,33 @@ def test_settings_that_a_solver_does_not_have_are_refused(
         choice.check()
 
 
+OTHER = SolverChoice(  # in every setting
+    "auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5, corrector_power=1.0
+)
+
+
 def test_what_each_solver_reads_is_what_changes_it() -> None:
-    other = SolverChoice("auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5)
     names = {field.name for field in fields(SolverChoice)} - {"solver", "stop"}
     for (solver, make), name in product(BUILD.items(), names):
-        changed = replace(SolverChoice(), **{name: getattr(other, name)})
+        corrects = name == "corrector_power" and "corrector" in READS[solver]
+        usual = SolverChoice(corrector=1.0 if corrects else 0.0)
+        changed = replace(usual, **{name: getattr(OTHER, name)})
         read = name in (*READS[solver], "temperature", "top_p")
         if name == "corrector" and solver.endswith("counted"):  # refused by the solver itself
             assert not read
         else:
-            assert (make(changed) != make(SolverChoice())) == read, (solver, name)
+            assert (make(changed) != make(usual)) == read, (solver, name)
 
 
 def test_settings_that_nothing_reads_are_refused() -> None:
     """Of all solvers: a setting is refused by those, and by those alone, that it cannot change."""
-    other = SolverChoice("auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5)
     for solver, name in product(BUILD, READ_BY_SOME):
-        choice = replace(SolverChoice(solver), **{name: getattr(other, name)})  # type: ignore[arg-type]
+        choice = replace(SolverChoice(solver), **{name: getattr(OTHER, name)})  # type: ignore[arg-type]
         if name in READS[solver]:
             choice.check_idle()
         else:
-            with pytest.raises(cwdfm.InputError, match=f"--{name} is read .* is {solver}; leave"):
+            flag = name.replace("_", "-")
+            with pytest.raises(cwdfm.InputError, match=f"--{flag} is read .* is {solver}; leave"):
                 choice.check_idle()
         SolverChoice(solver, temperature=0.5, top_p=0.5).check_idle()  # type: ignore[arg-type]
 

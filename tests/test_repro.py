@@ -26,8 +26,9 @@ import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
+from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
-from cwdfm.method.flow import FlowObjective
+from cwdfm.method.flow import Flow, FlowObjective
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -878,6 +879,20 @@ def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> No
     )
     assert len(paths) == 2
     assert paths < scales
+
+
+def test_a_setting_that_came_later_leaves_names_as_they_were() -> None:
+    usual, other = (SolverChoice(corrector=2.0, corrector_power=p) for p in (0.5, 1.0))
+    told = to_config(usual)
+    assert "corrector_power" not in told
+    assert to_config(other) == told | {"corrector_power": 1.0}
+    for choice in (usual, other):
+        assert from_config(to_config(choice), {"SolverChoice": SolverChoice}) == choice
+    name = replace(KINDS[-1].cell("text", "small"), choice=usual).sample().name
+    assert name == "sample-2d459e38a729b4c4"  # as before there was this setting
+    assert replace(KINDS[-1].cell("text", "small"), choice=other).sample().name != name
+    built = other.build(Flow(cwdfm.MaskSource(4), cwdfm.Polynomial(2.0)))
+    assert built.corrector == cwdfm.Corrector(2.0, 1.0, 1.0)
 
 
 def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> None:

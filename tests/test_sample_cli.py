@@ -283,6 +283,11 @@ WRONG = [
     (["--steps", "0"], "steps must be"),
     (["--top-p", "2"], "cwdfm: --top-p must"),
     (["--corrector", "nan"], "cwdfm: --corrector must have a finite scale"),
+    (
+        ["--corrector", "1", "--corrector-power", "-1"],
+        "cwdfm: --corrector must have a finite scale",
+    ),
+    (["--corrector-power", "1"], "--corrector-power is read with --corrector alone"),
     (["--radius", "-1", "--solver", "neighbor"], "cwdfm: --radius must"),
     (["--radius", "40", "--solver", "neighbor"], "a radius below 32/2, or --boundary cut\n"),
     (["--accept", "1.5"], "cwdfm: --accept must lie in [0, 1]"),

@@ -26,7 +26,7 @@ from cwdfm.errors import InputError, check_integer
 from cwdfm.files import elsewhere
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.held_out import held_out
-from cwdfm.method.choice import READS, SolverChoice
+from cwdfm.method.choice import POWER, READS, SolverChoice
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.random import check_seed
@@ -87,6 +87,7 @@ class Updates:
     scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
     beta: float = 6.0  # entropy: how much one nat slows a token down
     corrector: float = 0.0  # scale of the corrector; 0 for none
+    corrector_power: float = POWER  # a = b in its strength, scale t^a (1 - t)^b
     temperature: float = 1.0  # of the predictions
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
     batch_size: int = 0  # sequences at once; 0 for as many as fit
@@ -226,6 +227,7 @@ def choice(options: Updates, solver: Named) -> SolverChoice:
         scale=options.scale,
         beta=options.beta,
         corrector=options.corrector,
+        corrector_power=options.corrector_power,
         temperature=options.temperature,
         top_p=options.top_p,
     )

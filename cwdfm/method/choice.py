@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
+from cwdfm.config import added
 from cwdfm.errors import InputError
 from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.method.base import Method
@@ -34,6 +35,9 @@ Name = Literal[
 ]
 
 
+POWER = 0.5  # of correctors, where none is given
+
+
 @dataclass(frozen=True)
 class SolverChoice:
     """A solver and its settings; those of other solvers lie idle."""
@@ -49,6 +53,7 @@ class SolverChoice:
     temperature: float = 1.0  # of the predictions: below 1 bolder, above 1 more even
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
     stop: bool = False  # bd3lm: a sample that has drawn the end token ends there
+    corrector_power: float = added(POWER)  # corrector: a = b in its strength, scale t^a (1 - t)^b
 
     def check(self) -> None:
         """Refuse settings that no solver takes, before there is a model."""
@@ -57,6 +62,10 @@ class SolverChoice:
             raise InputError(
                 f"the {self.solver} solver has no corrector; use --solver euler, neighbor or "
                 f"entropy with one, or leave --corrector out"
+            )
+        if not self.corrector and self.corrector_power != POWER:
+            raise InputError(
+                "--corrector-power is read with --corrector alone; leave it out, or give both"
             )
 
     def check_idle(self) -> None:
@@ -68,8 +77,8 @@ class SolverChoice:
                 *others, last = (name for name, reads in READS.items() if field.name in reads)
                 readers = f"{', '.join(others)} and {last}" if others else last
                 raise InputError(
-                    f"--{field.name} is read by --solver {readers} alone, and the solver is "
-                    f"{self.solver}; leave it out, or choose a solver that reads it"
+                    f"--{field.name.replace('_', '-')} is read by --solver {readers} alone, and "
+                    f"the solver is {self.solver}; leave it out, or choose a solver that reads it"
                 )
 
     def resolved(self, method: Method) -> Self:
@@ -96,11 +105,12 @@ class SolverChoice:
 
 
 def _euler(choice: SolverChoice, weight: Weight | None = None, *, counted: bool = False) -> Euler:
+    power = choice.corrector_power
     return Euler(
         weight=weight,
         hazard=choice.hazard,
         counted=counted,
-        corrector=Corrector(choice.corrector) if choice.corrector else None,
+        corrector=Corrector(choice.corrector, power, power) if choice.corrector else None,
         temperature=choice.temperature,
         top_p=choice.top_p,
     )
@@ -143,7 +153,7 @@ BUILD: dict[str, Callable[[SolverChoice], Any]] = {
 }
 
 # The settings that each of them reads, beside temperature and nucleus.
-_STEPS, _NEAR = ("corrector", "hazard"), ("radius", "scale", "boundary")
+_STEPS, _NEAR = ("corrector", "corrector_power", "hazard"), ("radius", "scale", "boundary")
 READS: dict[str, tuple[str, ...]] = dict.fromkeys(BUILD, ()) | {
     "euler": _STEPS,
     "neighbor": (*_NEAR, *_STEPS),

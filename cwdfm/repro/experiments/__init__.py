@@ -62,6 +62,11 @@ def _all() -> Iterator[Experiment]:
         solvers.corrector("text", "uniform"),
     )
     yield Experiment(
+        "corrector-powers",
+        "table: exponents of the corrector, text, uniform source",
+        solvers.corrector_powers("text", "uniform"),
+    )
+    yield Experiment(
         "positions", "table: what is known of positions, mask source, QM9", solvers.positions
     )
     yield Experiment("context", "figures: entropy and NLL against context", locality.context)
