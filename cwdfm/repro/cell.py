@@ -99,11 +99,10 @@ class Cell:
 def flow(source: str, loss: str = "ce", **more: Any) -> dict[str, Any]:
     """Fields of the recipe of a flow.
 
-    Masked tokens alone count in the loss where the best model is the same by all (see
-    CrossEntropy). Bregman's formula has terms of revealed ones too: without them it would be the
-    NELBO.
+    All tokens count in the loss, as in the paper; in the NELBO with a mask source the masked ones
+    alone, by its formula.
     """
-    alone = source == "mask" and loss in ("ce", "nelbo")
+    alone = source == "mask" and loss == "nelbo"
     return {"source": source, "loss": loss, "masked_only": alone} | more
 
 

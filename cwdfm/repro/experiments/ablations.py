@@ -75,8 +75,8 @@ def scaled(scale: Scale) -> Plan:
 
 
 COUNTING = {
-    ("CE", "masked"): flow("mask"),
-    ("CE", "all"): flow("mask", masked_only=False),
+    ("CE", "masked"): flow("mask", masked_only=True),
+    ("CE", "all"): flow("mask"),
     ("SCE", "masked"): flow("mask", "sce", revealed="zero"),
     ("SCE", "all"): flow("mask", "sce"),
 }
