@@ -3,7 +3,17 @@
 import math
 from typing import Literal
 
-from benchmarks.claims.judging import Measured, Result, by_folds, number, pooled, read, rows_of
+from benchmarks.claims.judging import (
+    Measured,
+    Result,
+    by_folds,
+    by_seed,
+    number,
+    pooled,
+    read,
+    rows_of,
+)
+from cwdfm.repro.experiments.ablations import counting_cell
 from cwdfm.repro.experiments.training import SOURCES
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
@@ -40,14 +50,22 @@ def sample_scatter(
     """Standard deviation of what runs of one training sample: of log perplexity, or of entropy.
 
     With a mask source runs end far apart, with a uniform one they do not. Losses whose weights
-    diverge were done again with a mask source only, whatever is asked.
+    diverge were done again with a mask source only, whatever is asked; others of masked tokens
+    alone are in no table that needs this. With a mask source flows were trained by two seeds, and
+    not often by one.
     """
-    log = math.log if of == "perplexities" else float
-    return pooled(
-        [log(value) for value in tabled(row, of)]
+    found = [
+        tabled(row, of)
         for row in done_again()
         if (row["loss"] in DIVERGING) == diverging and (diverging or row["source"] == source)
-    )
+        if diverging or row["method"] != "flow" or not row["masked_only"]
+    ]
+    if source == "mask" and not diverging:
+        column = PERPLEXITY if of == "perplexities" else ENTROPY
+        cells = [counting_cell("text", "small", loss, "all") for loss in ("CE", "SCE")]
+        found += [[each for each in by_seed(cell, column) if each is not None] for cell in cells]
+    log = math.log if of == "perplexities" else float
+    return pooled([log(value) for value in group] for group in found)
 
 
 def tabled(row: Result, of: Literal["perplexities", "entropies"]) -> list[float]:
