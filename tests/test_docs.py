@@ -171,9 +171,12 @@ def test_our_settings_are_judged_at_few_steps_and_at_many(monkeypatch: pytest.Mo
 
 
 def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def row(source: str, loss: str, *perplexities: float | None, solver: str = "euler") -> object:
+    def row(
+        source: str, loss: str, *perplexities: float | None, solver: str = "euler", **more: object
+    ) -> object:
         sample = {"choice": {"solver": solver}, "perplexities": perplexities}
-        return {"corpus": "text", "source": source, "loss": loss, "samples": [sample]}
+        told = {"corpus": "text", "method": "flow", "masked_only": False, "samples": [sample]}
+        return told | {"source": source, "loss": loss} | more
 
     e = math.e
     rows = [
@@ -181,18 +184,22 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
         row("uniform", "sce", 1.0, e, e**2),
         row("uniform", "ce", 1.0, e**9, solver="entropy"),  # of which no table is
         row("mask", "ce", 1.0, e**3),
-        row("mask", "nelbo", 1.0, e**5),
+        row("mask", "ce", 1.0, e**8, masked_only=True),  # which no table has
+        row("mask", "ce", 1.0, e**2, method="bd3lm", masked_only=True),
+        row("mask", "nelbo", 1.0, e**5, masked_only=True),
         row("mask", "sce", e**7),  # done once
     ]
     monkeypatch.setattr(on_text, "read", lambda name: {"rows": rows})
+    monkeypatch.setattr(on_text, "by_seed", lambda cell, column: [1.0, None, e])  # CE's and SCE's
     scatter = on_text.sample_scatter
     assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
-    assert scatter("perplexities", "mask") == pytest.approx(3 / math.sqrt(2))
+    masked = math.sqrt((4.5 + 2 + 0.5 + 0.5) / 4)
+    assert scatter("perplexities", "mask") == pytest.approx(masked)
     for source in ("uniform", "mask"):  # which is all that is known of such losses
         found = scatter("perplexities", source, diverging=True)
         assert found == pytest.approx(5 / math.sqrt(2))
     run = on_text.run_perplexity(Value(100.0, 0.0), "mask")
-    assert run.error == pytest.approx(300.0 / math.sqrt(2))
+    assert run.error == pytest.approx(100.0 * masked)
 
 
 def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,14 @@ Result = dict[str, Any]
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
 STORE = Store(ROOT / "results" / "repro" / "jobs")
-Word = Literal["holds", "holds partly", "undecided here", "does not hold here", "not tested yet"]
+Word = Literal[
+    "holds",
+    "holds partly",
+    "undecided here",
+    "does not hold here",
+    "not tested yet",
+    "not tested here",
+]
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
 KEPT = math.inf  # the gain of what shall not become worse, and has not
@@ -154,6 +161,7 @@ def tested(
     """The claim with what is found; while an experiment's results are missing, that it is so."""
     try:
         told, verdict = found()
+        told += f" ([`{experiment}`](results.md#{_anchor(EXPERIMENTS[experiment].title)}))"
     except Missing:
         done = EXPERIMENTS[experiment].plan("small").progress(STORE)
         told = (
@@ -162,6 +170,17 @@ def tested(
         )
         verdict = Verdict("not tested yet")
     yield Claim(where, said, told, verdict)
+
+
+def _anchor(title: str) -> str:
+    """Of an experiment's section on the page of results."""
+    words = f"{title}, at small scale".lower().split()
+    return "-".join("".join(c for c in word if c.isalnum() or c == "-") for word in words)
+
+
+def ends(told: Sequence[str]) -> str:
+    """The first and the last of a series; the page of results has them all."""
+    return "; ".join(told if len(told) < 3 else (told[0], told[-1]))
 
 
 Pair = tuple[str, Measured, Measured]

@@ -8,6 +8,7 @@ from benchmarks.claims.judging import (
     Claim,
     Verdict,
     clearly,
+    ends,
     judged,
     no_worse,
     number,
@@ -50,7 +51,7 @@ def solvers_on_molecules() -> Iterator[Claim]:
                 gains[last] = [no_worse(novel)]
             elif rival == "euler":
                 gains[last] = [novel]
-            shown = "; ".join(f"{k} steps: {_counts(runs, *pairs[k])}" for k in STEPS)
+            shown = ends([f"{k} steps: {_counts(runs, *pairs[k])}" for k in STEPS])
             told = f"{MODEL}, {runs.told}, {rival.capitalize()} to Neighbor, {shown}"
             box = in_the_box(source, rival)
             return f"{told}. {box}{betas(source) if rival == 'entropy' else ''}", judged(gains)
@@ -122,12 +123,14 @@ def after_scaled() -> Iterator[Claim]:
             f"{k} steps: {plain:.0f} to {weighted:.0f} valid, {before:.0f} to {after:.0f} novel"
             for k, plain, weighted, before, after in zip(STEPS, *scaled, *novelty, strict=True)
         ]
-        shown = f"{MODEL}, QM9, one run, Euler to Neighbor, {'; '.join(told)}"
+        shown = f"{MODEL}, QM9, one run, Euler to Neighbor, {ends(told)}"
         if not clearly(list(map(gained, *counts(0, "CE")))):
             shown += ". Models trained by CE gain nothing either"
         gains = map(gained, *scaled)
         return shown, judged({"no gain in valid": [no_worse(-gain) for gain in gains]})
 
     for source in ("uniform", "mask"):
-        said = f"Models trained by SCE gain nothing from Neighbor weights in sampling: {source}"
+        said = (
+            f"Models trained by SCE gain nothing from Neighbor weights in sampling: QM9, {source}"
+        )
         yield from tested("appendix, sweeps", f"{said} source", "curves", partial(found, source))

@@ -1,7 +1,7 @@
 """Claims about solvers on text, with the paper's settings."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from benchmarks.claims.judging import (
@@ -18,10 +18,11 @@ from benchmarks.claims.judging import (
     rows_of,
     tested,
 )
-from benchmarks.claims.on_text import short_runs
+from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, short_runs
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps, steps_cells
 from cwdfm.repro.scale import size
+from cwdfm.repro.table import Value
 from cwdfm.solver import Corrector
 
 Rows = dict[tuple[str, int, float], Result]
@@ -42,7 +43,8 @@ def text(source: str) -> Rows:
 def longer(source: str) -> str:
     """What the longer runs on text were; the tables of `cwdfm repro` have shorter ones."""
     recipe = read(f"text_small_{source}")["config"][f"recipe-{source}"]["recipe"]
-    return f"Novels ({recipe['steps']:,} steps of {recipe['batch_size']})"
+    runs = f"{recipe['steps']:,} steps of {recipe['batch_size']}"
+    return f"Novels ([{runs}](results.md#text-at-small-scale-{source}-source))"
 
 
 def shorter(source: str) -> str:
@@ -207,25 +209,67 @@ def _ahead(how: str, gains: dict[int, float]) -> str:
 def corrector() -> Iterator[Claim]:
     def found() -> tuple[str, Verdict]:
         rows = rows_of("corrector")
+        alone, *scales = (f"{c:g}" for c in CORRECTORS)
         told = []
-        gains: dict[str, list[float]] = {"perplexity": [], "MAUVE": []}
-        correctors = [c for c in CORRECTORS if c]  # the first is none
-        for steps, c in product(corrector_steps("text", "small"), correctors):
-            plain, weighted = (rows[name, str(steps), f"{c:g}"] for name in ("Euler", "Neighbor"))
-            a, b = by_folds(plain[1]), by_folds(weighted[1])
-            x, y = number(plain[0]), number(weighted[0])
-            h, i = number(plain[2]), number(weighted[2])
-            told.append(
-                f"{steps:,} steps, scale {c:g}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE "
-                f"{x.value:.2f} to {y.value:.2f}, entropy {h.value:.2f} to {i.value:.2f}"
-            )
-            gains["perplexity"].append(a.above(b))
-            gains["MAUVE"].append(no_worse(y.above(x)))
-        power = f"a = b = {Corrector().a:g}, no other tried"
-        return f"Novels ({short_runs()}), uniform source, {power}, {'; '.join(told)}", judged(gains)
+        gains: dict[str, list[float]] = {
+            "perplexity, beside the corrector alone": [],
+            "beside Neighbor weights alone": [],
+            "MAUVE, beside the corrector alone": [],
+        }
+        by_perplexity, by_neighbor, by_mauve = gains.values()
+        for steps in map(str, corrector_steps("text", "small")):
+            plain, both = ([rows[s, steps, c] for c in scales] for s in ("Euler", "Neighbor"))
+            weighted = rows["Neighbor", steps, alone]
+            parts = ((rows["Euler", steps, alone],), plain, (weighted,), both)
+            each = [
+                f"{name} {', '.join(f'{span(part, k)}' for k in (PERPLEXITY, MAUVE, ENTROPY))}"
+                for name, part in zip(
+                    ("Euler", "corrector", "Neighbor", "both"), parts, strict=True
+                )
+            ]
+            told.append(f"{steps} steps: {'; '.join(each)}")
+            for a, b in zip(plain, both, strict=True):
+                by_perplexity.append(by_folds(a[PERPLEXITY]).above(by_folds(b[PERPLEXITY])))
+                by_mauve.append(number(b[MAUVE]).above(number(a[MAUVE])))
+            best = min((by_folds(row[PERPLEXITY]) for row in both), key=lambda each: each.value)
+            by_neighbor.append(by_folds(weighted[PERPLEXITY]).above(best))
+        many = f"{len(scales)} scales, a = b = {Corrector().a:g}"
+        shown = f"Novels ({short_runs()}), uniform source, {many}; perplexity, MAUVE and entropy"
+        return f"{shown} at {'; at '.join(told)}", judged(gains)
 
     said = (
-        "Neighbor weights help a predictor-corrector further, in perplexity and slightly in MAUVE, "
-        "at the cost of lower entropy"
+        "Neighbor weights and a predictor-corrector complement each other: both together lower "
+        "perplexity further and slightly improve MAUVE, at the cost of lower entropy"
     )
-    yield from tested("figure", said, "corrector", found)
+    yield from tested("figure, bold text", said, "corrector", found)
+
+
+def after_scaled_on_text() -> Iterator[Claim]:
+    """Neighbor weights on models trained by SCE."""
+
+    def found() -> tuple[str, Verdict]:
+        rows, told = rows_of("scaled-solvers"), []
+        gains: dict[str, list[float]] = {}
+        for source, steps in product(("uniform", "mask"), corrector_steps("text", "small")):
+            plain, weighted = (
+                by_folds(rows[source, name, str(steps)][PERPLEXITY])
+                for name in ("Euler", "Neighbor")
+            )
+            told.append(f"{plain.value:.0f} to {weighted.value:.0f} ({source}, {steps:,} steps)")
+            gains.setdefault(f"no gain, {source}", []).append(no_worse(weighted.above(plain)))
+        return (
+            f"Novels ({short_runs('one run each')}), Euler to Neighbor, perplexity "
+            f"{', '.join(told)}",
+            judged(gains),
+        )
+
+    said = "Models trained by SCE gain nothing from Neighbor weights in sampling: text"
+    yield from tested("appendix, sweeps", said, "scaled-solvers", found)
+
+
+def span(rows: Sequence[tuple[Value, ...]], column: int) -> str:
+    """The least and the largest of a column."""
+    values = [number(row[column]).value for row in rows]
+    digits = 0 if column == PERPLEXITY else 2
+    low, high = (f"{each:.{digits}f}" for each in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

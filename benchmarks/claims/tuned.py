@@ -4,8 +4,9 @@ The paper searches r, s and beta for its models and reports solvers with the bes
 them need not be so here, where `cwdfm repro sweep-text-...` has searched the same grid.
 """
 
+import math
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from benchmarks.claims.judging import (
@@ -16,15 +17,20 @@ from benchmarks.claims.judging import (
     by_folds,
     judged,
     number,
+    read,
     rows_of,
     tested,
 )
+from benchmarks.claims.on_molecules import COUNT_ERROR, STEPS
 from benchmarks.claims.on_text import MAUVE, PERPLEXITY, short_runs
+from cwdfm.repro import paper
+from cwdfm.repro.experiments.controls import SHARES
 from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.scale import size
 
 CURVE = size("text", "small").curve
 SOLVERS = ("Euler", "Neighbor", "Entropy")
+STRONGEST = "At few steps Entropy weights are the strongest"
 COUNTED = ("Neighbor-counted", "Entropy-counted")  # beyond the paper, told beside its own
 
 
@@ -34,14 +40,18 @@ def tuned() -> Iterator[Claim]:
         gains = "Neighbor weights beat Euler and Entropy weights at many steps, in perplexity"
         gains += " and MAUVE" if source == "uniform" else ""
         yield from tested(where, gains, name, partial(many_steps, source))
-        strongest = "At few steps Entropy weights are the strongest"
-        yield from tested(where, strongest, name, partial(few_steps, source))
+        yield from tested(where, STRONGEST, name, partial(few_steps, source))
+
+
+def shares() -> Iterator[Claim]:
+    where = "figures, entropies read as shares of the largest"
+    yield from tested(where, STRONGEST, "entropy-shares", by_shares)
 
 
 def many_steps(source: str) -> tuple[str, Verdict]:
     """With a mask source the paper has no gain in MAUVE."""
     last = CURVE[-1]
-    found = {solver: perplexities(source, solver)[last] for solver in SOLVERS}
+    found = {solver: at(source, solver, last) for solver in SOLVERS}
     others = ("Euler", "Entropy")
     gains = {
         "perplexity, beside Euler and Entropy": [
@@ -60,10 +70,31 @@ def many_steps(source: str) -> tuple[str, Verdict]:
 
 def few_steps(source: str) -> tuple[str, Verdict]:
     first = CURVE[0]
-    found = {solver: perplexities(source, solver)[first] for solver in SOLVERS}
+    found = {solver: at(source, solver, first) for solver in SOLVERS}
     gains = [found[other].above(found["Entropy"]) for other in ("Euler", "Neighbor")]
-    told = f"{settings(source)}, {first} steps: {at_first(source)}"
+    told = f"{settings(source)}, {first} steps: {at_first(source, *SOLVERS)}"
     return told, judged({"perplexity, beside Euler and Neighbor": gains})
+
+
+def by_shares() -> tuple[str, Verdict]:
+    """Entropy weights with the paper's beta, if its entropies are 1 at their largest."""
+    rows, told, gains = rows_of("entropy-shares"), [], {}
+    first = str(CURVE[0])
+    for source in TUNED:
+        found = {
+            share: by_folds(rows[source, f"{share:g} / log V", first][PERPLEXITY])
+            for share in SHARES
+        }
+        others = [at(source, other, CURVE[0]) for other in ("Euler", "Neighbor")]
+        ours = found[paper.BEST["text", source][2]]
+        gains[f"{source}, beside Euler and Neighbor"] = [other.above(ours) for other in others]
+        each = ", ".join(f"{value.value:.0f} ({share:g})" for share, value in found.items())
+        told.append(f"{source} source: {at_first(source, 'Euler', 'Neighbor')}, Entropy {each}")
+    return (
+        f"Novels ({short_runs()}), perplexity, {first} steps, by beta of H / log V, "
+        f"{'; '.join(told)}",
+        judged(gains),
+    )
 
 
 def counted() -> str:
@@ -71,25 +102,60 @@ def counted() -> str:
     told = []
     for source in TUNED:
         with suppress(Missing):
-            told.append(f"{source} source, {at_first(source)}")
+            told.append(f"{source} source, {at_first(source, *SOLVERS, *COUNTED)}")
     return (
         f"\n  On text, perplexity at {CURVE[0]} steps: {'; '.join(told)}\n  "
-        "([results](results.md#quality-against-steps-settings-of-the-sweep-text-mask-source))."
+        "([results](results.md#quality-against-steps-settings-of-the-sweep-text-uniform-source))."
         if told
         else ""
     )
 
 
-def at_first(source: str) -> str:
+def independently() -> Claim:
+    """Whether few steps are too few for Neighbor weights for the reason that the paper gives.
+
+    Counted jumps update neighbours as independently, but as many tokens in a step as without
+    weights. If that were the reason, they would bring little back.
+    """
+    steps, model = STEPS[0], "qm9-mask-small"
+    solvers = ("euler", "neighbor", "neighbor-counted")
+    valid = {
+        row["setting"]["solver"]: Measured(-row["valid"], COUNT_ERROR)
+        for row in read("qm9_search")["rows"]
+        if (row["model"], row["setting"]["steps"]) == (model, steps)
+    }
+    found = {"molecules": [valid[solver] for solver in solvers]}
+    numbers = ", ".join(f"{solver} {-valid[solver].value:.0f}" for solver in solvers)
+    told = [f"{model}, {steps} steps, valid: {numbers}"]
+    for source in TUNED:
+        with suppress(Missing):
+            names = ("Euler", "Neighbor", "Neighbor-counted")
+            found[f"text, {source} source"] = [at(source, name, CURVE[0]) for name in names]
+            shown = at_first(source, *names)
+            told.append(f"novels, {CURVE[0]} steps, perplexity, {source} source: {shown}")
+    return Claim(
+        "section on sampling",
+        "Neighbor weights are weak at few steps since neighbours are updated too independently",
+        "Counted jumps update neighbours as independently, but as many tokens in a step as without "
+        f"weights ([results](results.md#counted-jumps)). {'; '.join(told)}",
+        judged({f"more than half is left, {name}": [_left(*each)] for name, each in found.items()}),
+    )
+
+
+def _left(euler: Measured, weighted: Measured, counted: Measured) -> float:
+    """By how many errors counted jumps leave more than half of what weights lose."""
+    half = (euler.value + weighted.value) / 2
+    return (counted.value - half) / math.hypot(counted.error, euler.error / 2, weighted.error / 2)
+
+
+def at_first(source: str, *solvers: str) -> str:
     """Perplexities at the fewest steps."""
-    found = {s: perplexities(source, s)[CURVE[0]].value for s in (*SOLVERS, *COUNTED)}
-    return ", ".join(f"{solver} {value:.0f}" for solver, value in found.items())
+    return ", ".join(f"{s} {at(source, s, CURVE[0]).value:.0f}" for s in solvers)
 
 
-def perplexities(source: str, solver: str) -> dict[int, Measured]:
-    """By number of steps; all of one run."""
-    rows = rows_of(f"tuned-text-{source}")
-    return {k: by_folds(rows[solver, str(k)][PERPLEXITY]) for k in CURVE}
+def at(source: str, solver: str, steps: int) -> Measured:
+    """A perplexity."""
+    return by_folds(rows_of(f"tuned-text-{source}")[solver, str(steps)][PERPLEXITY])
 
 
 def settings(source: str) -> str:
@@ -105,7 +171,8 @@ def shown(source: str) -> str:
     """The settings, and all perplexities."""
     told = []
     for solver in (*SOLVERS, *COUNTED):
-        values = perplexities(source, solver).values()
-        told.append(f"{solver} {', '.join(f'{each.value:,.0f}' for each in values)}")
+        with suppress(Missing) if solver in COUNTED else nullcontext():
+            values = [f"{at(source, solver, k).value:,.0f}" for k in CURVE]
+            told.append(f"{solver} {', '.join(values)}")
     steps = ", ".join(f"{k:,}" for k in CURVE)
     return f"{settings(source)} at {steps} steps: {'; '.join(told)}"

@@ -7,6 +7,7 @@ from cwdfm.repro.experiment import Experiment
 from cwdfm.repro.experiments import (
     ablations,
     baselines,
+    controls,
     curves,
     headline,
     locality,
@@ -57,6 +58,16 @@ def _all() -> Iterator[Experiment]:
                 solvers.tuned(source),
             )
     yield Experiment(
+        "entropy-shares",
+        "table: Entropy weights by shares of the largest entropy, text",
+        controls.shares,
+    )
+    yield Experiment(
+        "scaled-solvers",
+        "table: solvers of models trained by SCE, text",
+        controls.after_scaled,
+    )
+    yield Experiment(
         "corrector",
         "figure: predictor-corrector with and without Neighbor weights",
         solvers.corrector("text", "uniform"),
@@ -64,10 +75,10 @@ def _all() -> Iterator[Experiment]:
     yield Experiment(
         "corrector-powers",
         "table: exponents of the corrector, text, uniform source",
-        solvers.corrector_powers("text", "uniform"),
+        controls.corrector_powers("text", "uniform"),
     )
     yield Experiment(
-        "positions", "table: what is known of positions, mask source, QM9", solvers.positions
+        "positions", "table: what is known of positions, mask source, QM9", controls.positions
     )
     yield Experiment("context", "figures: entropy and NLL against context", locality.context)
     yield Experiment("updates", "updates per token and loops", locality.updates)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
@@ -21,9 +20,8 @@ RADII = (1, 2, 3)
 SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 BETAS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
 CORRECTORS = (0.0, 0.5, 1.0, 2.0, 5.0)
-POWERS, POWERS_AT = (0.25, 0.5, 1.0), (1.0, 5.0)  # exponents, and scales that they are tried with
 # What `sweep` finds best on text at small scale: r, s and beta by source.
-TUNED = {"uniform": (1, 3.0, 1.0), "mask": (1, 4.0, 2.0)}
+TUNED = {"uniform": (1, 3.0, 1.0), "mask": (1, 0.5, 2.0)}
 CLOSE = 2.0  # standard errors within which settings are as good as the best
 
 
@@ -177,34 +175,6 @@ def _best_of(
     return min(close, key=lambda one: one[0][1].value or math.inf)
 
 
-POSITIONS = {
-    "rotary": flow("mask"),
-    "rotary, first token given": flow("mask", fix_first=True),
-    "learned": flow("mask", learned_positions=True),
-    "learned, first token given": flow("mask", learned_positions=True, fix_first=True),
-}
-
-
-def positions(scale: Scale) -> Plan:
-    """What the network knows of positions in a masked sequence, where weights begin; QM9.
-
-    By rotary embedding alone it cannot tell the first token from the last.
-    """
-    curve = size("molecules", scale).curve
-    few = scale == "smoke"
-
-    def entries(scale: Scale) -> list[Entry]:
-        return [
-            Entry((known, name, str(k)), Cell("molecules", scale, fields, choice, k))
-            for known, fields in list(POSITIONS.items())[: 2 if few else None]
-            for name, choice in best("molecules", "mask").items()
-            for k in (curve[:1] if few else curve[-3::2])
-        ]
-
-    title = "Known positions, QM9, mask source"
-    return grid(title, ("positions", "solver", "steps"), entries)(scale)
-
-
 def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """Correctors of several strengths, with and without Neighbor weights.
 
@@ -229,26 +199,6 @@ def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 
     title = f"Predictor-corrector, {NAMES[corpus]}, {source} source"
     return grid(title, ("solver", "steps", "corrector"), entries, x="scale of the corrector")
-
-
-def corrector_powers(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Correctors that do most in the middle of the way, or nearly as much at its ends."""
-
-    def entries(scale: Scale) -> list[Entry]:
-        radius, strength, _ = paper.BEST[corpus, source]
-        few = scale == "smoke"
-        named: tuple[Name, ...] = ("euler", "neighbor")
-        found = []
-        for steps in corrector_steps(corpus, scale)[: 1 if few else None]:
-            for solver, power, c in product(named, POWERS, POWERS_AT[: 1 if few else None]):
-                choice = SolverChoice(solver, radius, strength, corrector=c, corrector_power=power)
-                cell = Cell(corpus, scale, flow(source), choice, steps)
-                labels = (solver.capitalize(), str(steps), f"{power:g}", f"{c:g}")
-                found.append(Entry(labels, cell))
-        return found
-
-    title = f"Exponents of the corrector, {NAMES[corpus]}, {source} source"
-    return grid(title, ("solver", "steps", "a = b", "corrector"), entries)
 
 
 def corrector_steps(corpus: Corpus, scale: Scale) -> tuple[int, ...]:
