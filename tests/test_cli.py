@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,12 @@ import pytest
 import torch
 
 from cwdfm import __version__
+from cwdfm.cli import evaluate, perplexity, prepare, sample
 from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.errors import InputError
 from cwdfm.lock import held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
@@ -198,6 +202,24 @@ def test_wrong_input(tmp_path: Path) -> None:
         assert message in done.stderr + done.stdout, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
     assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "told"),
+    [
+        (evaluate.Options, "it has none; use first_token='skip'", "none; use --first-token skip"),
+        (evaluate.Options, "fold_size must be 1", "--fold-size must be 1"),
+        (evaluate.Options, "use keep, or give its spelling as end='...'", "use keep"),
+        (perplexity.Options, "use a radius below 8, or boundary='cut'", "use a radius below 8"),
+        (perplexity.Options, "cut it, or use boundary='cut'; or not", "cut it; or not"),
+        (sample.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
+        (prepare.Options, "column='a b' is for tables", "--column 'a b' is for tables"),
+        (prepare.Options, "column= and part= are of text", "--column and --part are of text"),
+    ],
+)
+def test_advice_is_what_the_command_offers(options: type, said: str, told: str) -> None:
+    with pytest.raises(InputError, match=rf"{re.escape(told)}$"), by_flags(options):
+        raise InputError(said)
 
 
 def test_the_version_is_told_and_written_down() -> None:

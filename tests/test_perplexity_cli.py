@@ -105,6 +105,13 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
     assert untouched.tokens == 2 * LENGTH - 9
 
 
+def test_a_window_too_wide_is_told_by_what_can_be_done(models: Path) -> None:
+    """Windows that are cut are the library's alone."""
+    flags = ["--data", "nowhere.txt", "--weight", "neighbor", "--radius", "8"]
+    with pytest.raises(cwdfm.InputError, match=r"^--radius 8 is .*; use a radius below 16/2$"):
+        perplexity.main([str(models / "mask"), *flags])
+
+
 @pytest.mark.parametrize("flags", ["--draws 8", "--seed=1"])
 def test_what_only_bounds_read_is_refused_where_nothing_is_drawn(
     models: Path, tmp_path: Path, flags: str
