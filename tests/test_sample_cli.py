@@ -313,6 +313,10 @@ WRONG = [
     ),
     (["--mend-at-once", "2", "--refine", "1"], "--mend-at-once is read with --mend alone"),
     (["--accept-tries", "3"], "--accept-tries is read with --accept alone"),
+    (
+        ["--solver", "neighbor-counted", "--corrector", "1"],
+        "the neighbor-counted solver has no corrector; use --solver euler, neighbor or entropy",
+    ),
     (["--refine-steps", "3", "--mend", "2"], "--refine-steps is read with --refine alone"),
 ]
 

@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "tokenizer-other-than-the-data": (
         training("chars", "--tokenizer", "bytes"),
         r"prepared with another tokenizer \('characters', 16 kinds of tokens\) than the one asked "
-        r"for \('bytes'\); leave tokenizer out, or prepare the text again",
+        r"for \('bytes'\); ask for what it has, or prepare the text again",
     ),
     "tokenizer-other-than-the-checkpoint": (
         training("chars", "--init", lambda at: at.good / "model", recipe="finetune"),
@@ -321,12 +321,12 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "path-radius-too-large": (
         training("chars", "--path", "context", "--path-radius", LENGTH),
-        rf"path_radius {LENGTH} is too large for sequences of {LENGTH} tokens.*give a "
+        rf"--path-radius {LENGTH} is too large for sequences of {LENGTH} tokens.*give a "
         rf"--path-radius of at most {(LENGTH - 1) // 2}, or a --length of at least 33",
     ),
     "loss-radius-too-large": (
         training("chars", "--loss", "sce", "--loss-radius", LENGTH // 2),
-        rf"loss_radius .*give a --loss-radius of at most {(LENGTH - 1) // 2}, or a --length",
+        rf"--loss-radius .*give a --loss-radius of at most {(LENGTH - 1) // 2}, or a --length",
     ),
     "prepare-length-zero": (
         lambda at: [

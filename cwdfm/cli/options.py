@@ -41,7 +41,8 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
 def by_flags(options: type, **others: str) -> Iterator[None]:
     """Errors that name fields of `options` name their flags instead.
 
-    Fields are known where they are what a message begins with, and as `name=` or `name='value'`.
+    Fields are known where a message begins with `name must` or `name NUMBER`, as a file of that
+    name would not, and as `name=` or `name='value'`.
     `others` are names that the objects behind the options have for what a field of `options` sets.
     What the library could do instead and the options cannot, `, or name='value'` at the end of an
     advice, is left out.
@@ -59,9 +60,8 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        first, space, rest = str(error).partition(" ")
-        first = flag(own[first]) if first in own else first
-        message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, first + space + rest)
+        message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, str(error))
+        message = re.sub(r"^(\w+)()(?= must | -?\d)", told, message)
         message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;]|$))", told, message)
         raise InputError(message) from error
 

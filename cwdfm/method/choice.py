@@ -57,7 +57,6 @@ class SolverChoice:
 
     def check(self) -> None:
         """Refuse settings that no solver takes, before there is a model."""
-        BUILD["euler" if self.solver == "auto" else self.solver](self)
         if self.corrector and self.solver not in ("auto", "euler", "neighbor", "entropy"):
             raise InputError(
                 f"the {self.solver} solver has no corrector; use --solver euler, neighbor or "
@@ -67,6 +66,7 @@ class SolverChoice:
             raise InputError(
                 "--corrector-power is read with --corrector alone; leave it out, or give both"
             )
+        BUILD["euler" if self.solver == "auto" else self.solver](self)
 
     def check_idle(self) -> None:
         """Refuse settings that the solver, by name, does not read and that are not the usual."""
