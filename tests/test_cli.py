@@ -342,6 +342,17 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "memory does not hold what was asked for; ask for less" in ended.stderr
 
 
+def test_a_model_with_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    load_model("qm9-mask-small").save_pretrained(tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lenght": 9}))
+    few = ("--n", 2, "--steps", 2, "--device", "cpu")
+    ended = cwdfm("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    assert ended.returncode == 2
+    assert f"{config} is wrong: it sets lenght, and known are card, fix_first" in ended.stderr
+    assert not (tmp_path / "a.smi").exists()
+
+
 def test_what_may_not_be_read_or_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
