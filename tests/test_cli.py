@@ -262,6 +262,30 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
+def test_a_terminal_that_lacks_a_sign_loses_no_numbers(tmp_path: Path) -> None:
+    """Of all that was computed, a sign that cannot be shown is what is lost."""
+    (tmp_path / "a.smi").write_text("\n".join(MOLECULES))
+    (tmp_path / "out").mkdir()
+    line = ["perplexity", "qm9-mask-small", "--data", "a.smi", "--draws", "2", "--device", "cpu"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "cwdfm.cli.main", *line],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "CWDFM_CACHE": str(tmp_path / "out")},
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", ended.stdout)
+
+
+def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    for word in ("--prompt=\udcff", f"--out={tmp_path}/\udcff.smi"):
+        ended = cwdfm("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+        assert "\\udcff" in ended.stderr
+        assert "is not UTF-8; give it as UTF-8" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None:
     """At once, with code 2, and nothing is left: of a million million tokens no list is made."""
     sampling = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--device", "cpu"]

@@ -75,9 +75,10 @@ def main(arguments: list[str]) -> None:
                     batch_size=options.batch_size or None,
                 )
             )
-    print("\n".join(table(options, bounds).lines()))
     if options.out is not None:
         write(options, trained, list(zip(found, bounds, strict=True)))
+    print("\n".join(table(options, bounds).lines()))
+    if options.out is not None:
         print(f"written: {options.out}")
 
 
