@@ -277,6 +277,27 @@ def test_a_terminal_that_lacks_a_sign_loses_no_numbers(tmp_path: Path) -> None:
     assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", ended.stdout)
 
 
+def test_half_of_what_torchrun_sets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scheduler may leave it behind; with all of it, one process is a group."""
+    line = ["sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi"]
+    line += ["--device", "cpu"]
+    steps = (
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_PORT of what it sets too is not there or no number"),
+        ({"WORLD_SIZE": "1", "MASTER_PORT": "x"}, "and MASTER_PORT of what"),
+        ({"MASTER_PORT": "29512"}, "and MASTER_ADDR of what it sets"),
+    )
+    for variables, told in steps:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        ended = cwdfm(*line)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+        assert told in ended.stderr
+        assert "start with torchrun, or unset RANK" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
     for word in ("--prompt=\udcff", f"--out={tmp_path}/\udcff.smi"):
         ended = cwdfm("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
