@@ -285,7 +285,7 @@ WRONG = [
     (["--corrector", "nan"], "cwdfm: --corrector must have a finite scale"),
     (
         ["--corrector", "1", "--corrector-power", "-1"],
-        "cwdfm: --corrector must have a finite scale",
+        "cwdfm: --corrector-power must be a finite number >= 0, got -1",
     ),
     (["--corrector-power", "1"], "--corrector-power is read with --corrector alone"),
     (["--radius", "-1", "--solver", "neighbor"], "cwdfm: --radius must"),

@@ -356,6 +356,10 @@ REFUSED: dict[str, tuple[Command, str]] = {
         lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *judged(at)],
         r"--judge: for samples of text, and .*a\.smi holds molecules; leave it out",
     ),
+    "prepared-again": (
+        lambda at: ["prepare", at.good / "chars", "--out", at.own / "out", "--length", 8],
+        r"chars is prepared already, with its tokenizer and length; give it to other commands",
+    ),
     "molecules-into-a-folder": (
         lambda at: ["prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "out"],
         r"molecules are written as \.npz, got --out .*out; add the ending",

@@ -1,5 +1,6 @@
 """Solvers by name, as commands and experiments choose them, for whatever method a model has."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
@@ -65,6 +66,10 @@ class SolverChoice:
         if not self.corrector and self.corrector_power != POWER:
             raise InputError(
                 "--corrector-power is read with --corrector alone; leave it out, or give both"
+            )
+        if not 0 <= self.corrector_power < math.inf:
+            raise InputError(
+                f"corrector_power must be a finite number >= 0, got {self.corrector_power}"
             )
         BUILD["euler" if self.solver == "auto" else self.solver](self)
 
