@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from cwdfm.device import find_device
+from cwdfm.errors import InputError
 
 
 @contextmanager
@@ -24,6 +25,7 @@ def joined(device: str) -> Iterator[torch.device]:
     if "RANK" not in os.environ:
         yield chosen
         return
+    check_started(own_gpu=chosen.type == "cuda" and chosen.index is None)
     if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(chosen)
@@ -36,6 +38,18 @@ def joined(device: str) -> Iterator[torch.device]:
         gc.collect()
     finally:
         dist.destroy_process_group()
+
+
+def check_started(*, own_gpu: bool) -> None:
+    """Refuse a part of what torchrun sets, as other schedulers leave it behind."""
+    numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if own_gpu else ()))
+    wrong = [name for name in numbers if not os.environ.get(name, "").isdecimal()]
+    if wrong or not os.environ.get("MASTER_ADDR"):
+        lacks = ", ".join(wrong or ["MASTER_ADDR"])
+        raise InputError(
+            f"RANK is set, by which torchrun tells a process its number, and {lacks} of what it "
+            f"sets too is not there or no number; start with torchrun, or unset RANK"
+        )
 
 
 def rank() -> int:

@@ -20,8 +20,7 @@ def held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenDa
     except InputError as error:
         raise InputError(
             f"{name!r} cannot be read with length {trained.length}, as a model of "
-            f"{tokenizer.kind} tokens needs it: {error} (here the model asks for its length and "
-            f"tokenizer, which cannot be left out)"
+            f"{tokenizer.kind} tokens needs it: {error} (here length and tokenizer are the model's)"
         ) from error
     if not len(data.valid):
         raise InputError(

@@ -150,6 +150,14 @@ def _as_told_by(path: Path) -> Iterator[None]:
 
 def _parts(config: dict[str, Any]) -> tuple[DiTConfig, dict[str, Any]]:
     """What a config.json says of the network, and of all that belongs to it."""
+    check_integer("format", config["format"])
+    known = {"format", "model", "tokenizer", "length", "fix_first", "card"}
+    known |= {"source", "schedule"} if config["format"] == 1 else {"method"}
+    if unknown := sorted(set(config) - known):
+        raise InputError(
+            f"it sets {', '.join(unknown)}, and known are {', '.join(sorted(known))}; what is not "
+            f"known belongs under card, or nowhere"
+        )
     shape, method = from_config(config["model"], CLASSES), _method(config)
     tokenizer = tokenizer_from_json(config["tokenizer"])
     check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")

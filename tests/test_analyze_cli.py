@@ -304,7 +304,9 @@ def test_windows_must_fit_before_anything_is_drawn(
     drawn: list[object] = []
     monkeypatch.setattr(analyze, "generate", lambda *_, **__: drawn.append(None))
     line = ["analyze", "updates", folder / "text", "--out", tmp_path / "out", "--radius", 8]
-    assert "cwdfm: --radius 8 is too large for 16" in refused(line, monkeypatch, capsys)
+    told = refused(line, monkeypatch, capsys)
+    assert "cwdfm: --radius 8 is too large for 16" in told
+    assert told.endswith("; use a radius below 16/2\n")  # which has no --boundary
     assert not drawn
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,12 +19,16 @@ import pytest
 import torch
 
 from cwdfm import __version__
+from cwdfm.cli import evaluate, perplexity, prepare, sample
 from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.errors import InputError
 from cwdfm.lock import held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
+from cwdfm.train.recipe import Recipe
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
 
@@ -166,6 +171,7 @@ def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
 
 
 def test_wrong_input(tmp_path: Path) -> None:
+    context = ["train", "qm9-debug", "--out", tmp_path, "--path", "context"]
     cases: list[tuple[list[object], str]] = [
         (["train", "qm9-huge"], "unknown recipe 'qm9-huge'"),
         (["train", "qm9-debug"], "out"),
@@ -184,6 +190,14 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["train", "qm9-debug", "--out", __file__], "is a file; give a folder"),
         (["train", "qm9-debug", "--out", "/proc/nowhere"], "check the path, permissions"),
         (["train", "finetune", "--out", tmp_path, "--init", "nowhere"], "neither a folder nor"),
+        (
+            ["train", "qm9-debug", "--out", tmp_path, "--column", "a b"],
+            "--column 'a b' is for tabl",
+        ),
+        ([*context, "--path-radius", 0], "--path-radius must be an integer >= 1, got 0"),
+        ([*context, "--path-scale", "1e9"], "--path-scale must be a number between"),
+        ([*context, "--path-radius", 16], "--path-radius 16 is too large"),
+        ([*context, "--data", "no.txt"], "text: .txt with a tokenizer of text, .jsonl"),
         (["demo", "--out", __file__], "is a file; give a folder"),
         (["prepare", __file__, "--out", "a", "--streaming"], "--streaming is for corpora by name"),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
@@ -198,6 +212,26 @@ def test_wrong_input(tmp_path: Path) -> None:
         assert message in done.stderr + done.stdout, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
     assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "told"),
+    [
+        (evaluate.Options, "it has none; use first_token='skip'", "none; use --first-token skip"),
+        (evaluate.Options, "fold_size must be 1", "--fold-size must be 1"),
+        (Recipe, "batch_size 3 must be a multiple", "--batch-size 3 must be a multiple"),
+        (Recipe, "model is damaged; copy it again", "model is damaged; copy it again"),  # a folder
+        (evaluate.Options, "use keep, or give its spelling as end='...'", "use keep"),
+        (perplexity.Options, "use a radius below 8, or boundary='cut'", "use a radius below 8"),
+        (perplexity.Options, "cut it, or use boundary='cut'; or not", "cut it; or not"),
+        (sample.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
+        (prepare.Options, "column='a b' is for tables", "--column 'a b' is for tables"),
+        (prepare.Options, "column= and part= are of text", "--column and --part are of text"),
+    ],
+)
+def test_advice_is_what_the_command_offers(options: type, said: str, told: str) -> None:
+    with pytest.raises(InputError, match=rf"(^|[^-]){re.escape(told)}$"), by_flags(options):
+        raise InputError(said)
 
 
 def test_the_version_is_told_and_written_down() -> None:
@@ -226,6 +260,51 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     finally:
         os.close(write)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_a_terminal_that_lacks_a_sign_loses_no_numbers(tmp_path: Path) -> None:
+    """Of all that was computed, a sign that cannot be shown is what is lost."""
+    (tmp_path / "a.smi").write_text("\n".join(MOLECULES))
+    (tmp_path / "out").mkdir()
+    line = ["perplexity", "qm9-mask-small", "--data", "a.smi", "--draws", "2", "--device", "cpu"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "cwdfm.cli.main", *line],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "CWDFM_CACHE": str(tmp_path / "out")},
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", ended.stdout)
+
+
+def test_half_of_what_torchrun_sets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scheduler may leave it behind; with all of it, one process is a group."""
+    line = ["sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi"]
+    line += ["--device", "cpu"]
+    steps = (
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_PORT of what it sets too is not there or no number"),
+        ({"WORLD_SIZE": "1", "MASTER_PORT": "x"}, "and MASTER_PORT of what"),
+        ({"MASTER_PORT": "29512"}, "and MASTER_ADDR of what it sets"),
+    )
+    for variables, told in steps:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        ended = cwdfm(*line)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+        assert told in ended.stderr
+        assert "start with torchrun, or unset RANK" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    for word in ("--prompt=\udcff", f"--out={tmp_path}/\udcff.smi"):
+        ended = cwdfm("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+        assert "\\udcff" in ended.stderr
+        assert "is not UTF-8; give it as UTF-8" in ended.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -306,6 +385,17 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         ended = cwdfm("demo")
         assert ended.returncode == 2
         assert "memory does not hold what was asked for; ask for less" in ended.stderr
+
+
+def test_a_model_with_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    load_model("qm9-mask-small").save_pretrained(tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lenght": 9}))
+    few = ("--n", 2, "--steps", 2, "--device", "cpu")
+    ended = cwdfm("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    assert ended.returncode == 2
+    assert f"{config} is wrong: it sets lenght, and known are card, fix_first" in ended.stderr
+    assert not (tmp_path / "a.smi").exists()
 
 
 def test_what_may_not_be_read_or_written_is_told(

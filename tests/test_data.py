@@ -503,7 +503,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is for tables"),
     "nothing-usable": ("a.smi", "?\n!!\n", {}, "0 usable.*read 2, unparsable 2.*line 1: ?"),
     "one-molecule": ("a.smi", "CC\nC-C\n", {}, "1 usable molecules, at least 2.*duplicate 1"),
-    "all-too-long": ("a.smi", "CCC\nCCO", {"length": 4}, "too_long 2.*larger length="),
+    "all-too-long": ("a.smi", "CCC\nCCO", {"length": 4}, "too_long 2.*larger length or"),
     "not-utf8": ("a.smi", b"CC\nCO\nC\xe9\n", {}, r"a\.smi, line 3: byte 0xe9 is not UTF-8"),
     "not-utf8-table": ("a.csv", b"smiles,n\nC,1\nCC,\xff\n", {}, "line 3: byte 0xff"),
     "utf-16": ("a.smi", "CC\nCO\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
@@ -514,7 +514,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "length-too-small": ("a.smi", "C", {"length": 2}, "length must be an integer >= 3, got 2"),
     "limit-zero": ("a.smi", "C", {"limit": 0}, "limit must be an integer >= 1, got 0"),
     "seed-negative": ("a.smi", "C", {"seed": -1}, "seed must be an integer >= 0, got -1"),
-    "tokenizer-type": ("a.smi", "C", {"tokenizer": "C"}, "need a SmilesTokenizer, got 'C'"),
+    "tokenizer-type": ("a.smi", "C", {"tokenizer": "C"}, "need a SmilesTokenizer, got 'C'; leave"),
 }
 
 

@@ -105,6 +105,13 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
     assert untouched.tokens == 2 * LENGTH - 9
 
 
+def test_a_window_too_wide_is_told_by_what_can_be_done(models: Path) -> None:
+    """Windows that are cut are the library's alone."""
+    flags = ["--data", "nowhere.txt", "--weight", "neighbor", "--radius", "8"]
+    with pytest.raises(cwdfm.InputError, match=r"^--radius 8 is .*; use a radius below 16/2$"):
+        perplexity.main([str(models / "mask"), *flags])
+
+
 @pytest.mark.parametrize("flags", ["--draws 8", "--seed=1"])
 def test_what_only_bounds_read_is_refused_where_nothing_is_drawn(
     models: Path, tmp_path: Path, flags: str
@@ -176,6 +183,24 @@ def test_held_out_text_needs_nothing_to_train_on(
     assert np.array_equal(both.valid, alone.valid)
 
 
+def test_molecules_are_told_by_what_can_be_done(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here is no --tokenizer, and no vocabulary to prepare molecules with."""
+    pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+    monkeypatch.chdir(tmp_path)
+    Path("a.smi").write_text("CCO\nCCN\nCCC\n")
+    load("a.smi", cache=False).save("a.npz")
+    for model, flags, told in (
+        (models / "mask", "a.smi", "got 'bytes', 257 kinds of tokens; .* or give other data"),
+        ("qm9-mask-small", "a.smi --part all", r"--part is for text, and .*; leave it out \(a"),
+        ("qm9-mask-small", "a.npz", "another vocabulary than .* give the raw data, which are read"),
+    ):
+        with pytest.raises(cwdfm.InputError, match=told):
+            perplexity.main([str(model), "--data", *flags.split()])
+    assert scored(Path("qm9-mask-small"), "a.smi", out=tmp_path / "a.json")["tokens"] > 0
+
+
 def test_another_tokenizer_and_another_length(
     models: Path,
     tmp_path: Path,
@@ -197,4 +222,4 @@ def test_another_tokenizer_and_another_length(
         said = " ".join(capsys.readouterr().err.split())
         for part in (*parts, "prepare the text again"):
             assert part in said
-        assert "the model asks for its length and tokenizer, which cannot be left out" in said
+        assert "(here length and tokenizer are the model's)" in said

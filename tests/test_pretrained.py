@@ -131,6 +131,9 @@ def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
         ({"method": {**written["method"], "source": 6}}, "is wrong: source must be a Source"),
         ({"method": {**written["method"], "schedule": source}}, "schedule must be a Schedule"),
         ({"tokenizer": {"kind": "bytes"}}, "its tokenizer 257, which are not those of one model"),
+        ({"format": 0}, "is wrong: format must be an integer >= 1, got 0"),
+        ({"lenght": 9}, "is wrong: it sets lenght, and known are card, .* belongs under card, or"),
+        ({"schedule": {}, "source": source}, "it sets schedule, source, and known are .* method,"),
     ]
     for change, message in changes:
         config.write_text(json.dumps({**written, **change}))

@@ -280,6 +280,7 @@ def test_wrong_input(
         ([empty, *out], "holds no samples"),
         ([cut, *out], "cut off"),
         ([good, again, *out], "have one seed (0) and the same settings"),
+        ([good, good, *out], "a.jsonl are the same, so their samples would count twice"),
         ([good, copy, *out], "would count twice"),
         ([text, *out], "samples of kind 'music'; there is an evaluation for 'smiles'"),
         ([text, smi, *out], "need reports of their own"),

@@ -723,10 +723,13 @@ def test_a_result_without_a_field_of_a_table_costs_no_other_table(
     assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
 
 
-def test_a_group_of_processes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", ["2", "two"])
+def test_a_group_of_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
     """Under torchrun each would wait in the collectives of another job."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(cwdfm.InputError, match=r"WORLD_SIZE is 2: .*--device cuda:0, cuda:1"):
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(cwdfm.InputError, match=rf"WORLD_SIZE is {size}: .*--device cuda:0, cuda:1"):
         main(["updates", "--out", str(tmp_path / "x")])
     assert not list(tmp_path.iterdir())
 

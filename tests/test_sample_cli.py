@@ -285,7 +285,7 @@ WRONG = [
     (["--corrector", "nan"], "cwdfm: --corrector must have a finite scale"),
     (
         ["--corrector", "1", "--corrector-power", "-1"],
-        "cwdfm: --corrector must have a finite scale",
+        "cwdfm: --corrector-power must be a finite number >= 0, got -1",
     ),
     (["--corrector-power", "1"], "--corrector-power is read with --corrector alone"),
     (["--radius", "-1", "--solver", "neighbor"], "cwdfm: --radius must"),
@@ -313,6 +313,10 @@ WRONG = [
     ),
     (["--mend-at-once", "2", "--refine", "1"], "--mend-at-once is read with --mend alone"),
     (["--accept-tries", "3"], "--accept-tries is read with --accept alone"),
+    (
+        ["--solver", "neighbor-counted", "--corrector", "1"],
+        "the neighbor-counted solver has no corrector; use --solver euler, neighbor or entropy",
+    ),
     (["--refine-steps", "3", "--mend", "2"], "--refine-steps is read with --refine alone"),
 ]
 

@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "tokenizer-other-than-the-data": (
         training("chars", "--tokenizer", "bytes"),
         r"prepared with another tokenizer \('characters', 16 kinds of tokens\) than the one asked "
-        r"for \('bytes'\); leave tokenizer out, or prepare the text again",
+        r"for \('bytes'\); ask for what it has, or prepare the text again",
     ),
     "tokenizer-other-than-the-checkpoint": (
         training("chars", "--init", lambda at: at.good / "model", recipe="finetune"),
@@ -321,12 +321,12 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "path-radius-too-large": (
         training("chars", "--path", "context", "--path-radius", LENGTH),
-        rf"path_radius {LENGTH} is too large for sequences of {LENGTH} tokens.*give a "
+        rf"--path-radius {LENGTH} is too large for sequences of {LENGTH} tokens.*give a "
         rf"--path-radius of at most {(LENGTH - 1) // 2}, or a --length of at least 33",
     ),
     "loss-radius-too-large": (
         training("chars", "--loss", "sce", "--loss-radius", LENGTH // 2),
-        rf"loss_radius .*give a --loss-radius of at most {(LENGTH - 1) // 2}, or a --length",
+        rf"--loss-radius .*give a --loss-radius of at most {(LENGTH - 1) // 2}, or a --length",
     ),
     "prepare-length-zero": (
         lambda at: [
@@ -355,6 +355,10 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "eval-molecules-by-a-judge": (
         lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *judged(at)],
         r"--judge: for samples of text, and .*a\.smi holds molecules; leave it out",
+    ),
+    "prepared-again": (
+        lambda at: ["prepare", at.good / "chars", "--out", at.own / "out", "--length", 8],
+        r"chars is prepared already, with its tokenizer and length; give it to other commands",
     ),
     "molecules-into-a-folder": (
         lambda at: ["prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "out"],

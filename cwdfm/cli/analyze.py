@@ -126,8 +126,8 @@ def context(arguments: list[str]) -> None:
         check_seed(options.seed)
     with joined(options.device) as device:
         trained = load(options.model, device)
-        data = held_out(trained, options.data, options.part)
         with by_flags(Context):
+            data = held_out(trained, options.data, options.part)
             analysis = context_analysis(
                 trained.model,
                 trained.source,

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
     check_folder(out, force=options.force)
-    with by_flags(Options):
+    with by_flags(Options, dtype="judge_dtype"):
         found = evaluate(
             options.files,
             out,

@@ -1,5 +1,6 @@
 """`cwdfm VERB ...`: find the verb, and turn wrong input into a message and exit code 2."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -27,6 +28,10 @@ VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
 def main() -> None:
     """Entry point of the `cwdfm` command."""
     arguments = sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # else the ± of a table could lose its numbers
+            stream.reconfigure(errors="replace")
+    check_text(arguments)
     if arguments[:1] == ["--version"]:
         print(f"cwdfm {cwdfm.__version__}")
         sys.exit(0)
@@ -57,6 +62,15 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(f"{where}{error.strerror or error}; check the path, permissions and free space")
+
+
+def check_text(arguments: list[str]) -> None:
+    """Refuse words that are no text, which neither models nor reports could hold."""
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            fail(f"{word!r} is not UTF-8; give it as UTF-8, and rename a file or folder so called")
 
 
 def short_of_memory(error: Exception) -> bool:

@@ -2,9 +2,10 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from cwdfm.errors import InputError, load_extra
@@ -40,23 +41,37 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
 def by_flags(options: type, **others: str) -> Iterator[None]:
     """Errors that name fields of `options` name their flags instead.
 
-    Fields are known where they are what a message begins with, and as `name=` or `name='value'`.
+    Fields are known where a message begins with `name must` or `name NUMBER`, as a file of that
+    name would not, and as `name=` or `name='value'`.
     `others` are names that the objects behind the options have for what a field of `options` sets.
+    What the library could do instead and the options cannot, `, or name='value'` at the end of an
+    advice, is left out.
     """
-    own = {field.name: field.name for field in fields(options)} | others
+    own = {name: name for name in _names(options)} | others
+
+    def offered(found: re.Match[str]) -> str:
+        return found[0] if found[1] in own else ""
 
     def told(found: re.Match[str]) -> str:
         name, value = found.groups()
-        with_value = f" {value}" if value else ""
+        with_value = f" {shlex.quote(value)}" if value else ""
         return flag(own[name]) + with_value if name in own else found[0]
 
     try:
         yield
     except InputError as error:
-        first, space, rest = str(error).partition(" ")
-        first = flag(own[first]) if first in own else first
-        message = re.sub(r"\b(\w+)=(?:'(\w+)'|(?=[\s,;]|$))", told, first + space + rest)
+        message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, str(error))
+        message = re.sub(r"^(\w+)()(?= must | -?\d)", told, message)
+        message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;]|$))", told, message)
         raise InputError(message) from error
+
+
+def _names(options: type) -> Iterator[str]:
+    """The fields of options, those of nested ones among them: their flags have no prefix."""
+    for field in fields(options):
+        yield field.name
+        if isinstance(field.type, type) and is_dataclass(field.type):
+            yield from _names(field.type)
 
 
 def model_first(verb: str, arguments: list[str]) -> list[str]:

@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
         check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
         with by_flags(Options):
             check_window(weight_of(options), trained.length)
-        found = [(name, held_out(trained, name, options.part)) for name in options.data]
+            found = [(name, held_out(trained, name, options.part)) for name in options.data]
         bounds = []
         for name, data in found:
             rows = min(len(data.valid), options.rows or len(data.valid))
@@ -75,9 +75,10 @@ def main(arguments: list[str]) -> None:
                     batch_size=options.batch_size or None,
                 )
             )
-    print("\n".join(table(options, bounds).lines()))
     if options.out is not None:
         write(options, trained, list(zip(found, bounds, strict=True)))
+    print("\n".join(table(options, bounds).lines()))
+    if options.out is not None:
         print(f"written: {options.out}")
 
 

@@ -9,6 +9,7 @@ from cwdfm.cli.progress import Progress
 from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, prepare, respelled
 from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.spelling import check_spellings
+from cwdfm.data.text import is_prepared
 from cwdfm.data.text.records import Unit
 from cwdfm.errors import InputError
 from cwdfm.files import check_new_file, check_place
@@ -130,6 +131,11 @@ def text(options: Options) -> TokenData:
         raise InputError(
             f"{', '.join(given)} is for molecules, and {options.corpus} is read as text; leave it "
             f"out"
+        )
+    if is_prepared(Path(options.corpus)):
+        raise InputError(
+            f"{options.corpus} is prepared already, with its tokenizer and length; give it to "
+            f"other commands as it is, or prepare the raw text"
         )
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give a folder to write")

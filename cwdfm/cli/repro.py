@@ -186,7 +186,7 @@ def check_seconds(options: Options) -> None:
 
 def check_alone() -> None:
     """Refuse a group of processes, which would wait for each other in different jobs."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: processes share the work of `cwdfm repro` "
             f"by its folder, not by torchrun; start it once for each GPU, with --device cuda:0, "

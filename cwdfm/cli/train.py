@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from cwdfm.cli.options import HELP, fields_given, flag, parse
+from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.unread import check_of_the_model, check_unread
 from cwdfm.data import TokenData
@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     with joined(options.device) as device, alone_in(options.out):
         try:
-            run = prepare(name, options, device, given)
+            with by_flags(Recipe):
+                run = prepare(name, options, device, given)
         except (InputError, OSError):
             if rank() == 0 and made:
                 with suppress(OSError):  # they hold something after all

@@ -40,7 +40,7 @@ from cwdfm.data.text import (
     is_prepared,
     prepare,
 )
-from cwdfm.data.text.load import find_corpus, load_prepared, load_text
+from cwdfm.data.text.load import brief, find_corpus, load_prepared, load_text
 from cwdfm.data.text.records import Unit, is_text
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, check_integer, describe
@@ -172,10 +172,10 @@ def load(
         "folder": folder,
         "streaming": streaming or None,
     }
-    if given := [name for name, value in only_text.items() if value is not None]:
+    if given := [f"{name}=" for name, value in only_text.items() if value is not None]:
         raise InputError(
             f"{', '.join(given)} is for text, and {str(name_or_path)!r} is read as molecules; "
-            f"leave it out, or give tokenizer= for a .txt file of text"
+            f"leave it out (a .txt file is text where a tokenizer of text is given)"
         )
     if path.suffix == ".npz":
         return _prepared(path, length, limit, column, seed, tokenizer)
@@ -209,8 +209,8 @@ def _load_molecules(
         check_integer("limit", limit)
     if tokenizer is not None and not isinstance(tokenizer, SmilesTokenizer):
         raise InputError(
-            f"molecules need a SmilesTokenizer, got {tokenizer!r}; leave tokenizer out to have "
-            f"one made"
+            f"molecules need a SmilesTokenizer, got {brief(tokenizer)}; leave tokenizer out to "
+            f"have one made, or give other data"
         )
 
     def make() -> TokenData:
@@ -250,8 +250,8 @@ def _find(name_or_path: str | Path, column: str | None) -> Molecules:
         raise InputError(
             f"{str(name_or_path)!r} is neither a dataset nor a file; give one of "
             f"{', '.join(map(repr, [*DATASETS, *CORPORA]))}, or the path of a file (molecules: "
-            f".smi, .txt, .csv, .tsv, a prepared .npz; text: .txt with tokenizer=, .jsonl, "
-            f".parquet, .tar, a folder; also compressed)"
+            f".smi, .txt, .csv, .tsv, a prepared .npz; text: .txt with a tokenizer of text, "
+            f".jsonl, .parquet, .tar, a folder; also compressed)"
         )
     return SmilesFile.of(path, column)
 
@@ -270,11 +270,11 @@ def _prepared(
         if value is not None and value != (has := data.source.get(name)):
             raise InputError(
                 f"{path} was prepared with {name}={has!r}, asked for is {value!r}; "
-                f"leave {name} out, or prepare the raw data again"
+                f"ask for what it has, or prepare the raw data again with what is asked for"
             )
     if tokenizer is not None and tokenizer != data.tokenizer:
         raise InputError(
             f"{path} was prepared with another vocabulary than the one asked for; "
-            f"prepare the raw data again with tokenizer="
+            f"give the raw data, which are read with the one asked for"
         )
     return data

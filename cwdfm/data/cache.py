@@ -21,7 +21,7 @@ def cache_folder() -> Path:
     except RuntimeError:
         raise InputError(
             "there is no home directory to cache prepared data in; set CWDFM_CACHE to a folder, "
-            "or use cache=False"
+            "or in Python use cache=False"
         ) from None
 
 

@@ -166,6 +166,6 @@ def _too_few(
         f"{name} has {kept} usable molecules, at least 2 are needed (one to train on, one to hold "
         f"out); rows: {counts}"
         + (f"; for example {shown[0]}" if shown else "")
-        + ". One SMILES a line, or a CSV column of them, is expected; a larger length= or "
+        + ". One SMILES a line, or a CSV column of them, is expected; a larger length or "
         "another vocabulary may keep more"
     )

@@ -1,5 +1,6 @@
 """Solvers by name, as commands and experiments choose them, for whatever method a model has."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
@@ -57,7 +58,6 @@ class SolverChoice:
 
     def check(self) -> None:
         """Refuse settings that no solver takes, before there is a model."""
-        BUILD["euler" if self.solver == "auto" else self.solver](self)
         if self.corrector and self.solver not in ("auto", "euler", "neighbor", "entropy"):
             raise InputError(
                 f"the {self.solver} solver has no corrector; use --solver euler, neighbor or "
@@ -67,6 +67,11 @@ class SolverChoice:
             raise InputError(
                 "--corrector-power is read with --corrector alone; leave it out, or give both"
             )
+        if not 0 <= self.corrector_power < math.inf:
+            raise InputError(
+                f"corrector_power must be a finite number >= 0, got {self.corrector_power}"
+            )
+        BUILD["euler" if self.solver == "auto" else self.solver](self)
 
     def check_idle(self) -> None:
         """Refuse settings that the solver, by name, does not read and that are not the usual."""

@@ -173,8 +173,8 @@ def _own_tokens(
         return sequences
     if end not in vocabulary:
         raise InputError(
-            f"after_end='cut' needs the end token, and {end!r} is not in the vocabulary; give its "
-            f"spelling as end=..., or use after_end='keep'"
+            f"after_end='cut' needs the end token, and {end!r} is not in the vocabulary; use "
+            f"after_end='keep', or give its spelling as end='...'"
         )
     return [_cut_ids(ids, vocabulary[end]) for ids in sequences]
 

@@ -175,10 +175,11 @@ def _check_once(files: Sequence[File]) -> None:
         for key in keys:
             if key in seen:
                 seed = file.samples.options.get("seed")
-                what = "are the same" if key == file.sha256 else f"have one seed ({seed})"
+                one = f"have one seed ({seed}) and the same settings"
+                what = "are the same" if key == file.sha256 else one
                 raise InputError(
-                    f"{seen[key]} and {file.path} {what} and the same settings, so their samples "
-                    f"would count twice; give one of them, or sample again with another --seed"
+                    f"{seen[key]} and {file.path} {what}, so their samples would count twice; give "
+                    f"one of them, or sample again with another --seed"
                 )
             seen[key] = file.path
 

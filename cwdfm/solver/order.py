@@ -34,7 +34,7 @@ def masked_coordinates(solver: Solver, source: Source, state: State) -> Tensor:
     if revealed_BN is None:
         raise InputError(
             f"{type(solver).__name__} unmasks tokens, each once, and with {source} a state does "
-            f"not tell which are masked; use a MaskSource, or the Euler solver"
+            f"not tell which are masked; use a MaskSource, or the Euler solver (--solver euler)"
         )
     return ~(revealed_BN | state.fixed)
 

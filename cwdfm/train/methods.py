@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_integer, check_scale
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
 from cwdfm.method import (
@@ -185,14 +185,13 @@ def _check_loss(recipe: "Recipe") -> None:
 
 
 def _check_windows(recipe: "Recipe") -> None:
-    """Refuse windows that would overlap themselves, which the first step would notice."""
-    windows = {}
-    if recipe.path == "context":
-        windows["path_radius"] = recipe.path_radius
-    if recipe.loss == "sce":
-        windows["loss_radius"] = recipe.loss_radius
+    """Refuse windows that are none, or would overlap themselves, as the first step would notice."""
+    windows = {"path": recipe.path == "context", "loss": recipe.loss == "sce"}
     largest = (recipe.length - 1) // 2
-    for name, radius in windows.items():
+    for what in (what for what, there in windows.items() if there):
+        check_scale(f"{what}_scale", getattr(recipe, f"{what}_scale"))
+        name = f"{what}_radius"
+        check_integer(name, radius := getattr(recipe, name))
         if radius > largest:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(

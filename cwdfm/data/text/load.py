@@ -119,19 +119,19 @@ def load_prepared(
     """A prepared folder is what it is: options that would change it are refused."""
     data = open_prepared(folder)
     asked = {"length": length, "part": part, "limit": limit, "seed": seed}
-    wrong = {}
+    wrong = []
     if not _is_tokenizer(tokenizer, data):
-        wrong["tokenizer"] = (
-            f"with another tokenizer ({_brief(data.tokenizer)}) than the one asked for "
-            f"({_brief(tokenizer)})"
+        wrong.append(
+            f"with another tokenizer ({brief(data.tokenizer)}) than the one asked for "
+            f"({brief(tokenizer)})"
         )
     for name, value in asked.items():
         if value is not None and value != (has := data.source[name]):
-            wrong[name] = f"with {name}={has!r}, asked for is {value!r}"
+            wrong.append(f"with {name}={has!r}, asked for is {value!r}")
     if wrong:
         raise InputError(
-            f"{folder} was prepared {', and '.join(wrong.values())}; leave {' and '.join(wrong)} "
-            f"out, or prepare the text again with what is asked for"
+            f"{folder} was prepared {', and '.join(wrong)}; ask for what it has, or "
+            f"prepare the text again with what is asked for"
         )
     return data
 
@@ -146,7 +146,7 @@ def _is_tokenizer(asked: TextTokenizer | str | None, data: TokenData) -> bool:
     return made_with == asked or (asked != "chars" and find_tokenizer(asked) == data.tokenizer)
 
 
-def _brief(tokenizer: Tokenizer | str | None) -> str:
+def brief(tokenizer: Tokenizer | str | None) -> str:
     """A tokenizer for messages: its vocabulary may be long."""
     if isinstance(tokenizer, Tokenizer):
         return f"{tokenizer.kind!r}, {tokenizer.vocab_size:,} kinds of tokens"

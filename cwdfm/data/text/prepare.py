@@ -86,8 +86,8 @@ def prepare(
                 left.unlink()
     except OSError as error:
         raise InputError(
-            f"cannot write {out}: {error.strerror or error}; {elsewhere(error)} (CWDFM_CACHE, or "
-            f"out=)"
+            f"cannot write {out}: {error.strerror or error}; {elsewhere(error)}: out (--out), or "
+            f"for what is cached CWDFM_CACHE"
         ) from error
     return open_prepared(out)
 
