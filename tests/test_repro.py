@@ -29,6 +29,7 @@ from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -635,6 +636,16 @@ def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) 
         told = capsys.readouterr().out
         assert all(name in told for name in (*EXPERIMENTS, "all"))
         assert all(f"--{field.name}" in told for field in fields(Options))
+
+
+def test_all_results_of_the_paper_are_experiments() -> None:
+    told = [e.paper for e in EXPERIMENTS.values() if e.paper]
+    for kind, labels, others in (
+        ("Table", paper.TABLES, {"hyperparams"}),  # which recipes hold
+        ("Figure", paper.FIGURES, {"example"}),  # a drawing
+    ):
+        ours = {int(n) for each in told if each.startswith(kind) for n in re.findall(r"\d+", each)}
+        assert ours == {i for i, label in enumerate(labels, start=1) if label not in others}
 
 
 def squares(number: int) -> Experiment:

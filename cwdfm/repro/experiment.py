@@ -33,11 +33,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper."""
+    """Tables and figures that are made together."""
 
     name: str
     title: str
     plan: Callable[[Scale], Plan]
+    paper: str = ""  # which of the paper's they are; none: it goes beyond it
 
 
 def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
