@@ -29,7 +29,7 @@ from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective
-from cwdfm.repro import paper
+from cwdfm.repro import listing, paper
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -39,6 +39,7 @@ from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 from cwdfm.repro.jobs import HeldOut, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
+from cwdfm.repro.measured import Measured
 from cwdfm.repro.scores import Molecules
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -638,6 +639,24 @@ def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) 
         assert all(f"--{field.name}" in told for field in fields(Options))
 
 
+def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Measured("a GPU", 3, {}, {"paths": 61.4})
+    monkeypatch.setattr(listing, "measured", lambda: found)
+    own, beyond = listing.listed().split("beyond the paper: controls and causes:")
+    lines = {line.split()[0]: line for line in (own + beyond).splitlines() if line[:2] == "  "}
+    assert lines.keys() == {*EXPERIMENTS, "all"}
+    assert max(map(len, listing.listed().splitlines())) <= 110
+    assert re.search(r"  paths +61  Table 3 +mixture and context-weighted path\n", own)
+    assert re.search(r"  context +not measured  Figures 2 and 6 +entropy and NLL", own)
+    assert re.search(r"  revealed +not measured  SCE's weight of revealed coordinates\n", beyond)
+    assert "a GPU that up to 3 jobs had" in beyond
+    numbers = [int(n) for n in re.findall(r"(?:Table|Figures?) (\d+)", own)]
+    tables = own.count("  Table ")
+    assert numbers == sorted(numbers[:tables]) + sorted(numbers[tables:])
+
+
 def test_all_results_of_the_paper_are_experiments() -> None:
     told = [e.paper for e in EXPERIMENTS.values() if e.paper]
     for kind, labels, others in (
@@ -781,8 +800,8 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["losses", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
-        (["all", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
+        (["losses", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
+        (["all", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
         (["--out", "x", "losses"], "--out stands before the experiment's name"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
         (

@@ -21,6 +21,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
+from cwdfm.repro.listing import listed
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
 from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
@@ -53,7 +54,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
     if not arguments or arguments[0] in ("list", "-h", "--help"):
-        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed()}\n")
+        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\n{listed()}\n")
         if arguments and arguments[0] != "list":
             parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
         print("`cwdfm repro --help` shows all options.")
@@ -226,12 +227,6 @@ def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
             print(f"{name} is not written: {error}")
             wrong.append(name)
     return wrong
-
-
-def listed() -> str:
-    """The experiments, a line each."""
-    lines = [f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values()]
-    return "\n".join([*lines, f"  {'all':24} all of them"])
 
 
 def chosen(given: list[str], before: str) -> list[str]:
