@@ -22,7 +22,6 @@ class Plan:
 
     jobs: tuple[Job, ...]
     tables: Callable[[Store], list[Table]]  # from whatever is done; what is not stays blank
-    cost: str  # what to expect of time and hardware
     figures: Callable[[Store], list[Curves]] = lambda _: []
 
     def progress(self, store: Store) -> str:
