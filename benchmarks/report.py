@@ -1,4 +1,4 @@
-"""Write docs/results.md, speed.md and claims.md from results/.
+"""Write docs/results.md, speed.md and claims.md from results/, and what jobs took for the package.
 
 What was measured comes from there. What the paper reports, how things were done and why they came
 out so is written by hand, here and in the modules of sections and claims.
@@ -18,6 +18,7 @@ from benchmarks.molecule_sections import (
     qm9_limits,
     qm9_small,
 )
+from benchmarks.repro_costs import measured_file
 from benchmarks.repro_sections import origins, repro, shown_in_repro
 from benchmarks.search_sections import (
     qm9_best,
@@ -37,6 +38,7 @@ from benchmarks.search_sections import (
 from benchmarks.speed_page import page
 from benchmarks.text_sections import text_small
 from cwdfm.repro.experiment import numbered
+from cwdfm.repro.measured import FILE
 
 ROOT = Path(__file__).parent.parent
 
@@ -256,16 +258,25 @@ def report() -> str:
     parts.append("Speed has a page of its own: [speed.md](speed.md).")
     parts.append(
         "Of the paper's tables and figures, which come first, every job's settings, revision and "
-        "hardware are in its `result.json` under results/repro/jobs, and its seconds, of a GPU "
-        "that several of them may have shared. Cells are of one training run and one seed, or "
-        "means of as many as a note says. Behind ± is the standard deviation between runs where "
-        "there are several, else between folds of the samples, of MAUVE between resamples; of "
-        "held-out and test perplexity, context and updates it is the standard error. A count of "
-        "molecules without ± is of one run's 1,024 samples and scatters by about 15."
+        "hardware are in its `result.json` under results/repro/jobs ([where results come "
+        "from](#where-results-come-from))."
     )
-    parts += [origins(), *repro()]
+    parts.append(
+        "Behind each command stands what its jobs took that are done, each by its own clock: on a "
+        "GPU that others shared it is longer than alone, and of a training that was interrupted it "
+        "is the time since it went on. Jobs that several experiments need count in each of them."
+    )
+    parts.append(
+        "Cells are of one training run and one seed, or means of as many as a note says. Behind ± "
+        "is the standard deviation between runs where there are several, else between folds of "
+        "the samples, of MAUVE between resamples; of held-out and test perplexity, context and "
+        "updates it is the standard error. A count of molecules without ± is of one run's 1,024 "
+        "samples and scatters by about 15."
+    )
+    parts += repro()
     for name, section in SECTIONS.items():
         parts.append(section(json.loads((ROOT / "results" / f"{name}.json").read_text())))
+    parts.append(origins())
     return "\n\n".join(parts) + "\n"
 
 
@@ -287,3 +298,4 @@ if __name__ == "__main__":
     (ROOT / "docs" / "results.md").write_text(report())
     (ROOT / "docs" / "speed.md").write_text(page())
     (ROOT / "docs" / "claims.md").write_text(claims_page())
+    FILE.write_text(measured_file())

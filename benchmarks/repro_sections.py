@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from benchmarks.claims.judging import STORE
+from benchmarks.repro_costs import took
 from cwdfm.repro.experiment import Experiment, Plan, numbered
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.scores import Context, TestLikelihood
@@ -34,8 +35,8 @@ def repro() -> list[str]:
             shown += f"\n![{figure.title}](figures/{stem}.png)\n"
         parts.append(
             f"## {experiment.title}, at small scale\n\n"
-            f"`cwdfm repro {experiment.name} --scale small`, {plan.progress(STORE)}."
-            f"{_remark(plan)}\n\n{shown}".rstrip()
+            f"{_in_paper(experiment)}`cwdfm repro {experiment.name} --scale small`, "
+            f"{plan.progress(STORE)}.{took(plan)}{_remark(plan)}\n\n{shown}".rstrip()
         )
     return parts
 
@@ -48,6 +49,11 @@ def left_out(shown: Collection[str]) -> list[str]:
         if name not in shown
     ]
     return [f"Not half done at small scale, and not shown: {', '.join(told)}."] if told else []
+
+
+def _in_paper(experiment: Experiment) -> str:
+    """Which of the paper's tables and figures it is."""
+    return f"{experiment.paper} of the paper. " if experiment.paper else "Beyond the paper. "
 
 
 def _remark(plan: Plan) -> str:
@@ -82,9 +88,11 @@ def origins() -> str:
     dirty = sum((each["revision"] or "").endswith("-dirty") for each in told)
     unknown = sum(each["revision"] is None for each in told)
     parts = [
-        "Above each table stands the command that makes its jobs, `cwdfm repro NAME --scale "
-        "small`; it is not the one that most of them were done by. A job's folder is named by a "
-        "checksum of its settings alone (and a version of its kind), whatever command does it: of "
+        "## Where results come from\n\n"
+        "Above each table of `cwdfm repro` stands the command that makes its jobs, "
+        "`cwdfm repro NAME --scale small`; it is not the one that most of them were done by. A "
+        "job's folder is named by a checksum of its settings alone (and a version of its kind), "
+        "whatever command does it: of "
         f"{len(paths):,} results here {kept:,} are of jobs that `cwdfm repro` makes today. "
         f"{scripts} of them record one of several scripts outside the repository, which hand the "
         "jobs of several experiments to `cwdfm.repro.sweep.work`, as `cwdfm repro` does; "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import repro_costs
 from benchmarks.claims import (
     ablations,
     claims_page,
@@ -24,6 +25,7 @@ from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import Measured, Missing, judged, no_worse
 from benchmarks.claims.on_molecules import COUNT_ERROR, Paired, Runs, counted_folds, short_of
 from benchmarks.report import report
+from benchmarks.repro_costs import Span, at_once
 from benchmarks.repro_sections import LOST, filled, left_out
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
@@ -31,6 +33,8 @@ from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.job import Store
+from cwdfm.repro.measured import FILE
+from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Column, Row, Table, Value
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +65,37 @@ def test_pages_are_linked_and_links_lead_somewhere() -> None:
 def test_generated_pages_are_those_of_the_results(name: str) -> None:
     made = {"results": report, "speed": page, "claims": claims_page}[name]()
     assert (ROOT / "docs" / f"{name}.md").read_text() == made, "run: python -m benchmarks.report"
+
+
+def test_what_the_package_says_of_costs_is_that_of_the_results() -> None:
+    assert FILE.read_text() == repro_costs.measured_file(), "run: python -m benchmarks.report"
+
+
+def test_costs_are_of_all_jobs_that_an_experiment_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = EXPERIMENTS["steps-molecules-mask"].plan("small")  # shares a training with its sweep
+    train, sample, scored = in_order(plan.jobs)[:3]
+    assert [job.kind for job in (train, sample, scored)] == ["train", "sample", "molecules"]
+    spans = {
+        train.name: Span(600.0, 1000.0, "a GPU"),
+        sample.name: Span(30.0, 1100.0, "a GPU"),
+        scored.name: Span(3.0, 1200.0, None),
+        "another": Span(100.0, 700.0, "a GPU"),
+    }
+    monkeypatch.setattr(repro_costs, "spans", lambda: spans)
+    assert repro_costs.took(plan) == (
+        " They took 10 GPU minutes (training 10, sampling 0.5; up to 2 jobs at a time on a GPU) "
+        "and 0.1 CPU minutes; 10 GPU minutes are of jobs shared with other experiments."
+    )
+    monkeypatch.setattr(repro_costs, "spans", dict)
+    assert repro_costs.took(plan) == ""
+
+
+def test_jobs_one_after_another_are_not_at_once() -> None:
+    first, second, beside = (Span(10.0, end, "a GPU") for end in (100.0, 109.5, 104.0))
+    on_cpu = Span(10.0, 100.0, None)
+    assert at_once([first], [first, second, on_cpu]) == 1
+    assert at_once([first], [first, second, beside]) == 2
+    assert at_once([second], [first, second, beside]) == 2
 
 
 def test_revisions_of_results_are_commits() -> None:

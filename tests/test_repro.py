@@ -21,23 +21,28 @@ import pytest
 import torch
 
 import cwdfm
+import cwdfm.repro.cost as cost_module
 import cwdfm.repro.jobs as jobs_module
 import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
+from cwdfm.cli.options import flag as flag_of
 from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective
+from cwdfm.repro import listing, paper
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
+from cwdfm.repro.cost import cost
 from cwdfm.repro.experiment import Experiment, Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.solvers import _best_of
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
-from cwdfm.repro.jobs import HeldOut, _forget_others, corpus_of
+from cwdfm.repro.jobs import HeldOut, Train, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
+from cwdfm.repro.measured import Measured
 from cwdfm.repro.scores import Molecules
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -499,7 +504,7 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     tex = table.latex()
     assert r"a\_b & 0.50 $\pm$ 0.01 & 1,234.5 & 0.7 $\pm$ 0.1 \\" in tex
     assert r"\caption{One \& two}" in tex
-    plan = Plan(jobs=(), tables=lambda _: [table], cost="none")
+    plan = Plan(jobs=(), tables=lambda _: [table])
     files = write(plan, Store(tmp_path), tmp_path, "t")
     assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
 
@@ -634,7 +639,115 @@ def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) 
         assert not left.value.code
         told = capsys.readouterr().out
         assert all(name in told for name in (*EXPERIMENTS, "all"))
-        assert all(f"--{field.name}" in told for field in fields(Options))
+        assert all(flag_of(field.name) in told for field in fields(Options))
+
+
+def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Measured("a GPU", 3, {}, {"paths": 61.4})
+    monkeypatch.setattr(listing, "measured", lambda: found)
+    own, beyond = listing.listed().split("beyond the paper: controls and causes:")
+    lines = {line.split()[0]: line for line in (own + beyond).splitlines() if line[:2] == "  "}
+    assert lines.keys() == {*EXPERIMENTS, "all"}
+    assert max(map(len, listing.listed().splitlines())) <= 110
+    assert re.search(r"  paths +61  Table 3 +mixture and context-weighted path\n", own)
+    assert re.search(r"  context +not measured  Figures 2 and 6 +entropy and NLL", own)
+    assert re.search(r"  revealed +not measured  SCE's weight of revealed coordinates\n", beyond)
+    assert "a GPU that up to 3 jobs had" in beyond
+    numbers = [int(n) for n in re.findall(r"(?:Table|Figures?) (\d+)", own)]
+    tables = own.count("  Table ")
+    assert numbers == sorted(numbers[:tables]) + sorted(numbers[tables:])
+
+
+def test_all_results_of_the_paper_are_experiments() -> None:
+    told = [e.paper for e in EXPERIMENTS.values() if e.paper]
+    for kind, labels, others in (
+        ("Table", paper.TABLES, {"hyperparams"}),  # which recipes hold
+        ("Figure", paper.FIGURES, {"example"}),  # a drawing
+    ):
+        ours = {int(n) for each in told if each.startswith(kind) for n in re.findall(r"\d+", each)}
+        assert ours == {i for i, label in enumerate(labels, start=1) if label not in others}
+
+
+def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done() -> None:
+    jobs = in_order(EXPERIMENTS["losses"].plan("paper").jobs)
+    text = [job for job in jobs if corpus_of(job) == "text"]
+    told = cost(text, "paper")
+    assert told.startswith("8 trainings on text x 36 GPU days = 288 GPU days (about 96 GPU days on")
+    assert "molecules" not in told
+    assert "together" not in told
+    both = cost(jobs, "paper")
+    assert "8 trainings on molecules x 4 GPU hours = 32 GPU hours" in both
+    assert "together 289.3 GPU days" in both
+    one = next(job for job in text if isinstance(job, Train))
+    assert cost([one], "paper").startswith("1 training on text x 36 GPU days = 36 GPU days (about")
+    assert cost([job for job in text if not isinstance(job, Train)], "paper").startswith("no train")
+    assert cost([], "paper") == ""
+
+
+def test_all_runs_of_a_corpus_cost_the_same_at_the_paper_s_scale() -> None:
+    """As many tokens through the same network: the paper has one time for all."""
+    plans = [experiment.plan("paper") for experiment in EXPERIMENTS.values()]
+    work = set()
+    for job in in_order(job for plan in plans for job in plan.jobs):
+        if isinstance(job, Train):
+            reads = 2 if job.recipe.method == "bd3lm" else 1
+            tokens = reads * job.recipe.steps * job.recipe.batch_size * job.recipe.length
+            work.add((job.corpus, job.recipe.model, tokens))
+    assert len(work) == 2
+
+
+def test_the_cost_at_small_scale_is_what_runs_were_measured_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = in_order(EXPERIMENTS["paths"].plan("small").jobs)
+    model = Cell("text", "small").train().recipe.model
+    found = Measured("a GPU", 3, {"text": {model: 6.5}}, {})
+    monkeypatch.setattr(cost_module, "measured", lambda: found)
+    told = cost(jobs, "small")
+    assert "12 trainings on molecules, of a kind that was not measured" in told
+    assert "4 trainings on text x 6.5 GPU minutes = 26 GPU minutes; by median runs" in told
+
+
+def test_a_dry_run_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for experiment in (squares(1), squares(2)):
+        monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
+    end = ["--out", str(tmp_path), "--device", "cpu"]
+    main(["square-1", *end])
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    capsys.readouterr()
+    main(["square-1", "square-2", *end, "--dry-run"])
+    told = capsys.readouterr().out
+    assert "square-1, square-2 at smoke scale: 1 of 2 jobs to do" in told
+    assert "there already: 1 count\nwould be done, on cpu: 1 count\n" in told
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x"
+    arguments = ["losses", "--scale", "paper", "--out", str(out), "--device", "cpu", "--dry-run"]
+    main([*arguments, "--corpora", "text"])  # of which nothing could be done here
+    told = capsys.readouterr().out
+    assert "cost: 8 trainings on text x 36 GPU days = 288 GPU days" in told
+    assert "there already: none\nwould be done, on cpu: none\n" in told
+    assert "not done here: 9 jobs (train (text, uniform source, ce, seed 0), ...): needs a" in told
+    assert "not done here: 16 jobs (sample (" in told
+    main([*arguments, "--only", "sample"])
+    told = capsys.readouterr().out
+    assert "cost: no training is to be done here" in told
+    assert "only sample are to be done" in told
+    main(["baselines", "--out", str(out), "--device", "cpu", "--dry-run"])  # with a toy judge
+    told = capsys.readouterr().out
+    assert "12 text" in told
+    assert "not done here" not in told
+    with pytest.raises(cwdfm.InputError, match="neither a dataset nor a file"):
+        main([*arguments, "--text", "/nowhere"])
+    assert not out.exists()
 
 
 def squares(number: int) -> Experiment:
@@ -643,7 +756,7 @@ def squares(number: int) -> Experiment:
         value = Value(None if done is None else done["result"]["square"], None, 0)
         return [Table("Squares", ("number",), (Column("square"),), (Row(("n",), (value,)),))]
 
-    plan = Plan((Count(number),), tables, "no time")
+    plan = Plan((Count(number),), tables)
     return Experiment(f"square-{number}", "a square", lambda _: plan)
 
 
@@ -773,8 +886,8 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["losses", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
-        (["all", "tables"], "unknown experiment 'tables'; there are:\n  baselines"),
+        (["losses", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
+        (["all", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
         (["--out", "x", "losses"], "--out stands before the experiment's name"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
         (

@@ -11,19 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from cwdfm.cli.options import fields_given, parse
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.files import check_place
 from cwdfm.repro.brought import check_brought, unread
+from cwdfm.repro.cost import cost, trainings
 from cwdfm.repro.experiment import Plan, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
+from cwdfm.repro.listing import listed
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
-from cwdfm.repro.sweep import Outcome, check, in_order, wanted, work
+from cwdfm.repro.sweep import Outcome, check, foreseen, in_order, wanted, work
 from cwdfm.repro.toy_judge import toy_judge
 
 TOPICS = "python-topics"  # text in the box
@@ -47,13 +51,14 @@ class Options:
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
     wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
     limit: float = math.inf  # seconds after which no job is begun
+    dry_run: bool = False  # tell what would be done, what is there, lacks here and costs; no more
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
 
 
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
     if not arguments or arguments[0] in ("list", "-h", "--help"):
-        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\nexperiments:\n{listed()}\n")
+        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\n{listed()}\n")
         if arguments and arguments[0] != "list":
             parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
         print("`cwdfm repro --help` shows all options.")
@@ -76,8 +81,10 @@ def main(arguments: list[str]) -> None:
     order = asked(plans, options)
     todo = wanted(store, order)
     left = f"{len(todo)} of {len(order)} jobs to do, {trainings(todo)}"
-    costs = dict.fromkeys(plan.cost for plan in plans.values()) if todo else {}
-    print("; ".join([f"{', '.join(names)} at {options.scale} scale: {left}", *costs]))
+    print(f"{', '.join(names)} at {options.scale} scale: {left}")
+    here = [job for job in todo if not options.only or job.kind in options.only]
+    if told := cost(here, options.scale):
+        print(f"cost: {told}")
     with stopped_in_order(), joined(options.device) as device:
         brought = Resources(device, options.molecules, options.text, options.judge, tests)
         check_brought(brought, fields_given(Options, flags))
@@ -87,7 +94,11 @@ def main(arguments: list[str]) -> None:
         toys = options.scale == "smoke"
         resources = with_toys(brought) if toys else brought
         only, wait, limit = options.only, options.wait, options.limit
-        check_possible(check(todo, resources, only), done=len(order) - len(todo))
+        lacks = check(todo, resources, only)
+        if options.dry_run:
+            foretell(order, todo, foreseen(todo, with_any_judge(resources, toys), only), device)
+            return
+        check_possible(lacks, done=len(order) - len(todo))
         check_folder(store, order, options, resources)
         resources = with_toy_judge(resources, store, todo) if toys else resources
         try:
@@ -145,6 +156,11 @@ def with_toy_judge(brought: Resources, store: Store, todo: Iterable[Job]) -> Res
         return brought
 
 
+def with_any_judge(brought: Resources, toys: bool) -> Resources:
+    """To foretell: as with the toy judge, which is not made for that."""
+    return replace(brought, judge=brought.judge or "toy") if toys else brought
+
+
 def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:
     """Refuse to begin where no job can be done; tables of what is done are worth having, though."""
     first = [why for job, why in lacks.items() if not lacks.keys() & set(job.needs)]
@@ -194,13 +210,6 @@ def check_alone() -> None:
         )
 
 
-def trainings(todo: Iterable[Job]) -> str:
-    """How many of the jobs are trainings, which is what takes the time."""
-    runs = Counter(job.corpus for job in todo if isinstance(job, Train))
-    told = [f"{count} on {corpus}" for corpus, count in sorted(runs.items())]
-    return f"trainings among them: {', '.join(told) or 'none'}"
-
-
 def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Test corpora and where they lie, from NAME=PLACE or NAME alone."""
     parts = [test.partition("=") for test in tests]
@@ -228,12 +237,6 @@ def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
     return wrong
 
 
-def listed() -> str:
-    """The experiments, a line each."""
-    lines = [f"  {e.name:24} {e.title}" for e in EXPERIMENTS.values()]
-    return "\n".join([*lines, f"  {'all':24} all of them"])
-
-
 def chosen(given: list[str], before: str) -> list[str]:
     """The experiments that are named, each once."""
     if not given:
@@ -243,11 +246,33 @@ def chosen(given: list[str], before: str) -> list[str]:
     return list(EXPERIMENTS) if "all" in given else list(dict.fromkeys(given))
 
 
+def foretell(
+    order: Sequence[Job], todo: Sequence[Job], lacking: Mapping[Job, str], device: torch.device
+) -> None:
+    """Say what the command would do, without --dry-run."""
+    gone = set(todo)
+    print(f"there already: {kinds(job for job in order if job not in gone)}")
+    print(f"would be done, on {device}: {kinds(job for job in todo if job not in lacking)}")
+    report_lacking(lacking)
+    print("nothing was done: --dry-run")
+
+
+def kinds(jobs: Iterable[Job]) -> str:
+    """How many jobs of each kind."""
+    counts = Counter(job.kind for job in jobs)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+
+
+def report_lacking(lacking: Mapping[Job, str]) -> None:
+    """Say what is not done here, and why."""
+    for reason in dict.fromkeys(lacking.values()):
+        jobs = [job for job, why in lacking.items() if why == reason]
+        print(f"not done here: {len(jobs)} jobs ({jobs[0].label}, ...): {reason}")
+
+
 def report(outcome: Outcome, store: Store) -> None:
     """Say what is left, and why."""
-    for reason in dict.fromkeys(outcome.lacking.values()):
-        jobs = [job for job, why in outcome.lacking.items() if why == reason]
-        print(f"not done here: {len(jobs)} jobs ({jobs[0].label}, ...): {reason}")
+    report_lacking(outcome.lacking)
     if outcome.elsewhere:
         print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
     if outcome.waiting:

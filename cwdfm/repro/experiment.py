@@ -22,7 +22,6 @@ class Plan:
 
     jobs: tuple[Job, ...]
     tables: Callable[[Store], list[Table]]  # from whatever is done; what is not stays blank
-    cost: str  # what to expect of time and hardware
     figures: Callable[[Store], list[Curves]] = lambda _: []
 
     def progress(self, store: Store) -> str:
@@ -33,11 +32,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper."""
+    """Tables and figures that are made together."""
 
     name: str
     title: str
     plan: Callable[[Scale], Plan]
+    paper: str = ""  # which of the paper's they are; none: it goes beyond it
 
 
 def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:

@@ -1,6 +1,6 @@
 """Experiments that are a list of cells: a table with a row each, and curves where one varies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, weights_note
@@ -10,13 +10,6 @@ from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out
 from cwdfm.repro.table import Row, Table, Value
-
-COST: dict[Scale, str] = {
-    "smoke": "a minute on one CPU core",
-    "small": "about a minute a run on molecules and two on text, on one H200",
-    "paper": "36 GPU days a run on OpenWebText (12 on an H200, by docs/speed.md) and 240 GPU "
-    "minutes on QM9, by the paper's figures",
-}
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,6 @@ def grid(
     x: str | None = None,
     log: bool = False,
     likelihood: bool = False,
-    cost: Mapping[Scale, str] = COST,
 ) -> Callable[[Scale], Plan]:
     """The plan of such an experiment; all cells are of one corpus. With `x` there are curves.
 
@@ -74,6 +66,6 @@ def grid(
             return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
 
         jobs = [job for entry in found for job in entry.cell.jobs(likelihood=likelihood)]
-        return Plan((*jobs, *how.jobs(data)), tables, cost[scale], figures)
+        return Plan((*jobs, *how.jobs(data)), tables, figures)
 
     return plan

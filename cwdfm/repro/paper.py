@@ -7,6 +7,17 @@ of 1,024.
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.table import Value
 
+# Labels in the paper's source, in their order there: so LaTeX numbers them.
+TABLES = (
+    *("baselines", "loss_functions", "path_ablation", "hyperparams", "nw_hyperparams", "elbo"),
+    "abl_cwdfm",
+)
+FIGURES = (
+    *("example", "entropy_nll_boxplot", "nfe_vs_quality_uniform", "nfe_vs_quality_qm9_mask"),
+    *("corrector_uniform_nw", "entropy_nll_dist", "nfe_vs_quality_mask"),
+    *("nfe_vs_quality_qm9_uniform", "vicinity_size_abl", "training_dynamics", "token_corrections"),
+)
+
 # name: MAUVE, its deviation, perplexity, its deviation, entropy, its deviation
 _TEXT = {
     "data": (0.890, 0.008, 14.66, 0.13, 7.86, 0.01),
@@ -68,6 +79,17 @@ UPDATES = {
     "Euler": (Value(1.033, 0.001, 3), Value(None)),
     "Neighbor": (Value(1.157, 0.001, 3), Value(0.02, None, 2)),
 }
+
+
+def table(label: str) -> str:
+    """A table as the paper numbers it."""
+    return f"Table {TABLES.index(label) + 1}"
+
+
+def figure(*labels: str) -> str:
+    """A figure as the paper numbers it, or several."""
+    numbers = " and ".join(str(FIGURES.index(label) + 1) for label in labels)
+    return f"Figure{'s' if len(labels) > 1 else ''} {numbers}"
 
 
 def text(name: str) -> tuple[Value, ...]:

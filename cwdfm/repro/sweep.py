@@ -70,6 +70,32 @@ def lack(job: Job, resources: Resources) -> str | None:
     return None
 
 
+def hindered(
+    todo: Iterable[Job], resources: Resources, only: Collection[str] = ()
+) -> dict[Job, str]:
+    """What is not to be done here, and why."""
+    order = list(todo)
+    reason = f"only {', '.join(only)} are to be done"
+    found = {job: reason for job in order if only and job.kind not in only}
+    for job in order:
+        with suppress(InputError):  # a wrong place: the job is begun, and fails by it
+            if (why := lack(job, resources)) is not None:
+                found.setdefault(job, why)
+    return found
+
+
+def foreseen(
+    todo: Iterable[Job], resources: Resources, only: Collection[str] = ()
+) -> dict[Job, str]:
+    """What a sweep would leave of these jobs, which are in order, so far as one can tell before."""
+    order = list(todo)
+    found = hindered(order, resources, only)
+    for job in order:
+        if any(need in found for need in job.needs):
+            found.setdefault(job, NEEDS_LACKING)
+    return found
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How far a sweep came."""
@@ -131,14 +157,7 @@ class _Sweep:
         self.left = wanted(store, order)
         self.undone = frozenset(self.left)
         self.failed: dict[Job, str] = {}
-        self.lacking: dict[Job, str] = {}
-        if only:
-            reason = f"only {', '.join(only)} are to be done"
-            self.lacking = {job: reason for job in self.left if job.kind not in only}
-        for job in self.left:
-            with suppress(InputError):  # a wrong place: the job is begun, and fails by it
-                if (why := lack(job, resources)) is not None:
-                    self.lacking.setdefault(job, why)
+        self.lacking = hindered(self.left, resources, only)
         self.elsewhere: list[Job] = []
         self.short: Counter[Job] = Counter()  # how often each has lacked memory
         self.later: dict[Job, float] = {}  # and when to try again

@@ -17,22 +17,55 @@ from cwdfm.repro.experiments import (
 )
 from cwdfm.repro.scale import CORPORA
 
+# Quality against steps, by corpus and source.
+STEPS = {
+    ("text", "uniform"): "nfe_vs_quality_uniform",
+    ("text", "mask"): "nfe_vs_quality_mask",
+    ("molecules", "uniform"): "nfe_vs_quality_qm9_uniform",
+    ("molecules", "mask"): "nfe_vs_quality_qm9_mask",
+}
+
 
 def _all() -> Iterator[Experiment]:
-    yield Experiment("baselines", "main table: AR, BD3LM, SEDD, MDLM and flows", baselines.plan)
-    yield Experiment("losses", "table: CE, NELBO, Bregman, SCE", training.losses)
-    yield Experiment("paths", "table: mixture and context-weighted path", training.paths)
+    yield Experiment(
+        "baselines",
+        "main table: AR, BD3LM, SEDD, MDLM and flows",
+        baselines.plan,
+        paper.table("baselines"),
+    )
+    yield Experiment(
+        "losses",
+        "table: CE, NELBO, Bregman, SCE",
+        training.losses,
+        paper.table("loss_functions"),
+    )
+    yield Experiment(
+        "paths",
+        "table: mixture and context-weighted path",
+        training.paths,
+        paper.table("path_ablation"),
+    )
     yield Experiment("curves", "figures: every loss and path, every solver, QM9", curves.plan)
     yield Experiment("headline", "figure: the paper's own setting, mask source, QM9", headline.plan)
-    yield Experiment("scales", "table: scale of the context-weighted path", training.scales)
-    yield Experiment("perplexity", "table: test perplexity", perplexity.plan)
-    yield Experiment("radius", "figure: radius of the loss's weights", ablations.radius)
+    yield Experiment(
+        "scales",
+        "table: scale of the context-weighted path",
+        training.scales,
+        paper.table("abl_cwdfm"),
+    )
+    yield Experiment("perplexity", "table: test perplexity", perplexity.plan, paper.table("elbo"))
+    yield Experiment(
+        "radius",
+        "figure: radius of the loss's weights",
+        ablations.radius,
+        paper.figure("vicinity_size_abl"),
+    )
     yield Experiment("revealed", "table: SCE's weight of revealed coordinates", ablations.revealed)
     yield Experiment("scaled-text", "table: settings of SCE, text", ablations.scaled)
     for corpus in CORPORA:
         yield Experiment(
             f"tokens-{corpus}",
-            f"table: losses of masked tokens alone and of all tokens, {corpus}, mask source",
+            f"table: losses of masked tokens and of all tokens, {corpus}, mask source",
             ablations.counting(corpus),
         )
     for source in training.SOURCES:
@@ -41,15 +74,26 @@ def _all() -> Iterator[Experiment]:
             f"table: settings of the loss and of the path, molecules, {source} source",
             ablations.sweep(source),
         )
-    yield Experiment("dynamics", "figure: quality during training, CE and SCE", ablations.dynamics)
+    yield Experiment(
+        "dynamics",
+        "figure: quality during training, CE and SCE",
+        ablations.dynamics,
+        paper.figure("training_dynamics"),
+    )
     for corpus, source in paper.BEST:
         end = f"{corpus}-{source}"
         told = f"{corpus}, {source} source"
         yield Experiment(
-            f"steps-{end}", f"figure: quality against steps, {told}", solvers.steps(corpus, source)
+            f"steps-{end}",
+            f"figure: quality against steps, {told}",
+            solvers.steps(corpus, source),
+            paper.figure(STEPS[corpus, source]),
         )
         yield Experiment(
-            f"sweep-{end}", f"table: solver settings, {told}", solvers.sweep(corpus, source)
+            f"sweep-{end}",
+            f"table: solver settings, {told}",
+            solvers.sweep(corpus, source),
+            paper.table("nw_hyperparams"),
         )
         if corpus == "text":
             yield Experiment(
@@ -71,6 +115,7 @@ def _all() -> Iterator[Experiment]:
         "corrector",
         "figure: predictor-corrector with and without Neighbor weights",
         solvers.corrector("text", "uniform"),
+        paper.figure("corrector_uniform_nw"),
     )
     yield Experiment(
         "corrector-powers",
@@ -80,8 +125,18 @@ def _all() -> Iterator[Experiment]:
     yield Experiment(
         "positions", "table: what is known of positions, mask source, QM9", controls.positions
     )
-    yield Experiment("context", "figures: entropy and NLL against context", locality.context)
-    yield Experiment("updates", "updates per token and loops", locality.updates)
+    yield Experiment(
+        "context",
+        "figures: entropy and NLL against context",
+        locality.context,
+        paper.figure("entropy_nll_boxplot", "entropy_nll_dist"),
+    )
+    yield Experiment(
+        "updates",
+        "updates per token and loops",
+        locality.updates,
+        paper.figure("token_corrections"),
+    )
 
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _all()}

@@ -116,10 +116,4 @@ def plan(scale: Scale) -> Plan:
     return Plan(
         jobs=tuple(jobs),
         tables=lambda store: [table(corpus, scale, store) for corpus in CORPORA],
-        cost={
-            "smoke": "a minute on one CPU core",
-            "small": "about half an hour on text and a quarter on molecules, on one H200",
-            "paper": "ten runs of 1M steps of 512 x 1,024 tokens, 36 days each on one H100 if the "
-            "paper's 4.5 days on eight hold, and ten of 240 GPU minutes on QM9",
-        }[scale],
     )

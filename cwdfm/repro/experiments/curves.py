@@ -15,7 +15,6 @@ from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
 from cwdfm.repro.figure import Curves
-from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out, size
@@ -133,5 +132,4 @@ def plan(scale: Scale) -> Plan:
         jobs=tuple(jobs),
         tables=lambda store: _tables(scale, store, found),
         figures=lambda store: _figures(scale, store, found),
-        cost=COST[scale],
     )

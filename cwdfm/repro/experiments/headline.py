@@ -10,13 +10,12 @@ from typing import Any
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
-from cwdfm.repro.grid import COST, Entry, grid
+from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.scale import Scale, size
 from cwdfm.train.recipes import RECIPES
 
 STEPS = 5000  # at small scale, of the paper's 25,000
 FOLDS = 5
-EXPECTED: dict[Scale, str] = COST | {"small": "two runs of seven minutes each on one H200"}
 
 
 def fields(scale: Scale) -> dict[str, Any]:
@@ -64,4 +63,4 @@ def plan(scale: Scale) -> Plan:
     """The table and the curves."""
     title = "The paper's own setting on QM9, mask source"
     labels = ("loss", "solver", "steps")
-    return grid(title, labels, entries, x="steps", log=True, cost=EXPECTED)(scale)
+    return grid(title, labels, entries, x="steps", log=True)(scale)

@@ -5,7 +5,6 @@ from cwdfm.repro.cell import Cell, flow, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.figure import Curves
-from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Result, Store
 from cwdfm.repro.scale import Scale, size
 from cwdfm.repro.scores import Context, Updates
@@ -62,7 +61,7 @@ def context(scale: Scale) -> Plan:
             for kind, name in AGAINST.items()
         ]
 
-    return Plan((job,), tables, COST[scale], figures)
+    return Plan((job,), tables, figures)
 
 
 def updates(scale: Scale) -> Plan:
@@ -105,4 +104,4 @@ def updates(scale: Scale) -> Plan:
         note = "Where a line ends, no token has more."
         return [Curves(title, x, (column,), lines, note=note)]
 
-    return Plan(tuple(jobs.values()), tables, COST[scale], figures)
+    return Plan(tuple(jobs.values()), tables, figures)

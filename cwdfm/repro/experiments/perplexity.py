@@ -3,7 +3,6 @@
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Store
 from cwdfm.repro.scale import Scale, size
 from cwdfm.repro.scores import TestLikelihood
@@ -40,4 +39,4 @@ def plan(scale: Scale) -> Plan:
         return [Table("Test perplexity", labels, columns, tuple(rows), known, notes)]
 
     jobs = [job(*key, test) for key in paper.TESTS for test in TEST_CORPORA]
-    return Plan(tuple(jobs), tables, COST[scale])
+    return Plan(tuple(jobs), tables)

@@ -8,7 +8,6 @@ from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.grid import COST
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
@@ -130,7 +129,6 @@ def plan_of(
         return Plan(
             jobs=tuple(job for cell in cells for job in cell.jobs()),
             tables=lambda store: [table(corpus, scale, store) for corpus in corpora],
-            cost=COST[scale],
         )
 
     return plan

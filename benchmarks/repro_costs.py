@@ -1,0 +1,126 @@
+"""What the jobs in results/repro took: for docs/results.md, and for `cwdfm repro` itself."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cache
+from itertools import chain
+
+from benchmarks.claims.judging import STORE
+from cwdfm.repro.experiment import Plan
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.job import Job
+from cwdfm.repro.jobs import Train
+from cwdfm.repro.measured import Measured
+from cwdfm.repro.sweep import in_order
+
+SLACK = 2.0  # seconds by which jobs of one process may seem to overlap: dates are of whole seconds
+PARTS = {"train": "training", "sample": "sampling", "updates": "sampling"}  # others are scores
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a job was done, and whether on a machine with a GPU."""
+
+    seconds: float
+    end: float
+    gpu: str | None
+
+    @property
+    def start(self) -> float:
+        return self.end - self.seconds + SLACK
+
+
+@cache
+def spans() -> dict[str, Span]:
+    """Of all jobs with a result, by name."""
+    found = {}
+    for path in STORE.folder.glob("*/result.json"):
+        record = json.loads(path.read_text())
+        told = record["provenance"]
+        end = datetime.fromisoformat(told["date"]).timestamp()
+        found[path.parent.name] = Span(record["seconds"], end, told["hardware"]["gpu"])
+    return found
+
+
+def at_once(some: Iterable[Span], every: Iterable[Span]) -> int:
+    """How many of all GPU jobs were under way at a time, at most, while one of some was."""
+    order = [span for span in every if span.gpu is not None and span.start < span.end]
+    under_way = {s.start: sum(o.start <= s.start < o.end for o in order) for s in order}
+    return max(
+        (
+            count
+            for span in some
+            if span.gpu is not None
+            for time, count in under_way.items()
+            if span.start <= time < span.end
+        ),
+        default=1,
+    )
+
+
+@cache
+def _uses() -> Mapping[Job, int]:
+    """In how many experiments each job is."""
+    plans = [experiment.plan("small") for experiment in EXPERIMENTS.values()]
+    return Counter(chain.from_iterable(in_order(plan.jobs) for plan in plans))
+
+
+def took(plan: Plan) -> str:
+    """What those of its jobs took that are done: a sentence, or nothing."""
+    done = {job: spans()[job.name] for job in in_order(plan.jobs) if job.name in spans()}
+    on_gpu = {job: span for job, span in done.items() if span.gpu is not None}
+    if not on_gpu:
+        return ""
+    parts = dict.fromkeys(("training", "sampling", "scores"), 0.0)
+    for job, span in on_gpu.items():
+        parts[PARTS.get(job.kind, "scores")] += span.seconds
+    told = ", ".join(f"{part} {_minutes(found)}" for part, found in parts.items() if found)
+    whole = sum(span.seconds for span in on_gpu.values())
+    most = at_once(on_gpu.values(), spans().values())
+    told += f"; up to {most} jobs at a time on a GPU" if most > 1 else ""
+    said = f"They took {_minutes(whole)} GPU minutes ({told})"
+    rest = sum(span.seconds for job, span in done.items() if job not in on_gpu)
+    said += f" and {_minutes(rest)} CPU minutes" if rest else ""
+    shared = sum(span.seconds for job, span in on_gpu.items() if _uses()[job] > 1)
+    if shared:
+        said += f"; {_minutes(shared)} GPU minutes are of jobs shared with other experiments"
+    return f" {said}."
+
+
+def measured() -> Measured:
+    """The summary that lies in the package."""
+    runs: dict[str, dict[str, list[float]]] = {}
+    for job in _uses():
+        span = spans().get(job.name)
+        if isinstance(job, Train) and span is not None and span.gpu is not None:
+            models = runs.setdefault(job.corpus, {})
+            models.setdefault(job.recipe.model, []).append(span.seconds)
+    whole = {}
+    for name, experiment in EXPERIMENTS.items():
+        jobs = in_order(experiment.plan("small").jobs)
+        if all(job.name in spans() for job in jobs):
+            found = [spans()[job.name] for job in jobs]
+            whole[name] = round(sum(span.seconds for span in found if span.gpu) / 60, 2)
+    gpu = " or ".join(sorted({span.gpu for span in spans().values() if span.gpu is not None}))
+    medians = {
+        corpus: {model: round(statistics.median(found) / 60, 1) for model, found in models.items()}
+        for corpus, models in runs.items()
+    }
+    return Measured(gpu, at_once(spans().values(), spans().values()), medians, whole)
+
+
+def measured_file() -> str:
+    """As JSON."""
+    return json.dumps(asdict(measured()), indent=2, sort_keys=True) + "\n"
+
+
+def _minutes(seconds: float) -> str:
+    """With a digit behind the point where there are few."""
+    minutes = seconds / 60
+    if minutes < 0.05:
+        return "less than 0.1"
+    return f"{minutes:,.1f}" if minutes < 9.95 else f"{minutes:,.0f}"

@@ -1,0 +1,50 @@
+"""The list of experiments: which of the paper's tables and figures they are, and what they cost."""
+
+import re
+
+from cwdfm.repro.experiment import Experiment
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.measured import measured
+
+UNKNOWN = "not measured"
+
+
+def listed() -> str:
+    """A line each: name, GPU minutes at small scale, place in the paper, subject."""
+    found = measured()
+    own = sorted((e for e in EXPERIMENTS.values() if e.paper), key=_place)
+    beyond = [e for e in EXPERIMENTS.values() if not e.paper]
+    return "\n".join(
+        [
+            "the paper's tables and figures:",
+            *(f"{_head(e)}  {e.paper:16} {_subject(e)}" for e in own),
+            "",
+            "beyond the paper: controls and causes:",
+            *(f"{_head(e)}  {_subject(e)}" for e in beyond),
+            "",
+            f"  {'all':23} {'':{len(UNKNOWN)}}  all of them",
+            "",
+            "Numbers: GPU minutes at small scale, of all jobs of an experiment, those that others "
+            "share too, each",
+            f"by its own clock on an {found.gpu} that up to {found.at_once} jobs had at a time. "
+            "Not measured: not all done yet.",
+        ]
+    )
+
+
+def _head(experiment: Experiment) -> str:
+    minutes = measured().experiments.get(experiment.name)
+    told = UNKNOWN if minutes is None else f"{minutes:,.0f}"
+    return f"  {experiment.name:23} {told:>{len(UNKNOWN)}}"
+
+
+def _place(experiment: Experiment) -> tuple[bool, int]:
+    """Tables first, in their order."""
+    first = re.findall(r"\d+", experiment.paper)[0]
+    return experiment.paper.startswith("Figure"), int(first)
+
+
+def _subject(experiment: Experiment) -> str:
+    """What it is about; table or figure, the heading above or the paper's number says."""
+    kind, colon, subject = experiment.title.partition(": ")
+    return subject if colon else kind

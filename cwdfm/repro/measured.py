@@ -1,0 +1,27 @@
+"""What jobs at small scale took this project itself: a summary of its results, in the package.
+
+`python -m benchmarks.report` writes it from results/, of which an installed package has nothing.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("measured.json")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Each job by its own clock, on a GPU that others may have shared."""
+
+    gpu: str
+    at_once: int  # jobs on it, at most
+    runs: dict[str, dict[str, float]]  # minutes of the median training, by corpus and network
+    experiments: dict[str, float]  # minutes of all GPU jobs of those that are complete
+
+
+@cache
+def measured() -> Measured:
+    """What is known."""
+    return Measured(**json.loads(FILE.read_text()))
