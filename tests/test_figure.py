@@ -82,14 +82,32 @@ def test_scales_of_panels() -> None:
         (float(k), tuple(map(Value, (300.0 + k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
     ]
     level = tuple(map(Value, (400.0, 1.0, 100.0, 9.0)))
-    figure = Curves("t", "x", columns, {"CE": points}, level, note="what bars are").figure()
+    curves = Curves("t", "x", columns, {"CE": points}, level, note="what bars are", about="4M")
+    figure = curves.figure()
+    head, body = figure.subfigs
+    assert [text.get_text() for text in head.texts] == ["t", "4M"]
     novel, wide, close, entropy = figure.axes
     assert novel.get_ylim()[0] == 0
     assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "linear", "linear"]
     assert close.get_ylim()[0] > 4
     assert entropy.get_ylim()[0] > 6
-    assert figure.get_supxlabel() == "what bars are"
-    (legend,) = figure.legends
+    (legend,) = body.legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
-    # The data's own value is left out where it would squeeze the lines.
+    # The data's own value is told, not drawn, where it would squeeze the lines.
     assert [len(axis.get_lines()) for axis in (novel, wide, close, entropy)] == [2, 2, 1, 2]
+    told = "what bars are Of the data, beyond the panels: close PPL 100."
+    assert body.get_supxlabel() == told
+
+
+def test_names_of_many_lines_are_within_the_figure() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid"), Column("novel"))
+    names = [*TRAININGS, "SCE, context path, s = 1"]
+    figure = Curves(
+        "t", "x", columns, {name: [(1.0, (Value(1.0), Value(1.0)))] for name in names}
+    ).figure()
+    figure.draw_without_rendering()
+    (legend,) = figure.subfigs[1].legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1

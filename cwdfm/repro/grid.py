@@ -7,6 +7,7 @@ from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, w
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
+from cwdfm.repro.jobs import Train
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out
 from cwdfm.repro.table import Row, Table, Value
@@ -64,16 +65,39 @@ def grid(
             return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes)]
 
         def figures(store: Store) -> list[Curves]:
-            if x is None:
-                return []
-            lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-            for entry in found:
-                values = how.barred(entry.cell.values(store))
-                lines.setdefault(entry.line, []).append((entry.x, values))
-            level = how.values(store, data)
-            return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
+            return [] if x is None else [curves(title, x, found, store, log=log)]
 
         jobs = [job for entry in found for job in entry.cell.jobs(likelihood=likelihood)]
         return Plan((*jobs, *how.jobs(data)), tables, cost[scale], figures)
 
     return plan
+
+
+def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: bool) -> Curves:
+    """Their lines, and the data's; all are of one corpus."""
+    cell = entries[0].cell
+    how, train = measure(cell.corpus, cell.scale), cell.train()
+    lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
+    for entry in entries:
+        values = how.barred(entry.cell.values(store))
+        lines.setdefault(entry.line, []).append((entry.x, values))
+    return Curves(
+        title,
+        x,
+        how.columns,
+        lines,
+        how.values(store, held_out(cell.corpus, cell.scale, 0)),
+        log=log,
+        note=how.bars,
+        about=trained(train, store),
+    )
+
+
+def trained(job: Train, store: Store) -> str:
+    """How large a model is, and how long it was trained."""
+    done, recipe = store.result(job), job.recipe
+    told = f"{recipe.steps:,} training steps of {recipe.batch_size:,} sequences"
+    if done is None:
+        return told
+    millions = done["result"]["parameters"] / 1e6
+    return f"{round(millions) or round(millions, 2):g}M parameters, {told}"

@@ -62,5 +62,8 @@ def entries(scale: Scale) -> list[Entry]:
 def plan(scale: Scale) -> Plan:
     """The table and the curves."""
     title = "The paper's own setting on QM9, mask source"
+    if scale == "small":
+        whole = RECIPES["qm9-paper"]().steps
+        title += f", {STEPS:,} of its {whole:,} training steps"
     labels = ("loss", "solver", "steps")
     return grid(title, labels, entries, x="steps", log=True, cost=EXPECTED)(scale)
