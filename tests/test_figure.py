@@ -99,6 +99,40 @@ def test_scales_of_panels() -> None:
     assert body.get_supxlabel() == told
 
 
+def test_what_the_paper_reports_stands_beside_the_lines() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
+    lines = {
+        "CE": [(2.0, (Value(1.0), Value(1.0))), (4.0, (Value(2.0), Value(2.0)))],
+        "SCE": [(2.0, (Value(None), Value(None)))],
+    }
+    paper = {"CE": (Value(3.0, 0.5), Value(None)), "SCE": (Value(4.0), Value(None))}
+    valid, unique = Curves("t", "steps", columns, lines, log=True, paper=paper).figure().axes
+    assert [text.get_text() for text in valid.get_xticklabels()] == ["2", "4", "paper"]
+    assert [text.get_text() for text in unique.get_xticklabels()] == ["2", "4"]
+    ours, theirs = (bars.lines[0] for bars in valid.containers)  # of a line not done yet: none
+    assert list(ours.get_ydata()) == [1.0, 2.0]
+    assert list(theirs.get_ydata()) == [3.0]
+    assert theirs.get_xdata()[0] == valid.get_xticks()[-1] > 4
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
+    scale: Scale, tmp_path: Path
+) -> None:
+    def figure(name: str) -> Curves:
+        return EXPERIMENTS[name].plan(scale).figures(Store(tmp_path))[0]
+
+    molecules, text = figure("steps-molecules-uniform"), figure("steps-text-uniform")
+    valid, novel = Value(475.4, 17.1, 1), Value(287.0, 15.6, 1)
+    assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
+    assert bool(text.paper) == (scale == "paper")
+    assert len(molecules.columns) == 2  # nearly all that are valid are unique
+    assert len(figure("steps-molecules-mask").columns) == 3
+    assert "training steps of" in molecules.about
+    assert ("5,000 of its 25,000 training steps" in figure("headline").title) == (scale == "small")
+
+
 def test_names_of_many_lines_are_within_the_figure() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid"), Column("novel"))

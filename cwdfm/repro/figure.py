@@ -4,7 +4,7 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value 
 _DPI = 160
 _PANEL, _HEIGHT = 3.3, 3.4  # inches: small, so that letters are large enough in print
 _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
+_BESIDE = 2.5  # where the paper's values stand, in terms of the last x
 _GREY = "#555555"
 TICKS = 10  # labels below a panel, at most
-DATA = "data"
+DATA, PAPER = "data", "paper"
 WIDE = 3.0  # the ratio of values from which on a logarithmic scale is worth it
 FAR = 16.0  # the ratio from which on the data's own value would squeeze the lines on such a scale
 
@@ -36,6 +37,7 @@ class Curves:
     log: bool = False  # the scale of x
     note: str = ""  # below the panels
     about: str = ""  # the model and its training, below the title
+    paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
 
     @property
     def blank(self) -> bool:
@@ -64,6 +66,19 @@ class Curves:
         if self.columns[panel].axis == "zero":
             low = 0.0
         return level if low - (high - low) <= level <= high + (high - low) else None
+
+    @property
+    def _last(self) -> float:
+        return max(x for points in self.lines.values() for x, _ in points)
+
+    def _reported(self, panel: int) -> dict[str, Value]:
+        """The paper's values of the lines that are there."""
+        return {
+            name: values[panel]
+            for name, values in self.paper.items()
+            if values[panel].value is not None
+            and any(ours[panel].value is not None for _, ours in self.lines[name])
+        }
 
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
@@ -140,6 +155,11 @@ class Curves:
                 label=name,
                 **styles[name].drawn,
             )
+        reported = self._reported(panel)
+        for i, (name, value) in enumerate(reported.items()):
+            x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
+            drawn = styles[name].drawn | {"linestyle": "none"}
+            axis.errorbar([x], [value.value], yerr=value.spread, **drawn)
         if (level := self._level(panel)) is not None:
             axis.axhline(level, color="#777777", linestyle=":", label=DATA)
 
@@ -150,7 +170,11 @@ class Curves:
         axis.set_xlabel(textwrap.fill(self.x, 36))
         ticks = sorted({x for points in self.lines.values() for x, _ in points})
         ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        named = {tick: f"{tick:g}" for tick in ticks}
+        if self._reported(panel):
+            named[_BESIDE * self._last] = PAPER
+            axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
+        axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):
             axis.set_yscale("log", subs=[])
             decades = math.log10(max(self._known(panel)) / min(self._known(panel)))

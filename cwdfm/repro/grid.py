@@ -18,6 +18,7 @@ COST: dict[Scale, str] = {
     "paper": "36 GPU days a run on OpenWebText (12 on an H200, by docs/speed.md) and 240 GPU "
     "minutes on QM9, by the paper's figures",
 }
+UNTOLD = "Paper: its tables, at its own scale; they do not tell the number of steps."
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Entry:
     cell: Cell
     line: str = ""  # which curve it is a point of
     x: float = 0.0
+    paper: str = ""  # the row of the paper's tables that the curve's own is
 
 
 def grid(
@@ -74,22 +76,31 @@ def grid(
 
 
 def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: bool) -> Curves:
-    """Their lines, and the data's; all are of one corpus."""
+    """Their lines, the data's, and the paper's values; all are of one corpus and source."""
     cell = entries[0].cell
     how, train = measure(cell.corpus, cell.scale), cell.train()
+    panels = how.panels(train.recipe.source)
+
+    def shown(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(values[i] for i in panels)
+
     lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
+    paper = {}
     for entry in entries:
-        values = how.barred(entry.cell.values(store))
+        values = shown(how.barred(entry.cell.values(store)))
         lines.setdefault(entry.line, []).append((entry.x, values))
+        if entry.paper and (reported := how.reported(entry.paper)):
+            paper[entry.line] = shown(reported)
     return Curves(
         title,
         x,
-        how.columns,
+        tuple(how.columns[i] for i in panels),
         lines,
-        how.values(store, held_out(cell.corpus, cell.scale, 0)),
+        shown(how.values(store, held_out(cell.corpus, cell.scale, 0))),
         log=log,
-        note=how.bars,
+        note=f"{how.bars} {UNTOLD}" if paper else how.bars,
         about=trained(train, store),
+        paper=paper,
     )
 
 

@@ -102,10 +102,17 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
 
 def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
     """All trainings with one solver, for each source and solver."""
+    rows = {(line.fields["source"], line.labels[1]): line.name for line in LOSSES}
     figures = []
     for source, solver in product(SOURCES, ("Euler", "Neighbor", "Entropy")):
         entries = [
-            Entry((), cell, each.name + name.removeprefix(solver), k)
+            Entry(
+                (),
+                cell,
+                each.name + name.removeprefix(solver),
+                k,
+                rows.get((source, each.name), "") if solver == "Euler" else "",
+            )
             for each in found
             for name, cells in each.cells.items()
             if each.source == source and name.startswith(solver)

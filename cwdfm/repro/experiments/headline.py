@@ -10,6 +10,7 @@ from typing import Any
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
+from cwdfm.repro.experiments.training import LOSS_NAMES
 from cwdfm.repro.grid import COST, Entry, grid
 from cwdfm.repro.scale import Scale, size
 from cwdfm.train.recipes import RECIPES
@@ -42,7 +43,8 @@ def entries(scale: Scale) -> list[Entry]:
     """A row for every loss, solver and number of steps."""
     sizes, found = size("molecules", scale), []
     folds = 1 if scale == "smoke" else FOLDS
-    for name, loss in (("CE", flow("mask")), ("SCE", flow("mask", "sce"))):
+    for loss in ("ce", "sce"):
+        name = LOSS_NAMES[loss]
         for solver, choice in best("molecules", "mask").items():
             if (name, solver) == ("SCE", "Entropy"):
                 continue  # in neither of the two comparisons
@@ -50,12 +52,14 @@ def entries(scale: Scale) -> list[Entry]:
                 cell = Cell(
                     "molecules",
                     scale,
-                    fields(scale) | loss,
+                    fields(scale) | flow("mask", loss),
                     choice,
                     k,
                     n=folds * sizes.fold_size,
                 )
-                found.append(Entry((name, solver, str(k)), cell, f"{name}, {solver}", k))
+                reported = f"mask, {loss}" if solver == "Euler" else ""
+                line = f"{name}, {solver}"
+                found.append(Entry((name, solver, str(k)), cell, line, k, reported))
     return found
 
 
