@@ -7,6 +7,7 @@ python -m benchmarks.report
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.claims import claims_page
@@ -38,6 +39,7 @@ from benchmarks.search_sections import (
 from benchmarks.speed_page import page
 from benchmarks.text_sections import text_small
 from cwdfm.repro.experiment import numbered
+from cwdfm.repro.jobs import corpus_of
 from cwdfm.repro.measured import FILE
 
 ROOT = Path(__file__).parent.parent
@@ -288,7 +290,8 @@ def draw() -> None:
     for experiment, plan, _ in shown_in_repro():
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
             drawn.add(folder / f"{stem}.png")
-            figure.draw([folder / f"{stem}.png"])
+            data = " of English novels" if corpus_of(plan.jobs[0]) == "text" else ""
+            replace(figure, about=figure.about + data).draw([folder / f"{stem}.png"])
     for old in set(folder.glob("*.png")) - drawn:
         old.unlink()
 

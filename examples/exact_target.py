@@ -10,6 +10,7 @@ picture and a JSON file with every number and where it came from.
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.metric.figure import styles_of
 from cwdfm.provenance import provenance, write_json
 
 VOCAB, LENGTH, SEED = 3, 4, 0
@@ -122,27 +124,18 @@ def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    # Curves that lie on each other are told apart by markers and lines.
-    styles = [
-        ("#333333", "o-"),
-        ("#0077BB", "v-"),
-        ("#33BBEE", "^-"),
-        ("#009988", "s--"),
-        ("#EE7733", "D-"),
-        ("#CC3377", "P-"),
-    ]
+    styles = styles_of(list(SOLVERS))  # as in every other picture
+    weighted = styles["Neighbor-weighted"]
+    styles["Neighbor-weighted"] = replace(weighted, line="--", fill="none")  # it lies on Euler's
     figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     for axis, source in zip(axes[0], SOURCES, strict=True):
-        for (color, style), solver in zip(styles, SOLVERS, strict=True):
+        for solver, style in styles.items():
             curve = [r for r in rows if r["source"] == source and r["solver"] == solver]
-            axis.plot(
+            axis.errorbar(
                 [r["steps"] for r in curve],
                 [r["total_variation"] for r in curve],
-                style,
-                color=color,
                 label=solver,
-                markersize=5,
-                fillstyle="none" if "--" in style else "full",
+                **style.drawn,
             )
         axis.axhline(floor, color="#999999", linestyle=":", label="exact draws (noise floor)")
         axis.set(

@@ -82,14 +82,66 @@ def test_scales_of_panels() -> None:
         (float(k), tuple(map(Value, (300.0 + k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
     ]
     level = tuple(map(Value, (400.0, 1.0, 100.0, 9.0)))
-    figure = Curves("t", "x", columns, {"CE": points}, level, note="what bars are").figure()
+    curves = Curves("t", "x", columns, {"CE": points}, level, note="what bars are", about="4M")
+    figure = curves.figure()
+    head, body = figure.subfigs
+    assert [text.get_text() for text in head.texts] == ["t", "4M"]
     novel, wide, close, entropy = figure.axes
     assert novel.get_ylim()[0] == 0
     assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "linear", "linear"]
     assert close.get_ylim()[0] > 4
     assert entropy.get_ylim()[0] > 6
-    assert figure.get_supxlabel() == "what bars are"
-    (legend,) = figure.legends
+    (legend,) = body.legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
-    # The data's own value is left out where it would squeeze the lines.
+    # The data's own value is told, not drawn, where it would squeeze the lines.
     assert [len(axis.get_lines()) for axis in (novel, wide, close, entropy)] == [2, 2, 1, 2]
+    told = "what bars are Of the data, beyond the panels: close PPL 100."
+    assert body.get_supxlabel() == told
+
+
+def test_what_the_paper_reports_stands_beside_the_lines() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
+    lines = {
+        "CE": [(2.0, (Value(1.0), Value(1.0))), (4.0, (Value(2.0), Value(2.0)))],
+        "SCE": [(2.0, (Value(None), Value(None)))],
+    }
+    paper = {"CE": (Value(3.0, 0.5), Value(None)), "SCE": (Value(4.0), Value(None))}
+    valid, unique = Curves("t", "steps", columns, lines, log=True, paper=paper).figure().axes
+    assert [text.get_text() for text in valid.get_xticklabels()] == ["2", "4", "paper"]
+    assert [text.get_text() for text in unique.get_xticklabels()] == ["2", "4"]
+    ours, theirs = (bars.lines[0] for bars in valid.containers)  # of a line not done yet: none
+    assert list(ours.get_ydata()) == [1.0, 2.0]
+    assert list(theirs.get_ydata()) == [3.0]
+    assert theirs.get_xdata()[0] == valid.get_xticks()[-1] > 4
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
+    scale: Scale, tmp_path: Path
+) -> None:
+    def figure(name: str) -> Curves:
+        return EXPERIMENTS[name].plan(scale).figures(Store(tmp_path))[0]
+
+    molecules, text = figure("steps-molecules-uniform"), figure("steps-text-uniform")
+    valid, novel = Value(475.4, 17.1, 1), Value(287.0, 15.6, 1)
+    assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
+    assert bool(text.paper) == (scale == "paper")
+    assert len(molecules.columns) == 2  # nearly all that are valid are unique
+    assert len(figure("steps-molecules-mask").columns) == 3
+    assert "training steps of" in molecules.about
+    assert ("5,000 of its 25,000 training steps" in figure("headline").title) == (scale == "small")
+
+
+def test_names_of_many_lines_are_within_the_figure() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid"), Column("novel"))
+    names = [*TRAININGS, "SCE, context path, s = 1"]
+    figure = Curves(
+        "t", "x", columns, {name: [(1.0, (Value(1.0), Value(1.0)))] for name in names}
+    ).figure()
+    figure.draw_without_rendering()
+    (legend,) = figure.subfigs[1].legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1

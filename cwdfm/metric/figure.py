@@ -38,14 +38,14 @@ _TRAININGS = {
     "SCE": ("#AA9900", "X"),
     "SCE, context path": ("#552200", "*"),
 }
-_OTHERS = [  # for names that are neither
-    ("#0077BB", "o"),
-    ("#EE3377", "s"),
-    ("#AA9900", "^"),
-    ("#66CCEE", "D"),
-    ("#552200", "v"),
-    ("#AA4499", "X"),
-    ("#777777", "*"),
+_OTHERS = [  # for names that are neither; with other markers than the three solvers of the paper
+    ("#0077BB", "v"),
+    ("#EE3377", "P"),
+    ("#AA9900", "D"),
+    ("#66CCEE", "X"),
+    ("#552200", "d"),
+    ("#AA4499", "*"),
+    ("#777777", "p"),
 ]
 # What else a name tells, such as settings: lines, markers' fillings, and bars' hatches.
 _VARIANTS = [("-", "full", ""), ("--", "none", "///"), (":", "left", "..."), ("-.", "top", "xx")]

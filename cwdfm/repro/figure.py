@@ -4,7 +4,7 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
 _DPI = 160
-_PANEL, _HEIGHT = 3.3, 3.7  # inches: small, so that letters are large enough in print
+_PANEL, _HEIGHT = 3.3, 3.4  # inches: small, so that letters are large enough in print
+_TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
+_BESIDE = 2.5  # where the paper's values stand, in terms of the last x
+_GREY = "#555555"
 TICKS = 10  # labels below a panel, at most
-DATA = "data"
+DATA, PAPER = "data", "paper"
 WIDE = 3.0  # the ratio of values from which on a logarithmic scale is worth it
 FAR = 16.0  # the ratio from which on the data's own value would squeeze the lines on such a scale
 
@@ -33,6 +36,8 @@ class Curves:
     level: tuple[Value, ...] = ()  # the data's own values, as a line across
     log: bool = False  # the scale of x
     note: str = ""  # below the panels
+    about: str = ""  # the model and its training, below the title
+    paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
 
     @property
     def blank(self) -> bool:
@@ -62,6 +67,19 @@ class Curves:
             low = 0.0
         return level if low - (high - low) <= level <= high + (high - low) else None
 
+    @property
+    def _last(self) -> float:
+        return max(x for points in self.lines.values() for x, _ in points)
+
+    def _reported(self, panel: int) -> dict[str, Value]:
+        """The paper's values of the lines that are there."""
+        return {
+            name: values[panel]
+            for name, values in self.paper.items()
+            if values[panel].value is not None
+            and any(ours[panel].value is not None for _, ours in self.lines[name])
+        }
+
     def draw(self, paths: Sequence[Path]) -> None:
         """Write the figure into files, in the formats of their names."""
         figure = self.figure()
@@ -72,22 +90,37 @@ class Curves:
                 part.write_bytes(buffer.getvalue())
 
     def figure(self) -> Any:
-        """The panels side by side, the lines' names above and the note below."""
+        """The title, the lines' names, the panels side by side, and the note."""
         panels = len(self.columns)
-        figure = figure_of(_PANEL * panels, _HEIGHT)
-        axes = figure.subplots(1, panels, squeeze=False)[0]
+        title = textwrap.wrap(self.title, 28 * panels)
+        about = textwrap.wrap(self.about, 46 * panels)
+        high = _TITLE * len(title) + _ABOUT * len(about) + _GAP
+        figure = figure_of(_PANEL * panels, _HEIGHT + high)
+        head, body = figure.subfigures(2, 1, height_ratios=[high, _HEIGHT])
+        middle: dict[str, Any] = {"ha": "center", "va": "top"}
+        head.text(0.5, 1 - _GAP / high, "\n".join(title), fontsize="large", **middle)
+        top = 1 - (_TITLE * len(title) + _GAP) / high
+        head.text(0.5, top, "\n".join(about), fontsize="small", color=_GREY, **middle)
+        axes = body.subplots(1, panels, squeeze=False)[0]
         for i, axis in enumerate(axes):
             self._lines(axis, i)
             self._scales(axis, i)
-        self._heading(figure, axes)
-        if self.note:
-            note = textwrap.fill(self.note, 52 * panels)
-            figure.supxlabel(note, fontsize="small", color="#555555")
+        self._names(body, axes)
+        if note := " ".join(filter(None, (self.note, self._beyond()))):
+            body.supxlabel(textwrap.fill(note, 52 * panels), fontsize="small", color=_GREY)
         return figure
 
-    def _heading(self, figure: Any, axes: Sequence[Any]) -> None:
-        """The title, and where there are several lines their names, above the panels."""
-        title = textwrap.fill(self.title, 28 * len(axes))
+    def _beyond(self) -> str:
+        """The data's own values that lie beyond the panels."""
+        told = [
+            f"{column.name} {level.text()}"
+            for i, (column, level) in enumerate(zip(self.columns, self.level, strict=False))
+            if level.value is not None and self._known(i) and self._level(i) is None
+        ]
+        return f"Of the data, beyond the panels: {'; '.join(told)}." if told else ""
+
+    def _names(self, body: Any, axes: Sequence[Any]) -> None:
+        """Where there are several lines their names, above the panels."""
         # The data's line may lie outside the first panel and within another.
         named = {
             name: handle
@@ -95,20 +128,17 @@ class Curves:
             for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
         }
         if len(named) < 2:
-            figure.suptitle(title)
             return
         names = sorted(named, key=lambda name: name == DATA)
-        legend = figure.legend(
+        wide = sum(len(name) + 6 for name in names) > 42 * len(axes)
+        body.legend(
             [named[name] for name in names],
             names,
-            title=title,
-            title_fontsize="large",
             fontsize="small" if len(names) > 2 * len(axes) else "medium",
-            ncols=3 * len(axes),
+            ncols=math.ceil(len(names) / (2 if wide else 1)),
             loc="outside upper center",
             frameon=False,
         )
-        legend.get_title().set_multialignment("center")
 
     def _lines(self, axis: Any, panel: int) -> None:
         """The curves of one measure, with error bars where there are errors."""
@@ -125,6 +155,11 @@ class Curves:
                 label=name,
                 **styles[name].drawn,
             )
+        reported = self._reported(panel)
+        for i, (name, value) in enumerate(reported.items()):
+            x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
+            drawn = styles[name].drawn | {"linestyle": "none"}
+            axis.errorbar([x], [value.value], yerr=value.spread, **drawn)
         if (level := self._level(panel)) is not None:
             axis.axhline(level, color="#777777", linestyle=":", label=DATA)
 
@@ -135,7 +170,11 @@ class Curves:
         axis.set_xlabel(textwrap.fill(self.x, 36))
         ticks = sorted({x for points in self.lines.values() for x, _ in points})
         ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        named = {tick: f"{tick:g}" for tick in ticks}
+        if self._reported(panel):
+            named[_BESIDE * self._last] = PAPER
+            axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
+        axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):
             axis.set_yscale("log", subs=[])
             decades = math.log10(max(self._known(panel)) / min(self._known(panel)))

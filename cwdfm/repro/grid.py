@@ -7,9 +7,12 @@ from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, w
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
+from cwdfm.repro.jobs import Train
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out
 from cwdfm.repro.table import Row, Table, Value
+
+UNTOLD = "Paper: its tables, at its own scale; they do not tell the number of steps."
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Entry:
     cell: Cell
     line: str = ""  # which curve it is a point of
     x: float = 0.0
+    paper: str = ""  # the row of the paper's tables that the curve's own is
 
 
 def grid(
@@ -56,16 +60,48 @@ def grid(
             return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes)]
 
         def figures(store: Store) -> list[Curves]:
-            if x is None:
-                return []
-            lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-            for entry in found:
-                values = how.barred(entry.cell.values(store))
-                lines.setdefault(entry.line, []).append((entry.x, values))
-            level = how.values(store, data)
-            return [Curves(title, x, how.columns, lines, level, log=log, note=how.bars)]
+            return [] if x is None else [curves(title, x, found, store, log=log)]
 
         jobs = [job for entry in found for job in entry.cell.jobs(likelihood=likelihood)]
         return Plan((*jobs, *how.jobs(data)), tables, figures)
 
     return plan
+
+
+def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: bool) -> Curves:
+    """Their lines, the data's, and the paper's values; all are of one corpus and source."""
+    cell = entries[0].cell
+    how, train = measure(cell.corpus, cell.scale), cell.train()
+    panels = how.panels(train.recipe.source)
+
+    def shown(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(values[i] for i in panels)
+
+    lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
+    paper = {}
+    for entry in entries:
+        values = shown(how.barred(entry.cell.values(store)))
+        lines.setdefault(entry.line, []).append((entry.x, values))
+        if entry.paper and (reported := how.reported(entry.paper)):
+            paper[entry.line] = shown(reported)
+    return Curves(
+        title,
+        x,
+        tuple(how.columns[i] for i in panels),
+        lines,
+        shown(how.values(store, held_out(cell.corpus, cell.scale, 0))),
+        log=log,
+        note=f"{how.bars} {UNTOLD}" if paper else how.bars,
+        about=trained(train, store),
+        paper=paper,
+    )
+
+
+def trained(job: Train, store: Store) -> str:
+    """How large a model is, and how long it was trained."""
+    done, recipe = store.result(job), job.recipe
+    told = f"{recipe.steps:,} training steps of {recipe.batch_size:,} sequences"
+    if done is None:
+        return told
+    millions = done["result"]["parameters"] / 1e6
+    return f"{round(millions) or round(millions, 2):g}M parameters, {told}"

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cwdfm.repro import paper
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.jobs import Corpus, HeldOut, Sample
 from cwdfm.repro.scale import JUDGE, Scale, held_out, size
@@ -31,6 +32,14 @@ class Measure(ABC):
     @abstractmethod
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         """What is known of it: blanks where jobs are not done."""
+
+    @abstractmethod
+    def reported(self, name: str) -> tuple[Value, ...]:
+        """The paper's values of a row of its tables, if they may stand beside ours."""
+
+    def panels(self, source: str) -> tuple[int, ...]:
+        """Which columns a figure shows."""
+        return tuple(range(len(self.columns)))
 
     @abstractmethod
     def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -61,6 +70,17 @@ class MoleculeMeasure(Measure):
             return (Value(None),) * 3
         found = [done["result"][name] for name in ("valid", "unique", "novel")]
         return tuple(Value(each["mean"], each["std"], 1) for each in found)
+
+    def reported(self, name: str) -> tuple[Value, ...]:
+        found = paper.molecules(name)
+        if not found or size("molecules", self.scale).fold_size != paper.FOLD:
+            return ()
+        valid, novel = found
+        return valid, Value(None), novel
+
+    def panels(self, source: str) -> tuple[int, ...]:
+        """With a uniform source nearly all that are valid are unique: a panel would repeat one."""
+        return (0, 2) if source == "uniform" else (0, 1, 2)
 
     def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         """A single count scatters by what counting alone makes of it (MoleculeScores.noise)."""
@@ -107,6 +127,10 @@ class TextMeasure(Measure):
             found = read["result"]["statistics"]["entropy"]
             entropy = Value(found["value"], found["fold_std"], 2)
         return mauve, judged, entropy
+
+    def reported(self, name: str) -> tuple[Value, ...]:
+        """At other scales both the corpus and the judge are others."""
+        return paper.text(name) if self.scale == "paper" else ()
 
     def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         return values

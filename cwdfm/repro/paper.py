@@ -43,6 +43,8 @@ _TEXT = {
     "mask, sce, context 1": (0.751, 0.012, 36.25, 0.52, 7.65, 0.01),
 }
 
+FOLD = 1024  # molecules that are counted together
+
 # name: valid, its deviation, novel, its deviation
 _MOLECULES = {
     "uniform, ce": (475.4, 17.1, 287.0, 15.6),

@@ -9,7 +9,7 @@ from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.training import EULER, LOSS_NAMES, SOURCES, context_line, loss_line
 from cwdfm.repro.figure import Curves
-from cwdfm.repro.grid import Entry, grid
+from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.scale import NAMES, Scale, size
@@ -155,7 +155,8 @@ def dynamics(scale: Scale) -> Plan:
         column = Column("validation loss, nats", False)
         title = "Loss during training, text, uniform source"
         note = "SCE weighs tokens otherwise than CE."
-        return Curves(title, "training steps", (column,), lines, note=note)
+        about = trained(cell("ce", None).train(), store)
+        return Curves(title, "training steps", (column,), lines, note=note, about=about)
 
     title = "Quality during training, text, uniform source"
     plan = grid(title, ("loss", "step"), entries, x="training steps")(scale)

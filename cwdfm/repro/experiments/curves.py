@@ -15,6 +15,7 @@ from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
 from cwdfm.repro.figure import Curves
+from cwdfm.repro.grid import Entry, curves
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out, size
@@ -99,25 +100,27 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
     return tables
 
 
-def _figures(scale: Scale, store: Store, found: Sequence[Training]) -> list[Curves]:
+def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
     """All trainings with one solver, for each source and solver."""
-    how = measure("molecules", scale)
-    level = how.values(store, held_out("molecules", scale, 0))
+    rows = {(line.fields["source"], line.labels[1]): line.name for line in LOSSES}
     figures = []
     for source, solver in product(SOURCES, ("Euler", "Neighbor", "Entropy")):
-        lines = {
-            each.name + name.removeprefix(solver): [
-                (float(k), how.barred(cell.values(store))) for k, cell in cells.items()
-            ]
+        entries = [
+            Entry(
+                (),
+                cell,
+                each.name + name.removeprefix(solver),
+                k,
+                rows.get((source, each.name), "") if solver == "Euler" else "",
+            )
             for each in found
             for name, cells in each.cells.items()
             if each.source == source and name.startswith(solver)
-        }
-        title = f"QM9, {source} source, {solver}"
-        if lines:
-            figures.append(
-                Curves(title, "steps", how.columns, lines, level, log=True, note=how.bars)
-            )
+            for k, cell in cells.items()
+        ]
+        title = f"Quality against steps, QM9, {source} source, {solver}"
+        if entries:
+            figures.append(curves(title, "steps", entries, store, log=True))
     return figures
 
 
@@ -131,5 +134,5 @@ def plan(scale: Scale) -> Plan:
     return Plan(
         jobs=tuple(jobs),
         tables=lambda store: _tables(scale, store, found),
-        figures=lambda store: _figures(scale, store, found),
+        figures=lambda store: _figures(store, found),
     )

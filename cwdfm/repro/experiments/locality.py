@@ -5,6 +5,7 @@ from cwdfm.repro.cell import Cell, flow, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.figure import Curves
+from cwdfm.repro.grid import trained
 from cwdfm.repro.job import Result, Store
 from cwdfm.repro.scale import Scale, size
 from cwdfm.repro.scores import Context, Updates
@@ -55,8 +56,9 @@ def context(scale: Scale) -> Plan:
                 f"Masked tokens by {name}",
                 name,
                 MEASURES,
-                {"": points(store, kind)},
+                {"CE": points(store, kind)},
                 note="Bars: one standard error.",
+                about=trained(job.model, store),
             )
             for kind, name in AGAINST.items()
         ]
@@ -77,7 +79,7 @@ def updates(scale: Scale) -> Plan:
         done = {name: store.result(job) for name, job in jobs.items()}
         return {name: result["result"] for name, result in done.items() if result is not None}
 
-    title = f"Updates per token, uniform source, {sizes.steps} steps"
+    title = f"Updates per token, text, uniform source, {sizes.steps} steps"
 
     def tables(store: Store) -> list[Table]:
         ours = {
@@ -102,6 +104,6 @@ def updates(scale: Scale) -> Plan:
             lines[name] = [(float(k), (share,)) for k, share in enumerate(shares)]
         x, column = f"updates ({MANY}: or more)", Column("tokens, %", axis="log")
         note = "Where a line ends, no token has more."
-        return [Curves(title, x, (column,), lines, note=note)]
+        return [Curves(title, x, (column,), lines, note=note, about=trained(model, store))]
 
     return Plan(tuple(jobs.values()), tables, figures)

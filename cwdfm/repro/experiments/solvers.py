@@ -54,7 +54,11 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 
     def entries(scale: Scale) -> list[Entry]:
         cells = steps_cells(corpus, source, scale)
-        return [Entry((name, str(k)), cell, name, k) for (name, k), cell in cells.items()]
+        reported = {"Euler": f"{source}, ce"}
+        return [
+            Entry((name, str(k)), cell, name, k, reported.get(name, ""))
+            for (name, k), cell in cells.items()
+        ]
 
     title = f"Quality against steps, {NAMES[corpus]}, {source} source"
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
