@@ -530,6 +530,11 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+def test_digits_end_where_the_spread_is_large() -> None:
+    assert Value(1423.72, 32.591, 2).text() == "1,423.72 ± 32.59"
+    assert Value(814261.59, 105818.97, 2).text() == "814,262 ± 105,819"
+
+
 def test_test_perplexity_is_what_the_command_says(
     smoke: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

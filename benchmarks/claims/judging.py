@@ -193,7 +193,7 @@ def pair(name: str, found: Callable[[T], Measured], before: T, after: T) -> Pair
 
 def changes(pairs: Iterable[Pair]) -> str:
     """Before and after, by name."""
-    return ", ".join(f"{a.value:.0f} to {b.value:.0f} ({name})" for name, a, b in pairs)
+    return ", ".join(f"{a.value:,.0f} to {b.value:,.0f} ({name})" for name, a, b in pairs)
 
 
 def rows_of(experiment: str, table: int = 0) -> dict[tuple[str, ...], tuple[Value, ...]]:

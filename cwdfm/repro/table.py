@@ -9,7 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its spread, as `digits` behind the point show it; the number may be missing."""
+    """A number and its spread, as `digits` behind the point show it; the number may be missing.
+
+    Behind a point that is far below the spread nothing is shown.
+    """
 
     value: float | None
     spread: float | None = None
@@ -21,8 +24,9 @@ class Value:
             return ""
         # A count is a count; means of several have digits.
         whole = self.spread is None and self.digits == 1 and float(self.value).is_integer()
-        number = f"{self.value:,.{0 if whole else self.digits}f}"
-        return number if self.spread is None else f"{number}{between}{self.spread:.{self.digits}f}"
+        digits = 0 if whole or (self.spread or 0.0) >= 100 else self.digits
+        number = f"{self.value:,.{digits}f}"
+        return number if self.spread is None else f"{number}{between}{self.spread:,.{digits}f}"
 
 
 @dataclass(frozen=True)
