@@ -18,6 +18,11 @@ def added(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"added": True})
 
 
+def later(of: type) -> dict[str, Any]:
+    """The fields that a class got later, with their defaults: those of what was written before."""
+    return {f.name: f.default for f in dataclasses.fields(of) if f.metadata.get("added")}
+
+
 def to_config(value: Any) -> Any:
     """A JSON-able description of a value built from the library's dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

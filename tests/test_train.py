@@ -32,7 +32,7 @@ from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 from cwdfm.sample_file import read_samples
 from cwdfm.train import loop
-from cwdfm.train.batch import Rows
+from cwdfm.train.batch import Rows, part
 from cwdfm.train.checkpoint import checkpoints, load_latest
 from cwdfm.train.listen import JsonLines, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
@@ -203,6 +203,28 @@ def test_every_row_is_seen_once_an_epoch(tmp_path: Path) -> None:
         assert sorted(map(tuple, epoch.tolist())) == sorted(map(tuple, run.data.train.tolist()))
 
 
+def test_a_part_of_the_data_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    rows = np.arange(50)[:, None].repeat(3, axis=1)
+    few, more, other = (part(rows, n, seed)[:, 0] for n, seed in ((5, 0), (20, 0), (20, 1)))
+    assert (len(few), len(more)) == (5, 20)
+    assert set(few) < set(more)
+    assert set(other) != set(more)
+    assert part(rows, 0, 0) is rows
+    assert len(make_run(tmp_path, recipe(train_rows=20)).train_rows) == 20
+
+
+def test_a_run_from_before_a_field_came_goes_on(tmp_path: Path) -> None:
+    """Fields that a recipe got later have their defaults in checkpoints that do not tell them."""
+    run = make_run(tmp_path, recipe())
+    before = asdict(run.recipe)
+    del before["train_rows"]
+    meta = {"recipe": before, "data": run.data.fingerprint}
+    assert run._changed(meta) == {}
+    other = make_run(tmp_path, recipe(train_rows=7))
+    with pytest.raises(cwdfm.InputError, match=r"different: train_rows"):
+        other._changed(meta)
+
+
 def test_large_data_stay_outside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, places = counting().train, torch.arange(30, 90)
     small = Rows(rows, 3, torch.device("cpu"))
@@ -249,6 +271,7 @@ def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
         (recipe(length=32), data, "sequences of 16 tokens, and the recipe's length is 32"),
         (recipe(), replace(data, train=data.train[:0]), "nothing to train on: its 10 sequences"),
         (recipe(), replace(data, valid=data.valid[:0]), "nothing out for validation: its 50"),
+        (recipe(train_rows=51), data, "train_rows is 51, and .* holds 50 .*--train-rows"),
     ]
     for asked, tokens, message in cases:
         with pytest.raises(cwdfm.InputError, match=message):

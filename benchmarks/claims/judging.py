@@ -24,7 +24,6 @@ Word = Literal[
     "undecided here",
     "does not hold here",
     "not tested yet",
-    "not tested here",
 ]
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance

@@ -21,9 +21,9 @@ from benchmarks.claims.differ import (
 )
 from benchmarks.claims.exact import EARLY, FEW, LINEAR, NOTHING, exact, locality, updates
 from benchmarks.claims.headline import headline
-from benchmarks.claims.judging import ALONE, CLEAR, Claim, Verdict, Word
+from benchmarks.claims.judging import ALONE, CLEAR, Claim, Word
 from benchmarks.claims.main_table import HARDLY, main_table, perplexities
-from benchmarks.claims.molecule_solvers import after_scaled, solvers_on_molecules
+from benchmarks.claims.molecule_solvers import after_scaled, few_data, solvers_on_molecules
 from benchmarks.claims.settings import best_settings, settings
 from benchmarks.claims.text_runs import scatter, tokens
 from benchmarks.claims.text_solvers import after_scaled_on_text, corrector, solvers_on_text
@@ -33,15 +33,6 @@ from cwdfm.bench.settings import Shapes
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 from cwdfm.repro.scale import size
-
-FEW_DATA = Claim(
-    "bold text, conclusion",
-    "Local context is a more reliable guide than the model's uncertainty where data are few, and "
-    "context-weighted paths are particularly useful there",
-    "The paper's evidence is QM9 as it is; so far as that goes, see its rows. No series of "
-    "training sets of several sizes was run, there or here",
-    Verdict("not tested here"),
-)
 
 
 def _parameters() -> str:
@@ -124,7 +115,7 @@ def _claims() -> list[Claim]:
         independently(),
         *solvers_on_molecules(),
         *headline(),
-        FEW_DATA,
+        *few_data(),
         *best_settings(),
         *corrector(),
         *after_scaled(),

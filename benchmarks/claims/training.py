@@ -183,6 +183,7 @@ def paths() -> Iterator[Claim]:
             "other by Euler"
         )
         told += both_by_euler()
+        told += by_other_weights()
         short, far = behind(valid, "sce", "sce, context 1")
         choice = PATH_CELLS["mask", "context"].choice
         model = f"{TRAINING}, {runs.told()}, r = {choice.radius}, s = {choice.scale:g}"
@@ -214,6 +215,22 @@ def paths() -> Iterator[Claim]:
         "0.75, and not with a uniform one, where entropy grows modestly"
     )
     yield from tested("table of paths", said, "paths", text)
+
+
+def by_other_weights() -> list[str]:
+    """What other solver settings make of the context path; nothing while that is missing."""
+    told = []
+    for source in SOURCES:
+        rows = {k[1]: v for k, v in rows_of("path-solvers").items() if k[0] == source}
+        valid = {name: row[VALID].value for name, row in rows.items()}
+        known = {name: value for name, value in valid.items() if value is not None}
+        if len(known) == len(valid):
+            best = max(known, key=lambda name: known[name])
+            told.append(
+                f"{min(known.values()):.0f} to {known[best]:.0f} ({source}), most by {best}"
+            )
+    many = "that path by several solvers, one run, a seed of its own, valid"
+    return [f"{many}: {', '.join(told)}"] if told else []
 
 
 def both_by_euler() -> list[str]:

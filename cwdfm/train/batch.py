@@ -7,7 +7,18 @@ from torch import Tensor
 
 from cwdfm.random import mix
 
+PART = -1  # the draw of a part of the rows; those of epochs count from 0
 ON_DEVICE = 2**29  # bytes; larger data stay where they are, on the disk perhaps
+
+
+def part(rows: NDArray[np.integer], count: int, seed: int) -> NDArray[np.integer]:
+    """So many of the rows [n, N], drawn by the seed: fewer are among more; 0 for all of them."""
+    if not count:
+        return rows
+    generator = torch.Generator().manual_seed(mix(seed, PART))
+    drawn = torch.randperm(len(rows), generator=generator)[:count].sort().values
+    found: NDArray[np.integer] = rows[drawn.numpy()]
+    return found
 
 
 class Rows:

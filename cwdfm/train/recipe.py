@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from cwdfm.config import added
 from cwdfm.errors import LONGEST, InputError, check_choice, check_integer, check_positive
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.model.presets import preset
@@ -86,12 +87,14 @@ class Recipe:
     previews: int = 64  # samples drawn at each validation; 0 for none
     preview_steps: int = 64  # steps of the previews, by the method's own solver
 
+    train_rows: int = added(0)  # train on so many sequences of the data, drawn by the seed; 0: all
+
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
             check_integer(name, getattr(self, name), most=MOST_COUNT)
         for name in ("checkpoint_every", "keep", "validation_rows", "preview_steps"):
             check_integer(name, getattr(self, name), most=MOST_COUNT)
-        for name in ("elbo_rows", "previews", "warmup"):
+        for name in ("elbo_rows", "previews", "warmup", "train_rows"):
             check_integer(name, getattr(self, name), 0, MOST_COUNT)
         check_integer("length", self.length, 3, LONGEST)
         check_integer("block", self.block, most=LONGEST)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cwdfm.config import later
 from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
@@ -24,7 +25,7 @@ from cwdfm.pretrained import Pretrained
 from cwdfm.random import mix
 from cwdfm.times import stratified_times
 from cwdfm.train.ahead import Ahead
-from cwdfm.train.batch import Rows
+from cwdfm.train.batch import Rows, part
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.graphed import Graphed
 from cwdfm.train.methods import Task
@@ -58,7 +59,8 @@ class Run:
             )
         self.task: Task = build(recipe, data.tokenizer.vocab_size, init)
         self.objective = self.task.objective
-        self.train_rows = Rows(data.train, recipe.seed, device)
+        train = part(data.train, recipe.train_rows, recipe.seed)
+        self.train_rows = Rows(train, recipe.seed, device)
         self.valid_rows = Rows(data.valid, recipe.seed, device)
         torch.manual_seed(recipe.seed)  # the initial weights, the same on every process
         self.model = DiT(self.task.model).to(device)
@@ -237,6 +239,7 @@ class Run:
         """The checkpoint's settings that are others now; those that matter are refused."""
         theirs, ours = meta["recipe"], asdict(self.recipe)
         del ours["data"]  # may lie elsewhere now; what it holds is compared below
+        theirs = later(Recipe) | theirs
         changed = {k: theirs.get(k) for k in ours if theirs.get(k) != ours[k]}
         # Where validations change the objective, what is trained hangs on when they are.
         free = MANNER if self.objective.state() else (*MANNER, "validate_every")
@@ -267,6 +270,11 @@ def _check_data(recipe: Recipe, data: TokenData) -> None:
         raise InputError(
             f"{data.name} holds nothing to train on: its {len(data.valid):,} sequences are all "
             f"held out; give {cure}"
+        )
+    if recipe.train_rows > len(data.train):
+        raise InputError(
+            f"train_rows is {recipe.train_rows:,}, and {data.name} holds {len(data.train):,} "
+            f"sequences to train on; give at most so many (--train-rows), or 0 for all"
         )
     if not len(data.valid):
         raise InputError(

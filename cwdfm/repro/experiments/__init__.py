@@ -123,6 +123,14 @@ def _all() -> Iterator[Experiment]:
         controls.corrector_powers("text", "uniform"),
     )
     yield Experiment(
+        "path-solvers",
+        "table: solver settings of models trained on a context path, QM9",
+        controls.path_solvers,
+    )
+    yield Experiment(
+        "few-data", "table: parts of the training data, mask source, QM9", controls.few_data
+    )
+    yield Experiment(
         "positions", "table: what is known of positions, mask source, QM9", controls.positions
     )
     yield Experiment(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 from cwdfm.method.choice import Name, SolverChoice
@@ -9,12 +10,18 @@ from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import TUNED, best, corrector_steps
+from cwdfm.repro.experiments.training import PATHS
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.scale import NAMES, Scale, size
 
 POWERS, POWERS_AT = (0.25, 0.5, 1.0), (1.0, 5.0)  # exponents, and scales that they are tried with
 SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest
+ROWS: dict[Scale, tuple[int, ...]] = {  # parts of the training data; 0 for all of it
+    "smoke": (64, 0),
+    "small": (1_000, 10_000, 0),
+    "paper": (1_000, 10_000, 0),
+}
 LARGEST = math.log(50_257)  # nats: the entropy of a law that is level over GPT-2's tokens
 
 
@@ -37,6 +44,53 @@ def shares(scale: Scale) -> Plan:
 
     title = "Entropy weights by shares of the largest entropy, text"
     return grid(title, ("source", "beta", "steps"), entries)(scale)
+
+
+def few_data(scale: Scale) -> Plan:
+    """Solvers and paths of models that were trained on parts of QM9; mask source.
+
+    The paper takes QM9 as it is for a case of few data.
+    """
+    sce, context = (line.cell("molecules", scale) for line in PATHS if line.labels[0] == "mask")
+
+    def entries(scale: Scale) -> list[Entry]:
+        kinds = {name: (flow("mask"), c) for name, c in best("molecules", "mask").items()}
+        kinds = {f"CE, {name}": found for name, found in kinds.items()}
+        kinds["SCE, Euler"] = sce.fields, sce.choice
+        kinds["SCE, context path, own weights"] = context.fields, context.choice
+        found = []
+        for count in ROWS[scale]:
+            part = {"train_rows": count} if count else {}
+            for name, (fields, choice) in kinds.items():
+                cell = Cell("molecules", scale, fields | part, choice)
+                found.append(Entry((f"{count:,}" if count else "all", name), cell))
+        return found
+
+    title = "Parts of the training data, QM9, mask source"
+    return grid(title, ("molecules", "training and solver"), entries)(scale)
+
+
+def path_solvers(scale: Scale) -> Plan:
+    """Solver settings of models that were trained on a context-weighted path, as swept; QM9.
+
+    The paper searched them too. Samples are of another seed than other experiments report.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        radii, strengths = ((1,), (0.5,)) if scale == "smoke" else ((1, 2, 3), (0.5, 1.0, 2.0))
+        choices = {"Euler": SolverChoice(solver="euler")}
+        for r, s in product(radii, strengths):
+            choices[f"Neighbor r = {r}, s = {s:g}"] = SolverChoice("neighbor", r, s)
+        return [
+            Entry((line.labels[0], name), replace(cell, choice=choice, seeds=1, sample_seed=1000))
+            for line in PATHS
+            if line.on_context
+            for cell in (line.cell("molecules", scale),)
+            for name, choice in choices.items()
+        ]
+
+    title = "Solver settings on a context-weighted path, QM9"
+    return grid(title, ("source", "solver"), entries)(scale)
 
 
 def after_scaled(scale: Scale) -> Plan:
