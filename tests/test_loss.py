@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.loss.bregman import rate_divergence
+from cwdfm.loss.scaled import RevealedWeight
 from tests.exact import correlated_target
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -70,6 +71,10 @@ def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarr
                     same = x_t == x_1
                     if coordinates == "all" or not revealed[i]:
                         out[b, i] = hazard * ((same - 1) * -ce + same - stay)
+                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), "raw"):
+                    window = range(i - r, i + r + 1)
+                    hidden = sum(not revealed[j % N] for j in window)
+                    out[b, i] = math.exp(-s * hidden) * ce
                 case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), mode):
                     over = ~batch.fixed[b].numpy() if mode == "joint" else ~revealed
                     alpha = neighbor_alpha(revealed, r, s, over)[i]
@@ -85,10 +90,7 @@ LOSSES: list[cwdfm.Loss] = [
     cwdfm.NELBO(),
     cwdfm.NELBO("all"),
     cwdfm.Bregman(),
-    *(
-        cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode)
-        for mode in ("one", "zero", "extended", "joint")
-    ),
+    *(cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode) for mode in get_args(RevealedWeight)),
     cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5)),
 ]
 

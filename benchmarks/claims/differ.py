@@ -3,7 +3,7 @@
 import math
 
 from benchmarks.claims.headline import PAPER
-from benchmarks.claims.judging import CLEAR, number, or_missing, read, rows_of
+from benchmarks.claims.judging import CLEAR, Missing, number, or_missing, read, rows_of
 from benchmarks.claims.on_molecules import COUNT_ERROR, COUNTED, MODEL, STEPS, VALID, Runs
 from benchmarks.claims.on_text import HELD_OUT, PERPLEXITY
 from benchmarks.claims.text_solvers import mauve, text
@@ -101,8 +101,15 @@ def revealed() -> str:
 def _revealed() -> str:
     cells = {entry.labels: entry.cell for entry in revealed_entries("small")}
     runs, parts, apart = Runs(tuple(cells.values())), [], []
+    done = [cell for cell in cells.values() if runs.counts(cell, VALID)]
+    if not done:
+        raise Missing
     for source in ("uniform", "mask"):
-        found = {key[1]: runs.mean(cell, VALID) for key, cell in cells.items() if key[0] == source}
+        found = {
+            key[1]: runs.mean(cell, VALID)
+            for key, cell in cells.items()
+            if key[0] == source and runs.counts(cell, VALID)
+        }
         weights = ", ".join(f"{name} {each.value:.0f}" for name, each in found.items())
         parts.append(f"{source} source: {weights}")
         for name, each in found.items():
@@ -115,7 +122,7 @@ def _revealed() -> str:
             "does not learn to leave them there."
         )
     return (
-        f"Valid molecules by weight ({MODEL}, {runs.told()}):\n  {'; '.join(parts)}.\n"
+        f"Valid molecules by weight ({MODEL}, {runs.told(*done)}):\n  {'; '.join(parts)}.\n"
         f"  Clearly apart from `one`, the default: {', '.join(apart) or 'none'}.{why}"
     )
 

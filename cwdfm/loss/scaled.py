@@ -1,7 +1,7 @@
 """Scaled cross-entropy: cross-entropy weighted by local context."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight.base import Weight, normalise
 
-RevealedWeight = Literal["one", "zero", "extended", "joint"]
+RevealedWeight = Literal["one", "zero", "extended", "joint", "raw"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,14 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i alpha^i(x_t) log p^i(x_1^i | x_t).
 
     On the masked coordinates alpha averages to 1. The paper leaves open what it is on the revealed
-    ones; `revealed` says:
+    ones, and whether it is normalised in a loss; `revealed` says:
 
     - "one": 1, as in plain cross-entropy. The default.
     - "zero": 0. With a uniform source the model then never learns to keep a right token.
     - "extended": the same formula, with the masked set's normaliser; 0 where nothing is masked.
     - "joint": the same formula, normalised to mean 1 over all coordinates, masked or not.
+    - "raw": the same formula, not normalised on any coordinates: 1 where all is revealed, less
+      elsewhere, so that late times, which have much context, weigh more than early ones.
 
     A weight that needs logits gets the loss's own, cut off from the gradient.
     """
@@ -34,7 +36,7 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
     revealed: RevealedWeight = "one"
 
     def __post_init__(self) -> None:
-        check_choice("revealed", self.revealed, ("one", "zero", "extended", "joint"))
+        check_choice("revealed", self.revealed, get_args(RevealedWeight))
         if not isinstance(self.weight, Weight):
             raise InputError(f"weight must be a context weight, got {self.weight!r}")
 
@@ -54,6 +56,9 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
         masked_BN = ~batch.revealed
         if self.revealed == "joint":
             return normalise(log_weight_BN, ~batch.fixed)
+        if self.revealed == "raw":
+            whole_1N = torch.ones_like(batch.revealed[:1])
+            return (log_weight_BN - self.weight.context_score(whole_1N)).exp()
         alpha_BN = normalise(log_weight_BN, masked_BN)
         if self.revealed == "extended":
             return alpha_BN

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
+from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
@@ -37,7 +39,7 @@ def revealed_entries(scale: Scale) -> list[Entry]:
     found = []
     for source in SOURCES[:1] if scale == "smoke" else SOURCES:
         line = loss_line(source, "sce")
-        for weight in ("one", "zero", "extended", "joint"):
+        for weight in get_args(RevealedWeight):
             changed = replace(line, fields=line.fields | {"revealed": weight})
             found.append(Entry((source, weight), changed.cell("molecules", scale)))
         found.append(Entry((source, "CE"), loss_line(source, "ce").cell("molecules", scale)))
@@ -59,6 +61,7 @@ def scaled(scale: Scale) -> Plan:
 
     def entries(scale: Scale) -> list[Entry]:
         tried = [("one", 3, 0.5), ("zero", 3, 0.5), ("extended", 3, 0.5), ("joint", 3, 0.5)]
+        tried += [("raw", 3, 0.5), ("raw", 3, 1.0)]
         tried += [("one", 3, 1.0), ("one", 3, 2.0), ("one", 1, 1.0), ("one", 1, 0.5)]
         found = [Entry(("CE", "", ""), loss_line("uniform", "ce").cell("text", scale))]
         for weight, r, s in tried[:2] if scale == "smoke" else tried:
