@@ -120,7 +120,7 @@ def _all() -> Iterator[Experiment]:
     yield Experiment(
         "corrector-powers",
         "table: exponents of the corrector, text, uniform source",
-        controls.corrector_powers("text", "uniform"),
+        controls.corrector_powers,
     )
     yield Experiment(
         "path-solvers",

@@ -1,7 +1,6 @@
 """What else of a solver could tell the paper's results from ours: readings and settings."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -12,8 +11,7 @@ from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import TUNED, best, corrector_steps
 from cwdfm.repro.experiments.training import PATHS
 from cwdfm.repro.grid import Entry, grid
-from cwdfm.repro.jobs import Corpus
-from cwdfm.repro.scale import NAMES, Scale, size
+from cwdfm.repro.scale import Scale, size
 
 POWERS, POWERS_AT = (0.25, 0.5, 1.0), (1.0, 5.0)  # exponents, and scales that they are tried with
 SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest
@@ -37,7 +35,7 @@ def shares(scale: Scale) -> Plan:
         found = []
         for source, share in product(TUNED, SHARES[:1] if few else SHARES):
             choice = SolverChoice(solver="entropy", beta=round(share / LARGEST, 3))
-            for k in size("text", scale).curve[:: 1 if few else 2]:
+            for k in size("text", scale).curve[:3:2]:  # few steps, for which they are in question
                 cell = Cell("text", scale, flow(source), choice, k, sample_seed=2000)
                 found.append(Entry((source, f"{share:g} / log V", str(k)), cell))
         return found
@@ -141,21 +139,22 @@ def positions(scale: Scale) -> Plan:
     return grid(title, ("positions", "solver", "steps"), entries)(scale)
 
 
-def corrector_powers(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Correctors that do most in the middle of the way, or nearly as much at its ends."""
+def corrector_powers(scale: Scale) -> Plan:
+    """Correctors that do most in the middle of the way, or nearly as much at its ends; text.
+
+    At many steps, where Neighbor weights lead without one.
+    """
+    steps = corrector_steps("text", scale)[-1]
 
     def entries(scale: Scale) -> list[Entry]:
-        radius, strength, _ = paper.BEST[corpus, source]
-        few = scale == "smoke"
+        radius, strength, _ = paper.BEST["text", "uniform"]
         named: tuple[Name, ...] = ("euler", "neighbor")
         found = []
-        for steps in corrector_steps(corpus, scale)[: 1 if few else None]:
-            for solver, power, c in product(named, POWERS, POWERS_AT[: 1 if few else None]):
-                choice = SolverChoice(solver, radius, strength, corrector=c, corrector_power=power)
-                cell = Cell(corpus, scale, flow(source), choice, steps)
-                labels = (solver.capitalize(), str(steps), f"{power:g}", f"{c:g}")
-                found.append(Entry(labels, cell))
+        for solver, power, c in product(named, POWERS, POWERS_AT[: 1 if scale == "smoke" else 2]):
+            choice = SolverChoice(solver, radius, strength, corrector=c, corrector_power=power)
+            cell = Cell("text", scale, flow("uniform"), choice, steps)
+            found.append(Entry((solver.capitalize(), f"{power:g}", f"{c:g}"), cell))
         return found
 
-    title = f"Exponents of the corrector, {NAMES[corpus]}, {source} source"
-    return grid(title, ("solver", "steps", "a = b", "corrector"), entries)
+    title = f"Exponents of the corrector, text, uniform source, {steps:,} steps"
+    return grid(title, ("solver", "a = b", "corrector"), entries)(scale)
