@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +13,7 @@ from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
-from cwdfm.repro.table import Value
+from cwdfm.repro.table import Table, Value
 
 Result = dict[str, Any]
 T = TypeVar("T")
@@ -197,5 +198,10 @@ def changes(pairs: Iterable[Pair]) -> str:
 
 def rows_of(experiment: str, table: int = 0) -> dict[tuple[str, ...], tuple[Value, ...]]:
     """A table's rows at small scale, by their labels."""
-    found = EXPERIMENTS[experiment].plan("small").tables(STORE)[table]
+    found = _tables(STORE, experiment)[table]
     return {row.labels: row.ours for row in found.rows}
+
+
+@cache  # many claims read one
+def _tables(store: Store, experiment: str) -> list[Table]:
+    return EXPERIMENTS[experiment].plan("small").tables(store)

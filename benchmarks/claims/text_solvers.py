@@ -44,7 +44,8 @@ def longer(source: str) -> str:
     """What the longer runs on text were; the tables of `cwdfm repro` have shorter ones."""
     recipe = read(f"text_small_{source}")["config"][f"recipe-{source}"]["recipe"]
     runs = f"{recipe['steps']:,} steps of {recipe['batch_size']}"
-    return f"Novels ([{runs}](results.md#text-at-small-scale-{source}-source))"
+    alone = ", a loss of masked tokens alone" if recipe["masked_only"] else ""
+    return f"Novels ([{runs}](results.md#text-at-small-scale-{source}-source){alone})"
 
 
 def shorter(source: str) -> str:

@@ -1,6 +1,7 @@
 """How much of everything: minutes on a CPU, minutes a cell on a GPU, or the paper's own."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from cwdfm.repro.jobs import Corpus, HeldOut
@@ -28,6 +29,7 @@ class Size:
     seeds: int = 1  # runs of the cells that decide a claim
 
 
+@cache  # asked for every cell
 def size(corpus: Corpus, scale: Scale) -> Size:
     """The sizes of one scale. Recipes name their corpus, and the machine knows where it lies."""
     sized = (_molecules if corpus == "molecules" else _text)(scale)
