@@ -27,10 +27,8 @@ def to_config(value: Any) -> Any:
     """A JSON-able description of a value built from the library's dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        for field in dataclasses.fields(value):
-            if field.metadata.get("added") and fields[field.name] == field.default:
-                del fields[field.name]
-        told = {name: to_config(each) for name, each in fields.items()}
+        usual = [name for name, default in later(type(value)).items() if fields[name] == default]
+        told = {name: to_config(each) for name, each in fields.items() if name not in usual}
         return {"class": type(value).__name__, **told}
     if isinstance(value, tuple | list):
         return [to_config(item) for item in value]

@@ -6,6 +6,7 @@ from functools import partial
 
 from benchmarks.claims.judging import (
     Claim,
+    Measured,
     Verdict,
     clearly,
     ends,
@@ -143,17 +144,25 @@ def few_data() -> Iterator[Claim]:
         rows = rows_of("few-data")
         parts = dict.fromkeys(part for part, _ in rows if part != "data")
         names = dict.fromkeys(name for _, name in rows if name)
+        columns = VALID, NOVEL
+        compared = (
+            ("Neighbor beside Entropy", "CE, Entropy", "CE, Neighbor"),
+            ("context path", "SCE, Euler", "SCE, context path, own weights"),
+        )
         told = []
-        pairs = {"Neighbor beside Entropy": (2, 1), "context path": (3, 4)}  # by place among names
-        gains: dict[str, list[float]] = {f"{name}, valid and novel": [] for name in pairs}
+        gains: dict[str, list[float]] = {}
         for part in parts:
-            each = [[number(rows[part, name][k]).value for k in (VALID, NOVEL)] for name in names]
-            shown = [f"{n} {v:.0f} and {w:.0f}" for n, (v, w) in zip(names, each, strict=True)]
-            told.append(f"{part}: {', '.join(shown)}")
-            if part != "all":
-                for found, (before, after) in zip(gains.values(), pairs.values(), strict=True):
-                    rises = (b - a for a, b in zip(each[before], each[after], strict=True))
-                    found += [rise / (math.sqrt(2) * COUNT_ERROR) for rise in rises]
+            counts = {
+                name: [Measured(number(rows[part, name][k]).value, COUNT_ERROR) for k in columns]
+                for name in names
+            }
+            each = [f"{name} {v.value:.0f} and {w.value:.0f}" for name, (v, w) in counts.items()]
+            told.append(f"{part}: {', '.join(each)}")
+            if part == "all":
+                continue
+            for what, before, after in compared:
+                rises = [b.above(a) for a, b in zip(counts[before], counts[after], strict=True)]
+                gains.setdefault(f"{what}, valid and novel", []).extend(rises)
         setting = f"{MODEL}, mask source, one run each, valid and novel by molecules to train on"
         return f"{setting}, {'; '.join(told)}", judged(gains)
 

@@ -2,14 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from typing import get_args
 
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.experiments.training import EULER, LOSS_NAMES, SOURCES, context_line, loss_line
+from cwdfm.repro.experiments.training import (
+    EULER,
+    LOSS_NAMES,
+    SOURCES,
+    context_line,
+    loss_line,
+    searched,
+)
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Store
@@ -114,9 +120,8 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        radii, strengths = ((1,), (0.5,)) if scale == "smoke" else ((1, 2, 3), (0.5, 1.0, 2.0))
         found = []
-        for r, s in product(radii, strengths):
+        for r, s in searched(scale):
             weighed = flow(source, "sce", loss_radius=r, loss_scale=s)
             ordered = context_line(source, "", s).fields | {"path_radius": r}
             for name, fields, choice in (

@@ -9,7 +9,7 @@ from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import TUNED, best, corrector_steps
-from cwdfm.repro.experiments.training import PATHS
+from cwdfm.repro.experiments.training import EULER, PATHS, searched
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.scale import Scale, size
 
@@ -75,9 +75,8 @@ def path_solvers(scale: Scale) -> Plan:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        radii, strengths = ((1,), (0.5,)) if scale == "smoke" else ((1, 2, 3), (0.5, 1.0, 2.0))
-        choices = {"Euler": SolverChoice(solver="euler")}
-        for r, s in product(radii, strengths):
+        choices = {"Euler": EULER}
+        for r, s in searched(scale):
             choices[f"Neighbor r = {r}, s = {s:g}"] = SolverChoice("neighbor", r, s)
         return [
             Entry((line.labels[0], name), replace(cell, choice=choice, seeds=1, sample_seed=1000))

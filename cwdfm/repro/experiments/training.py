@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from cwdfm.method.choice import SolverChoice
@@ -72,6 +73,12 @@ PATHS = tuple(
     for line in (replace(loss_line(s, "sce"), labels=(s, "mixture")), context_line(s, "context"))
 )
 SCALES = tuple(context_line(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
+
+
+def searched(scale: Scale) -> list[tuple[int, float]]:
+    """Radii and scales that the paper searched for losses, paths and solvers of such paths."""
+    few = scale == "smoke"
+    return list(product((1,) if few else (1, 2, 3), (0.5,) if few else (0.5, 1.0, 2.0)))
 
 
 def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
