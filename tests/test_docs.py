@@ -11,6 +11,7 @@ from benchmarks import repro_costs
 from benchmarks.claims import (
     ablations,
     claims_page,
+    differ,
     exact,
     judging,
     molecule_solvers,
@@ -31,7 +32,7 @@ from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.solvers import TUNED
+from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
 from cwdfm.repro.job import Store
 from cwdfm.repro.measured import FILE
 from cwdfm.repro.sweep import in_order
@@ -203,6 +204,67 @@ def test_our_settings_are_judged_at_few_steps_and_at_many(monkeypatch: pytest.Mo
     monkeypatch.setattr(tuned, "rows_of", lambda name: rows)
     words = [claim.verdict.word for claim in tuned.tuned()]
     assert words == ["holds partly", "holds", "holds", "holds"]  # of the uniform source first
+
+
+def alike(name: str) -> dict[tuple[str, ...], tuple[Value, ...]]:
+    """An experiment's table in which all rows have the same values, and errors."""
+    (table, *_) = EXPERIMENTS[name].plan("small").tables(Store(Path("nowhere")))
+    return {row.labels: (Value(100.0, 5.0),) * len(table.columns) for row in table.rows}
+
+
+def test_entropies_as_shares_are_judged_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = str(tuned.CURVE[0])
+    names = ["entropy-shares", *(f"tuned-text-{source}" for source in TUNED)]
+    tables = {name: alike(name) for name in names}
+    monkeypatch.setattr(tuned, "rows_of", tables.__getitem__)
+    told, verdict = tuned.by_shares()
+    assert verdict.word == "undecided here"
+    assert "uniform source: Euler 100, Neighbor 100, Entropy 100 (3), 100 (6), 100 (12)" in told
+    for source in TUNED:
+        tables["entropy-shares"][source, "6 / log V", first] = (Value(0.5), Value(50.0, 1.0))
+    assert tuned.by_shares()[1].word == "holds"
+
+
+def test_solvers_after_sce_are_judged_by_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = alike("scaled-solvers")
+    monkeypatch.setattr(text_solvers, "rows_of", lambda name: rows)
+    (claim,) = text_solvers.after_scaled_on_text()
+    assert claim.verdict.word == "holds"  # nothing gained
+    for source in TUNED:
+        for k in corrector_steps("text", "small"):
+            rows[source, "Neighbor", str(k)] = (Value(0.5), Value(50.0, 1.0))
+    (claim,) = text_solvers.after_scaled_on_text()
+    assert claim.verdict.word == "does not hold here"
+
+
+def test_few_data_are_judged_by_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = alike("few-data")
+    monkeypatch.setattr(molecule_solvers, "rows_of", lambda name: rows)
+    (claim,) = molecule_solvers.few_data()
+    assert claim.verdict.word == "undecided here"
+    better = (Value(900.0), Value(900.0), Value(300.0))
+    for name in ("CE, Neighbor", "SCE, context path, own weights"):
+        rows["all", name] = better  # of which the claim is not
+    assert next(molecule_solvers.few_data()).verdict.word == "undecided here"
+    for part in ("1,000", "10,000"):
+        for name in ("CE, Neighbor", "SCE, context path, own weights"):
+            rows[part, name] = better
+    assert next(molecule_solvers.few_data()).verdict.word == "holds"
+
+
+def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = alike("path-solvers")
+    rows["mask", "Euler"] = (Value(700.0), Value(1.0), Value(1.0))
+    monkeypatch.setattr(training, "rows_of", lambda name: rows)
+    (told,) = training.by_other_weights()
+    assert "100 to 100 (uniform)" in told
+    assert "100 to 700 (mask), most by Euler" in told
+    rows["mask", "Euler"] = (Value(None), Value(None), Value(None))
+    (told,) = training.by_other_weights()
+    assert "(mask)" not in told
+    scaled = alike("scaled-text")
+    monkeypatch.setattr(differ, "rows_of", lambda name: scaled)
+    assert "100 and 100 (SCE, r = 3, s = 0.5, raw)" in differ._settings_of_scaled()
 
 
 def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
