@@ -26,8 +26,9 @@ def listed() -> str:
             "",
             "Numbers: GPU minutes at small scale, of all jobs of an experiment, those that others "
             "share too, each",
-            f"by its own clock on an {found.gpu} that up to {found.at_once} jobs had at a time. "
-            "Not measured: not all done yet.",
+            f"by its own clock on an {found.gpu} that up to {found.at_once} jobs had at a time: "
+            f"the GPU was busy for",
+            f"as little as 1/{found.at_once} of that. Not measured: not all done yet.",
         ]
     )
 
