@@ -746,6 +746,10 @@ def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
     told = capsys.readouterr().out
     assert "cost: no training is to be done here" in told
     assert "only sample are to be done" in told
+    main([*arguments, "--only", "sample", "context"])  # of which there is none, but elsewhere
+    said = capsys.readouterr()
+    assert "note: --only context: no such jobs here" in said.err
+    assert said.out == told.replace("only sample are", "only sample, context are")
     main(["baselines", "--out", str(out), "--device", "cpu", "--dry-run"])  # with a toy judge
     told = capsys.readouterr().out
     assert "12 text" in told
@@ -895,6 +899,8 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
         (["all", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
         (["--out", "x", "losses"], "--out stands before the experiment's name"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
+        (["losses", "--out", "x", "--only", "train", "tran"], "--only tran: no such jobs; there"),
+        (["losses", "--out", "x", "--only", "context"], "--only context: no such jobs; there are"),
         (
             ["radius", "--out", "x", "--corpora", "molecules"],
             "--corpora molecules: radius has no job on it",

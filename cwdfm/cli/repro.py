@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,10 +133,22 @@ def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
             f"--corpora {' '.join(options.corpora)}: {', '.join(plans)} has no job on it; leave "
             f"--corpora out"
         )
-    kinds = sorted({job.kind for job in order})
-    if wrong := sorted(set(options.only) - set(kinds)):
-        raise InputError(f"--only {' '.join(wrong)}: no such jobs; there are {', '.join(kinds)}")
+    check_kinds(options, {job.kind for job in order})
     return order
+
+
+def check_kinds(options: Options, there: Set[str]) -> None:
+    """See that `--only` leaves some job; one line can serve experiments that lack some kinds."""
+    absent = sorted(set(options.only) - there)
+    if not absent:
+        return
+    plans = (experiment.plan(options.scale) for experiment in EXPERIMENTS.values())
+    known = {job.kind for plan in plans for job in in_order(plan.jobs)}
+    wrong = [kind for kind in absent if kind not in known]
+    if wrong or not there & set(options.only):
+        kinds = ", ".join(sorted(there))
+        raise InputError(f"--only {' '.join(wrong or absent)}: no such jobs; there are {kinds}")
+    print(f"note: --only {' '.join(absent)}: no such jobs here", file=sys.stderr)
 
 
 def with_toys(brought: Resources) -> Resources:
