@@ -43,7 +43,7 @@ from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 from cwdfm.repro.jobs import HeldOut, Train, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
 from cwdfm.repro.measured import Measured
-from cwdfm.repro.scores import Molecules
+from cwdfm.repro.scores import Context, Molecules
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipe import build
@@ -1006,6 +1006,12 @@ def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> No
     )
     assert len(paths) == 2
     assert paths < scales
+
+
+def test_context_is_measured_on_as_many_states_as_in_the_paper() -> None:
+    (job,) = EXPERIMENTS["context"].plan("paper").jobs
+    assert isinstance(job, Context)
+    assert job.rows * job.draws == 16_000
 
 
 def test_a_setting_that_came_later_leaves_names_as_they_were() -> None:

@@ -12,6 +12,7 @@ from cwdfm.repro.scores import Context, Updates
 from cwdfm.repro.table import Column, Row, Table, Value
 
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
+STATES = 16_000  # partly masked sequences that the paper's figures of context are of
 MANY = 6  # updates of a token from which on they are shown together
 AGAINST = {
     "neighbors": "revealed neighbours within 8",
@@ -21,7 +22,8 @@ AGAINST = {
 
 def context(scale: Scale) -> Plan:
     """Entropy and negative log-likelihood against neighbours and distance; mask source, text."""
-    job = Context(Cell("text", scale, flow("mask")).train(), size("text", scale).rows)
+    rows = STATES // Context.draws if scale == "paper" else size("text", scale).rows
+    job = Context(Cell("text", scale, flow("mask")).train(), rows)
 
     def points(store: Store, kind: str) -> list[tuple[float, tuple[Value, ...]]]:
         done = store.result(job)
