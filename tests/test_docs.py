@@ -17,6 +17,7 @@ from benchmarks.claims import (
     molecule_solvers,
     on_molecules,
     on_text,
+    settings,
     text_solvers,
     training,
     tuned,
@@ -210,6 +211,42 @@ def alike(name: str) -> dict[tuple[str, ...], tuple[Value, ...]]:
     """An experiment's table in which all rows have the same values, and errors."""
     (table, *_) = EXPERIMENTS[name].plan("small").tables(Store(Path("nowhere")))
     return {row.labels: (Value(100.0, 5.0),) * len(table.columns) for row in table.rows}
+
+
+def test_best_settings_hold_in_part_where_only_one_is_to_choose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neighbor weights are ahead of Euler with the paper's settings, Entropy weights with none."""
+    rows = alike("sweep-molecules-uniform")
+    monkeypatch.setattr(settings, "rows_of", lambda name: rows)
+
+    def verdict() -> str:
+        return settings._beside_best("molecules", "uniform", "", "valid")[1].word
+
+    assert verdict() == "undecided here"
+    rows["Neighbor", "r = 1, s = 4"] = (Value(900.0),) * 3
+    assert verdict() == "holds partly"
+    rows["Entropy", "beta = 7"] = (Value(900.0),) * 3
+    assert verdict() == "holds"
+    rows["Entropy", "beta = 1"] = rows["Neighbor", "r = 3, s = 5"] = (Value(1000.0),) * 3
+    assert verdict() == "does not hold here"
+
+
+def test_best_settings_of_text_are_compared_at_many_steps_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("sweep-text-uniform", "steps-text-uniform", "tuned-text-uniform")
+    tables = {name: alike(name) for name in names}
+    for module in (settings, tuned):
+        monkeypatch.setattr(module, "rows_of", tables.__getitem__)
+    swept = tables["sweep-text-uniform"]
+    swept["Neighbor", "r = 1, s = 3"] = swept["Entropy", "beta = 1"] = (
+        Value(0.5, 0.1),
+        Value(50.0, 1.0),
+    )
+    told, verdict = settings._beside_best("text", "uniform", "sweep-text-uniform", "perplexity")
+    assert "At 1,024 steps, r = 1, s = 3 and beta = 1, solvers on other runs: Neighbor 100" in told
+    assert verdict.word == "holds partly"  # not at the sweep's number of steps
 
 
 def test_entropies_as_shares_are_judged_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
