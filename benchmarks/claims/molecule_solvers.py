@@ -24,8 +24,12 @@ from benchmarks.claims.on_molecules import (
     STEPS,
     VALID,
     Paired,
+    Runs,
 )
+from benchmarks.claims.training import PATH_CELLS
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell
+from cwdfm.repro.experiments import STEPS as QUALITY
 from cwdfm.repro.experiments.solvers import steps_cells
 
 MOLECULES = {
@@ -58,7 +62,8 @@ def solvers_on_molecules() -> Iterator[Claim]:
             return f"{told}. {box}{betas(source) if rival == 'entropy' else ''}", judged(gains)
 
         experiment = f"steps-molecules-{source}"
-        yield from tested(f"figure, QM9, {source} source", said, experiment, found)
+        where = f"{paper.figure(QUALITY['molecules', source])}, QM9, {source} source"
+        yield from tested(where, said, experiment, found)
 
 
 def _counts(runs: Paired, before: Cell, after: Cell) -> str:
@@ -145,23 +150,25 @@ def few_data() -> Iterator[Claim]:
         parts = dict.fromkeys(part for part, _ in rows if part != "data")
         names = dict.fromkeys(name for _, name in rows if name)
         columns = VALID, NOVEL
+        runs = Runs(tuple(PATH_CELLS.values()))
+        one_run, trainings = [COUNT_ERROR] * 2, [runs.scatter(k) for k in columns]
         compared = (
-            ("Neighbor beside Entropy", "CE, Entropy", "CE, Neighbor"),
-            ("context path", "SCE, Euler", "SCE, context path, own weights"),
+            ("Neighbor beside Entropy", "CE, Entropy", "CE, Neighbor", one_run),
+            ("context path", "SCE, Euler", "SCE, context path, own weights", trainings),
         )
         told = []
         gains: dict[str, list[float]] = {}
         for part in parts:
-            counts = {
-                name: [Measured(number(rows[part, name][k]).value, COUNT_ERROR) for k in columns]
-                for name in names
-            }
-            each = [f"{name} {v.value:.0f} and {w.value:.0f}" for name, (v, w) in counts.items()]
+            counts = {name: [number(rows[part, name][k]).value for k in columns] for name in names}
+            each = [f"{name} {v:.0f} and {w:.0f}" for name, (v, w) in counts.items()]
             told.append(f"{part}: {', '.join(each)}")
             if part == "all":
                 continue
-            for what, before, after in compared:
-                rises = [b.above(a) for a, b in zip(counts[before], counts[after], strict=True)]
+            for what, before, after, errors in compared:
+                rises = [
+                    Measured(b, error).above(Measured(a, error))
+                    for a, b, error in zip(counts[before], counts[after], errors, strict=True)
+                ]
                 gains.setdefault(f"{what}, valid and novel", []).extend(rises)
         setting = f"{MODEL}, mask source, one run each, valid and novel by molecules to train on"
         return f"{setting}, {'; '.join(told)}", judged(gains)
