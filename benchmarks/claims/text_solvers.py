@@ -106,7 +106,7 @@ def solvers_on_text() -> Iterator[Claim]:
     before, after = perplexity(euler[last]), perplexity(neighbor[last])
     a, b = mauve(euler[last]), mauve(neighbor[last])
     yield Claim(
-        "figure, uniform source",
+        paper.figure("nfe_vs_quality_uniform"),
         "At many steps Neighbor weights beat Euler in perplexity (22%, from 512 steps on) and "
         "MAUVE (up to 23%, in the introduction 24%; from 256 steps on), at comparable entropy",
         f"{longer('uniform')}, {last} steps: perplexity {before.value:.0f} to {after.value:.0f} "
@@ -118,7 +118,7 @@ def solvers_on_text() -> Iterator[Claim]:
     )
     weighted, c = perplexity(entropic[last]), mauve(entropic[last])
     yield Claim(
-        "figure, uniform source",
+        paper.figure("nfe_vs_quality_uniform"),
         "At many steps, from 1,024 on, Neighbor weights beat Entropy weights too, in perplexity "
         "and MAUVE",
         f"{longer('uniform')}, {last} steps: perplexity {weighted.value:.0f} to {after.value:.0f}, "
@@ -139,12 +139,12 @@ def few_steps(*tables: Rows) -> Iterator[Claim]:
         few = min(key[1] for key in found)
         each = {s: perplexity(found[s, few, 1.0]) for s in ("euler", "neighbor", "entropy")}
         numbers = ", ".join(f"{value.value:,.0f} {name}" for name, value in each.items())
-        told.append(f"{source} source, {few} steps: {numbers}")
+        told.append(f"{longer(source)}, {source} source, {few} steps: {numbers}")
         strongest[f"{source}, beside Euler and Neighbor"] = [
             each[other].above(each["entropy"]) for other in ("euler", "neighbor")
         ]
         weaker[source] = [each["neighbor"].above(each["euler"])]
-    shown = f"{longer('uniform')}, perplexity, {'; '.join(told)}"
+    shown = f"Perplexity. {'; '.join(told)}"
     yield Claim(
         "section on sampling, conclusion",
         "At few steps Neighbor weights are less effective: Euler is ahead of them",
@@ -180,7 +180,7 @@ def with_masks(rows: Rows) -> Claim:
         before, after = found[-1]
         gains[name] = [before.above(after)]
     return Claim(
-        "figure, mask source",
+        paper.figure("nfe_vs_quality_mask"),
         "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
         "and comparable entropy",
         f"{longer('mask')}, perplexity by Euler and with weights, {'; '.join(told)}; Neighbor "
@@ -242,7 +242,8 @@ def corrector() -> Iterator[Claim]:
         "Neighbor weights and a predictor-corrector complement each other: both together lower "
         "perplexity further and slightly improve MAUVE, at the cost of lower entropy"
     )
-    yield from tested("figure, bold text", said, "corrector", found)
+    where = f"{paper.figure('corrector_uniform_nw')}, bold text"
+    yield from tested(where, said, "corrector", found)
 
 
 def after_scaled_on_text() -> Iterator[Claim]:
