@@ -76,7 +76,7 @@ def exact() -> Iterator[Claim]:
     mask = fact("neighbor-mask", 1, "times_first")
     uniform = fact("neighbor-uniform", 1, "times_first")
     yield Claim(
-        "abstract, figures",
+        f"abstract, bold text, {paper.figure('nfe_vs_quality_uniform')}",
         "Neighbor weights cost nothing to speak of",
         f"H200: {100 * (mask - 1):+.0f}% with a mask source. With a uniform source every proposal "
         f"is needed: {uniform:.2f} times our Euler step, which asks only for those that jump. "
@@ -96,10 +96,25 @@ def exact() -> Iterator[Claim]:
 
 
 def locality() -> Iterator[Claim]:
+    yield Claim(
+        paper.figure("example"),
+        "A word, Red, is much more predictable in the one of two sentences that has local context",
+        "The sentences stand in the picture alone, which the paper's source does not have. What "
+        "they are an example of is tested in the next two rows",
+        Verdict("not testable here"),
+    )
     found = read("text_small_mask")["config"]["context-mask"]
     for kind, where, said in (
-        ("neighbors", "abstract, second figure", "falls with revealed neighbours (16 in view)"),
-        ("distance", "appendix", "grows with the distance to the nearest, and saturates early"),
+        (
+            "neighbors",
+            f"abstract, bold text, {paper.figure('entropy_nll_boxplot')}",
+            "falls with revealed neighbours (16 in view)",
+        ),
+        (
+            "distance",
+            paper.figure("entropy_nll_dist"),
+            "grows with the distance to the nearest, and saturates early",
+        ),
     ):
         told, verdict = trend(found[kind], kind)
         said = f"Uncertainty of a masked token {said}"
@@ -148,4 +163,4 @@ def updates() -> Iterator[Claim]:
         return told, met(b.above(a) > CLEAR, loops.value < 100 * FEW)
 
     said = "Neighbor weights change tokens more often, with few loops"
-    yield from tested("appendix", said, "updates", found)
+    yield from tested(paper.figure("token_corrections"), said, "updates", found)

@@ -25,6 +25,7 @@ Word = Literal[
     "undecided here",
     "does not hold here",
     "not tested yet",
+    "not testable here",
 ]
 CLEAR = 2.0  # standard errors that a difference must exceed to count
 ALONE = 3.0  # and that one among several must exceed, of which the largest is large by chance
