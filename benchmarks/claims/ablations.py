@@ -24,6 +24,7 @@ from benchmarks.claims.on_text import (
     run_entropy,
     run_perplexity,
 )
+from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.ablations import RADII
 
@@ -53,7 +54,7 @@ def ablations() -> Iterator[Claim]:
         "A larger radius of the loss's weights lowers perplexity and entropy; MAUVE is best at a "
         "moderate one (r = 3)"
     )
-    yield from tested("appendix", said, "radius", radius)
+    yield from tested(f"bold text, {paper.figure('vicinity_size_abl')}", said, "radius", radius)
 
     def dynamics() -> tuple[str, Verdict]:
         rows = {k: v for k, v in rows_of("dynamics").items() if k[0] in ("CE", "SCE")}
@@ -85,7 +86,8 @@ def ablations() -> Iterator[Claim]:
         "Scaled cross-entropy makes training more efficient: it goes smoothly to lower perplexity, "
         "with a moderate fall in entropy"
     )
-    yield from tested("abstract, appendix", said, "dynamics", dynamics)
+    where = f"abstract, {paper.figure('training_dynamics')}"
+    yield from tested(where, said, "dynamics", dynamics)
 
     def scales() -> tuple[str, Verdict]:
         sides = ("0.5", "1")
@@ -109,4 +111,4 @@ def ablations() -> Iterator[Claim]:
         "0.77); with a mask source MAUVE grows (0.71 to 0.75), and by the paper's own table "
         "perplexity too (35.5 to 36.3)"
     )
-    yield from tested("appendix", said, "scales", scales)
+    yield from tested(paper.table("abl_cwdfm"), said, "scales", scales)

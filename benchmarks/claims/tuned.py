@@ -24,6 +24,7 @@ from benchmarks.claims.judging import (
 from benchmarks.claims.on_molecules import COUNT_ERROR, STEPS
 from benchmarks.claims.on_text import MAUVE, PERPLEXITY, short_runs
 from cwdfm.repro import paper
+from cwdfm.repro.experiments import STEPS as QUALITY
 from cwdfm.repro.experiments.controls import SHARES
 from cwdfm.repro.experiments.solvers import TUNED
 from cwdfm.repro.scale import size
@@ -36,7 +37,8 @@ COUNTED = ("Neighbor-counted", "Entropy-counted")  # beyond the paper, told besi
 
 def tuned() -> Iterator[Claim]:
     for source in TUNED:
-        name, where = f"tuned-text-{source}", f"figure, {source} source, our settings"
+        name = f"tuned-text-{source}"
+        where = f"{paper.figure(QUALITY['text', source])}, our settings"
         gains = "Neighbor weights beat Euler and Entropy weights at many steps, in perplexity"
         gains += " and MAUVE" if source == "uniform" else ""
         yield from tested(where, gains, name, partial(many_steps, source))
@@ -44,7 +46,7 @@ def tuned() -> Iterator[Claim]:
 
 
 def shares() -> Iterator[Claim]:
-    where = "figures, entropies read as shares of the largest"
+    where = "section on sampling, entropies read as shares of the largest"
     yield from tested(where, STRONGEST, "entropy-shares", by_shares)
 
 
