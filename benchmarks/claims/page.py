@@ -99,7 +99,6 @@ def _rules() -> str:
   "nothing to speak of" at most {NOTHING:.0%} of a step, "few" loops less than {FEW:.0%} of updates;
   a perplexity is "hardly" changed within {HARDLY:.0%}, and "early" is half of a rise within
   {EARLY:.0%} of the distances.
-
 - **Not testable here** is what no run of ours could show; its row says why.
 
 So "holds" means that the same was seen here, and "does not hold here" is no refutation of what the
