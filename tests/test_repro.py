@@ -302,6 +302,32 @@ def test_what_is_gone_is_made_again_for_those_who_need_it_alone(tmp_path: Path) 
     assert ran(store) == [1, 2, 2]
 
 
+@dataclass(frozen=True)
+class Parse(Job):
+    """Needs that file, and refuses a damaged one by its name."""
+
+    of: Leave
+
+    def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
+        path = store.place(self.of) / "made.txt"
+        if path.read_text() != str(self.of.number):
+            raise cwdfm.InputError(f"{path} is cut off")
+        return {}
+
+
+def test_what_was_left_and_is_damaged_is_made_again_as_the_failure_says(tmp_path: Path) -> None:
+    store, job = Store(tmp_path), Parse(Leave(7))
+    work(store, [job.of], HERE, say=silent)
+    (store.place(job.of) / "made.txt").write_text("")
+    for _ in range(2):  # trying again does not help
+        why = work(store, [job], HERE, say=silent).failed[job]
+    said, path = why.split("; to have it made again, delete ")
+    assert said.endswith("is cut off")
+    Path(path).unlink()
+    assert work(store, [job], HERE, say=silent).complete
+    assert ran(store) == [7, 7]
+
+
 def test_what_is_made_again_is_not_ready_before_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

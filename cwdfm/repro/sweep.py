@@ -249,7 +249,14 @@ def _tried(
         (store.place(job) / "failure.txt").write_text(traceback.format_exc())
         plain = isinstance(error, InputError)  # its message says it all
         why = str(error) if plain else traceback.format_exception_only(error)[-1].splitlines()[0]
-        return Broke(why, isinstance(error, torch.OutOfMemoryError))
+        return Broke(why + _remedy(store, job, why), isinstance(error, torch.OutOfMemoryError))
+
+
+def _remedy(store: Store, job: Job, why: str) -> str:
+    """What to delete where a job broke off at what another left, which is not made again as is."""
+    named = [need for need in job.needs if str(store.place(need)) in why]
+    left = [str(store.place(need) / name) for need in named for name in need.leaves]
+    return f"; to have it made again, delete {' and '.join(left)}" if left else ""
 
 
 def _release() -> None:
