@@ -323,9 +323,10 @@ def finish(options: Options, parts: Parts, origin: dict[str, Any]) -> None:
     rows = parts.rows()
     if len(rows) < options.n:
         raise WorkFailed(
-            f"of {options.n} samples {len(rows)} are left beside {options.out}, which is not "
-            f"written: another run of the same command may have joined the others and removed "
-            f"them. Start processes that share the work by torchrun"
+            f"of {options.n} samples {len(rows)} are left in {parts.folder}: another run of the "
+            f"same command may have written all of them to {options.out}. If that is there and "
+            f"new, delete {parts.folder}; else give the same command again. Start processes that "
+            f"share the work by torchrun"
         )
     done = list(rows.values())
     origin["evaluations"] = sum(row["evaluations"] for row in done)
