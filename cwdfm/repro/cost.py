@@ -27,7 +27,7 @@ def cost(todo: Iterable[Job], scale: Scale) -> str:
     if not order:
         return ""
     if scale == "smoke":
-        return "about a minute on one CPU core for each experiment"
+        return "a minute or less on one CPU core for each experiment"
     counts = Counter((j.corpus, j.recipe.model) for j in order if isinstance(j, Train))
     if not counts:
         return "no training is to be done here; what other jobs take is not known beforehand"
