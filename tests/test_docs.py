@@ -302,6 +302,16 @@ def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyP
     scaled = alike("scaled-text")
     monkeypatch.setattr(differ, "rows_of", lambda name: scaled)
     assert "100 and 100 (SCE, r = 3, s = 0.5, raw)" in differ._settings_of_scaled()
+    read = alike("readings")
+    read["uniform", "context", "CE"] = (Value(700.0), Value(1.0), Value(200.0))
+    monkeypatch.setattr(differ, "rows_of", lambda name: read)
+    assert "; uniform, context, CE: 700 and 200; " in differ._readings()
+    drawn = alike("nucleus")
+    drawn["uniform", "SCE", "0.9"] = (Value(0.5), Value(40.0, 1.0), Value(7.0))
+    monkeypatch.setattr(differ, "rows_of", lambda name: drawn)
+    assert "100 to 40 (uniform source, p = 0.9), 100 to 100 (mask source, p = 0.9)" in (
+        differ._in_nucleus()
+    )
 
 
 def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:

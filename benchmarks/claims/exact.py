@@ -68,7 +68,9 @@ def exact() -> Iterator[Claim]:
     yield Claim(
         "Algorithm 1",
         "The context-weighted path is sampled without simulation, in O(N)",
-        f"Exact; with buckets {growth:.1f} times the time for 8 times the length, and "
+        f"Exact; with buckets a token takes as many operations at any length "
+        f"([method.md](method.md#algorithm-1)): {growth:.1f} times the time for 8 times the "
+        f"length, and "
         f"{found['naive_over_buckets_1024']:.0f} times faster than the loop as written at 1,024 "
         f"(CPU)",
         met(growth <= LINEAR),

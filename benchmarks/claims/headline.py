@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from benchmarks.claims.judging import Claim, Measured, Verdict, ends, judged, rows_of, tested
 from benchmarks.claims.on_molecules import COUNT_ERROR, NOVEL, STEPS, VALID, Runs, counted_folds
 from benchmarks.claims.training import LOSS_CELLS, behind
+from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.train.recipes import RECIPES
 
@@ -35,7 +36,8 @@ def headline() -> Iterator[Claim]:
         return f"{SETTING}, CE, Euler to Neighbor, {ends(told)}", judged(gains)
 
     said = "Neighbor weights give 2.8 times the valid and 1.9 times the novel molecules of Euler"
-    yield from tested(f"introduction, {setting}", said, "headline", weights)
+    where = f"introduction, {paper.figure('nfe_vs_quality_qm9_mask')}, {setting}"
+    yield from tested(where, said, "headline", weights)
 
     def losses() -> tuple[str, Verdict]:
         rows, scatter = rows_of("headline"), Runs(tuple(LOSS_CELLS.values()))
@@ -60,4 +62,5 @@ def headline() -> Iterator[Claim]:
         return told, judged(gains | short)
 
     said = "Scaled cross-entropy takes valid molecules from 135 to 177, novel ones from 115 to 138"
-    yield from tested(f"table of losses, {setting}", said, "headline", losses)
+    where = f"{paper.table('loss_functions')}, {setting}"
+    yield from tested(where, said, "headline", losses)

@@ -16,6 +16,7 @@ from benchmarks.claims.differ import (
     coarse,
     fewer_valid,
     positions,
+    readings,
     revealed,
     scaled_on_text,
 )
@@ -94,7 +95,7 @@ def _rules() -> str:
   at the last; in the paper's own setting for both at every one.
 - Behind a verdict stand the comparisons that it rests on, by name, in standard errors and in the
   order of the numbers before it. Above 0 they speak for the claim; *kept* is what shall not become
-  worse and has not clearly done so.
+  worse and has not clearly done so. A claim that something gains nothing holds if all is kept.
 - Where no errors come in, "O(N)" is at most {LINEAR:g} times the time for 8 times the length,
   "nothing to speak of" at most {NOTHING:.0%} of a step, "few" loops less than {FEW:.0%} of updates;
   a perplexity is "hardly" changed within {HARDLY:.0%}, and "early" is half of a rise within
@@ -161,6 +162,7 @@ def _differ() -> str:
 {positions()}
 {settings()}
 {revealed()}
+{readings()}
 {scaled_on_text()}
 {scatter()}
 {tokens()}

@@ -11,6 +11,7 @@ from benchmarks.claims.judging import (
     Result,
     Verdict,
     by_folds,
+    clearly,
     judged,
     no_worse,
     number,
@@ -236,7 +237,10 @@ def corrector() -> Iterator[Claim]:
             by_neighbor.append(by_folds(weighted[PERPLEXITY]).above(best))
         many = f"{len(scales)} scales, a = b = {Corrector().a:g}"
         shown = f"Novels ({short_runs()}), uniform source, {many}; perplexity, MAUVE and entropy"
-        return f"{shown} at {'; at '.join(told)}", judged(gains)
+        shown += f" at {'; at '.join(told)}"
+        if not clearly(by_neighbor):
+            shown += ". Both together are not clearly better than Neighbor weights alone"
+        return shown, judged(gains)
 
     said = (
         "Neighbor weights and a predictor-corrector complement each other: both together lower "

@@ -31,6 +31,7 @@ class Cell:
     snapshots: tuple[int, ...] = ()  # training steps after which the model is kept too
     at: int | None = None  # the one of them to look at; None: the end
     n: int | None = None  # samples; None: the scale's
+    top_p: float | None = None  # the nucleus; None: the scale's
 
     def train(self, seed: int = 0) -> Train:
         """The run."""
@@ -45,7 +46,7 @@ class Cell:
     def sample(self, seed: int = 0) -> Sample:
         """The samples."""
         sizes = size(self.corpus, self.scale)
-        choice = replace(self.choice, top_p=sizes.top_p)
+        choice = replace(self.choice, top_p=self.top_p or sizes.top_p)
         drawn = seed if self.sample_seed is None else self.sample_seed + seed
         steps = self.steps or sizes.steps
         return Sample(self.train(seed), choice, steps, self.n or sizes.n, drawn, self.at)

@@ -61,6 +61,7 @@ def _all() -> Iterator[Experiment]:
         paper.figure("vicinity_size_abl"),
     )
     yield Experiment("revealed", "table: SCE's weight of revealed coordinates", ablations.revealed)
+    yield Experiment("readings", "table: what losses may be, QM9", ablations.readings)
     yield Experiment("scaled-text", "table: settings of SCE, text", ablations.scaled)
     for corpus in CORPORA:
         yield Experiment(
@@ -111,6 +112,7 @@ def _all() -> Iterator[Experiment]:
         "table: solvers of models trained by SCE, text",
         controls.after_scaled,
     )
+    yield Experiment("nucleus", "table: CE and SCE with a nucleus, text", controls.nucleus)
     yield Experiment(
         "corrector",
         "figure: predictor-corrector with and without Neighbor weights",

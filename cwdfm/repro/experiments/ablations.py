@@ -83,6 +83,38 @@ def scaled(scale: Scale) -> Plan:
     return grid(title, labels, entries, likelihood=True)(scale)
 
 
+def readings(scale: Scale) -> Plan:
+    """What a loss may be where the paper leaves it open, one run of each; QM9.
+
+    Of which tokens its NELBO is with a uniform source; and on a context-weighted path, whether SCE
+    has the path's own weights.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        bound = loss_line("uniform", "nelbo").fields
+        rows = {
+            ("uniform", "mixture", "NELBO of all tokens"): bound,
+            ("uniform", "mixture", "NELBO of masked tokens"): bound | {"masked_only": True},
+        }
+        choices = dict.fromkeys(rows, EULER)
+        for source in SOURCES[:1] if scale == "smoke" else SOURCES:
+            ours = context_line(source, "").cell("molecules", scale)
+            r, s = ours.fields["path_radius"], ours.fields["path_scale"]
+            for name, fields in {
+                "CE": ours.fields | {"loss": "ce"},
+                "SCE": ours.fields,
+                "SCE by the path's weights": ours.fields | {"loss_radius": r, "loss_scale": s},
+            }.items():
+                rows[source, "context", name] = fields
+                choices[source, "context", name] = ours.choice
+        return [
+            Entry(labels, Cell("molecules", scale, fields, choices[labels]))
+            for labels, fields in rows.items()
+        ]
+
+    return grid("Readings of the loss, QM9", ("source", "path", "loss"), entries)(scale)
+
+
 COUNTING = {
     ("CE", "masked"): flow("mask", masked_only=True),
     ("CE", "all"): flow("mask"),

@@ -9,7 +9,7 @@ from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import TUNED, best, corrector_steps
-from cwdfm.repro.experiments.training import EULER, PATHS, searched
+from cwdfm.repro.experiments.training import EULER, PATHS, SOURCES, loss_line, searched
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.scale import Scale, size
 
@@ -20,6 +20,7 @@ ROWS: dict[Scale, tuple[int, ...]] = {  # parts of the training data; 0 for all 
     "small": (1_000, 10_000, 0),
     "paper": (1_000, 10_000, 0),
 }
+NUCLEI = (1.0, 0.9)  # none, and the paper's on text
 LARGEST = math.log(50_257)  # nats: the entropy of a law that is level over GPT-2's tokens
 
 
@@ -108,6 +109,20 @@ def after_scaled(scale: Scale) -> Plan:
 
     title = "Solvers of models trained by SCE, text"
     return grid(title, ("source", "solver", "steps"), entries)(scale)
+
+
+def nucleus(scale: Scale) -> Plan:
+    """Cross-entropy and its scaled form, sampled without a nucleus and with the paper's; text."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        found = []
+        for source, loss, p in product(SOURCES, ("ce", "sce"), NUCLEI):
+            line = loss_line(source, loss)
+            cell = replace(line.cell("text", scale), top_p=p)
+            found.append(Entry((*line.labels, f"{p:g}"), cell))
+        return found
+
+    return grid("Nucleus, CE and SCE, text", ("source", "loss", "p"), entries)(scale)
 
 
 POSITIONS = {
