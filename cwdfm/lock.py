@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+LOCK = "lock"  # the file's name
 _NONE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by file systems that know no locks
 
 
@@ -22,7 +23,7 @@ def locked(folder: Path) -> Iterator[None]:
         return
     import fcntl
 
-    path = folder / "lock"
+    path = folder / LOCK
     while True:
         with ExitStack() as stack:
             try:
@@ -49,7 +50,7 @@ def held(folder: Path) -> Iterator[bool]:
         return
     import fcntl
 
-    with (folder / "lock").open("ab") as file:
+    with (folder / LOCK).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -24,6 +24,7 @@ from cwdfm.cli.sample import Options, finish, settings
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.lock import held
 from cwdfm.method.base import Draw
 from cwdfm.method.choice import SolverChoice
 from cwdfm.report.settings import TextSettings
@@ -143,6 +144,30 @@ def test_pieces_that_another_run_took_away(tmp_path: Path, expected: list[list[i
     with pytest.raises(WorkFailed, match=remedy):
         finish(options, parts, {})
     assert out.read_text() == "whole"
+
+
+def test_one_run_at_a_time_draws_a_file(tmp_path: Path, expected: list[list[int]]) -> None:
+    out = tmp_path / "a.jsonl"
+    line = [MODEL, "--out", str(out), *FLAGS]
+    folder = tmp_path / "a.jsonl.parts"
+    folder.mkdir()
+    with held(folder), pytest.raises(cwdfm.InputError, match=rf"another run .* of {out}; wait"):
+        sample_main([*line, "--force"])
+    sample_main(line)  # what the other left of its lock is in nobody's way
+    assert read_samples(out).tokens == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_job_that_drew_nothing_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sample_cli, "draw", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sample_main([MODEL, "--out", str(tmp_path / "a.jsonl"), *FLAGS])
+    assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,15 @@ or another number of processes.
 
 import json
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cwdfm.distributed import from_first, rank
 from cwdfm.errors import InputError
 from cwdfm.files import repair, replacing
+from cwdfm.lock import LOCK, held
 
 _SETTINGS = "settings.json"
 
@@ -25,19 +28,46 @@ class Parts:
         self.folder = out.with_name(out.name + ".parts")
         self.settings = settings
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse a file for which another job goes on: both would do all of the work."""
+        with ExitStack() as stack:
+            mine = True
+            if rank() == 0:
+                with self._written(self.folder):
+                    self.folder.mkdir(exist_ok=True)
+                    mine = stack.enter_context(held(self.folder))
+            if not from_first(mine):
+                raise InputError(
+                    f"another run draws the samples of {self.folder.with_suffix('')}; wait until "
+                    f"it is done, or give another --out. Start processes that share the work by "
+                    f"torchrun"
+                )
+            try:
+                yield
+            finally:
+                if rank() == 0 and not self._begun():
+                    self.discard()
+
+    def _begun(self) -> list[Path]:
+        """What is there of a job."""
+        return [path for path in self.folder.glob("*") if path.name != LOCK]
+
     def open(self, *, force: bool) -> set[int]:
         """Begin, or go on: the numbers of the samples that are done.
 
         Pieces of a job with other settings are refused, or with `force` thrown away.
         """
-        if not self.folder.exists() or self._same():
+        begun = self._begun()
+        if not begun or self._same():
             return set(self.rows())
         if not force:
             raise InputError(
                 f"{self.folder} holds the beginning of a job with other settings; give the same "
                 f"ones to go on with it, another --out, or --force to throw it away"
             )
-        self.discard()
+        for path in begun:
+            path.unlink(missing_ok=True)
         return set()
 
     def _same(self) -> bool:
@@ -66,9 +96,13 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, path: Path, data: object) -> None:
+        with self._written(path), replacing(path) as part:
+            part.write_text(json.dumps(data))
+
+    @contextmanager
+    def _written(self, path: Path) -> Iterator[None]:
         try:
-            with replacing(path) as part:
-                part.write_text(json.dumps(data))
+            yield
         except OSError as error:
             raise InputError(
                 f"cannot write {path}: {error.strerror or error}; what is done is kept. "

@@ -89,13 +89,14 @@ def main(arguments: list[str]) -> None:
             trained.model.compile_trunk(by_block=True)
         trained.model.record_trunk()
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
-        todo = from_first(_todo(parts, options) if rank() == 0 else None)
-        start = time.perf_counter()
-        draw(trained, options, parts, todo[rank() :: world()])
-        barrier()
-        if rank() == 0:
-            took = {"seconds": time.perf_counter() - start, "drawn": len(todo)}
-            finish(options, parts, head(trained, options) | took)
+        with parts.alone():
+            todo = from_first(_todo(parts, options) if rank() == 0 else None)
+            start = time.perf_counter()
+            draw(trained, options, parts, todo[rank() :: world()])
+            barrier()
+            if rank() == 0:
+                took = {"seconds": time.perf_counter() - start, "drawn": len(todo)}
+                finish(options, parts, head(trained, options) | took)
 
 
 def head(trained: Pretrained, options: Options) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, load_extra
-from cwdfm.lock import held
+from cwdfm.lock import LOCK, held
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.train.listen import Listener, TensorBoard, WeightsAndBiases
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
         except (InputError, OSError):
             if rank() == 0 and made:
                 with suppress(OSError):  # they hold something after all
-                    (options.out / "lock").unlink()
+                    (options.out / LOCK).unlink()
                     for folder in made:
                         folder.rmdir()
             raise

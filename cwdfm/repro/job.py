@@ -24,7 +24,7 @@ import torch
 
 from cwdfm.config import to_config
 from cwdfm.errors import InputError
-from cwdfm.lock import held
+from cwdfm.lock import LOCK, held
 from cwdfm.provenance import provenance, write_json
 
 Result = dict[str, Any]
@@ -43,7 +43,7 @@ def _clear(place: Path) -> None:
     for path in place.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in (AGAIN, "lock", "result.json"):
+        elif path.name not in (AGAIN, LOCK, "result.json"):
             path.unlink()
 
 

@@ -16,7 +16,7 @@ from cwdfm.data.text.prepared import is_prepared, open_prepared, read_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import LONGEST, InputError, check_choice, check_integer
 from cwdfm.files import elsewhere
-from cwdfm.lock import locked
+from cwdfm.lock import LOCK, locked
 
 SEED = 42
 # Raise it whenever the same documents would be prepared differently: caches are keyed by it.
@@ -80,7 +80,7 @@ def prepare(
                 out.rmdir()  # it is empty, or `_finished` would have refused it
             work.rename(out)
             os.truncate(out / "train.bin", rows * packing.row_size)
-            for name in ("valid.stream", "progress.json", "lock"):
+            for name in ("valid.stream", "progress.json", LOCK):
                 (out / name).unlink(missing_ok=True)
             for left in out.glob("*.json.*.part"):  # by a process that was killed
                 left.unlink()
