@@ -97,6 +97,16 @@ def test_ceilings_are_measured() -> None:
     assert found.dtype == "float32"
 
 
+def test_days_on_a_cpu_are_not_begun_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ended = command("bench", "--out", tmp_path / "a.json")
+    assert ended.returncode == 2
+    assert "give --scale tiny, or --device cpu" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 # The peer does the same work.
 
 

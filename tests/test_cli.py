@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 import torch
 
 from cwdfm import __version__
-from cwdfm.cli import evaluate, perplexity, prepare, sample
+from cwdfm.cli import evaluate, perplexity, prepare, repro, sample
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
@@ -64,6 +65,24 @@ def test_the_command_in_a_process_of_its_own() -> None:
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"cwdfm: unknown verb 'dance'; choose from {', '.join(VERBS)}\n"
+
+
+def test_warnings_of_the_library_are_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warned(_: list[str]) -> None:
+        warnings.simplefilter("always")
+        for _again in range(2):
+            warnings.warn_explicit("of ours", UserWarning, repro.__file__, 7)
+            warnings.warn_explicit("of others", UserWarning, "/elsewhere/other.py", 7)
+
+    monkeypatch.setitem(VERBS, "repro", (warned, ""))
+    monkeypatch.setattr(sys, "argv", ["cwdfm", "repro"])
+    others: list[str] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *told: others.append(str(told[0])))
+    main()
+    assert capsys.readouterr().err == "note: of ours\n"
+    assert others == ["of others"] * 2
 
 
 @pytest.fixture(scope="module")

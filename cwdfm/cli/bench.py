@@ -44,7 +44,10 @@ def main(arguments: list[str]) -> None:
         if world() > 1:
             raise InputError("the benchmark times one device; start it without torchrun")
         settings = Settings(options.scale, device, options.compile, options.whole)
-        if options.scale == "full" and device.type == "cpu":
-            print("full scale is meant for a GPU and takes days on a CPU: see --scale tiny")
+        if (options.scale, options.device, device.type) == ("full", "auto", "cpu"):
+            raise InputError(
+                "--scale full is for a GPU, and here is none; give --scale tiny, or --device cpu "
+                "for a benchmark that takes days"
+            )
         run(settings, cases, options.out, again=options.again, say=partial(print, flush=True))
     print(f"\nwritten: {options.out}")

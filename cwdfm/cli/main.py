@@ -3,7 +3,11 @@
 import io
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -44,7 +48,8 @@ def main() -> None:
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
     try:
-        VERBS[arguments[0]][0](arguments[1:])
+        with notes():
+            VERBS[arguments[0]][0](arguments[1:])
         sys.stdout.flush()
     except InputError as error:
         fail(str(error))
@@ -62,6 +67,31 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(f"{where}{error.strerror or error}; check the path, permissions and free space")
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Show what the library warns of as notes, each once and without the line of its code."""
+    package, said = Path(cwdfm.__file__).parent, set[str]()
+    with warnings.catch_warnings():
+        plain = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not Path(filename).is_relative_to(package):
+                plain(message, category, filename, lineno, file, line)
+            elif str(message) not in said:
+                said.add(str(message))
+                print(f"note: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def check_text(arguments: list[str]) -> None:

@@ -158,5 +158,6 @@ class HubCorpus(Corpus):
                 f"cannot get {self.name} ({self.path}) from the hub ({type(error).__name__}: "
                 f"{says[0] if says else ''}); on a machine without it put the files "
                 f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name} "
-                f"and set CWDFM_DATA to the folder that holds it, or give folder (--folder)"
+                f"and set CWDFM_DATA to the folder that holds it, or name that folder itself "
+                f"(--folder)"
             ) from error
