@@ -302,6 +302,11 @@ def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyP
     scaled = alike("scaled-text")
     monkeypatch.setattr(differ, "rows_of", lambda name: scaled)
     assert "100 and 100 (SCE, r = 3, s = 0.5, raw)" in differ._settings_of_scaled()
+    powers = alike("corrector-powers")
+    monkeypatch.setattr(text_solvers, "rows_of", lambda name: powers)
+    assert "100 (Neighbor, a = b = 0.25), 100 (Neighbor, a = b = 0.5)" in text_solvers.by_powers()
+    powers["Euler", "1"] = (Value(None),) * 3
+    assert text_solvers.by_powers() == ""
     read = alike("readings")
     read["uniform", "context", "CE"] = (Value(700.0), Value(1.0), Value(200.0))
     monkeypatch.setattr(differ, "rows_of", lambda name: read)

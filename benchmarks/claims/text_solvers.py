@@ -21,6 +21,7 @@ from benchmarks.claims.judging import (
 )
 from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, short_runs
 from cwdfm.repro import paper
+from cwdfm.repro.experiments.controls import POWERS_AT
 from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps, steps_cells
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
@@ -240,7 +241,7 @@ def corrector() -> Iterator[Claim]:
         shown += f" at {'; at '.join(told)}"
         if not clearly(by_neighbor):
             shown += ". Both together are not clearly better than Neighbor weights alone"
-        return shown, judged(gains)
+        return f"{shown}{by_powers()}", judged(gains)
 
     said = (
         "Neighbor weights and a predictor-corrector complement each other: both together lower "
@@ -248,6 +249,18 @@ def corrector() -> Iterator[Claim]:
     )
     where = f"{paper.figure('corrector_uniform_nw')}, bold text"
     yield from tested(where, said, "corrector", found)
+
+
+def by_powers() -> str:
+    """What other exponents of the corrector do; nothing while that is missing."""
+    rows = {k: v for k, v in rows_of("corrector-powers").items() if k[0] != "data"}
+    if any(row[PERPLEXITY].value is None for row in rows.values()):
+        return ""
+    told = ", ".join(
+        f"{number(row[PERPLEXITY]).value:.0f} ({solver}, a = b = {power})"
+        for (solver, power), row in rows.items()
+    )
+    return f". Perplexity by exponents of the corrector, scale {POWERS_AT:g}: {told}"
 
 
 def after_scaled_on_text() -> Iterator[Claim]:

@@ -13,7 +13,7 @@ from cwdfm.repro.experiments.training import EULER, PATHS, SOURCES, loss_line, s
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.scale import Scale, size
 
-POWERS, POWERS_AT = (0.25, 0.5, 1.0), (1.0, 5.0)  # exponents, and scales that they are tried with
+POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale that they are tried with
 SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest
 ROWS: dict[Scale, tuple[int, ...]] = {  # parts of the training data; 0 for all of it
     "smoke": (64, 0),
@@ -164,11 +164,15 @@ def corrector_powers(scale: Scale) -> Plan:
         radius, strength, _ = paper.BEST["text", "uniform"]
         named: tuple[Name, ...] = ("euler", "neighbor")
         found = []
-        for solver, power, c in product(named, POWERS, POWERS_AT[: 1 if scale == "smoke" else 2]):
-            choice = SolverChoice(solver, radius, strength, corrector=c, corrector_power=power)
+        for solver, power in product(named, POWERS):
+            choice = SolverChoice(
+                solver, radius, strength, corrector=POWERS_AT, corrector_power=power
+            )
             cell = Cell("text", scale, flow("uniform"), choice, steps)
-            found.append(Entry((solver.capitalize(), f"{power:g}", f"{c:g}"), cell))
+            found.append(Entry((solver.capitalize(), f"{power:g}"), cell))
         return found
 
-    title = f"Exponents of the corrector, text, uniform source, {steps:,} steps"
-    return grid(title, ("solver", "a = b", "corrector"), entries)(scale)
+    title = "Exponents of the corrector, text, uniform source"
+    return grid(f"{title}, {steps:,} steps, scale {POWERS_AT:g}", ("solver", "a = b"), entries)(
+        scale
+    )
