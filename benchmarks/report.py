@@ -264,9 +264,10 @@ def report() -> str:
         "from](#where-results-come-from))."
     )
     parts.append(
-        "Behind each command stands what its jobs took that are done, each by its own clock: on a "
-        "GPU that others shared it is longer than alone, and of a training that was interrupted it "
-        "is the time since it went on. Jobs that several experiments need count in each of them."
+        "Behind each command stands what its jobs took that are done. Where n of them had a GPU at "
+        "a time, each has 1/n of it; of a training that was interrupted it is the time since it "
+        "went on. Of jobs that were done again, the last time alone is known, and others may seem "
+        "to have had the GPU for themselves. Jobs that several experiments need count in each."
     )
     parts.append(
         "Cells are of one training run and one seed, or means of as many as a note says. Behind ± "

@@ -62,6 +62,28 @@ def at_once(some: Iterable[Span], every: Iterable[Span]) -> int:
     )
 
 
+def shares(spans: Mapping[str, Span]) -> dict[str, float]:
+    """Seconds of the GPU that each job had: those in which n were under way count 1 / n for each.
+
+    Of jobs that were done again the last time alone is known, so that these are upper bounds.
+    """
+    found = {name: 0.0 for name, span in spans.items() if span.gpu is not None}
+    changes = sorted(
+        change
+        for name in found
+        for span in (spans[name],)
+        for change in ((span.end - span.seconds, name), (span.end, name))
+    )
+    under_way: set[str] = set()
+    last = 0.0
+    for time, name in changes:
+        for other in under_way:
+            found[other] += (time - last) / len(under_way)
+        last = time
+        under_way ^= {name}  # it begins, or ends
+    return found
+
+
 @cache
 def _uses() -> Mapping[Job, int]:
     """In how many experiments each job is."""
@@ -76,35 +98,36 @@ def took(plan: Plan) -> str:
     if not on_gpu:
         return ""
     parts = dict.fromkeys(("training", "sampling", "scores"), 0.0)
-    for job, span in on_gpu.items():
-        parts[PARTS.get(job.kind, "scores")] += span.seconds
+    had = shares(spans())
+    for job in on_gpu:
+        parts[PARTS.get(job.kind, "scores")] += had[job.name]
     told = ", ".join(f"{part} {_minutes(found)}" for part, found in parts.items() if found)
-    whole = sum(span.seconds for span in on_gpu.values())
-    most = at_once(on_gpu.values(), spans().values())
-    told += f"; up to {most} jobs at a time on a GPU" if most > 1 else ""
-    said = f"They took {_minutes(whole)} GPU minutes ({told})"
+    said = f"They took {_minutes(sum(parts.values()))} GPU minutes ({told})"
     rest = sum(span.seconds for job, span in done.items() if job not in on_gpu)
     said += f" and {_minutes(rest)} CPU minutes" if rest else ""
-    shared = sum(span.seconds for job, span in on_gpu.items() if _uses()[job] > 1)
+    shared = sum(had[job.name] for job in on_gpu if _uses()[job] > 1)
     if shared:
-        said += f"; {_minutes(shared)} GPU minutes are of jobs shared with other experiments"
+        said += f"; {_minutes(shared)} GPU minutes are of jobs that other experiments need too"
+    most = at_once(on_gpu.values(), spans().values())
+    if most > 1:
+        clocks = sum(span.seconds for span in on_gpu.values())
+        said += f"; up to {most} jobs had the GPU at a time, {_minutes(clocks)} by their own clocks"
     return f" {said}."
 
 
 def measured() -> Measured:
     """The summary that lies in the package."""
     runs: dict[str, dict[str, list[float]]] = {}
+    had = shares(spans())
     for job in _uses():
-        span = spans().get(job.name)
-        if isinstance(job, Train) and span is not None and span.gpu is not None:
+        if isinstance(job, Train) and job.name in had:
             models = runs.setdefault(job.corpus, {})
-            models.setdefault(job.recipe.model, []).append(span.seconds)
+            models.setdefault(job.recipe.model, []).append(had[job.name])
     whole = {}
     for name, experiment in EXPERIMENTS.items():
         jobs = in_order(experiment.plan("small").jobs)
         if all(job.name in spans() for job in jobs):
-            found = [spans()[job.name] for job in jobs]
-            whole[name] = round(sum(span.seconds for span in found if span.gpu) / 60, 2)
+            whole[name] = round(sum(had.get(job.name, 0.0) for job in jobs) / 60, 2)
     gpu = " or ".join(sorted({span.gpu for span in spans().values() if span.gpu is not None}))
     medians = {
         corpus: {model: round(statistics.median(found) / 60, 1) for model, found in models.items()}

@@ -85,11 +85,25 @@ def test_costs_are_of_all_jobs_that_an_experiment_needs(monkeypatch: pytest.Monk
     }
     monkeypatch.setattr(repro_costs, "spans", lambda: spans)
     assert repro_costs.took(plan) == (
-        " They took 10 GPU minutes (training 10, sampling 0.5; up to 2 jobs at a time on a GPU) "
-        "and 0.1 CPU minutes; 10 GPU minutes are of jobs shared with other experiments."
+        " They took 9.7 GPU minutes (training 9.2, sampling 0.5) and 0.1 CPU minutes; 9.7 GPU "
+        "minutes are of jobs that other experiments need too; up to 2 jobs had the GPU at a time, "
+        "10 by their own clocks."
     )
     monkeypatch.setattr(repro_costs, "spans", dict)
     assert repro_costs.took(plan) == ""
+
+
+def test_jobs_at_a_time_share_the_gpu() -> None:
+    spans = {
+        "a": Span(10.0, 10.0, "a GPU"),  # from 0 to 10
+        "b": Span(6.0, 8.0, "a GPU"),  # from 2 to 8
+        "c": Span(4.0, 8.0, "a GPU"),  # from 4 to 8
+        "d": Span(9.0, 9.0, None),
+        "e": Span(5.0, 25.0, "a GPU"),
+    }
+    found = repro_costs.shares(spans)
+    thirds = 4 / 3
+    assert found == pytest.approx({"a": 4 + 1 + thirds, "b": 1 + thirds, "c": thirds, "e": 5.0})
 
 
 def test_jobs_one_after_another_are_not_at_once() -> None:

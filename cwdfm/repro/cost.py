@@ -66,7 +66,10 @@ def _by(scale: Scale) -> str:
     if scale == "paper":
         return "by the paper's times on H100s"
     found = measured()
-    return f"by median runs of our own on an {found.gpu} that up to {found.at_once} jobs shared"
+    return (
+        f"by median runs of our own on an {found.gpu} that up to {found.at_once} jobs shared (one "
+        f"after another they take longer)"
+    )
 
 
 def _short(number: float) -> str:

@@ -25,10 +25,10 @@ def listed() -> str:
             f"  {'all':23} {'':{len(UNKNOWN)}}  all of them",
             "",
             "Numbers: GPU minutes at small scale, of all jobs of an experiment, those that others "
-            "share too, each",
-            f"by its own clock on an {found.gpu} that up to {found.at_once} jobs had at a time: "
-            f"the GPU was busy for",
-            f"as little as 1/{found.at_once} of that. Not measured: not all done yet.",
+            "need too.",
+            f"They are of an {found.gpu} that up to {found.at_once} jobs had at a time, each of n "
+            f"for 1/n of it; one after",
+            "another they take longer. Not measured: not all done yet.",
         ]
     )
 

@@ -13,12 +13,12 @@ FILE = Path(__file__).with_name("measured.json")
 
 @dataclass(frozen=True)
 class Measured:
-    """Each job by its own clock, on a GPU that others may have shared."""
+    """GPU minutes: of seconds in which n jobs shared a GPU each job has 1 / n."""
 
     gpu: str
     at_once: int  # jobs on it, at most
-    runs: dict[str, dict[str, float]]  # minutes of the median training, by corpus and network
-    experiments: dict[str, float]  # minutes of all GPU jobs of those that are complete
+    runs: dict[str, dict[str, float]]  # of the median training, by corpus and network
+    experiments: dict[str, float]  # of all jobs, of those that are complete
 
 
 @cache
