@@ -181,3 +181,11 @@ def test_a_sum_reads_summaries_only_if_all_its_terms_can() -> None:
         torch.testing.assert_close(weight.summary_score(*summary), weight.prediction_score(logits))
     for weight in (near + clear, sure + clear, (near + sure) + clear):
         assert not weight.needs_summary_alone
+
+
+def test_entropies_of_half_precision_logits_are_computed_in_float32() -> None:
+    logits = torch.randn(3, 5_000, generator=torch.manual_seed(0)).bfloat16()
+    p = logits.double().softmax(-1)
+    entropy = -(p * p.log()).sum(-1)
+    score = cwdfm.Entropy(1.0).prediction_score(logits)
+    torch.testing.assert_close(score, -entropy, rtol=1e-5, atol=0.0)
