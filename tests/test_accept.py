@@ -19,7 +19,9 @@ from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.method.base import Draw
 from cwdfm.method.flow import Flow
 from cwdfm.metric import score_molecules
+from cwdfm.random import mix
 from cwdfm.sample_file import read_samples
+from cwdfm.solver.accept import insist
 from tests.models import SmallModel
 from tests.stats import assert_differs, assert_follows, histogram
 from tests.test_mend import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
@@ -110,13 +112,14 @@ def test_the_law_of_two_tries() -> None:
 def test_the_law_with_random_groups() -> None:
     """Two groups of two tokens: the bar may let a sequence pass by one parting and not by another.
 
-    False-alarm rate 1e-6, with a control.
+    A try has groups of its own: by the first one's, the law would be a mixture of three, one for
+    each parting. False-alarm rate 1e-6, with controls.
     """
     parted = [[int(i in pair) for i in range(N)] for pair in combinations(range(N), 2)]
     scores = np.array(
         [[geometric_mean(conditional(x, part), x) for part in parted] for x in EVERY.tolist()]
     )
-    least = float(np.quantile(scores, 0.6005))
+    least = float(np.quantile(scores, 0.9005))
     passing = (scores >= least).mean(1)
     assert ((passing > 0) & (passing < 1)).any()
     law = TARGET.flatten() * passing
@@ -124,6 +127,41 @@ def test_the_law_with_random_groups() -> None:
     assert_follows(histogram(found.tokens, V), law / law.sum())
     law = np.where(passing > 0.5, TARGET.flatten(), 0.0)
     assert_differs(histogram(found.tokens, V), law / law.sum())
+    by_parting = TARGET.flatten()[:, None] * (scores >= least)
+    assert_differs(histogram(found.tokens, V), (by_parting / by_parting.sum(0)).mean(1))
+
+
+def test_groups_are_others_than_those_of_mending() -> None:
+    """By one seed: a sequence is not judged by the very parting by which it was mended."""
+    parts: list[tuple[int, ...]] = []
+
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        parts.append(tuple((x_t[0] == MASK.mask_id).nonzero()[:, 0].tolist()))
+        return torch.zeros(*x_t.shape, MASK.num_tokens)
+
+    ask, start = (model, MASK, SCHEDULE), torch.zeros(1, 12, dtype=torch.int64)
+    cwdfm.mend(*ask, start, cwdfm.Mend(rounds=3, share=1 / 3, trust=1.0), seed=5)
+    mended = {frozenset(parts[k : k + 3]) for k in range(0, 9, 3)}
+    parts.clear()
+    cwdfm.plausibility(*ask, start, share=1 / 3, seed=5)
+    assert sorted(i for part in parts for i in part) == list(range(12))
+    assert len(mended | {frozenset(parts)}) == 4
+
+
+def test_tries_have_seeds_of_their_own() -> None:
+    """Others than each other's, and than those that rework makes of the first one's seed."""
+    seeds: list[int] = []
+
+    def attempt(place: torch.Tensor | None, seed: int) -> cwdfm.Samples:
+        seeds.append(seed)
+        count = 3 if place is None else len(place)
+        blank, none = torch.zeros(count, N, dtype=torch.int64), torch.zeros(count)
+        return cwdfm.Samples(blank, blank, blank, blank[:, 0], 0, none)
+
+    insist(attempt, cwdfm.Accept(0.5, tries=8), 5, lambda tries: None)
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 8
+    assert not set(seeds) & {mix(5, number) for number in range(100)}
 
 
 @pytest.mark.parametrize(

@@ -132,3 +132,12 @@ def test_path_law_is_the_mixture_over_counts() -> None:
     )
     batch = path.sample(torch.zeros(60_000, length, dtype=torch.int64), torch.full((60_000,), t))
     assert_follows(histogram(batch.revealed.long(), 2), np.asarray(exact))
+
+
+def test_places_beyond_16_bits_are_told_apart() -> None:
+    """All but ten of 40,000 coordinates, each once."""
+    length = 40_000
+    count, start = torch.tensor([length - 10]), torch.zeros(1, length, dtype=torch.bool)
+    u = torch.rand(1, length, generator=torch.manual_seed(0), dtype=torch.float64)
+    revealed = reveal_in_order(cwdfm.Neighbor(1, 2.0), start, count, u)
+    assert int(revealed.sum()) == length - 10

@@ -154,3 +154,13 @@ def test_context_weights_apply(weight: cwdfm.Weight) -> None:
         assert int(out.tokens.max()) < VOCAB
     # The same clocks, and other rates: tokens appear at other times.
     assert any(not torch.equal(a, b) for a, b in zip(seen[:6], seen[6:], strict=True))
+
+
+def test_worst_weights() -> None:
+    """The hazard 1/1000 before the end: 1000 for t, 2 (1 - e) / (e (2 - e)) for t^2."""
+    assert task().objective.worst_weight == pytest.approx(1000, rel=1e-3)
+    path = cwdfm.MixturePath(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(2.0))
+    for loss in (cwdfm.NELBO(), cwdfm.Bregman()):
+        weight = FlowObjective(path, loss).worst_weight
+        assert weight == pytest.approx(2 * 0.999 / (0.001 * 1.999), rel=1e-3)
+    assert FlowObjective(path, cwdfm.CrossEntropy()).worst_weight == 1.0

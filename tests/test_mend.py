@@ -106,6 +106,27 @@ def test_the_law_of_a_round_with_a_mask_source(share: float, trust: float, how: 
     assert found.evaluations.tolist() == [groups] * B
 
 
+@pytest.mark.parametrize(
+    ("source", "share", "noise"),
+    [(MASK, 0.3, 1 / 3), (MASK, 0.01, 1 / N), (UNIFORM, 0.3, 0.3)],
+    ids=str,
+)
+def test_models_hear_how_much_is_noise(source: cwdfm.Source, share: float, noise: float) -> None:
+    """kappa_t = t^2 = 1 - noise; with a mask source noise is what a group hides: 1 of 3, or 1 of N.
+
+    Where tokens are all seen it is the share itself.
+    """
+    heard: set[float] = set()
+
+    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        heard.update(t.tolist())
+        return torch.zeros(*x_t.shape, source.num_tokens)
+
+    start = torch.zeros(3, N, dtype=torch.int64)
+    cwdfm.mend(model, source, SCHEDULE, start, cwdfm.Mend(rounds=2, share=share))
+    assert list(heard) == [pytest.approx((1 - noise) ** 0.5)]
+
+
 def test_what_is_trusted_stays() -> None:
     """And costs one evaluation."""
     x, share, trust = torch.cartesian_prod(*[torch.arange(V)] * N), 0.4, 0.5
@@ -152,6 +173,36 @@ def test_loops_are_counted() -> None:
     assert found.updates[:, 0].tolist() == [5, 5, 5]
     assert found.loops[:, 0].tolist() == [4, 4, 4]
     assert found.evaluations.tolist() == [5, 5, 5]
+
+
+def test_a_loop_is_one_however_long_it_takes() -> None:
+    """Two tokens that are never right, one of which is drawn in a round: the other waits."""
+
+    def restless(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        wanted = torch.cat([1 - x_t[:, :2], x_t[:, 2:]], dim=1)
+        return 50.0 * torch.nn.functional.one_hot(wanted, V)
+
+    start = torch.zeros(20, N, dtype=torch.int64)
+    found = cwdfm.mend(restless, UNIFORM, SCHEDULE, start, cwdfm.Mend(rounds=9))
+    assert found.updates[:, :2].sum(1).tolist() == [9] * 20
+    assert len(found.updates[:, 0].unique()) > 2
+    assert torch.equal(found.loops, (found.updates - 1).clamp(min=0))
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_what_is_drawn_anew_does_not_hang_on_what_was_sampled(source: cwdfm.Source) -> None:
+    """By one seed: without context a new token is independent of the old; false alarms 1e-6."""
+    law = np.array([0.2, 0.3, 0.5])
+    logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
+
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return logits.expand(*x_t.shape, -1)
+
+    first = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(B, 1), steps=1, seed=5)
+    how = cwdfm.Mend(rounds=1, share=1.0, trust=1.0)
+    then = cwdfm.mend(model, source, SCHEDULE, first.tokens, how, seed=5)
+    both = torch.cat([first.tokens, then.tokens], dim=1)
+    assert_follows(histogram(both, V), np.outer(law, law).flatten())
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)

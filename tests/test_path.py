@@ -73,3 +73,19 @@ def test_neighbours_of_a_prompt_are_revealed_first() -> None:
     )
     share = batch.revealed.double().mean(0)
     assert float(share[[1, 9]].min()) > 1.5 * float(share[5])
+
+
+@pytest.mark.parametrize(("seed", "step"), [(1, 0), (0, 1)])
+def test_every_seed_and_step_has_noise_and_reveals_of_its_own(seed: int, step: int) -> None:
+    """Two draws agree no more often than independent ones: in noise 1/V, in reveals k^2 + (1-k)^2.
+
+    A false alarm in 2e-6 of seeds a case and path.
+    """
+    x_1, t = torch.zeros(2_000, 8, dtype=torch.int64), torch.full((2_000,), 0.6)
+    for path in paths(cwdfm.UniformSource(5)):
+        one, other = path.sample(x_1, t), path.sample(x_1, t, seed=seed, step=step)
+        same = int((one.x_0 == other.x_0).sum())
+        assert_follows(np.array([same, x_1.numel() - same]), np.array([0.2, 0.8]))
+        # One place of each sequence: reveals of a sequence hang together on a weighted path.
+        both = one.revealed[:, 0].long() + other.revealed[:, 0].long()
+        assert_follows(np.bincount(both.numpy(), minlength=3), binomial(2, 0.36))

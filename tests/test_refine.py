@@ -67,6 +67,24 @@ def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_no_round_hangs_on_what_was_drawn_before(source: cwdfm.Source, rounds: int) -> None:
+    """By one seed: with all of it noised anew, the new token is independent of the old."""
+    law = np.array([0.2, 0.3, 0.5])
+    logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
+
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return logits.expand(*x_t.shape, -1)
+
+    ask = (model, source, SCHEDULE, cwdfm.Euler())
+    first = cwdfm.sample(*ask, shape=(B, 1), steps=1, seed=5)
+    how = cwdfm.Refine(rounds=rounds, share=1.0, steps=1)
+    then = cwdfm.refine(*ask, first.tokens, how, seed=5)
+    both = torch.cat([first.tokens, then.tokens], dim=1)
+    assert_follows(histogram(both, V), np.outer(law, law).flatten())
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
 def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
     """With a share of 1 nothing is left of what was there."""
     how, solver = cwdfm.Refine(rounds=1, share=1.0, steps=5), cwdfm.Euler()

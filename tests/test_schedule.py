@@ -50,9 +50,20 @@ def test_formulas() -> None:
 
 def test_survival_keeps_its_digits_near_one() -> None:
     t = 1 - 1e-12
-    for schedule, slope in [(cwdfm.Polynomial(2.0), 2.0), (cwdfm.Cosine(), torch.pi / 2)]:
+    # t^2 is 1 - 2 (1 - t) to the last bit, which hides what 1 - t^power loses for others.
+    for schedule, slope in [
+        (cwdfm.Polynomial(2.0), 2.0),
+        (cwdfm.Polynomial(1.3), 1.3),
+        (cwdfm.Cosine(), torch.pi / 2),
+    ]:
         # relative accuracy is limited by that of 1 - t alone
-        assert float(schedule.survival(t)) == pytest.approx(slope * (1 - t), rel=1e-9)
+        assert float(schedule.survival(t)) == pytest.approx(slope * (1 - t), rel=1e-9, abs=0)
+
+
+def test_the_least_power_is_linear() -> None:
+    least = cwdfm.Polynomial(1.0)
+    torch.testing.assert_close(least.kappa(T), T)
+    torch.testing.assert_close(least.hazard(T[:-1]), cwdfm.Linear().hazard(T[:-1]))
 
 
 def test_keeps_dtype_and_shape() -> None:

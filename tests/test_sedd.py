@@ -87,6 +87,18 @@ def test_corruption_follows_the_chain(graph: str) -> None:
     assert torch.equal(kept, x_1)
 
 
+def test_every_step_of_training_has_noise_of_its_own() -> None:
+    """At 15 nats nothing is left of the data: two steps agree in 1 of V tokens; 5 deviations."""
+    chain, x_1 = SEDD(4, "uniform").forward_graph, torch.zeros(3_000, 4, dtype=torch.int64)
+    fixed, index = torch.zeros_like(x_1, dtype=torch.bool), torch.arange(len(x_1))
+    sigma = torch.full((len(x_1),), 15.0, dtype=torch.float64)
+    ways = [{"seed": 0, "step": 0}, {"seed": 0, "step": 1}, {"seed": 1, "step": 0}]
+    first, *others = (chain.corrupt(x_1, sigma, fixed, index=index, **way) for way in ways)
+    for other in others:
+        share = float((first == other).double().mean())
+        assert abs(share - 1 / 4) <= 5 * math.sqrt(3 / 16 / x_1.numel())
+
+
 def entropy_by_sum(chain: Graph, logits: Tensor, x: int, x_1: int, sigma: float) -> float:
     """sum_{y != x} Q(y, x) [s - r log s + r (log r - 1)], term by term."""
     vocab, absorb = len(logits), chain.source.num_tokens > len(logits)
@@ -272,6 +284,21 @@ class Normalised(nn.Module):
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
         data = self.model(x_t, torch.zeros_like(t))[..., :-1].log_softmax(-1)
         return nn.functional.pad(data + math.log(data.shape[-1]), (0, 1))
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_standard_error_counts_the_last_draw(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for flows: the spread of 20,000 estimates of one sequence, within 10%, known to 1%."""
+    monkeypatch.setattr("cwdfm.method.sedd.likelihood.TIME_EPSILON", 0.5)
+    method = SEDD(3, graph)  # type: ignore[arg-type]
+    x_1 = torch.tensor([[0, 1, 2, 1]]).expand(20_000, 4)
+
+    def model(x_t: Tensor, t: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.0, 0.5, 0.0])[: method.num_tokens].expand(*x_t.shape, -1)
+
+    bound = method.likelihood(model, x_1, draws=4, batch_size=20_000)  # type: ignore[arg-type]
+    spread = float(bound.nats_B.var()) / len(x_1)
+    assert (bound.standard_error * bound.tokens / len(x_1)) ** 2 == pytest.approx(spread, rel=0.1)
 
 
 def test_normalised_scores_have_the_nelbo_of_mdlm() -> None:

@@ -120,8 +120,13 @@ def test_of_two_clocks_the_first_to_ring_decides(weight: str, hazard: str) -> No
     source = source_of(chain)
     state = solver.init(source, torch.arange(N_SAMPLES), 3)
     after, _ = solver.step(model_of(chain), source, SCHEDULE, state, t, t_next)
-    law = chain.start() @ chain.step_matrix(t**2, *rates)
-    assert_follows(histogram(after.tokens, 3), law)
+    matrix = chain.step_matrix(t**2, *rates)
+    assert_follows(histogram(after.tokens, 3), chain.start() @ matrix)
+    # From one state, where it shows in which tokens the jumps back land, and not only how many.
+    one = (0, 2, 1)
+    state = replace(state, tokens=torch.tensor(one).repeat(N_SAMPLES, 1))
+    after, _ = solver.step(model_of(chain), source, SCHEDULE, state, t, t_next)
+    assert_follows(histogram(after.tokens, 3), matrix[chain.states.index(one)])
 
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])

@@ -12,8 +12,9 @@ from cwdfm.model.rows import Rows
 from cwdfm.schedule import Linear, Polynomial, Schedule
 from cwdfm.solver import Corrector, Euler, Samples, sample
 from cwdfm.solver.propose import propose
-from cwdfm.solver.visit import Plan
+from cwdfm.solver.visit import Plan, visit
 from cwdfm.source import MaskSource, UniformSource
+from cwdfm.times import time_grid
 from cwdfm.weight import Distance, Entropy, Neighbor
 
 VOCAB, LENGTH, BATCH = 6, 12, 5
@@ -28,6 +29,9 @@ def model() -> DiT:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.5)
+        # Logits of order 1: what is drawn then hangs on the draws, the context and the time.
+        x = torch.randint(SOURCE.num_tokens, (64, LENGTH))
+        net.readout.weight.div_(net(x, torch.rand(64)).std())
     return net
 
 
@@ -46,6 +50,24 @@ def test_samples_are_those_of_the_steps(model: DiT, weight: Neighbor | None, ste
     for name in ("tokens", "updates", "loops", "evaluations"):
         assert torch.equal(getattr(visited, name), getattr(stepped, name)), name
     assert visited.rows == stepped.rows == BATCH * LENGTH
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_the_rest_of_a_walk(model: DiT, weight: Neighbor | None) -> None:
+    """A state that has taken steps goes on as it would have, draws of later steps included."""
+    solver, schedule, taken = Euler(weight=weight), Linear(), 3
+    times = time_grid(schedule, 10).tolist()
+    state = solver.init(SOURCE, torch.arange(BATCH), LENGTH, seed=3)
+    with torch.no_grad():
+        for k in range(taken):
+            state, _ = solver.step(model, SOURCE, schedule, state, times[k], times[k + 1])
+        reveals = solver.reveals(SOURCE, schedule, state, times[taken:])
+        assert reveals is not None
+        plan = Plan.of(reveals.step, times[taken:])
+        visited = visit(model, SOURCE, solver, state, plan, lambda share: None)
+        for k in range(taken, 10):
+            state, _ = solver.step(model, SOURCE, schedule, state, times[k], times[k + 1])
+    assert torch.equal(visited, state.tokens)
 
 
 def test_prompts_are_kept(model: DiT) -> None:

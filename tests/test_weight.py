@@ -168,3 +168,24 @@ def test_equivariance_is_what_each_weight_claims() -> None:
             for k in range(1, 9)
         ]
         assert all(shifts) == weight.equivariant
+
+
+def test_a_sum_reads_summaries_only_if_all_its_terms_can() -> None:
+    """Entropy and largest probability stand in for logits, and the margin is in neither."""
+    near, sure, clear = cwdfm.Neighbor(1, 1.0), cwdfm.Confidence(3.0), cwdfm.Margin(2.0)
+    logits = torch.randn(2, 5, 4, generator=torch.manual_seed(0), dtype=torch.float64)
+    p = logits.softmax(-1)
+    summary = (-(p * p.log()).sum(-1), p.amax(-1))
+    for weight in (near + sure, cwdfm.Entropy(2.0) + sure, near + (sure + cwdfm.Entropy(0.5))):
+        assert weight.needs_summary_alone
+        torch.testing.assert_close(weight.summary_score(*summary), weight.prediction_score(logits))
+    for weight in (near + clear, sure + clear, (near + sure) + clear):
+        assert not weight.needs_summary_alone
+
+
+def test_entropies_of_half_precision_logits_are_computed_in_float32() -> None:
+    logits = torch.randn(3, 5_000, generator=torch.manual_seed(0)).bfloat16()
+    p = logits.double().softmax(-1)
+    entropy = -(p * p.log()).sum(-1)
+    score = cwdfm.Entropy(1.0).prediction_score(logits)
+    torch.testing.assert_close(score, -entropy, rtol=1e-5, atol=0.0)
