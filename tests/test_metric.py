@@ -108,6 +108,11 @@ def test_few_samples_make_one_short_fold_and_are_not_scaled() -> None:
     assert (scores.fold_size, scores.samples, scores.folds, scores.short) == (3, 3, 1, True)
 
 
+def test_folds_are_of_as_many_samples_as_in_the_paper() -> None:
+    scores = score_molecules(["C"] * 2049, None)
+    assert (scores.fold_size, scores.folds, scores.remainder) == (1024, 2, 1)
+
+
 def test_no_valid_sample_scores_zero() -> None:
     scores = score_molecules(["x", "C1"], ["C"], fold_size=1)
     assert [c and c.mean for c in (scores.valid, scores.unique, scores.novel)] == [0, 0, 0]
