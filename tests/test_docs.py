@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from statistics import variance
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks.claims import (
     differ,
     exact,
     judging,
+    main_table,
     molecule_solvers,
     on_molecules,
     on_text,
@@ -289,6 +291,74 @@ def test_few_data_are_judged_by_smaller_parts(monkeypatch: pytest.MonkeyPatch) -
     assert next(molecule_solvers.few_data()).verdict.word == "holds"
 
 
+def test_a_bound_above_a_level_guess_is_in_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {name: alike(name) for name in ("baselines", "perplexity")}
+    monkeypatch.setattr(main_table, "rows_of", lambda name, table: tables[name])
+    whole = len(next(main_table.perplexities()).verdict.gains["uniform, worse"])
+    rest = tables["perplexity"]["DFM + SCE", "mask"][1:]
+    tables["perplexity"]["DFM + SCE", "mask"] = (Value(main_table.LEVEL + 1.0, 5.0), *rest)
+    (claim,) = main_table.perplexities()
+    assert {len(gains) for gains in claim.verdict.gains.values()} == {whole - 1}
+    left_out = "wikitext-103: 100 to 100 (uniform), 100 to 50,258 (mask) (above a level guess"
+    assert left_out in claim.found
+    assert claim.found.count("above a level guess") == 1
+
+
+def test_weights_clearly_apart_from_the_default_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with more as well as those with fewer."""
+    counts = {"zero": 400.0, "raw": 800.0}
+    monkeypatch.setattr(
+        Runs, "counts", lambda self, cell, what: [counts.get(cell.fields.get("revealed"), 600.0)]
+    )
+    told = differ._revealed()
+    assert "from `one`, the default: zero (uniform source), raw (uniform source), zero (m" in told
+
+
+def test_mean_gains_have_the_error_of_the_counts_they_are_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = alike("positions")
+    learned = [key for key in rows if key[0].startswith("learned") and key[1] == "Neighbor"]
+    for key in learned:
+        rows[key] = (Value(160.0),) * 3
+    monkeypatch.setattr(differ, "rows_of", lambda name: rows)
+    told = differ._known()
+    assert "the mean gain is +60 with learned positions, +0 with rotary ones" in told
+    # Each gain is a difference of two counts.
+    assert f"each ± {math.sqrt(2 * COUNT_ERROR**2 / len(learned)):.0f}." in told
+
+
+def test_a_growth_short_of_the_papers_counts_against_a_claim() -> None:
+    same, far = (Measured(valid, 5.0) for valid in (500.0, 900.0))
+    gains, told = training.behind([("mask", same, same), ("uniform", same, far)], "ce", "sce")
+    ((short, kept),) = gains.values()
+    assert short < -2
+    assert kept == judging.KEPT
+    assert told.endswith(f"larger than ours by {-short:.0f} (mask) standard errors")
+
+
+def test_entropy_is_to_grow_on_the_context_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, others = alike("paths"), judging.rows_of
+    rows["uniform", "context"] = (*rows["uniform", "context"][: on_text.ENTROPY], Value(200.0, 5.0))
+
+    def rows_of(name: str, table: int = 0) -> dict[tuple[str, ...], tuple[Value, ...]]:
+        return rows if name == "paths" else others(name, table)
+
+    for module in (training, on_text):
+        monkeypatch.setattr(module, "rows_of", rows_of)
+    _, text = training.paths()
+    (gain,) = text.verdict.gains["uniform, entropy"]
+    assert gain > 2
+
+
+def test_runs_scatter_in_held_out_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_text, "loss_scatter", lambda: 0.03)
+    assert on_text.run_likelihood(Value(200.0, 8.0)).error == pytest.approx(10.0)
+    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source: 0.03)
+    folds = 0.04 * math.sqrt(5)
+    assert on_text.run_entropy(Value(7.0, folds), "mask").error == pytest.approx(0.05)
+
+
 def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = alike("path-solvers")
     rows["mask", "Euler"] = (Value(700.0), Value(1.0), Value(1.0))
@@ -323,7 +393,8 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
     def row(
         source: str, loss: str, *perplexities: float | None, solver: str = "euler", **more: object
     ) -> object:
-        sample = {"choice": {"solver": solver}, "perplexities": perplexities}
+        numbers = dict.fromkeys(("perplexities", "entropies"), perplexities)
+        sample = {"choice": {"solver": solver}, **numbers}
         told = {"corpus": "text", "method": "flow", "masked_only": False, "samples": [sample]}
         return told | {"source": source, "loss": loss} | more
 
@@ -342,6 +413,8 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(on_text, "by_seed", lambda cell, column: [1.0, None, e])  # CE's and SCE's
     scatter = on_text.sample_scatter
     assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
+    squares = variance([1.0, e]) + 2 * variance([1.0, e, e**2])
+    assert scatter("entropies", "uniform") == pytest.approx(math.sqrt(squares / 3))  # as they are
     masked = math.sqrt((4.5 + 2 + 0.5 + 0.5) / 4)
     assert scatter("perplexities", "mask") == pytest.approx(masked)
     for source in ("uniform", "mask"):  # which is all that is known of such losses

@@ -434,6 +434,8 @@ def test_the_bound_does_not_depend_on_batches() -> None:
         spread = whole.nats_B.numpy().std(ddof=1) / math.sqrt(23) / 7
         assert split.standard_error == pytest.approx(spread, rel=1e-9)
         assert split.perplexity == pytest.approx(whole.perplexity)
+        off = math.exp(whole.nats_per_token + 1e-6 * spread) - whole.perplexity
+        assert split.perplexity_error == pytest.approx(1e6 * off, rel=1e-5)  # of exp, by its slope
         assert split.bits_per_token == pytest.approx(whole.bits_per_token)
         assert (split.sequences, split.of, split.tokens) == (23, 23, 23 * 7)
 
