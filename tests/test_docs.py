@@ -28,9 +28,11 @@ from benchmarks.claims.beyond import beside_goal, most_valid, reached
 from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import Measured, Missing, judged, no_worse
 from benchmarks.claims.on_molecules import COUNT_ERROR, Paired, Runs, counted_folds, short_of
+from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_costs import Span, at_once
-from benchmarks.repro_sections import LOST, filled, left_out
+from benchmarks.repro_sections import LOST, _half, filled, left_out
+from benchmarks.search_tables import barred_table
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
 from cwdfm.repro.cell import Cell
@@ -92,6 +94,26 @@ def test_costs_are_of_all_jobs_that_an_experiment_needs(monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(repro_costs, "spans", dict)
     assert repro_costs.took(plan) == ""
+
+
+def test_costs_of_an_experiment_s_own_jobs_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = in_order(EXPERIMENTS["positions"].plan("small").jobs)
+    others = [
+        job
+        for name, experiment in EXPERIMENTS.items()
+        if name != "positions"
+        for job in in_order(experiment.plan("small").jobs)
+    ]
+    alone = next(job for job in own if job not in others)
+    shared = next(job for job in own if job in others)
+    spans = {
+        alone.name: Span(300.0, 1000.0, "a GPU"),
+        shared.name: Span(120.0, 2000.0, "a GPU"),
+    }
+    monkeypatch.setattr(repro_costs, "spans", lambda: spans)
+    told = repro_costs.took(EXPERIMENTS["positions"].plan("small"))
+    assert "They took 7.0 GPU minutes" in told
+    assert told.endswith("; 2.0 GPU minutes are of jobs shared with other experiments.")
 
 
 def test_jobs_one_after_another_are_not_at_once() -> None:
@@ -516,6 +538,39 @@ def test_few_points_of_a_curve_have_both_ends() -> None:
     assert picked(17) == [0, 1, 2, 4, 8, 16]
     assert picked(16) == [0, 1, 2, 4, 8, 15]
     assert picked(2) == [0, 1]
+
+
+def test_a_table_is_shown_once_half_of_it_is_done() -> None:
+    columns, done, blank = (Column("a"), Column("b")), Value(1.0), Value(None)
+
+    def half(*values: Value, data: Value = blank) -> bool:
+        rows = (Row(("data",), (data, data)), Row(("x",), values[:2]), Row(("y",), values[2:]))
+        return _half(Table("title", ("row",), columns, rows))
+
+    assert half(done, done, blank, blank)
+    assert not half(done, blank, blank, blank)
+    assert not half(done, blank, blank, blank, data=done)  # which has no training
+
+
+def test_a_bar_costs_those_that_it_leaves_out() -> None:
+    setting = {"temperature": 1, "solver": "euler", "steps": 64, "mend": 0}
+    kept = {"share": 0.5, "least": 0.1, "valid": 990.0, "novel": 300.0}
+    row = {"model": "m", "setting": setting, "evaluations": 60.0, "valid": 980.0, "novel": 400.0}
+    made = barred_table({"rows": [row | {"accepting": [kept]}]}).splitlines()
+    assert [line.split("|")[-3:-1] for line in made[2:]] == [
+        [" 60.0 ", " 980 / 400 "],  # 970 at least
+        [" 60.0 ", " 980 / 400 "],
+        [" 120.0 ", " 990 / 300 "],
+    ]
+
+
+def test_solvers_that_are_even_lead_nowhere() -> None:
+    row = {"valid": {"mean": 500.0}, "novel": {"mean": 300.0}, "folds": 4}
+    solvers = ("euler", "neighbor", "entropy")
+    keys = [(source, s, k) for source in ("uniform", "mask") for s in solvers for k in (64, 128)]
+    told = _leads(dict.fromkeys(keys, row), [64, 128])
+    assert told.count("at no number of steps") == 6
+    assert told.endswith(f"Means scatter by about {COUNT_ERROR / 2:.0f}.")
 
 
 def test_blank_columns_are_told_and_not_shown() -> None:

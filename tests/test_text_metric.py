@@ -174,6 +174,16 @@ def test_bfloat16_is_close(folder: Path, judge: LoadedJudge) -> None:
 CUT = [f"one{END}two", f"{END}{END}three{END}{END}", "four", f"{END}"]
 
 
+def test_samples_of_two_tokens_are_scored(judge: LoadedJudge) -> None:
+    texts = ["a b", ""]
+    (pair, none) = judge.encode(texts)
+    assert (len(pair) > 1, none) == (True, [])
+    two = torch.tensor([pair[:2], pair[:2]])
+    found = generative_perplexity(two, judge, folds=1, vocabulary=judge.vocabulary())
+    assert (found.tokens, found.unscored) == (2, 0)
+    assert generative_perplexity(texts, judge, folds=1).unscored == 1
+
+
 def test_text_after_the_first_end(judge: LoadedJudge) -> None:
     assert [cut_text(text) for text in CUT] == ["one", "three", "four", ""]
     cut = generative_perplexity(CUT, judge, folds=1, after_end="cut")
