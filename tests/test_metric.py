@@ -245,14 +245,15 @@ def test_curves_of_one_fold_show_what_chance_does(tmp_path: Path) -> None:
 def test_every_panel_has_bars_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(picture, "save_figure", lambda figure, path: drawn.append(figure))
-    counts = [FoldCounts((count,)) for count in (8, 4, 2)]  # of 8, by chance: 0, sqrt 2, sqrt 1.5
-    curves([CurvePoint("Euler", 8, MoleculeScores(*counts, 8, 8, 0, False))], tmp_path / "a.png")
+    valid, unique, novel = (FoldCounts((count,)) for count in (8, 4, 2))  # of 8
+    scores = MoleculeScores(valid, unique, novel, 8, 8, 0, False)
+    curves([CurvePoint("Euler", 8, scores)], tmp_path / "a.png")
     spreads = []
     for axis, count in zip(drawn[0].axes, (8, 4, 2), strict=True):
         ((low, high),) = axis.containers[0].lines[2][0].get_segments()
         assert (low[1] + high[1]) / 2 == pytest.approx(count)
         spreads.append((high[1] - low[1]) / 2)
-    assert spreads == pytest.approx([0, 2**0.5, 1.5**0.5])
+    assert spreads == pytest.approx([0, 2**0.5, 1.5**0.5])  # by chance alone
     curves([point("Euler", 8, 2, 4)], tmp_path / "a.png")  # two folds
     for axis in drawn[1].axes:
         (segment,) = axis.containers[0].lines[2][0].get_segments()
