@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from statistics import variance
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks.claims import (
     differ,
     exact,
     judging,
+    main_table,
     molecule_solvers,
     on_molecules,
     on_text,
@@ -26,9 +28,11 @@ from benchmarks.claims.beyond import beside_goal, most_valid, reached
 from benchmarks.claims.exact import trend
 from benchmarks.claims.judging import Measured, Missing, judged, no_worse
 from benchmarks.claims.on_molecules import COUNT_ERROR, Paired, Runs, counted_folds, short_of
+from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_costs import Span, at_once
-from benchmarks.repro_sections import LOST, filled, left_out
+from benchmarks.repro_sections import LOST, _half, filled, left_out
+from benchmarks.search_tables import barred_table
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
 from cwdfm.repro.cell import Cell
@@ -104,6 +108,26 @@ def test_jobs_at_a_time_share_the_gpu() -> None:
     found = repro_costs.shares(spans)
     thirds = 4 / 3
     assert found == pytest.approx({"a": 4 + 1 + thirds, "b": 1 + thirds, "c": thirds, "e": 5.0})
+
+
+def test_costs_of_an_experiment_s_own_jobs_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = in_order(EXPERIMENTS["positions"].plan("small").jobs)
+    others = [
+        job
+        for name, experiment in EXPERIMENTS.items()
+        if name != "positions"
+        for job in in_order(experiment.plan("small").jobs)
+    ]
+    alone = next(job for job in own if job not in others)
+    shared = next(job for job in own if job in others)
+    spans = {
+        alone.name: Span(300.0, 1000.0, "a GPU"),
+        shared.name: Span(120.0, 2000.0, "a GPU"),
+    }
+    monkeypatch.setattr(repro_costs, "spans", lambda: spans)
+    told = repro_costs.took(EXPERIMENTS["positions"].plan("small"))
+    assert "They took 7.0 GPU minutes" in told
+    assert told.endswith("; 2.0 GPU minutes are of jobs that other experiments need too.")
 
 
 def test_jobs_one_after_another_are_not_at_once() -> None:
@@ -303,6 +327,74 @@ def test_few_data_are_judged_by_smaller_parts(monkeypatch: pytest.MonkeyPatch) -
     assert next(molecule_solvers.few_data()).verdict.word == "holds"
 
 
+def test_a_bound_above_a_level_guess_is_in_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {name: alike(name) for name in ("baselines", "perplexity")}
+    monkeypatch.setattr(main_table, "rows_of", lambda name, table: tables[name])
+    whole = len(next(main_table.perplexities()).verdict.gains["uniform, worse"])
+    rest = tables["perplexity"]["DFM + SCE", "mask"][1:]
+    tables["perplexity"]["DFM + SCE", "mask"] = (Value(main_table.LEVEL + 1.0, 5.0), *rest)
+    (claim,) = main_table.perplexities()
+    assert {len(gains) for gains in claim.verdict.gains.values()} == {whole - 1}
+    left_out = "wikitext-103: 100 to 100 (uniform), 100 to 50,258 (mask) (above a level guess"
+    assert left_out in claim.found
+    assert claim.found.count("above a level guess") == 1
+
+
+def test_weights_clearly_apart_from_the_default_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with more as well as those with fewer."""
+    counts = {"zero": 400.0, "raw": 800.0}
+    monkeypatch.setattr(
+        Runs, "counts", lambda self, cell, what: [counts.get(cell.fields.get("revealed"), 600.0)]
+    )
+    told = differ._revealed()
+    assert "from `one`, the default: zero (uniform source), raw (uniform source), zero (m" in told
+
+
+def test_mean_gains_have_the_error_of_the_counts_they_are_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = alike("positions")
+    learned = [key for key in rows if key[0].startswith("learned") and key[1] == "Neighbor"]
+    for key in learned:
+        rows[key] = (Value(160.0),) * 3
+    monkeypatch.setattr(differ, "rows_of", lambda name: rows)
+    told = differ._known()
+    assert "the mean gain is +60 with learned positions, +0 with rotary ones" in told
+    # Each gain is a difference of two counts.
+    assert f"each ± {math.sqrt(2 * COUNT_ERROR**2 / len(learned)):.0f}." in told
+
+
+def test_a_growth_short_of_the_papers_counts_against_a_claim() -> None:
+    same, far = (Measured(valid, 5.0) for valid in (500.0, 900.0))
+    gains, told = training.behind([("mask", same, same), ("uniform", same, far)], "ce", "sce")
+    ((short, kept),) = gains.values()
+    assert short < -2
+    assert kept == judging.KEPT
+    assert told.endswith(f"larger than ours by {-short:.0f} (mask) standard errors")
+
+
+def test_entropy_is_to_grow_on_the_context_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, others = alike("paths"), judging.rows_of
+    rows["uniform", "context"] = (*rows["uniform", "context"][: on_text.ENTROPY], Value(200.0, 5.0))
+
+    def rows_of(name: str, table: int = 0) -> dict[tuple[str, ...], tuple[Value, ...]]:
+        return rows if name == "paths" else others(name, table)
+
+    for module in (training, on_text):
+        monkeypatch.setattr(module, "rows_of", rows_of)
+    _, text = training.paths()
+    (gain,) = text.verdict.gains["uniform, entropy"]
+    assert gain > 2
+
+
+def test_runs_scatter_in_held_out_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_text, "loss_scatter", lambda: 0.03)
+    assert on_text.run_likelihood(Value(200.0, 8.0)).error == pytest.approx(10.0)
+    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source: 0.03)
+    folds = 0.04 * math.sqrt(5)
+    assert on_text.run_entropy(Value(7.0, folds), "mask").error == pytest.approx(0.05)
+
+
 def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = alike("path-solvers")
     rows["mask", "Euler"] = (Value(700.0), Value(1.0), Value(1.0))
@@ -337,7 +429,8 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
     def row(
         source: str, loss: str, *perplexities: float | None, solver: str = "euler", **more: object
     ) -> object:
-        sample = {"choice": {"solver": solver}, "perplexities": perplexities}
+        numbers = dict.fromkeys(("perplexities", "entropies"), perplexities)
+        sample = {"choice": {"solver": solver}, **numbers}
         told = {"corpus": "text", "method": "flow", "masked_only": False, "samples": [sample]}
         return told | {"source": source, "loss": loss} | more
 
@@ -356,6 +449,8 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(on_text, "by_seed", lambda cell, column: [1.0, None, e])  # CE's and SCE's
     scatter = on_text.sample_scatter
     assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
+    squares = variance([1.0, e]) + 2 * variance([1.0, e, e**2])
+    assert scatter("entropies", "uniform") == pytest.approx(math.sqrt(squares / 3))  # as they are
     masked = math.sqrt((4.5 + 2 + 0.5 + 0.5) / 4)
     assert scatter("perplexities", "mask") == pytest.approx(masked)
     for source in ("uniform", "mask"):  # which is all that is known of such losses
@@ -457,6 +552,39 @@ def test_few_points_of_a_curve_have_both_ends() -> None:
     assert picked(17) == [0, 1, 2, 4, 8, 16]
     assert picked(16) == [0, 1, 2, 4, 8, 15]
     assert picked(2) == [0, 1]
+
+
+def test_a_table_is_shown_once_half_of_it_is_done() -> None:
+    columns, done, blank = (Column("a"), Column("b")), Value(1.0), Value(None)
+
+    def half(*values: Value, data: Value = blank) -> bool:
+        rows = (Row(("data",), (data, data)), Row(("x",), values[:2]), Row(("y",), values[2:]))
+        return _half(Table("title", ("row",), columns, rows))
+
+    assert half(done, done, blank, blank)
+    assert not half(done, blank, blank, blank)
+    assert not half(done, blank, blank, blank, data=done)  # which has no training
+
+
+def test_a_bar_costs_those_that_it_leaves_out() -> None:
+    setting = {"temperature": 1, "solver": "euler", "steps": 64, "mend": 0}
+    kept = {"share": 0.5, "least": 0.1, "valid": 990.0, "novel": 300.0}
+    row = {"model": "m", "setting": setting, "evaluations": 60.0, "valid": 980.0, "novel": 400.0}
+    made = barred_table({"rows": [row | {"accepting": [kept]}]}).splitlines()
+    assert [line.split("|")[-3:-1] for line in made[2:]] == [
+        [" 60.0 ", " 980 / 400 "],  # 970 at least
+        [" 60.0 ", " 980 / 400 "],
+        [" 120.0 ", " 990 / 300 "],
+    ]
+
+
+def test_solvers_that_are_even_lead_nowhere() -> None:
+    row = {"valid": {"mean": 500.0}, "novel": {"mean": 300.0}, "folds": 4}
+    solvers = ("euler", "neighbor", "entropy")
+    keys = [(source, s, k) for source in ("uniform", "mask") for s in solvers for k in (64, 128)]
+    told = _leads(dict.fromkeys(keys, row), [64, 128])
+    assert told.count("at no number of steps") == 6
+    assert told.endswith(f"Means scatter by about {COUNT_ERROR / 2:.0f}.")
 
 
 def test_blank_columns_are_told_and_not_shown() -> None:

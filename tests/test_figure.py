@@ -10,6 +10,7 @@ from cwdfm.metric.figure import Style, styles_of
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import LOSS_NAMES
 from cwdfm.repro.figure import Curves
+from cwdfm.repro.grid import UNTOLD
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale
@@ -99,6 +100,29 @@ def test_scales_of_panels() -> None:
     assert body.get_supxlabel() == told
 
 
+def test_bars_are_drawn_where_spreads_are_known() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    points = [(2.0, (Value(3.0, 0.5), Value(3.0))), (4.0, (Value(5.0), Value(5.0)))]
+    barred, plain = Curves("t", "x", (Column("a"), Column("b")), {"CE": points}).figure().axes
+    (drawn,) = barred.containers
+    known, unknown = drawn.lines[2][0].get_segments()
+    assert known[:, 1].tolist() == [2.5, 3.5]
+    assert not len(unknown)
+    assert not plain.containers[0].has_yerr
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [(0.6, False), (0.7, True), (1.5e4, True), (2e4, False)]
+)
+def test_the_data_s_value_is_on_a_logarithmic_scale_unless_far_off(
+    level: float, shown: bool
+) -> None:
+    points = [(1.0, (Value(10.0),)), (2.0, (Value(1000.0),))]
+    curves = Curves("t", "x", (Column("PPL", False, "log"),), {"CE": points}, (Value(level),))
+    assert curves._level(0) == (level if shown else None)
+    assert bool(curves._beyond()) != shown
+
+
 def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
@@ -127,6 +151,8 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     valid, novel = Value(475.4, 17.1, 1), Value(287.0, 15.6, 1)
     assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
     assert bool(text.paper) == (scale == "paper")
+    for each in (molecules, text):
+        assert each.note.endswith(UNTOLD) == bool(each.paper)
     assert len(molecules.columns) == 2  # nearly all that are valid are unique
     assert len(figure("steps-molecules-mask").columns) == 3
     assert "training steps of" in molecules.about

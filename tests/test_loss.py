@@ -302,3 +302,15 @@ def test_half_precision_logits_are_read_in_float32() -> None:
         torch.testing.assert_close(
             value.double(), loss(low.double(), batch, SCHEDULE), rtol=1e-5, atol=1e-6
         )
+
+
+def test_what_weighs_nothing_may_be_impossible() -> None:
+    """A revealed token that the model rules out costs nothing by a weight of 0, and no gradient."""
+    logits, batch = example(SOURCES[1])
+    ruled_out = torch.nn.functional.one_hot(batch.x_1, logits.shape[-1]).bool()
+    ruled_out &= batch.revealed[..., None]
+    impossible = logits.masked_fill(ruled_out, -torch.inf).requires_grad_()
+    assert bool(ruled_out.any())
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), revealed="zero")
+    found = loss(impossible, batch, SCHEDULE)
+    torch.testing.assert_close(found, loss(logits, batch, SCHEDULE))

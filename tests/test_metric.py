@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from cwdfm.metric import (
     histogram_plot,
     histograms,
     molecule_grid,
+    picture,
     score_molecules,
 )
 
@@ -106,6 +108,11 @@ def test_few_samples_make_one_short_fold_and_are_not_scaled() -> None:
     scores = score_molecules(["C", "CC", "x"], None)
     assert (scores.valid.mean, scores.unique.mean, scores.novel) == (2, 2, None)
     assert (scores.fold_size, scores.samples, scores.folds, scores.short) == (3, 3, 1, True)
+
+
+def test_folds_are_of_as_many_samples_as_in_the_paper() -> None:
+    scores = score_molecules(["C"] * 2049, None)
+    assert (scores.fold_size, scores.folds, scores.remainder) == (1024, 2, 1)
 
 
 def test_no_valid_sample_scores_zero() -> None:
@@ -233,6 +240,24 @@ def test_curves_of_one_fold_show_what_chance_does(tmp_path: Path) -> None:
         curves([point("Euler", 8, count)], path)
         drawn.append(int((pixels(path) == 0x33).all(-1).sum()))
     assert drawn[1] > drawn[0] + 200
+
+
+def test_every_panel_has_bars_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(picture, "save_figure", lambda figure, path: drawn.append(figure))
+    valid, unique, novel = (FoldCounts((count,)) for count in (8, 4, 2))  # of 8
+    scores = MoleculeScores(valid, unique, novel, 8, 8, 0, False)
+    curves([CurvePoint("Euler", 8, scores)], tmp_path / "a.png")
+    spreads = []
+    for axis, count in zip(drawn[0].axes, (8, 4, 2), strict=True):
+        ((low, high),) = axis.containers[0].lines[2][0].get_segments()
+        assert (low[1] + high[1]) / 2 == pytest.approx(count)
+        spreads.append((high[1] - low[1]) / 2)
+    assert spreads == pytest.approx([0, 2**0.5, 1.5**0.5])  # by chance alone
+    curves([point("Euler", 8, 2, 4)], tmp_path / "a.png")  # two folds
+    for axis in drawn[1].axes:
+        (segment,) = axis.containers[0].lines[2][0].get_segments()
+        assert segment[:, 1] == pytest.approx([3 - 2**0.5, 3 + 2**0.5])
 
 
 def test_histogram_plot(tmp_path: Path) -> None:

@@ -559,6 +559,14 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_digits_end_where_the_spread_is_large() -> None:
     assert Value(1423.72, 32.591, 2).text() == "1,423.72 ± 32.59"
     assert Value(814261.59, 105818.97, 2).text() == "814,262 ± 105,819"
+    assert Value(1423.72, 99.99, 2).text() == "1,423.72 ± 99.99"
+    assert Value(1423.72, 100.0, 2).text() == "1,424 ± 100"
+
+
+def test_counts_have_no_digits_and_other_whole_numbers_theirs() -> None:
+    assert Value(512.0).text() == "512"
+    assert Value(512.0, 3.0).text() == "512.0 ± 3.0"  # a mean
+    assert Value(7.0, None, 2).text() == "7.00"
 
 
 def test_test_perplexity_is_what_the_command_says(

@@ -29,8 +29,10 @@ def train(folder: Path, job: Any, loss: float, date: str, name: str = "train-1")
     record(folder, name, job, {"metrics": [*metrics, {"step": 9, "validation_loss": loss}]}, date)
 
 
-def sample(folder: Path, job: Any, seed: int, perplexity: float, date: str, **more: Any) -> None:
-    drawn = HOW | {"model": job, "seed": seed}
+def sample(
+    folder: Path, job: Any, seed: int, perplexity: float, date: str, steps: int = 4, **more: Any
+) -> None:
+    drawn = HOW | {"model": job, "seed": seed, "steps": steps}
     scores = {
         "perplexity": {"perplexity": {"value": perplexity}},
         "statistics": {"entropy": {"value": 7.0}},
@@ -77,3 +79,19 @@ def test_what_was_done_once_tells_nothing(tmp_path: Path) -> None:
     sample(tmp_path, recipe(), 0, 10.0, "day 3")
     (row,) = compare([tmp_path])
     assert row["samples"] == []  # of one run alone
+
+
+def test_of_a_run_its_first_quarter_and_its_end_are_told(tmp_path: Path) -> None:
+    metrics = [{"step": k, "loss": 10.0 - k, "validation_loss": abs(k - 5.0)} for k in (1, 2, 4, 8)]
+    for day in (1, 3):
+        record(tmp_path, f"train-{day}", recipe(steps=8), {"metrics": metrics}, f"day {day}")
+    sample(tmp_path, recipe(steps=8), 0, 10.0, "day 1")  # within a second of its training's end
+    sample(tmp_path, recipe(steps=8), 1, 20.0, "day 3")
+    sample(tmp_path, recipe(steps=8), 0, 30.0, "day 2", steps=64)
+    sample(tmp_path, recipe(steps=8), 1, 40.0, "day 4", steps=64)
+    (row,) = compare([tmp_path])
+    assert row["losses"] == [3.0, 3.0]  # not the lowest
+    assert row["early"] == [8.0, 8.0]
+    few, many = row["samples"]
+    assert few["perplexities"] == pytest.approx([10.0, 20.0])
+    assert many["perplexities"] == pytest.approx([30.0, 40.0])

@@ -12,6 +12,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.method import Draw, Flow
 from cwdfm.method.sedd import SEDD, Analytic, ScoreEuler
+from cwdfm.method.sedd.graph import Move
 from cwdfm.method.sedd.method import score_grid
 from cwdfm.method.sedd.solver import ScoreSolver
 from tests.exact import Array, correlated_target
@@ -141,6 +142,23 @@ def test_a_token_left_out_conditions(graph: GraphName) -> None:
     x = draw(method, model, None, 20_000, 64, without=(0,))
     law = np.outer(first, second)[1:, 1:].ravel()
     assert_follows(histogram(x - 1, 2), law / law.sum())
+
+
+def test_a_token_left_out_changes_no_pace() -> None:
+    """As many are unmasked in each step; who has it leaves it, whatever the chance to stay."""
+    logits = torch.tensor([1.0, 0.0, 2.0, 0.5])
+
+    def model(x: Tensor, sigma: Tensor) -> Tensor:
+        return logits.expand(len(x), x.shape[1], 4)
+
+    free, left = (
+        SEDD(3).draw(model, Analytic(), Draw((200, 9), 7, without=without))  # type: ignore[arg-type]
+        for without in ((), (2,))
+    )
+    assert free.rows == left.rows
+    half = torch.full((2,), 0.5, dtype=torch.float64)
+    move = Move(half, half, torch.zeros(2, 3)).without(torch.tensor([0, 1]), [1])
+    assert move.chance_K.tolist() == [0.5, 1.0]
 
 
 def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:

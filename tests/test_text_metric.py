@@ -174,6 +174,16 @@ def test_bfloat16_is_close(folder: Path, judge: LoadedJudge) -> None:
 CUT = [f"one{END}two", f"{END}{END}three{END}{END}", "four", f"{END}"]
 
 
+def test_samples_of_two_tokens_are_scored(judge: LoadedJudge) -> None:
+    texts = ["a b", ""]
+    (pair, none) = judge.encode(texts)
+    assert (len(pair) > 1, none) == (True, [])
+    two = torch.tensor([pair[:2], pair[:2]])
+    found = generative_perplexity(two, judge, folds=1, vocabulary=judge.vocabulary())
+    assert (found.tokens, found.unscored) == (2, 0)
+    assert generative_perplexity(texts, judge, folds=1).unscored == 1
+
+
 def test_text_after_the_first_end(judge: LoadedJudge) -> None:
     assert [cut_text(text) for text in CUT] == ["one", "three", "four", ""]
     cut = generative_perplexity(CUT, judge, folds=1, after_end="cut")
@@ -434,6 +444,8 @@ def test_the_bound_does_not_depend_on_batches() -> None:
         spread = whole.nats_B.numpy().std(ddof=1) / math.sqrt(23) / 7
         assert split.standard_error == pytest.approx(spread, rel=1e-9)
         assert split.perplexity == pytest.approx(whole.perplexity)
+        off = math.exp(whole.nats_per_token + 1e-6 * spread) - whole.perplexity
+        assert split.perplexity_error == pytest.approx(1e6 * off, rel=1e-5)  # of exp, by its slope
         assert split.bits_per_token == pytest.approx(whole.bits_per_token)
         assert (split.sequences, split.of, split.tokens) == (23, 23, 23 * 7)
 

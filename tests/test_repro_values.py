@@ -1,0 +1,176 @@
+"""From results of jobs to values and notes of tables, by results made up for it."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.cell import Cell, apart_note, flow, runs_note, weights_note
+from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.experiments.baselines import KINDS
+from cwdfm.repro.experiments.locality import MANY
+from cwdfm.repro.grid import trained
+from cwdfm.repro.job import Job, Store
+from cwdfm.repro.jobs import HeldOut
+from cwdfm.repro.measure import measure, over_seeds
+from cwdfm.repro.scale import held_out
+from cwdfm.repro.scores import MauveScore, Updates
+from cwdfm.repro.table import Value
+
+
+def put(store: Store, job: Job, result: dict[str, Any], day: int = 1, **more: object) -> None:
+    """A result, of a day."""
+    store.place(job).mkdir(parents=True, exist_ok=True)
+    record = {"result": result, "provenance": {"date": f"2026-01-{day:02d}"}, **more}
+    (store.place(job) / "result.json").write_text(json.dumps(record))
+
+
+def test_text_is_shown_by_all_samples_with_the_scatter_of_folds(tmp_path: Path) -> None:
+    store, how, cell = Store(tmp_path), measure("text", "small"), Cell("text", "small")
+    read, compared = how.jobs(cell.sample())
+    put(store, compared, {"mauve": 0.5, "mauve_star": 0.9, "std": 0.03})
+    judged = {"value": 80.0, "fold_mean": 81.0, "fold_std": 2.0}
+    entropy = {"value": 7.0, "fold_mean": 6.9, "fold_std": 0.2}
+    found = {"perplexity": {"perplexity": judged}, "statistics": {"entropy": entropy}}
+    put(store, read, found)
+    expected = Value(0.5, 0.03, 3), Value(80.0, 2.0, 1), Value(7.0, 0.2, 2)
+    assert how.values(store, cell.sample()) == expected
+
+
+def test_the_data_are_not_compared_with_themselves() -> None:
+    """MAUVE's reference is other held-out text than the data's own row, and as much."""
+    how, row = measure("text", "small"), held_out("text", "small", 0)
+    _, score = how.jobs(row)
+    assert isinstance(score, MauveScore)
+    reference = score.reference.samples
+    assert isinstance(reference, HeldOut)
+    assert reference.n == row.n
+    assert reference.part != row.part
+    _, score = how.jobs(Cell("text", "small").sample())
+    assert isinstance(score, MauveScore)
+    assert score.reference.samples == reference
+
+
+def test_several_runs_have_the_scatter_between_them() -> None:
+    runs = [(Value(x, 9.0, 1), Value(y)) for x, y in ((1.0, None), (None, None), (4.0, 7.0))]
+    first, second = over_seeds(runs)
+    assert first == Value(2.5, statistics.stdev([1.0, 4.0]), 1)
+    assert second == Value(7.0, None)  # of one run alone nothing is known of it
+    assert over_seeds(runs[:1]) == runs[0]  # that of folds
+
+
+def test_all_methods_read_as_many_tokens(tmp_path: Path) -> None:
+    """Block diffusion reads every sequence twice, and has half the steps and half the warm-up."""
+    store = Store(tmp_path)
+    cells = {kind.name: kind.cell("text", "small") for kind in KINDS}
+    for cell in cells.values():
+        put(store, cell.train(), {})
+    read = {name: cell.training(store)[1].value for name, cell in cells.items()}
+    recipe = cells["AR"].train().recipe
+    assert set(read.values()) == {recipe.steps * recipe.batch_size * recipe.length / 1e6}
+    blocks = cells["BD3LM, block 4"].train().recipe
+    assert (blocks.steps, blocks.warmup) == (recipe.steps / 2, recipe.warmup / 2)
+
+
+def test_likelihood_and_evaluations_stand_beside_samples(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), Cell("text", "small")
+    assert cell.training(store) == (Value(None), Value(None, None, 1), Value(None))
+    put(store, cell.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
+    put(store, cell.sample(), {"evaluations": 12.5})
+    likelihood, _, evaluations = cell.training(store)
+    assert likelihood == Value(40.0, 2.0, 2)
+    assert evaluations == Value(12.5, None, 1)
+
+
+def test_runs_are_sampled_with_seeds_of_their_own() -> None:
+    plain, apart = (Cell("molecules", "small", seeds=3, sample_seed=s) for s in (None, 1000))
+    assert [plain.sample(seed).seed for seed in range(3)] == [0, 1, 2]
+    assert [apart.sample(seed).seed for seed in range(3)] == [1000, 1001, 1002]
+    assert [apart.train(seed).recipe.seed for seed in range(3)] == [0, 1, 2]
+
+
+def test_masked_tokens_alone_count_in_one_loss() -> None:
+    alone = {
+        (source, loss)
+        for source in ("uniform", "mask")
+        for loss in ("ce", "nelbo", "bregman", "sce")
+        if flow(source, loss)["masked_only"]
+    }
+    assert alone == {("mask", "nelbo")}
+
+
+def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    euler, neighbor, other = (
+        Cell("text", "small", choice=SolverChoice(solver=name))
+        for name in ("euler", "neighbor", "entropy")
+    )
+    rows = [(("Euler", "64"), euler), (("Neighbor", ""), neighbor), (("Entropy", ""), other)]
+    train = euler.train()
+    put(store, train, {}, 9, earlier=["2026-01-01", "2026-01-05"])
+    assert apart_note(rows, store) == ()
+    put(store, other.sample(), {}, 10)
+    assert apart_note(rows, store) == ()
+    put(store, euler.sample(), {}, 5)  # the run of that day
+    told = "From an earlier run of the same training, whose models were lost: "
+    assert apart_note(rows, store) == (f"{told}Euler (64).",)
+    put(store, neighbor.sample(), {}, 20, needs={train.name: "2026-01-01"})
+    assert apart_note(rows, store) == (f"{told}Euler (64). From one before that: Neighbor.",)
+
+
+def test_samples_and_likelihood_are_of_one_run_or_not(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), Cell("text", "small")
+    put(store, cell.train(), {}, 5, earlier=["2026-01-01"])
+    assert cell.one_run(store)
+    put(store, cell.sample(), {}, 2)
+    assert cell.one_run(store)  # there is no likelihood
+    put(store, cell.likelihood(), {}, 3)
+    assert cell.one_run(store)
+    put(store, cell.likelihood(), {}, 6)
+    assert not cell.one_run(store)
+
+
+def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    done, none = (Cell("molecules", "smoke", {"loss": loss}, seeds=2) for loss in ("ce", "sce"))
+    counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
+    for seed in range(2):
+        (job,) = measure("molecules", "smoke").jobs(done.sample(seed))
+        put(store, job, counts)
+    assert runs_note([(("a",), done), (("b",), none)], store) == ("Means are over 2 runs.",)
+
+
+def test_weights_that_do_not_vary_are_told() -> None:
+    counted = SolverChoice("neighbor-counted", 1, 3.0)
+    one, other = (SolverChoice(solver="entropy", beta=beta) for beta in (1.0, 2.0))
+    assert weights_note([SolverChoice(solver="euler")]) == ()
+    told = ("Weights: Neighbor r = 1, s = 3; Entropy beta = 1.",)
+    assert weights_note([counted, SolverChoice("neighbor", 1, 3.0), one]) == told
+    assert weights_note([counted, one, other]) == ("Weights: Neighbor r = 1, s = 3.",)
+
+
+@pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])
+def test_a_figure_tells_the_size_of_its_model(tmp_path: Path, parameters: int, told: str) -> None:
+    store, job = Store(tmp_path), Cell("molecules", "small").train()
+    put(store, job, {"parameters": parameters})
+    assert trained(job, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
+
+
+def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path), EXPERIMENTS["updates"].plan("small")
+    counts = [400, 300, 200, 50, 25, 15, 6, 3, 1]
+    for job in plan.jobs:
+        assert isinstance(job, Updates)
+        found = {"updates_per_token": 1.1, "standard_error": 0.01, "loop_share": 0.02}
+        put(store, job, found | {"histogram": counts, "tokens": sum(counts)})
+    (table,) = plan.tables(store)
+    for row in table.rows:
+        assert row.ours == (Value(1.1, 0.01, 3), Value(2.0, None, 2))
+    (figure,) = plan.figures(store)
+    for line in figure.lines.values():
+        shown = [value.value for _, (value,) in line]
+        assert shown == pytest.approx([40, 30, 20, 5, 2.5, 1.5, 1.0])  # the last: or more
+        assert len(shown) == MANY + 1
