@@ -305,12 +305,13 @@ def test_half_precision_logits_are_read_in_float32() -> None:
 
 
 def test_what_weighs_nothing_may_be_impossible() -> None:
-    """A revealed token that the model rules out costs nothing by a weight of 0, and no gradient."""
+    """Weights so steep that some are 0: a right token that the model rules out there is no NaN."""
     logits, batch = example(SOURCES[1])
-    ruled_out = torch.nn.functional.one_hot(batch.x_1, logits.shape[-1]).bool()
-    ruled_out &= batch.revealed[..., None]
-    impossible = logits.masked_fill(ruled_out, -torch.inf).requires_grad_()
-    assert bool(ruled_out.any())
-    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), revealed="zero")
+    weight = cwdfm.Neighbor(2, 1e4)
+    nothing = ~batch.revealed & (weight(batch.revealed) == 0)
+    assert bool(nothing.any())
+    right = torch.nn.functional.one_hot(batch.x_1, logits.shape[-1]).bool()
+    impossible = logits.masked_fill(right & nothing[..., None], -torch.inf)
+    loss = cwdfm.ScaledCrossEntropy(weight)
     found = loss(impossible, batch, SCHEDULE)
     torch.testing.assert_close(found, loss(logits, batch, SCHEDULE))
