@@ -169,6 +169,11 @@ def test_processes_stop_together_and_know_why(together: Path) -> None:
     assert found[2]["step"] == loop.AGREE_EVERY
 
 
+def test_processes_drop_different_units(together: Path) -> None:
+    first, second = ((together / f"seed-{rank}").read_text() for rank in range(2))
+    assert first != second
+
+
 def assert_close(a: Path, b: Path) -> None:
     one, two = final_state(a), final_state(b)
     assert one.keys() == two.keys()

@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import torch
+
 from cwdfm.distributed import barrier, joined, rank
 from cwdfm.train.loop import fit
 from cwdfm.train.parallel import Parallel
@@ -26,10 +28,11 @@ def without_the_end(run: Path, to: Path) -> None:
 
 
 def stop(out: Path) -> None:
-    """A signal to the first process; each writes what stopped it, and where."""
+    """A signal to the first process; each writes what stopped it and where, and dropout's seed."""
     run = make_run(out / "stopped", recipe())
     stopped = fit(run, [Send(signal.SIGTERM, 5)] if rank() == 0 else [])
     (out / f"stopped-{rank()}").write_text(f"{stopped} at {run.step}")
+    (out / f"seed-{rank()}").write_text(str(torch.initial_seed()))
 
 
 if __name__ == "__main__":
