@@ -4,7 +4,15 @@ import math
 from itertools import product
 
 from benchmarks.claims.headline import PAPER
-from benchmarks.claims.judging import CLEAR, Missing, number, or_missing, read, rows_of
+from benchmarks.claims.judging import (
+    CLEAR,
+    Missing,
+    number,
+    or_missing,
+    read,
+    rows_of,
+    without_data,
+)
 from benchmarks.claims.on_molecules import (
     COUNT_ERROR,
     COUNTED,
@@ -84,8 +92,8 @@ def positions() -> str:
 
 
 def _known() -> str:
-    rows = rows_of("positions")
-    valid = {key: number(row[VALID]).value for key, row in rows.items() if key[0] != "data"}
+    rows = without_data(rows_of("positions"))
+    valid = {key: number(row[VALID]).value for key, row in rows.items()}
     steps = dict.fromkeys(k for _, _, k in valid)
     told: list[str] = []
     gains: dict[bool, list[float]] = {True: [], False: []}
@@ -144,7 +152,7 @@ def readings() -> str:
 
 
 def _readings() -> str:
-    rows = {k: v for k, v in rows_of("readings").items() if k[0] != "data"}
+    rows = without_data(rows_of("readings"))
     told = [
         f"{', '.join(labels)}: {number(row[VALID]).value:.0f} and {number(row[NOVEL]).value:.0f}"
         for labels, row in rows.items()
@@ -184,8 +192,7 @@ def _settings_of_scaled() -> str:
     told = [
         f"{number(row[PERPLEXITY]).value:.0f} and {number(row[HELD_OUT]).value:.0f} "
         f"({', '.join(filter(None, labels))})"
-        for labels, row in rows_of("scaled-text").items()
-        if labels[0] != "data"
+        for labels, row in without_data(rows_of("scaled-text")).items()
     ]
     return f"perplexities of samples and of held-out text, {'; '.join(told)}."
 

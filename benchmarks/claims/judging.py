@@ -203,6 +203,11 @@ def rows_of(experiment: str, table: int = 0) -> dict[tuple[str, ...], tuple[Valu
     return {row.labels: row.ours for row in found.rows}
 
 
+def without_data(rows: Mapping[tuple[str, ...], T]) -> dict[tuple[str, ...], T]:
+    """All but the data's own row."""
+    return {labels: row for labels, row in rows.items() if labels[0] != "data"}
+
+
 @cache  # many claims read one
 def _tables(store: Store, experiment: str) -> list[Table]:
     return EXPERIMENTS[experiment].plan("small").tables(store)

@@ -50,7 +50,7 @@ def _beside_best(corpus: Corpus, source: str, sweep: str, name: str) -> tuple[st
     beside settings that are near the claim holds in part. The best depend on the number of steps,
     which the paper does not tell, so on text many steps count too.
     """
-    rows, told, near, unchosen = rows_of(sweep), [], [], False
+    rows, told, near, unchosen = rows_of(sweep), [], [], 0
     euler = _rank(corpus, rows["Euler", ""])
     for family, theirs in said_best(corpus, source).items():
         settings = {key[1]: row for key, row in rows.items() if key[0] == family}
@@ -59,16 +59,14 @@ def _beside_best(corpus: Corpus, source: str, sweep: str, name: str) -> tuple[st
         chosen = found[best].above(euler) > ALONE
         if chosen:
             near.append(found[best].above(found[theirs]) < ALONE)
-        unchosen = unchosen or not chosen
+        unchosen += not chosen
         told.append(
             f"{family} {best} ({abs(found[best].value):.0f}), the paper's "
             f"{abs(found[theirs].value):.0f}{'' if chosen else ', none clearly ahead of Euler'}"
         )
     many, as_near = _at_many_steps(source) if corpus == "text" else ("", [])
     near += as_near
-    verdict = met(*near, not unchosen) if any(near) else met(*near)
-    if not near:
-        verdict = Verdict("undecided here")
+    verdict = met(*near, *[False] * unchosen) if near else Verdict("undecided here")
     steps = f"{size(corpus, 'small').steps} steps"
     shown = f"Best here, {name}, {steps}, Euler {abs(euler.value):.0f}: {'; '.join(told)}{many}"
     return shown, verdict

@@ -18,6 +18,7 @@ from benchmarks.claims.judging import (
     read,
     rows_of,
     tested,
+    without_data,
 )
 from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, short_runs
 from cwdfm.repro import paper
@@ -253,7 +254,7 @@ def corrector() -> Iterator[Claim]:
 
 def by_powers() -> str:
     """What other exponents of the corrector do; nothing while that is missing."""
-    rows = {k: v for k, v in rows_of("corrector-powers").items() if k[0] != "data"}
+    rows = without_data(rows_of("corrector-powers"))
     if any(row[PERPLEXITY].value is None for row in rows.values()):
         return ""
     told = ", ".join(

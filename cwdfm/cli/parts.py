@@ -9,14 +9,15 @@ or another number of processes.
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cwdfm.distributed import from_first, rank
+from cwdfm.cli.alone import alone_in
+from cwdfm.distributed import rank
 from cwdfm.errors import InputError
 from cwdfm.files import repair, replacing
-from cwdfm.lock import LOCK, held
+from cwdfm.lock import LOCK
 
 _SETTINGS = "settings.json"
 
@@ -31,18 +32,12 @@ class Parts:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Refuse a file for which another job goes on: both would do all of the work."""
-        with ExitStack() as stack:
-            mine = True
-            if rank() == 0:
-                with self._written(self.folder):
-                    self.folder.mkdir(exist_ok=True)
-                    mine = stack.enter_context(held(self.folder))
-            if not from_first(mine):
-                raise InputError(
-                    f"another run draws the samples of {self.folder.with_suffix('')}; wait until "
-                    f"it is done, or give another --out. Start processes that share the work by "
-                    f"torchrun"
-                )
+        if rank() == 0:
+            with self._written(self.folder):
+                self.folder.mkdir(exist_ok=True)
+        out = self.folder.with_suffix("")
+        other = f"another run (torchrun starts those that share a file) draws the samples of {out}"
+        with alone_in(self.folder, other):
             try:
                 yield
             finally:

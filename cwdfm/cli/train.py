@@ -1,8 +1,8 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,14 +10,15 @@ from typing import Any, NoReturn
 
 import torch
 
+from cwdfm.cli.alone import alone_in
 from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.unread import check_of_the_model, check_unread
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
-from cwdfm.distributed import barrier, from_first, joined, rank, world
+from cwdfm.distributed import barrier, joined, rank, world
 from cwdfm.errors import InputError, load_extra
-from cwdfm.lock import LOCK, held
+from cwdfm.lock import LOCK
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.train.listen import Listener, TensorBoard, WeightsAndBiases
@@ -55,7 +56,8 @@ def main(arguments: list[str]) -> None:
         raise InputError(f"{options.out} is a file; give a folder for the run")
     made = [path for path in (options.out, *options.out.parents) if not path.exists()]
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
-    with joined(options.device) as device, alone_in(options.out):
+    other = f"another run goes on in {options.out}"  # they would write each other's files
+    with joined(options.device) as device, alone_in(options.out, other):
         try:
             with by_flags(Recipe):
                 run = prepare(name, options, device, given)
@@ -82,17 +84,6 @@ def main(arguments: list[str]) -> None:
                 say(f"written: {options.out / 'model'}")
     if unfinished:  # out of the group, which all leave together
         sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which another run goes on: they would write each other's files."""
-    with held(folder) if rank() == 0 else nullcontext(True) as mine:
-        if not from_first(mine):
-            raise InputError(
-                f"another run goes on in {folder}; wait until it is done, or give another --out"
-            )
-        yield
 
 
 def without_recipe(arguments: list[str]) -> NoReturn:

@@ -90,26 +90,22 @@ def readings(scale: Scale) -> Plan:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        bound = loss_line("uniform", "nelbo").fields
-        rows = {
+        bound = replace(loss_line("uniform", "nelbo").cell("molecules", scale), seeds=1)
+        masked = replace(bound, fields=bound.fields | {"masked_only": True})
+        cells = {
             ("uniform", "mixture", "NELBO of all tokens"): bound,
-            ("uniform", "mixture", "NELBO of masked tokens"): bound | {"masked_only": True},
+            ("uniform", "mixture", "NELBO of masked tokens"): masked,
         }
-        choices = dict.fromkeys(rows, EULER)
         for source in SOURCES[:1] if scale == "smoke" else SOURCES:
-            ours = context_line(source, "").cell("molecules", scale)
+            ours = replace(context_line(source, "").cell("molecules", scale), seeds=1)
             r, s = ours.fields["path_radius"], ours.fields["path_scale"]
-            for name, fields in {
-                "CE": ours.fields | {"loss": "ce"},
-                "SCE": ours.fields,
-                "SCE by the path's weights": ours.fields | {"loss_radius": r, "loss_scale": s},
+            for name, changed in {
+                "CE": {"loss": "ce"},
+                "SCE": {},
+                "SCE by the path's weights": {"loss_radius": r, "loss_scale": s},
             }.items():
-                rows[source, "context", name] = fields
-                choices[source, "context", name] = ours.choice
-        return [
-            Entry(labels, Cell("molecules", scale, fields, choices[labels]))
-            for labels, fields in rows.items()
-        ]
+                cells[source, "context", name] = replace(ours, fields=ours.fields | changed)
+        return [Entry(labels, cell) for labels, cell in cells.items()]
 
     return grid("Readings of the loss, QM9", ("source", "path", "loss"), entries)(scale)
 

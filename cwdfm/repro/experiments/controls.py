@@ -172,7 +172,5 @@ def corrector_powers(scale: Scale) -> Plan:
             found.append(Entry((solver.capitalize(), f"{power:g}"), cell))
         return found
 
-    title = "Exponents of the corrector, text, uniform source"
-    return grid(f"{title}, {steps:,} steps, scale {POWERS_AT:g}", ("solver", "a = b"), entries)(
-        scale
-    )
+    where = f"text, uniform source, {steps:,} steps, scale {POWERS_AT:g}"
+    return grid(f"Exponents of the corrector, {where}", ("solver", "a = b"), entries)(scale)
