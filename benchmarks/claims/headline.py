@@ -13,7 +13,7 @@ from cwdfm.train.recipes import RECIPES
 PAPER = RECIPES["qm9-paper"]()
 SETTING = (
     f"92M, learning rate {PAPER.learning_rate:.0e}, {TRAINED:,} of the paper's {PAPER.steps:,} "
-    f"steps, one run of each, 5 folds, CE of masked tokens alone"
+    f"steps, one run of each, 5 folds"
 )
 
 

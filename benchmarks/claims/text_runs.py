@@ -94,8 +94,7 @@ def _tokens() -> str:
         f"Perplexities of samples on text,\n  a number for each seed: {told}\n  "
         "([results](results.md#tokens-that-count-in-the-loss-text-mask-source)). Counting all "
         f"tokens lowers them by {fall:.2f} ± {error:.2f} nats;\n  in our other tables all count, "
-        "but in the NELBO with a\n  mask source, in MDLM and BD3LM, and in the CE of `headline`. "
-        "CE to SCE: "
+        "but in the NELBO with a\n  mask source, in MDLM and BD3LM. CE to SCE: "
         f"{changed}.\n  Valid molecules: {valid}."
     )
 

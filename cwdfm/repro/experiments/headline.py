@@ -44,7 +44,6 @@ def entries(scale: Scale) -> list[Entry]:
     folds = 1 if scale == "smoke" else FOLDS
     for loss in ("ce", "sce"):
         name = LOSS_NAMES[loss]
-        masked = loss == "ce" and scale == "small"  # not trained on all tokens there yet
         for solver, choice in best("molecules", "mask").items():
             if (name, solver) == ("SCE", "Entropy"):
                 continue  # in neither of the two comparisons
@@ -52,7 +51,7 @@ def entries(scale: Scale) -> list[Entry]:
                 cell = Cell(
                     "molecules",
                     scale,
-                    fields(scale) | flow("mask", loss, masked_only=masked),
+                    fields(scale) | flow("mask", loss),
                     choice,
                     k,
                     n=folds * sizes.fold_size,
