@@ -350,6 +350,21 @@ def test_weights_clearly_apart_from_the_default_are_named(monkeypatch: pytest.Mo
     assert "from `one`, the default: zero (uniform source), raw (uniform source), zero (m" in told
 
 
+def test_weights_that_are_not_normalised_stand_beside_the_plain_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def counts(self: Runs, cell: Cell, what: int) -> list[float]:
+        raw = cell.fields.get("revealed") == "raw"
+        if cell.fields["source"] == "mask":
+            return [] if raw else [600.0]  # not done
+        return [700.0 + 10 * raw] * 3
+
+    monkeypatch.setattr(Runs, "counts", counts)
+    gain = 10 / (COUNT_ERROR * math.sqrt(2 / 3))
+    told = f"not normalised: 700 to 710 (uniform) valid, {gain:+.1f} (uniform) errors"
+    assert training.not_normalised().endswith(told)
+
+
 def test_mean_gains_have_the_error_of_the_counts_they_are_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -156,7 +156,9 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     assert len(molecules.columns) == 2  # nearly all that are valid are unique
     assert len(figure("steps-molecules-mask").columns) == 3
     assert "training steps of" in molecules.about
-    assert ("5,000 of its 25,000 training steps" in figure("headline").title) == (scale == "small")
+    headline = figure("headline")
+    assert ("5,000 of its 25,000 training steps" in headline.title) == (scale == "small")
+    assert {name.split(", ")[0] for name in headline.lines} == {"CE", "SCE"}
 
 
 def test_names_of_many_lines_are_within_the_figure() -> None:

@@ -1,6 +1,7 @@
 """Losses: each formula by loops in float64, the peer's Bregman, and what minimises them."""
 
 import math
+import statistics
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -71,10 +72,10 @@ def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarr
                     same = x_t == x_1
                     if coordinates == "all" or not revealed[i]:
                         out[b, i] = hazard * ((same - 1) * -ce + same - stay)
-                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), "raw"):
-                    window = range(i - r, i + r + 1)
-                    hidden = sum(not revealed[j % N] for j in window)
-                    out[b, i] = math.exp(-s * hidden) * ce
+                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), "raw" | "level" as mode):
+                    places = [i] if mode == "raw" else np.flatnonzero(~batch.fixed[b].numpy())
+                    hidden = [sum(~revealed[(j + o) % N] for o in range(-r, r + 1)) for j in places]
+                    out[b, i] = statistics.mean(math.exp(-s * n) for n in hidden) * ce
                 case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), mode):
                     over = ~batch.fixed[b].numpy() if mode == "joint" else ~revealed
                     alpha = neighbor_alpha(revealed, r, s, over)[i]

@@ -142,7 +142,10 @@ def _revealed() -> str:
         )
     return (
         f"Valid molecules by weight ({MODEL}, {runs.told(*done)}):\n  {'; '.join(parts)}.\n"
-        f"  Clearly apart from `one`, the default: {', '.join(apart) or 'none'}.{why}"
+        f"  Clearly apart from `one`, the default: {', '.join(apart) or 'none'}.{why}\n  Nor does "
+        "the paper tell whether weights are normalised in the loss: `raw` ones are not, and "
+        "favour late times as\n  well as places with much context; `joint` ones are the second "
+        "part of them, `level` ones the first."
     )
 
 

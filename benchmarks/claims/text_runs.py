@@ -12,7 +12,7 @@ from benchmarks.claims.judging import (
     pooled,
     rows_of,
 )
-from benchmarks.claims.on_molecules import VALID
+from benchmarks.claims.on_molecules import NOVEL, STEPS, VALID
 from benchmarks.claims.on_text import (
     PERPLEXITY,
     done_again,
@@ -21,6 +21,7 @@ from benchmarks.claims.on_text import (
     tabled,
 )
 from cwdfm.repro.experiments.ablations import COUNTING, counting_cell
+from cwdfm.repro.experiments.headline import MASKED
 
 LOSSES, TOKENS = ("CE", "SCE"), ("masked", "all")
 
@@ -95,8 +96,18 @@ def _tokens() -> str:
         "([results](results.md#tokens-that-count-in-the-loss-text-mask-source)). Counting all "
         f"tokens lowers them by {fall:.2f} ± {error:.2f} nats;\n  in our other tables all count, "
         "but in the NELBO with a\n  mask source, in MDLM and BD3LM. CE to SCE: "
-        f"{changed}.\n  Valid molecules: {valid}."
+        f"{changed}.\n  Valid molecules: {valid}; {or_missing('headline', _at_92m)}"
     )
+
+
+def _at_92m() -> str:
+    rows = rows_of("headline")
+    told = []
+    for name, loss in (("masked", MASKED), ("all", "CE")):
+        row = rows[loss, "Euler", str(STEPS[-1])]
+        valid, novel = (number(row[column]).value for column in (VALID, NOVEL))
+        told.append(f"{valid:.0f} and {novel:.0f} (CE of {name})")
+    return f"valid and novel ones of 92M, one run each: {', '.join(told)}."
 
 
 def _perplexities(loss: str, which: str) -> list[float]:

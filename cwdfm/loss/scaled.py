@@ -12,7 +12,7 @@ from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight.base import Weight, normalise
 
-RevealedWeight = Literal["one", "zero", "extended", "joint", "raw"]
+RevealedWeight = Literal["one", "zero", "extended", "joint", "raw", "level"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
     - "joint": the same formula, normalised to mean 1 over all coordinates, masked or not.
     - "raw": the same formula, not normalised on any coordinates: 1 where all is revealed, less
       elsewhere, so that late times, which have much context, weigh more than early ones.
+    - "level": the mean of "raw" over the sequence, on each of its coordinates. So late times weigh
+      more, and local context does not count: "raw" is "level" times "joint", factor by factor.
 
     A weight that needs logits gets the loss's own, cut off from the gradient.
     """
@@ -56,9 +58,14 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
         masked_BN = ~batch.revealed
         if self.revealed == "joint":
             return normalise(log_weight_BN, ~batch.fixed)
-        if self.revealed == "raw":
+        if self.revealed in ("raw", "level"):
             whole_1N = torch.ones_like(batch.revealed[:1])
-            return (log_weight_BN - self.weight.context_score(whole_1N)).exp()
+            alpha_BN = (log_weight_BN - self.weight.context_score(whole_1N)).exp()
+            if self.revealed == "raw":
+                return alpha_BN
+            free_BN = ~batch.fixed
+            mean_B1 = (alpha_BN * free_BN).sum(1, True) / free_BN.sum(1, True).clamp(min=1)
+            return mean_B1.expand_as(alpha_BN)
         alpha_BN = normalise(log_weight_BN, masked_BN)
         if self.revealed == "extended":
             return alpha_BN

@@ -21,7 +21,7 @@ class Entry:
 
     labels: tuple[str, ...]
     cell: Cell
-    line: str = ""  # which curve it is a point of
+    line: str = ""  # which curve it is a point of, if any
     x: float = 0.0
     paper: str = ""  # the row of the paper's tables that the curve's own is
 
@@ -79,7 +79,7 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
 
     lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
     paper = {}
-    for entry in entries:
+    for entry in filter(lambda entry: entry.line, entries):
         values = shown(how.barred(entry.cell.values(store)))
         lines.setdefault(entry.line, []).append((entry.x, values))
         if entry.paper and (reported := how.reported(entry.paper)):
