@@ -55,7 +55,7 @@ def predict_rows(
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
         if first == 0:
-            _check_not_probabilities(logits)
+            check_not_probabilities(logits)
         yield slice(first, first + len(logits)), logits_kV
         first += len(logits)
 
@@ -135,7 +135,7 @@ def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
     if version != now:
         few_kD = hidden_KD[:4]
         logits = model.head(few_kD)
-        _check_not_probabilities(logits)
+        check_not_probabilities(logits)
         same = readout(few_kD)
         verdict = logits.shape == same.shape and torch.allclose(
             logits.float(), same.float(), rtol=0.02, atol=0.02, equal_nan=True
@@ -205,13 +205,14 @@ def evaluating(model: object) -> Iterator[None]:
 
 def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
+        hint = "; return its .logits, or use cwdfm.Adapted" if hasattr(logits, "logits") else ""
         raise InputError(
             f"{what} must return floating logits of shape {shape} (the last axis is the source's "
-            f"num_tokens), got {describe(logits)}"
+            f"num_tokens), got {describe(logits)}{hint}"
         )
 
 
-def _check_not_probabilities(logits: Tensor) -> None:
+def check_not_probabilities(logits: Tensor) -> None:
     """Refuse what is nearly surely a softmax already: no negative entry, every row summing to 1."""
     total = logits.sum(-1, dtype=torch.float64)
     tolerance = max(1e-4, 8 * torch.finfo(logits.dtype).eps)
