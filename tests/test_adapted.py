@@ -108,5 +108,11 @@ def test_what_is_wrong_is_told() -> None:
         )
     with pytest.raises(cwdfm.InputError, match=r"shape \(2, 4, 6\).*shape \(2, 4, 3\)"):
         draw(cwdfm.Adapted(lambda x: Network()(x).logits[..., :3], num_tokens=6, mask_id=1))
+    with pytest.raises(cwdfm.InputError, match=r"got a Network; .*use cwdfm\.sample"):
+        cwdfm.generate(Network(), n=1, steps=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError) as caught:
+        draw(Network())  # which takes no time
+    assert "shape (2, 4) on cpu with ids 0..5" in caught.value.__notes__[0]
+    assert "cwdfm.Adapted makes one" in caught.value.__notes__[0]
     with pytest.raises(cwdfm.InputError, match=r"got a SimpleNamespace; return its \.logits"):
         draw(lambda x, t: Network()(x))

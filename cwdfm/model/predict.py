@@ -69,7 +69,15 @@ def _row_chunks(
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
             yield logits_kV
     else:
-        logits_BNV = model(x_BN, t_B)
+        try:
+            logits_BNV = model(x_BN, t_B)
+        except Exception as error:
+            error.add_note(
+                f"the model was called as model(x_t, t), x_t being {describe(x_BN)} on "
+                f"{x_BN.device} with ids 0..{source.num_tokens - 1}, t {describe(t_B)}; of a "
+                f"network of tokens alone, or with a mask id of its own, cwdfm.Adapted makes one"
+            )
+            raise
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         logits_MV = logits_BNV.flatten(0, 1)
         for place_k in rows.place.split(k):
