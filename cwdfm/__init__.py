@@ -6,7 +6,7 @@ Training goes data -> path -> model -> loss; generation goes source -> solver ->
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.loss import NELBO, Bound, Bregman, CrossEntropy, Loss, ScaledCrossEntropy, elbo
-from cwdfm.model import ExactPosterior, Model, SplitModel
+from cwdfm.model import Adapted, ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.pretrained import Pretrained, box, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
@@ -48,6 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NELBO",
     "Accept",
+    "Adapted",
     "Bound",
     "Bregman",
     "Confidence",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 MOST = 2**63 - 1  # what tensors, files and iterators count with
+SHOWN = 200  # characters of a value that a message quotes
 LONGEST = 10**6  # tokens a sequence, far beyond any use: more ends, late, where memory does
 
 
@@ -28,7 +29,8 @@ def describe(x: object) -> str:
     """A short description of a value for an error message: shape and dtype for a tensor."""
     if isinstance(x, Tensor):
         return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
-    return f"{type(x).__name__} {x!r}"
+    told = repr(x)
+    return f"{type(x).__name__} {told}" if len(told) <= SHOWN else f"a {type(x).__name__}"
 
 
 def load_extra(module: str, extra: str) -> Any:

@@ -51,6 +51,11 @@ def generate(
     finds implausible (see `accept.py`); `progress` then hears of all tries, of those spared too.
     `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
     """
+    if not isinstance(trained, Pretrained):
+        raise InputError(
+            f"generate draws from what cwdfm.load gives, got a {type(trained).__name__}; for a "
+            f"network alone use cwdfm.sample"
+        )
     tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from cwdfm.config import from_config, to_config
+from cwdfm.data.text.find import find_tokenizer
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.device import find_device
 from cwdfm.errors import LONGEST, InputError, check_instance, check_integer
 from cwdfm.files import replacing
 from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
 from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.model.mdlm import mdlm_shape, mdlm_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.tensors import read_tensors, write_tensors
@@ -104,6 +106,8 @@ class Pretrained:
         """The folder's model on the CPU, or an InputError that says what is wrong with it."""
         try:
             config = json.loads((folder / "config.json").read_text())
+            if isinstance(config, dict) and config.get("model_type") == "mdlm":
+                return cls._read_mdlm(folder, config)
             if not isinstance(config, dict) or "format" not in config:
                 raise InputError(
                     f"{folder} holds a model of another library: its config.json has no format; "
@@ -137,6 +141,27 @@ class Pretrained:
                 f"{folder} is damaged, or its config.json and weights do not belong together "
                 f"({type(error).__name__}: {what}); copy or train it again"
             ) from error
+
+    @classmethod
+    def _read_mdlm(cls, folder: Path, config: dict[str, Any]) -> Self:
+        """A folder as MDLM's authors publish them; its tokenizer is GPT-2's unless it has one."""
+        shape = mdlm_shape(config)
+        own = (folder / "tokenizer.json").is_file()
+        tokenizer = find_tokenizer(folder if own else "gpt2")
+        if tokenizer.vocab_size not in (shape.num_tokens - 1, shape.num_tokens):
+            raise InputError(
+                f"{folder} knows {shape.num_tokens} ids, its mask included, and "
+                f"{'its' if own else 'the'} tokenizer{'' if own else ' of GPT-2'} has "
+                f"{tokenizer.vocab_size}; put the model's own tokenizer.json into the folder"
+            )
+        weights = mdlm_weights(read_tensors(folder / "model.safetensors"))
+        return cls(
+            model=_network(shape, weights).eval(),
+            method=Flow(MaskSource(shape.num_tokens - 1), Linear()),
+            tokenizer=tokenizer,
+            length=config["model_length"],
+            card={"origin": "a checkpoint of MDLM"},
+        )
 
 
 @contextmanager
@@ -224,7 +249,7 @@ def box() -> list[str]:
 
 
 def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pretrained:
-    """A trained model: one from the box by its name, or a folder of one's own.
+    """A trained model: one from the box by its name, or a folder of one's own, or of MDLM's.
 
     Of a training run's folder, the finished model, or else the newest checkpoint.
     """

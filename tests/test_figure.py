@@ -96,8 +96,19 @@ def test_scales_of_panels() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
     # The data's own value is told, not drawn, where it would squeeze the lines.
     assert [len(axis.get_lines()) for axis in (novel, wide, close, entropy)] == [2, 2, 1, 2]
-    told = "what bars are Of the data, beyond the panels: close PPL 100."
+    told = "what bars are Of the data, beyond the panels: close PPL: 100."
     assert body.get_supxlabel() == told
+
+
+def test_axes_of_what_hardly_differs_have_plain_numbers() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid", up=True, axis="zero"), Column("entropy"))
+    points = [(2.0, (Value(0.0), Value(5.5486772))), (4.0, (Value(0.0), Value(5.5486825)))]
+    figure = Curves("t", "x", columns, {"CE": points}, level=(Value(8.0), Value(5.5))).figure()
+    figure.canvas.draw()
+    nothing, close = figure.axes
+    assert nothing.get_ylim()[1] > 8  # and no hundredths of a count
+    assert close.yaxis.get_offset_text().get_text() == ""
 
 
 def test_bars_are_drawn_where_spreads_are_known() -> None:

@@ -105,6 +105,21 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
     assert untouched.tokens == 2 * LENGTH - 9
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [
+        (1599.7, 151.2, "1,600 ± 151"),
+        (14.7223, 0.2149, "14.72 ± 0.21"),
+        (17.54321, None, "17.543"),
+        (1234567.8, None, "1,234,568"),
+    ],
+)
+def test_numbers_are_shown_as_far_as_they_are_known(
+    value: float, error: float | None, shown: str
+) -> None:
+    assert perplexity._spread(value, error) == shown
+
+
 def test_a_window_too_wide_is_told_by_what_can_be_done(models: Path) -> None:
     """Windows that are cut are the library's alone."""
     flags = ["--data", "nowhere.txt", "--weight", "neighbor", "--radius", "8"]

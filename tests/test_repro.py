@@ -27,7 +27,7 @@ import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag as flag_of
-from cwdfm.cli.repro import Options, main, report, with_toy_judge, with_toys
+from cwdfm.cli.repro import Options, chosen, main, report, with_toy_judge, with_toys
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective
@@ -533,6 +533,10 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     plan = Plan(jobs=(), tables=lambda _: [table])
     files = write(plan, Store(tmp_path), tmp_path, "t")
     assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
+    toys = write(plan, Store(tmp_path), tmp_path / "smoke", "t")[-1].read_text().splitlines()
+    assert toys[0].startswith("% `cwdfm repro t` at smoke scale")
+    assert toys[0].endswith("Toys: the numbers mean nothing.")
+    assert "\n".join(toys[1:]) + "\n" == tex
 
 
 @pytest.fixture(scope="module")
@@ -679,6 +683,15 @@ def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) 
         told = capsys.readouterr().out
         assert all(name in told for name in (*EXPERIMENTS, "all"))
         assert all(flag_of(field.name) in told for field in fields(Options))
+
+
+def test_experiments_are_found_by_the_paper_s_own_numbers() -> None:
+    assert chosen(["figure-4"], "") == ["steps-molecules-mask"]
+    assert chosen(["Fig6", "Table 2", "context"], "") == ["context", "losses"]  # Figures 2 and 6
+    assert [name.split("-")[0] for name in chosen(["table-5"], "")] == ["sweep"] * 4
+    for word in ("figure-1", "table-4", "figure", "figure-44", "4"):  # a drawing, the recipes
+        with pytest.raises(cwdfm.InputError, match=f"unknown experiment '{word}'"):
+            chosen([word], "")
 
 
 def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(

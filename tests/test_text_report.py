@@ -308,6 +308,32 @@ def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path
     assert (texts, reference) == ([True, True], [False, True])
 
 
+def test_without_a_judge(
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What needs no language model is told, and none is loaded; where one lacks, that is said."""
+
+    def absent(*_: object, **__: object) -> None:
+        raise InputError("no such model")
+
+    monkeypatch.setattr("cwdfm.metric.judge.load_text_model", absent)
+    files = [written(tmp_path / f"{n}.jsonl", seed=n, steps=n) for n in (8, 16)]
+    found = run(*files, "--out", tmp_path / "out", "--judge", "none", "--data", data)
+    for row, file in zip(found["sets"], files, strict=True):
+        assert row["statistics"] == text_statistics(tokens_of(file)[1], folds=5).to_json()
+        assert row["perplexity"] is row["mauve"] is None
+    assert re.search(r"Euler +16 +- +\d", capsys.readouterr().out)
+    assert (tmp_path / "out" / "curves.png").exists()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "is left out" in page
+    assert "judge none" not in page
+    with pytest.raises(InputError, match=r"no such model; or do without.*--judge\) none"):
+        run(files[0], "--out", tmp_path / "other")
+
+
 def test_own_tokens(tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Judged as they are, the end token too, if the judge reads the same from them."""
     own = FastTokenizer.of((judge / "tokenizer.json").read_text(), "here", "<|endoftext|>")

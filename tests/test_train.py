@@ -301,6 +301,8 @@ def test_another_recipe_is_refused(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     with pytest.raises(cwdfm.InputError, match="different: learning_rate"):
         make_run(tmp_path, recipe(steps=7, learning_rate=5e-3)).resume()
+    with pytest.raises(cwdfm.InputError, match=rf"different: steps.*--init {tmp_path}"):
+        make_run(tmp_path, recipe(steps=9)).resume()
 
 
 MANNERS: dict[str, object] = {

@@ -17,6 +17,7 @@ from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
 from cwdfm.random import check_seed
 from cwdfm.report import Row, Table
+from cwdfm.report.text_table import spread
 from cwdfm.weight import Neighbor, Weight
 
 READ_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
@@ -120,7 +121,8 @@ def table(options: Options, bounds: list[SplitBound]) -> Table:
 
 
 def _spread(value: float, error: float | None) -> str:
-    return f"{value:,.5g}" if error is None else f"{value:,.5g} ± {error:.2g}"
+    plain = f"{value:.5g}" if value < 1e5 else f"{value:,.0f}"
+    return plain if error is None else spread(value, error)
 
 
 def write(

@@ -55,7 +55,7 @@ def predict_rows(
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
         if first == 0:
-            _check_not_probabilities(logits)
+            check_not_probabilities(logits)
         yield slice(first, first + len(logits)), logits_kV
         first += len(logits)
 
@@ -69,7 +69,15 @@ def _row_chunks(
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
             yield logits_kV
     else:
-        logits_BNV = model(x_BN, t_B)
+        try:
+            logits_BNV = model(x_BN, t_B)
+        except Exception as error:
+            error.add_note(
+                f"the model was called as model(x_t, t), x_t being {describe(x_BN)} on "
+                f"{x_BN.device} with ids 0..{source.num_tokens - 1}, t {describe(t_B)}; of a "
+                f"network of tokens alone, or with a mask id of its own, cwdfm.Adapted makes one"
+            )
+            raise
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         logits_MV = logits_BNV.flatten(0, 1)
         for place_k in rows.place.split(k):
@@ -135,7 +143,7 @@ def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
     if version != now:
         few_kD = hidden_KD[:4]
         logits = model.head(few_kD)
-        _check_not_probabilities(logits)
+        check_not_probabilities(logits)
         same = readout(few_kD)
         verdict = logits.shape == same.shape and torch.allclose(
             logits.float(), same.float(), rtol=0.02, atol=0.02, equal_nan=True
@@ -205,13 +213,14 @@ def evaluating(model: object) -> Iterator[None]:
 
 def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
+        hint = "; return its .logits, or use cwdfm.Adapted" if hasattr(logits, "logits") else ""
         raise InputError(
             f"{what} must return floating logits of shape {shape} (the last axis is the source's "
-            f"num_tokens), got {describe(logits)}"
+            f"num_tokens), got {describe(logits)}{hint}"
         )
 
 
-def _check_not_probabilities(logits: Tensor) -> None:
+def check_not_probabilities(logits: Tensor) -> None:
     """Refuse what is nearly surely a softmax already: no negative entry, every row summing to 1."""
     total = logits.sum(-1, dtype=torch.float64)
     tolerance = max(1e-4, 8 * torch.finfo(logits.dtype).eps)

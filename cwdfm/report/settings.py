@@ -10,6 +10,7 @@ from cwdfm.metric.judge import FirstToken
 from cwdfm.metric.perplexity import AfterEnd, Average
 
 _MACHINE = ("batch_tokens", "device")  # change how long it takes, not what comes out
+NONE = "none"  # of judge and MAUVE: leave it out
 AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
 
 
@@ -17,7 +18,7 @@ AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
 class TextSettings:
     """Of samples of text; the conventions of `cwdfm.metric.perplexity` and `cwdfm.metric.mauve`."""
 
-    judge: str = "gpt2-large"  # of perplexity: a causal LM by hub name, a folder or a .gguf file
+    judge: str = "gpt2-large"  # of perplexity: a causal LM by hub name, a folder, a .gguf; or none
     judge_dtype: Dtype = "float32"  # of the judge's weights and arithmetic
     judge_context: int = 1024  # tokens that the judge sees at most; longer texts take windows
     retokenise: bool = True  # or judge the sampler's own tokens, if the judge has the same ones
@@ -46,6 +47,16 @@ class TextSettings:
         told = [name for name in changed if name not in _MACHINE]
         no = {name: "no-" if getattr(self, name) is False else "" for name in told}
         return [f"--{no[name]}{name.replace('_', '-')}" for name in told]
+
+    @property
+    def judges(self) -> bool:
+        """Whether there is a judge."""
+        return self.judge != NONE
+
+    @property
+    def compares(self) -> bool:
+        """Whether there are features for MAUVE: the judge's, or those of another model."""
+        return self.judges if self.mauve == "judge" else self.mauve != NONE
 
     def judge_model(self) -> Judge:
         """The judge, not yet loaded."""

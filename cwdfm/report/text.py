@@ -91,7 +91,7 @@ def _notes(
     sizes = sorted({s.scores.statistics.samples for s in scored})
     if reference is None:
         notes.append("No text to compare with: MAUVE and the data's row are left out (--data).")
-    elif settings.text.mauve != "none":
+    elif settings.text.compares:
         size = len(reference.shown.texts)
         if size < reference.wanted:
             notes.append(
@@ -113,7 +113,8 @@ def _notes(
                 f"The sets hold {sizes[0]:,} to {sizes[-1]:,} samples: their MAUVE scores do not "
                 f"compare."
             )
-    unscored = [f"{s} ({n:,})" for s in scored if (n := s.scores.perplexity.unscored)]
+    judged = [(s, s.scores.perplexity) for s in scored]
+    unscored = [f"{s} ({found.unscored:,})" for s, found in judged if found and found.unscored]
     if unscored:
         notes.append(f"Samples without a token to judge: {'; '.join(unscored)}.")
     return notes
@@ -124,13 +125,13 @@ def _origin(
 ) -> dict[str, Any]:
     """The conventions, for the page."""
     found = scores.perplexity
-    told: dict[str, Any] = {
-        "judge": found.judge,
-        "perplexity": f"{'texts retokenised' if found.retokenised else 'own tokens'}, "
-        f"{found.average} average, first token: {found.first_token}, after the end: "
-        f"{found.after_end}",
-        "folds": settings.text.folds,
-    }
+    told: dict[str, Any] = {"judge": found.judge if found else "none"}
+    if found:
+        told["perplexity"] = (
+            f"{'texts retokenised' if found.retokenised else 'own tokens'}, {found.average} "
+            f"average, first token: {found.first_token}, after the end: {found.after_end}"
+        )
+    told["folds"] = settings.text.folds
     if scores.mauve:
         told["MAUVE features"] = scores.mauve.features
         told["MAUVE"] = (

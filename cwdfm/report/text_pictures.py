@@ -27,8 +27,9 @@ class Panel:
     share: bool = False  # lies in [0, 1]
 
 
-def _perplexity(scores: TextScores) -> Point:
-    return scores.perplexity.perplexity.value, scores.perplexity.perplexity.fold_std
+def _perplexity(scores: TextScores) -> Point | None:
+    found = scores.perplexity and scores.perplexity.perplexity
+    return (found.value, found.fold_std) if found else None
 
 
 def _entropy(scores: TextScores) -> Point:
@@ -71,7 +72,7 @@ def text_curves(
     """Draw each score against steps, one line a solver; `data` are a broken line across."""
     panels = [p for p in PANELS if any(p.value(s.scores) is not None for s in rows)]
     figure = figure_of(4.4 * len(panels), 3.9)
-    axes = figure.subplots(1, len(panels))
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
     steps = sorted({s.samples.steps or 0 for s in rows})
     solvers = list(dict.fromkeys(s.samples.solver or "-" for s in rows))
     for axis, panel in zip(axes, panels, strict=True):

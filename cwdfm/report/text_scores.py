@@ -41,14 +41,14 @@ _ASIDE = ("judge", "device", "batch_tokens", "reference_size", "data_row", "mauv
 class TextScores:
     """What a set of texts is worth."""
 
-    perplexity: Perplexity
+    perplexity: Perplexity | None  # where there is a judge
     statistics: TextStatistics
     mauve: Mauve | None
 
     def to_json(self) -> dict[str, Any]:
         """Every number, with its conventions."""
         return {
-            "perplexity": self.perplexity.to_json(),
+            "perplexity": self.perplexity and self.perplexity.to_json(),
             "statistics": self.statistics.to_json(),
             "mauve": self.mauve and self.mauve.to_json(),
         }
@@ -77,7 +77,8 @@ class TextScorer:
         """Load what the sets need, and refuse what is wrong with it."""
         for passages in sets:
             fold_slices(len(passages.texts), self.settings.folds)
-        unjudged = [p for p in sets if self.cells.get(self._perplexity_key(p)) is None]
+        judged = sets if self.settings.judges else []
+        unjudged = [p for p in judged if self.cells.get(self._perplexity_key(p)) is None]
         uncompared = [
             p for p in sets if self.compares(p) and not self.cells.get(self._mauve_key(p))
         ]
@@ -94,14 +95,14 @@ class TextScorer:
     def score(self, passages: Passages) -> TextScores:
         """Compute, or find, the scores of a set."""
         return TextScores(
-            perplexity=self._perplexity(passages),
+            perplexity=self._perplexity(passages) if self.settings.judges else None,
             statistics=text_statistics(passages.tokens, folds=self.settings.folds),
             mauve=self._mauve(passages) if self.compares(passages) else None,
         )
 
     def compares(self, passages: Passages) -> bool:
         """Whether there is a MAUVE score: it needs features, and some texts on both sides."""
-        if self.reference is None or self.settings.mauve == "none":
+        if self.reference is None or not self.settings.compares:
             return False
         return min(len(self.reference.texts), len(passages.texts)) >= LEAST
 
@@ -109,7 +110,10 @@ class TextScorer:
     def judge(self) -> LoadedJudge:
         """The judge in memory."""
         self.say(f"loading the judge {self.settings.judge}")
-        return self.settings.judge_model().load()
+        try:
+            return self.settings.judge_model().load()
+        except InputError as error:
+            raise InputError(f"{error}; or do without perplexity: judge (--judge) none") from error
 
     @cached_property
     def features(self) -> FeatureModel:

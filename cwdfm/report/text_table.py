@@ -57,10 +57,11 @@ def cells(found: ScoredText) -> tuple[str, ...]:
 
 def score_cells(scores: TextScores, calls: str = "-") -> tuple[str, ...]:
     """The cells of a row behind solver and steps."""
-    perplexity, statistics = scores.perplexity.perplexity, scores.statistics
+    judged = scores.perplexity and scores.perplexity.perplexity
+    statistics = scores.statistics
     mauve, distinct = scores.mauve, statistics.distinct
     return (
-        spread(perplexity.value, perplexity.fold_std),
+        spread(judged.value, judged.fold_std) if judged else "-",
         spread(statistics.entropy.value, statistics.entropy.fold_std),
         f"{mauve.mauve:.3f} ± {mauve.std:.3f}" if mauve else "-",
         f"{distinct[1].value:.3f}" if len(distinct) > 1 else "-",
@@ -86,7 +87,7 @@ def meaning(settings: TextSettings, data: str | None) -> tuple[str, ...]:
         f"cannot be told apart, less for what samples lack or have too much of. It depends on the "
         f"number of samples, so only sets of one size compare; the row of the data, as many other "
         f"held-out texts, shows how much can be reached."
-        if data and settings.mauve != "none"
+        if data and settings.compares
         else "MAUVE, the closeness to held-out text, is left out here."
     )
     average = (
@@ -94,13 +95,17 @@ def meaning(settings: TextSettings, data: str | None) -> tuple[str, ...]:
         if settings.average == "corpus"
         else "the mean over samples of the exponential of their mean surprise"
     )
-    judge = Path(settings.judge).name
-    return (
+    judged = (
         f"Perplexity is how surprising a language model that has nothing to do with the sampler, "
-        f"the judge {judge}, finds the samples: {average}. Lower is better, but "
-        f"repetitive text is not surprising either, so it says nothing alone. Entropy is how many "
-        f"bits the choice of a token takes within one sample: text that repeats few words has "
-        f"little. Good samples have the data's entropy and a low perplexity.",
+        f"the judge {Path(settings.judge).name}, finds the samples: {average}. Lower is better, "
+        f"but repetitive text is not surprising either, so it says nothing alone."
+        if settings.judges
+        else "Perplexity, how surprising another language model finds the samples, is left out."
+    )
+    return (
+        f"{judged} Entropy is how many bits the choice of a token takes within one sample: text "
+        f"that repeats few words has little. Good samples have the data's entropy and a low "
+        f"perplexity.",
         compared,
         "Distinct-2 is the share of different pairs of tokens in a sample, “repeated” the share "
         "of its runs of four tokens that stood in it before; “calls” is how many "

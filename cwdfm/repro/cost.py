@@ -68,7 +68,8 @@ def _by(scale: Scale) -> str:
     found = measured()
     return (
         f"by median runs of our own on an {found.gpu} that up to {found.at_once} jobs shared (one "
-        f"after another they take longer)"
+        f"after another they take longer; single runs differ, so `cwdfm repro list` may have less "
+        f"for all jobs of an experiment)"
     )
 
 

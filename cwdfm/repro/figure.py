@@ -65,6 +65,8 @@ class Curves:
             return level if low / FAR <= level <= FAR * high else None
         if self.columns[panel].axis == "zero":
             low = 0.0
+            if high == 0:  # nothing that could be squeezed
+                return level
         return level if low - (high - low) <= level <= high + (high - low) else None
 
     @property
@@ -113,7 +115,7 @@ class Curves:
     def _beyond(self) -> str:
         """The data's own values that lie beyond the panels."""
         told = [
-            f"{column.name} {level.text()}"
+            f"{column.name}: {level.text()}"
             for i, (column, level) in enumerate(zip(self.columns, self.level, strict=False))
             if level.value is not None and self._known(i) and self._level(i) is None
         ]
@@ -183,5 +185,7 @@ class Curves:
             axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
         elif column.axis == "zero":
             axis.set_ylim(bottom=0)
+        else:
+            axis.ticklabel_format(axis="y", useOffset=False)
         axis.minorticks_off()
         axis.grid(alpha=0.3)

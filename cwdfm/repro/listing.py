@@ -24,13 +24,23 @@ def listed() -> str:
             "",
             f"  {'all':23} {'':{len(UNKNOWN)}}  all of them",
             "",
-            "Numbers: GPU minutes at small scale, of all jobs of an experiment, those that others "
-            "need too.",
+            "The paper's own may be named by their numbers there: figure-4, table-5.",
+            "Numbers here: GPU minutes at small scale, of all jobs of an experiment, those that "
+            "others need too.",
             f"They are of an {found.gpu} that up to {found.at_once} jobs had at a time, each of n "
             f"for 1/n of it; one after",
             "another they take longer. Not measured: not all done yet.",
         ]
     )
+
+
+def of_the_paper(word: str) -> list[str]:
+    """The experiments of a table or figure by its number there: figure-4, fig4, "Table 5"."""
+    asked = re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
+    if asked is None:
+        return []
+    of_kind = [e for e in EXPERIMENTS.values() if e.paper.lower().startswith(asked[1])]
+    return [e.name for e in of_kind if asked[2] in re.findall(r"\d+", e.paper)]
 
 
 def _head(experiment: Experiment) -> str:

@@ -182,6 +182,7 @@ def _broadcast(name: str, x: Tensor, shape: tuple[int, int], device: torch.devic
     if not isinstance(x, Tensor) or x.shape not in (shape, shape[1:]):
         raise InputError(
             f"{name} must be a tensor of shape {shape} or {shape[1:]}, got {describe(x)}; "
-            f"pad it to the length that is sampled"
+            f"pad it to the length that is sampled, with the mask id, or with any id where fixed "
+            f"is False"
         )
     return x.to(device).expand(shape)

@@ -244,10 +244,11 @@ class Run:
         # Where validations change the objective, what is trained hangs on when they are.
         free = MANNER if self.objective.state() else (*MANNER, "validate_every")
         if wrong := sorted(changed.keys() - set(free)):
+            longer = f"; to train its model further, give --init {self.out} and another --out"
             raise InputError(
                 f"{self.out} holds a run with another recipe (different: {', '.join(wrong)}); "
                 f"give another --out, or the recipe it was started with. Only "
-                f"{', '.join(free)} may change on the way"
+                f"{', '.join(free)} may change on the way{longer if 'steps' in wrong else ''}"
             )
         if meta["data"] != self.data.fingerprint:
             raise InputError(
