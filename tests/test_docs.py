@@ -3,6 +3,7 @@
 import math
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 from statistics import variance
 
@@ -39,6 +40,7 @@ from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
 from cwdfm.repro.job import Store
+from cwdfm.repro.jobs import corpus_of
 from cwdfm.repro.measured import FILE
 from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -338,6 +340,16 @@ def test_a_bound_above_a_level_guess_is_in_no_verdict(monkeypatch: pytest.Monkey
     left_out = "wikitext-103: 100 to 100 (uniform), 100 to 50,258 (mask) (above a level guess"
     assert left_out in claim.found
     assert claim.found.count("above a level guess") == 1
+
+
+def test_experiments_take_half_an_hour_at_most_but_for_those_that_the_page_names() -> None:
+    had, over = repro_costs.shares(repro_costs.spans()), set()
+    for name, experiment in EXPERIMENTS.items():
+        minutes: Counter[str] = Counter()
+        for job in in_order(experiment.plan("small").jobs):
+            minutes[corpus_of(job)] += had.get(job.name, 0.0) / 60
+        over |= {(name, corpus) for corpus, found in minutes.items() if found > 30}
+    assert over == {("revealed", "molecules")}
 
 
 def test_weights_clearly_apart_from_the_default_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
