@@ -3,7 +3,6 @@
 import math
 import re
 import subprocess
-from collections import Counter
 from pathlib import Path
 from statistics import variance
 
@@ -27,7 +26,7 @@ from benchmarks.claims import (
 )
 from benchmarks.claims.beyond import beside_goal, most_valid, reached
 from benchmarks.claims.exact import trend
-from benchmarks.claims.judging import Measured, Missing, judged, no_worse
+from benchmarks.claims.judging import Measured, Missing, anchor, judged, no_worse
 from benchmarks.claims.on_molecules import COUNT_ERROR, Paired, Runs, counted_folds, short_of
 from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
@@ -36,6 +35,7 @@ from benchmarks.repro_sections import LOST, _half, filled, left_out
 from benchmarks.search_tables import barred_table
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
+from cwdfm.bench.cases import CASES
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
@@ -171,7 +171,7 @@ def test_revisions_of_results_are_commits() -> None:
     ],
 )
 def test_verdicts(gains: list[float], verdict: str) -> None:
-    assert judged({"all": gains}).word == verdict
+    assert judged({"all": gains}, "").word == verdict
 
 
 @pytest.mark.parametrize(("kind", "falls"), [("neighbors", True), ("distance", False)])
@@ -342,13 +342,34 @@ def test_a_bound_above_a_level_guess_is_in_no_verdict(monkeypatch: pytest.Monkey
     assert claim.found.count("above a level guess") == 1
 
 
+def test_claims_at_a_glance_lead_to_their_evidence_and_to_what_shows_them() -> None:
+    made = claims_page()
+    glance = made[: made.index("## How a verdict")]
+    headings = {anchor(line[4:]) for line in made.splitlines() if line.startswith("### ")}
+    linked = re.findall(r"\[\d+\]\(#([^)]+)\)", glance)
+    assert len(linked) == len(set(linked)) > 40
+    assert set(linked) == headings
+    commands = [row.split(" | ")[-1] for row in glance.splitlines() if row.startswith("| [")]
+    for named in {name for cell in commands for name in re.findall("`([^`]+)`", cell)}:
+        first, *rest = named.split()
+        match first:
+            case "pytest":
+                assert (ROOT / rest[0]).is_file(), named
+            case "python":
+                assert (ROOT / f"{rest[1].replace('.', '/')}.py").is_file(), named
+            case "cwdfm":
+                assert set(rest[4:]) <= set(CASES), named
+            case _:
+                assert named in EXPERIMENTS
+
+
 def test_experiments_take_half_an_hour_at_most_but_for_those_that_the_page_names() -> None:
     had, over = repro_costs.shares(repro_costs.spans()), set()
     for name, experiment in EXPERIMENTS.items():
-        minutes: Counter[str] = Counter()
-        for job in in_order(experiment.plan("small").jobs):
-            minutes[corpus_of(job)] += had.get(job.name, 0.0) / 60
-        over |= {(name, corpus) for corpus, found in minutes.items() if found > 30}
+        jobs = in_order(experiment.plan("small").jobs)
+        for corpus in ("text", "molecules"):
+            minutes = sum(had.get(job.name, 0.0) for job in jobs if corpus_of(job) == corpus) / 60
+            over |= {(name, corpus)} if minutes > 30 else set()
     assert over == {("revealed", "molecules")}
 
 
@@ -542,11 +563,11 @@ def test_what_must_not_be_worse() -> None:
         (3.1, -2.1, "holds partly"),
         (1.0, -3.1, "does not hold here"),
     ):
-        assert judged({"one": [gain], "other": [no_worse(other)]}).word == word
+        assert judged({"one": [gain], "other": [no_worse(other)]}, "").word == word
 
 
 def test_a_verdict_names_what_it_rests_on() -> None:
-    found = judged({"perplexity": [10.8, -0.04], "MAUVE": [no_worse(0.4)]})
+    found = judged({"perplexity": [10.8, -0.04], "MAUVE": [no_worse(0.4)]}, "")
     assert str(found) == "**holds partly** (perplexity: +10.8, +0.0; MAUVE: kept)"
 
 

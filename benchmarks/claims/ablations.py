@@ -47,7 +47,9 @@ def ablations() -> Iterator[Claim]:
                 "perplexity": [judged_by[first].over(judged_by[last])],
                 "entropy": [entropy[first].above(entropy[last])],
                 "MAUVE": [min(inner.above(scores[first]), inner.above(scores[last]))],
-            }
+            },
+            f"perplexity {judged_by[first].value:.0f} (r = {first}) to "
+            f"{judged_by[last].value:.0f} (r = {last})",
         )
 
     said = (
@@ -79,7 +81,8 @@ def ablations() -> Iterator[Claim]:
         )
         _, before, after = pairs[-1]
         return told, judged(
-            {"perplexity at the end": [before.over(after)], "entropy": [x.above(y)]}
+            {"perplexity at the end": [before.over(after)], "entropy": [x.above(y)]},
+            f"perplexity {changes(pairs[-1:])}",
         )
 
     said = (
@@ -91,18 +94,19 @@ def ablations() -> Iterator[Claim]:
 
     def scales() -> tuple[str, Verdict]:
         sides = ("0.5", "1")
-        told, gains = by_source("scales", sides, ", s = 0.5 to 1", "MAUVE", MAUVE)
+        effect, gains = by_source("scales", sides, ", s = 0.5 to 1", "MAUVE", MAUVE)
         rows = rows_of("scales")
         x, y = (run_entropy(rows["uniform", side][ENTROPY], "uniform") for side in sides)
         (falls, grows), (_, grows_masked) = gains["uniform"], gains["mask"]
-        told += f"; entropy, uniform: {x.value:.2f} to {y.value:.2f}"
+        told = f"{NOVELS}, {effect}; entropy, uniform: {x.value:.2f} to {y.value:.2f}"
         return told, judged(
             {
                 "uniform, perplexity": [falls],
                 "entropy": [x.above(y)],
                 "no gain in MAUVE": [no_worse(-grows)],
                 "mask, MAUVE": [grows_masked],
-            }
+            },
+            effect,
         )
 
     said = (

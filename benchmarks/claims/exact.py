@@ -39,6 +39,7 @@ def exact() -> Iterator[Claim]:
         "that must fail: tests/test_theorem1.py. Entropy weights keep the first alone, as the "
         "paper says",
         Verdict("holds"),
+        "pytest tests/test_theorem1.py",
     )
     yield Claim(
         "section on sampling",
@@ -47,6 +48,7 @@ def exact() -> Iterator[Claim]:
         "as written moves fewer, and leaves them to the last step; counted jumps, ours, move as "
         "many as without weights: tests/test_counted.py",
         Verdict("holds partly"),
+        "pytest tests/test_counted.py",
     )
     yield Claim(
         "appendix",
@@ -55,6 +57,7 @@ def exact() -> Iterator[Claim]:
         "Against exact likelihoods, and tight for the true posterior of a mask source: "
         "tests/test_elbo.py",
         Verdict("holds"),
+        "pytest tests/test_elbo.py",
     )
     yield Claim(
         "abstract",
@@ -62,6 +65,7 @@ def exact() -> Iterator[Claim]:
         "Tokens given at any places are filled up by the conditional law, with weights too: "
         "tests/test_solver.py",
         Verdict("holds"),
+        "pytest tests/test_solver.py",
     )
     found = read("context_path")
     growth = found["growth_8192_over_1024"]
@@ -73,7 +77,8 @@ def exact() -> Iterator[Claim]:
         f"length, and "
         f"{found['naive_over_buckets_1024']:.0f} times faster than the loop as written at 1,024 "
         f"(CPU)",
-        met(growth <= LINEAR),
+        met(growth <= LINEAR, effect=f"{growth:.1f} times the time for 8 times the length"),
+        "python -m benchmarks.context_path --out path.json",
     )
     mask = fact("neighbor-mask", 1, "times_first")
     uniform = fact("neighbor-uniform", 1, "times_first")
@@ -84,17 +89,23 @@ def exact() -> Iterator[Claim]:
         f"is needed: {uniform:.2f} times our Euler step, which asks only for those that jump. "
         f"flow_matching's Euler step, which asks for all, takes "
         f"{fact('sampling-step', 1, 'times_first'):.1f} times as long as ours",
-        met(mask <= 1 + NOTHING, uniform <= 1 + NOTHING),
+        met(
+            mask <= 1 + NOTHING,
+            uniform <= 1 + NOTHING,
+            effect=f"{100 * (mask - 1):+.0f}% (mask), {100 * (uniform - 1):+.0f}% (uniform)",
+        ),
+        "cwdfm bench --out bench.json --cases neighbor-mask neighbor-uniform",
     )
     scaled = "Scaled cross-entropy keeps the efficiency of standard training"
     if "training-scaled" in newest():
         share = fact("training-scaled", 1, "times_first")
         told = f"H200: {share:.3f} times a step of text by cross-entropy"
-        verdict = met(share <= 1 + NOTHING)
+        verdict = met(share <= 1 + NOTHING, effect=f"{100 * (share - 1):+.1f}% of a step")
     else:
         told = "`cwdfm bench --cases training-scaled` is ready; there is no result of it yet"
         verdict = Verdict("not tested yet")
-    yield Claim("section on training", scaled, told, verdict)
+    command = "cwdfm bench --out bench.json --cases training-scaled"
+    yield Claim("section on training", scaled, told, verdict, command)
 
 
 def locality() -> Iterator[Claim]:
@@ -102,8 +113,9 @@ def locality() -> Iterator[Claim]:
         paper.figure("example"),
         "A word, Red, is much more predictable in the one of two sentences that has local context",
         "The sentences stand in the picture alone, which the paper's source does not have. What "
-        "they are an example of is tested in the next two rows",
+        "they are an example of is tested by the next two claims",
         Verdict("not testable here"),
+        "",
     )
     found = read("text_small_mask")["config"]["context-mask"]
     for kind, where, said in (
@@ -120,7 +132,7 @@ def locality() -> Iterator[Claim]:
     ):
         told, verdict = trend(found[kind], kind)
         said = f"Uncertainty of a masked token {said}"
-        yield Claim(where, said, f"{longer('mask')}, mask source, {told}", verdict)
+        yield Claim(where, said, f"{longer('mask')}, mask source, {told}", verdict, "context")
 
 
 def trend(curve: Result, kind: str) -> tuple[str, Verdict]:
@@ -141,13 +153,14 @@ def trend(curve: Result, kind: str) -> tuple[str, Verdict]:
         f"of {2 * len(curve['bins']) - 2} steps between neighbouring points {back} go clearly "
         f"the other way"
     )
+    effect = f"entropy {ends[0]} nats"
     if kind == "neighbors":
-        return told, met(risen, risen and back == 0)
+        return told, met(risen, risen and back == 0, effect=effect)
     half = (curve["nll"][0] + curve["nll"][-1]) / 2
     reached = next(b for b, x in zip(curve["bins"], curve["nll"], strict=True) if x >= half)
     early = risen and reached <= EARLY * curve["bins"][-1]
     told += f"; half of the way by a distance of {reached}"
-    return told, met(risen, risen and back == 0, early)
+    return told, met(risen, risen and back == 0, early, effect=effect)
 
 
 def updates() -> Iterator[Claim]:
@@ -157,12 +170,13 @@ def updates() -> Iterator[Claim]:
         a, b, loops = number(euler[0]), number(neighbor[0]), number(neighbor[1])
         theirs, (more, few) = paper.UPDATES["Euler"][0], paper.UPDATES["Neighbor"]
         steps = size("text", "small").steps
+        changed, looped = f"{a.value:.3f} to {b.value:.3f} updates a token", f"{loops.value:.2f}%"
         told = (
-            f"Novels ({short_runs()}), uniform source, {steps} steps: {a.value:.3f} to "
-            f"{b.value:.3f} updates a token (the paper: {theirs.value} to {more.value}), "
-            f"{loops.value:.2f}% of them loops (the paper: {few.value}%)"
+            f"Novels ({short_runs()}), uniform source, {steps} steps: {changed} (the paper: "
+            f"{theirs.value} to {more.value}), {looped} of them loops (the paper: {few.value}%)"
         )
-        return told, met(b.above(a) > CLEAR, loops.value < 100 * FEW)
+        effect = f"{changed}, {looped} loops"
+        return told, met(b.above(a) > CLEAR, loops.value < 100 * FEW, effect=effect)
 
     said = "Neighbor weights change tokens more often, with few loops"
     yield from tested(paper.figure("token_corrections"), said, "updates", found)

@@ -40,6 +40,7 @@ class Verdict:
 
     word: Word
     gains: Gains = field(default_factory=dict)
+    effect: str = ""  # how large it is here, in a few words
 
     def __str__(self) -> str:
         told = [f"{name}: {', '.join(map(_signed, each))}" for name, each in self.gains.items()]
@@ -52,12 +53,13 @@ def _signed(gain: float) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the table."""
+    """What the paper says, and what is to be said of that."""
 
     where: str  # in the paper
     said: str
     found: str
     verdict: Verdict
+    by: str  # what shows it: an experiment, or else a command
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Measured:
         return math.log(self.value / other.value) / math.hypot(*errors, 1e-12)
 
 
-def judged(gains: Gains) -> Verdict:
+def judged(gains: Gains, effect: str) -> Verdict:
     """By all gains that the claim promises.
 
     What is kept (`no_worse`) alone makes no claim hold in part.
@@ -90,7 +92,7 @@ def judged(gains: Gains) -> Verdict:
         word = "holds partly"
     elif clearly([-gain for gain in tested]):
         word = "does not hold here"
-    return Verdict(word, gains)
+    return Verdict(word, gains, effect)
 
 
 def clearly(gains: Sequence[float]) -> bool:
@@ -99,11 +101,10 @@ def clearly(gains: Sequence[float]) -> bool:
     return len(over) > 1 or any(len(gains) == 1 or gain > ALONE for gain in over)
 
 
-def met(*conditions: bool) -> Verdict:
+def met(*conditions: bool, effect: str) -> Verdict:
     """Of what needs no statistics."""
-    if all(conditions):
-        return Verdict("holds")
-    return Verdict("holds partly" if any(conditions) else "does not hold here")
+    word: Word = "holds partly" if any(conditions) else "does not hold here"
+    return Verdict("holds" if all(conditions) else word, effect=effect)
 
 
 def no_worse(gain: float) -> float:
@@ -162,7 +163,8 @@ def tested(
     """The claim with what is found; while an experiment's results are missing, that it is so."""
     try:
         told, verdict = found()
-        told += f" ([`{experiment}`](results.md#{_anchor(EXPERIMENTS[experiment].title)}))"
+        title = f"{EXPERIMENTS[experiment].title}, at small scale"
+        told += f" ([`{experiment}`](results.md#{anchor(title)}))"
     except Missing:
         done = EXPERIMENTS[experiment].plan("small").progress(STORE)
         told = (
@@ -170,12 +172,12 @@ def tested(
             f"yet ({done})"
         )
         verdict = Verdict("not tested yet")
-    yield Claim(where, said, told, verdict)
+    yield Claim(where, said, told, verdict, experiment)
 
 
-def _anchor(title: str) -> str:
-    """Of an experiment's section on the page of results."""
-    words = f"{title}, at small scale".lower().split()
+def anchor(title: str) -> str:
+    """Of a section, as pages are linked to."""
+    words = title.lower().split()
     return "-".join("".join(c for c in word if c.isalnum() or c == "-") for word in words)
 
 

@@ -63,10 +63,12 @@ def main_table() -> Iterator[Claim]:
             ce, sce = rows[f"DFM, {source}"], rows[f"DFM + SCE, {source}"]
             a, b = (run_perplexity(row[PERPLEXITY], source) for row in (ce, sce))
             c, d = (number(row[MAUVE]) for row in (ce, sce))
+            effect = (
+                f"perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to {d.value:.2f}"
+            )
             told = (
-                f"{NOVELS}: perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to "
-                f"{d.value:.2f}, entropy {ce[ENTROPY].value:.2f} to {sce[ENTROPY].value:.2f} bits"
-                f". {WEIGHTS}"
+                f"{NOVELS}: {effect}, entropy {ce[ENTROPY].value:.2f} to {sce[ENTROPY].value:.2f} "
+                f"bits. {WEIGHTS}"
             )
             before, after = (
                 number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce")
@@ -79,7 +81,8 @@ def main_table() -> Iterator[Claim]:
                     "perplexity": [a.over(b)],
                     "MAUVE": [d.above(c)],
                     "a fall as the paper's": [no_worse(-short)],
-                }
+                },
+                effect,
             )
 
         said = f"Scaled cross-entropy lowers perplexity, {source} source: {promise}"
@@ -109,7 +112,9 @@ def main_table() -> Iterator[Claim]:
         )
         if all(ppl[other].over(ppl["DFM, uniform"]) > CLEAR for other in ("SEDD", "MDLM")):
             told += ". Plain cross-entropy with a uniform source clearly passes both in perplexity"
-        return told, judged(gains)
+        compared = ("SEDD", "MDLM", "DFM + SCE, uniform", "DFM + SCE, mask")
+        effect = ", ".join(f"{name} {ppl[name].value:.0f}" for name in compared)
+        return told, judged(gains, f"perplexity: {effect}")
 
     said = (
         "With scaled cross-entropy flows with a uniform source match block diffusion (in the main "
@@ -150,7 +155,7 @@ def perplexities() -> Iterator[Claim]:
             gains[worse].append(_grown(u, v))
             gains[so_much].append(no_worse(_grown(u, v, by=PROMISED)))
             gains[same].append(_same(m, n))
-        return f"{NOVELS}: {'; '.join(told)}", judged(gains)
+        return f"{NOVELS}: {'; '.join(told)}", judged(gains, told[0])
 
     said = (
         "Scaled cross-entropy makes test perplexity worse with a uniform source (by 44% and "

@@ -58,7 +58,9 @@ def solvers_on_molecules() -> Iterator[Claim]:
             shown = ends([f"{k} steps: {_counts(runs, *pairs[k])}" for k in STEPS])
             told = f"{MODEL}, {runs.told}, {rival.capitalize()} to Neighbor, {shown}"
             box = in_the_box(source, rival)
-            return f"{told}. {box}{betas(source) if rival == 'entropy' else ''}", judged(gains)
+            return f"{told}. {box}{betas(source) if rival == 'entropy' else ''}", judged(
+                gains, shown
+            )
 
         experiment = f"steps-molecules-{source}"
         where = f"{paper.figure(QUALITY['molecules', source])}, QM9, {source} source"
@@ -132,7 +134,7 @@ def after_scaled() -> Iterator[Claim]:
         if not clearly(list(map(gained, *counts(0, "CE")))):
             shown += ". Models trained by CE gain nothing either"
         gains = map(gained, *scaled)
-        return shown, judged({"no gain in valid": [no_worse(-gain) for gain in gains]})
+        return shown, judged({"no gain in valid": [no_worse(-gain) for gain in gains]}, ends(told))
 
     for source in ("uniform", "mask"):
         said = (
@@ -170,7 +172,7 @@ def few_data() -> Iterator[Claim]:
                 ]
                 gains.setdefault(f"{what}, valid and novel", []).extend(rises)
         setting = f"{MODEL}, mask source, one run each, valid and novel by molecules to train on"
-        return f"{setting}, {'; '.join(told)}", judged(gains)
+        return f"{setting}, {'; '.join(told)}", judged(gains, f"valid and novel by {told[0]}")
 
     said = (
         "Local context is a more reliable guide than the model's uncertainty where data are few, "

@@ -121,4 +121,4 @@ def by_source(
             f"{y.value:.2f}"
         )
         gains[source] = [a.over(b), y.above(x)]
-    return f"{NOVELS}, {'; '.join(told)}", gains
+    return "; ".join(told), gains

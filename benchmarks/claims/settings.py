@@ -50,7 +50,7 @@ def _beside_best(corpus: Corpus, source: str, sweep: str, name: str) -> tuple[st
     beside settings that are near the claim holds in part. The best depend on the number of steps,
     which the paper does not tell, so on text many steps count too.
     """
-    rows, told, near, unchosen = rows_of(sweep), [], [], 0
+    rows, told, chosen_here, near, unchosen = rows_of(sweep), [], [], [], 0
     euler = _rank(corpus, rows["Euler", ""])
     for family, theirs in said_best(corpus, source).items():
         settings = {key[1]: row for key, row in rows.items() if key[0] == family}
@@ -60,13 +60,17 @@ def _beside_best(corpus: Corpus, source: str, sweep: str, name: str) -> tuple[st
         if chosen:
             near.append(found[best].above(found[theirs]) < ALONE)
         unchosen += not chosen
+        chosen_here.append(best)
         told.append(
             f"{family} {best} ({abs(found[best].value):.0f}), the paper's "
             f"{abs(found[theirs].value):.0f}{'' if chosen else ', none clearly ahead of Euler'}"
         )
     many, as_near = _at_many_steps(source) if corpus == "text" else ("", [])
     near += as_near
-    verdict = met(*near, *[False] * unchosen) if near else Verdict("undecided here")
+    effect = " and ".join(chosen_here)
+    verdict = met(*near, *[False] * unchosen, effect=effect)
+    if not near:
+        verdict = Verdict("undecided here", effect=effect)
     steps = f"{size(corpus, 'small').steps} steps"
     shown = f"Best here, {name}, {steps}, Euler {abs(euler.value):.0f}: {'; '.join(told)}{many}"
     return shown, verdict

@@ -117,7 +117,11 @@ def solvers_on_text() -> Iterator[Claim]:
         f"{a.value:.2f} to {b.value:.2f}, errors of {a.error:.2f} and {b.error:.2f}, "
         f"{higher(euler, neighbor)}; entropy {bits(euler[last])} to {bits(neighbor[last])} bits; "
         f"perplexity {shorter('uniform')}",
-        judged({"perplexity": [before.above(after)], "MAUVE": [b.above(a)]}),
+        judged(
+            {"perplexity": [before.above(after)], "MAUVE": [b.above(a)]},
+            _changed(before, after, a, b),
+        ),
+        "steps-text-uniform",
     )
     weighted, c = perplexity(entropic[last]), mauve(entropic[last])
     yield Claim(
@@ -127,15 +131,27 @@ def solvers_on_text() -> Iterator[Claim]:
         f"{longer('uniform')}, {last} steps: perplexity {weighted.value:.0f} to {after.value:.0f}, "
         f"{lower(entropic, neighbor)}; MAUVE {c.value:.2f} to {b.value:.2f}, "
         f"{higher(entropic, neighbor)}. {beta('uniform')}",
-        judged({"perplexity": [weighted.above(after)], "MAUVE": [b.above(c)]}),
+        judged(
+            {"perplexity": [weighted.above(after)], "MAUVE": [b.above(c)]},
+            _changed(weighted, after, c, b),
+        ),
+        "steps-text-uniform",
     )
     yield from few_steps(rows, text("mask"))
     yield with_masks(text("mask"))
 
 
+def _changed(before: Measured, after: Measured, mauve: Measured, then: Measured) -> str:
+    """At the most steps."""
+    return (
+        f"perplexity {before.value:.0f} to {after.value:.0f}, MAUVE {mauve.value:.2f} to "
+        f"{then.value:.2f}"
+    )
+
+
 def few_steps(*tables: Rows) -> Iterator[Claim]:
     """What the weights do at the fewest steps; tables of the uniform source and of the mask."""
-    told = []
+    told, effects = [], []
     strongest: dict[str, list[float]] = {}
     weaker: dict[str, list[float]] = {}
     for source, found in zip(("uniform", "mask"), tables, strict=True):
@@ -143,28 +159,33 @@ def few_steps(*tables: Rows) -> Iterator[Claim]:
         each = {s: perplexity(found[s, few, 1.0]) for s in ("euler", "neighbor", "entropy")}
         numbers = ", ".join(f"{value.value:,.0f} {name}" for name, value in each.items())
         told.append(f"{longer(source)}, {source} source, {few} steps: {numbers}")
+        effects.append(f"{numbers} ({source}, {few} steps)")
         strongest[f"{source}, beside Euler and Neighbor"] = [
             each[other].above(each["entropy"]) for other in ("euler", "neighbor")
         ]
         weaker[source] = [each["neighbor"].above(each["euler"])]
     shown = f"Perplexity. {'; '.join(told)}"
+    effect = f"perplexity {'; '.join(effects)}"
     yield Claim(
         "section on sampling, conclusion",
         "At few steps Neighbor weights are less effective: Euler is ahead of them",
         shown,
-        judged(weaker),
+        judged(weaker, effect),
+        "steps-text-uniform steps-text-mask",
     )
     yield Claim(
         "section on sampling",
         "At few steps Entropy weights are the strongest",
         f"{shown}. {beta('uniform', 'mask')}",
-        judged(strongest),
+        judged(strongest, effect),
+        "steps-text-uniform steps-text-mask",
     )
 
 
 def with_masks(rows: Rows) -> Claim:
     """Both weights with a mask source; of Entropy weights there is the whole law alone."""
     told: list[str] = []
+    effects: list[str] = []
     gains: dict[str, list[float]] = {}
     steps = sorted({key[1] for key in rows})
     for solver, p, name in (
@@ -182,13 +203,15 @@ def with_masks(rows: Rows) -> Claim:
         told.append(f"{name}: {', '.join(each)}, entropy then {a} to {b} bits")
         before, after = found[-1]
         gains[name] = [before.above(after)]
+        effects.append(f"{before.value:.0f} to {after.value:.0f} ({name})")
     return Claim(
         paper.figure("nfe_vs_quality_mask"),
         "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
         "and comparable entropy",
         f"{longer('mask')}, perplexity by Euler and with weights, {'; '.join(told)}; Neighbor "
         f"{shorter('mask')}. {beta('mask')}",
-        judged(gains),
+        judged(gains, f"perplexity {', '.join(effects)}"),
+        "steps-text-mask",
     )
 
 
@@ -224,12 +247,15 @@ def corrector() -> Iterator[Claim]:
         for steps in map(str, corrector_steps("text", "small")):
             plain, both = ([rows[s, steps, c] for c in scales] for s in ("Euler", "Neighbor"))
             weighted = rows["Neighbor", steps, alone]
-            parts = ((rows["Euler", steps, alone],), plain, (weighted,), both)
+            named = {
+                "Euler": [rows["Euler", steps, alone]],
+                "corrector": plain,
+                "Neighbor": [weighted],
+                "both": both,
+            }
             each = [
                 f"{name} {', '.join(f'{span(part, k)}' for k in (PERPLEXITY, MAUVE, ENTROPY))}"
-                for name, part in zip(
-                    ("Euler", "corrector", "Neighbor", "both"), parts, strict=True
-                )
+                for name, part in named.items()
             ]
             told.append(f"{steps} steps: {'; '.join(each)}")
             for a, b in zip(plain, both, strict=True):
@@ -242,7 +268,9 @@ def corrector() -> Iterator[Claim]:
         shown += f" at {'; at '.join(told)}"
         if not clearly(by_neighbor):
             shown += ". Both together are not clearly better than Neighbor weights alone"
-        return f"{shown}{by_powers()}", judged(gains)
+        low = [f"{name} {span(part, PERPLEXITY)}" for name, part in named.items()]
+        effect = f"perplexity at {int(steps):,} steps: {', '.join(low)}"
+        return f"{shown}{by_powers()}", judged(gains, effect)
 
     said = (
         "Neighbor weights and a predictor-corrector complement each other: both together lower "
@@ -280,7 +308,7 @@ def after_scaled_on_text() -> Iterator[Claim]:
         return (
             f"Novels ({short_runs('one run each')}), Euler to Neighbor, perplexity "
             f"{', '.join(told)}",
-            judged(gains),
+            judged(gains, f"perplexity {', '.join(told)}"),
         )
 
     said = "Models trained by SCE gain nothing from Neighbor weights in sampling: text"

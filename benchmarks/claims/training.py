@@ -126,7 +126,7 @@ def losses() -> Iterator[Claim]:
         told, valid, novel, pairs = against("CE")
         short, far = behind(pairs, "ce", "sce")
         return f"{model}. {told}{far}{not_normalised()}{searched('SCE')}", judged(
-            {"valid": valid, "novel": novel} | short
+            {"valid": valid, "novel": novel} | short, f"{changes(pairs)} valid"
         )
 
     said = (
@@ -141,7 +141,11 @@ def losses() -> Iterator[Claim]:
             "valid": [gain for _, valid, _, _ in found for gain in valid],
             "novel": [no_worse(gain) for _, _, novel, _ in found for gain in novel],
         }
-        return f"{model}. {'; '.join(told for told, *_ in found)}", judged(gains)
+        effect = "; ".join(
+            f"valid, {loss} to SCE: {changes(pairs)}"
+            for loss, (*_, pairs) in zip(("NELBO", "Bregman"), found, strict=True)
+        )
+        return f"{model}. {'; '.join(told for told, *_ in found)}", judged(gains, effect)
 
     said = (
         "Scaled cross-entropy gives more valid molecules than NELBO and Bregman too, and is "
@@ -173,7 +177,7 @@ def losses() -> Iterator[Claim]:
                     gains["MAUVE"].append(no_worse(gain) if source == "mask" else gain)
             told.append(f"{name}: {', '.join(each)}")
         told += [f"not done yet: {', '.join(which)}" for which in others if which not in done]
-        return f"{NOVELS}, {'; '.join(told)}", judged(gains)
+        return f"{NOVELS}, {'; '.join(told)}", judged(gains, told[0])
 
     said = "Scaled cross-entropy is ahead of NELBO and Bregman too: text"
     yield from tested(LOSSES_AT, said, "losses", text)
@@ -208,7 +212,7 @@ def paths() -> Iterator[Claim]:
         choice = PATH_CELLS["mask", "context"].choice
         model = f"{TRAINING}, {runs.told()}, r = {choice.radius}, s = {choice.scale:g}{IN_LOSS}"
         found = f"{model}: {'; '.join(told)}{far}{searched(BOTH[1])}"
-        return found, judged(gains | short)
+        return found, judged(gains | short, f"{changes(valid)} valid")
 
     said = (
         "Training on the context-weighted path gives more valid and novel molecules: 556 to 658 "
@@ -218,21 +222,22 @@ def paths() -> Iterator[Claim]:
 
     def text() -> tuple[str, Verdict]:
         sides = ("mixture", "context")
-        told, gains = by_source("paths", sides, "", "MAUVE", MAUVE)
+        effect, gains = by_source("paths", sides, "", "MAUVE", MAUVE)
         rows = rows_of("paths", 0)
         x, y = (run_entropy(rows["uniform", side][ENTROPY], "uniform") for side in sides)
         choice = CONTEXT_ON_TEXT.choice("text")
-        told += (
-            f"; entropy, uniform: {x.value:.2f} to {y.value:.2f}; the context path sampled with "
-            f"its own weights (r = {choice.radius}, s = {choice.scale:g}), for which the paper "
-            "searches too"
+        told = (
+            f"{NOVELS}, {effect}; entropy, uniform: {x.value:.2f} to {y.value:.2f}; the context "
+            f"path sampled with its own weights (r = {choice.radius}, s = {choice.scale:g}), for "
+            "which the paper searches too"
         )
         return told, judged(
             {
                 "mask, perplexity and MAUVE": gains["mask"],
                 "uniform, no gain in these": [no_worse(-gain) for gain in gains["uniform"]],
                 "uniform, entropy": [y.above(x)],
-            }
+            },
+            effect,
         )
 
     said = (

@@ -67,15 +67,18 @@ def many_steps(source: str) -> tuple[str, Verdict]:
         gains["MAUVE, likewise"] = [scores["Neighbor"].above(scores[other]) for other in others]
         each = [f"{score.value:.2f} {solver}" for solver, score in scores.items()]
         told += f"; MAUVE at {last:,} {', '.join(each)}"
-    return told, judged(gains)
+    effect = ", ".join(f"{solver} {each.value:.0f}" for solver, each in found.items())
+    return told, judged(gains, f"perplexity at {last:,} steps: {effect}")
 
 
 def few_steps(source: str) -> tuple[str, Verdict]:
     first = CURVE[0]
     found = {solver: at(source, solver, first) for solver in SOLVERS}
     gains = [found[other].above(found["Entropy"]) for other in ("Euler", "Neighbor")]
-    told = f"{settings(source)}, {first} steps: {at_first(source, *SOLVERS)}"
-    return told, judged({"perplexity, beside Euler and Neighbor": gains})
+    effect = f"{first} steps: {at_first(source, *SOLVERS)}"
+    return f"{settings(source)}, {effect}", judged(
+        {"perplexity, beside Euler and Neighbor": gains}, f"perplexity at {effect}"
+    )
 
 
 def by_shares() -> tuple[str, Verdict]:
@@ -95,7 +98,7 @@ def by_shares() -> tuple[str, Verdict]:
     return (
         f"Novels ({short_runs()}), perplexity, {first} steps, by beta of H / log V, "
         f"{'; '.join(told)}",
-        judged(gains),
+        judged(gains, f"perplexity, {'; '.join(told)}"),
     )
 
 
@@ -140,7 +143,11 @@ def independently() -> Claim:
         "Neighbor weights are weak at few steps since neighbours are updated too independently",
         "Counted jumps update neighbours as independently, but as many tokens in a step as without "
         f"weights ([results](results.md#counted-jumps)). {'; '.join(told)}",
-        judged({f"more than half is left, {name}": [_left(*each)] for name, each in found.items()}),
+        judged(
+            {f"more than half is left, {name}": [_left(*each)] for name, each in found.items()},
+            told[-1],
+        ),
+        "tuned-text-uniform",
     )
 
 
