@@ -8,11 +8,12 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+from tests.interpreter import hasten
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
@@ -60,34 +61,11 @@ def forgetful_compiler() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def language_patched_once() -> Iterator[None]:
-    """Triton's interpreter goes through its whole language once a launch and module of kernels.
-
-    By itself it does so in each call of one function by another within a kernel, which finds all as
-    it should be and takes a third of the time. Versions that do it otherwise are left alone.
-    """
-    here = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
-    interpreter: Any = import_module("triton.runtime.interpreter") if here else None
-    if not (hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope")):
-        yield
-        return
-    patch_lang, restore = interpreter._patch_lang, interpreter._LangPatchScope.restore
-    patched: set[int] = set()  # modules, since the last launch ended
-
-    def once(function: Any) -> Any:
-        module = id(function.__globals__)
-        if module in patched:
-            return interpreter._LangPatchScope()
-        patched.add(module)
-        return patch_lang(function)
-
-    def restored(scope: Any) -> None:
-        patched.clear()
-        restore(scope)
-
+def quick_interpreter() -> Iterator[None]:
+    """Where kernels are interpreted, faster than Triton does it by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang", once)
-        patch.setattr(interpreter._LangPatchScope, "restore", restored)
+        if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+            hasten(patch)
         yield
 
 
