@@ -24,6 +24,7 @@ def hasten(patch: pytest.MonkeyPatch) -> None:
         know_dtypes(patch, interpreter, core)
     if hasattr(core.block_type, "with_element_ty"):
         know_blocks(patch, interpreter, core)
+        know_tensors(patch, core)
     if hasattr(semantic, "broadcast_impl_value"):
         broadcast_what_differs(patch, semantic)
 
@@ -90,6 +91,22 @@ def know_blocks(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
     builder = type(interpreter.interpreter_builder)
     if hasattr(builder, "get_block_ty"):
         patch.setattr(builder, "get_block_ty", lambda _, dtype, shape: block(dtype, shape))
+
+
+def know_tensors(patch: pytest.MonkeyPatch, core: Any) -> None:
+    """Tensors of one type differ in their numbers alone."""
+    plain = core.tensor.__init__
+
+    def init(self: Any, handle: Any, of: Any) -> None:
+        rest = of.__dict__.get("_rest_of_tensor")
+        if rest is None:
+            plain(self, handle, of)
+            of._rest_of_tensor = {**self.__dict__, "handle": None}
+        else:
+            self.__dict__.update(rest)
+            self.handle = handle
+
+    patch.setattr(core.tensor, "__init__", init)
 
 
 def broadcast_what_differs(patch: pytest.MonkeyPatch, semantic: Any) -> None:
