@@ -4,6 +4,7 @@ Said before torch and numpy are imported, so that OpenBLAS hears it too: two thr
 times slower at 16 x 16 matrices. The processes that tests start hear it as well.
 """
 
+import gc
 import os
 import sys
 import warnings
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: finding no garbage in it takes a third of a second a time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
