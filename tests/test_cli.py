@@ -14,7 +14,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -290,11 +290,11 @@ def test_a_terminal_that_lacks_a_sign_loses_no_numbers(
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path))
     line = ["perplexity", "qm9-mask-small", "--data", "a.smi", "--draws", "2", "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["cwdfm", *line])
-    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with contextlib.redirect_stdout(terminal):
+    shown = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(shown, encoding="ascii")) as terminal:
         main()
-    shown = cast(io.BytesIO, terminal.buffer).getvalue()
-    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", shown)
+        terminal.flush()
+    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", shown.getvalue())
 
 
 def test_half_of_what_torchrun_sets_is_refused(

@@ -120,7 +120,7 @@ def test_a_flawed_model_pays_more_than_its_own_likelihood() -> None:
 
     class Flawed(Chain):
         def posterior(self, x: tuple[int, ...], kappa: float) -> np.ndarray:
-            return predictions(model, self, [x], kappa)[0]
+            return np.asarray(predictions(model, self, [x], kappa)[0])
 
     chain = Flawed(base.target, mask=True)
     # This model does not see the time, so the chain's law up to KAPPA_END is one exponential.
