@@ -4,15 +4,17 @@ Said before torch and numpy are imported, so that OpenBLAS hears it too: two thr
 times slower at 16 x 16 matrices. The processes that tests start hear it as well.
 """
 
+import gc
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+from tests.interpreter import hasten
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
@@ -46,6 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported stays: finding no garbage in it takes a third of a second a time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def forgetful_compiler() -> None:
     """What other tests compiled does not count towards the few versions kept of a function.
@@ -60,34 +68,11 @@ def forgetful_compiler() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def language_patched_once() -> Iterator[None]:
-    """Triton's interpreter goes through its whole language once a launch and module of kernels.
-
-    By itself it does so in each call of one function by another within a kernel, which finds all as
-    it should be and takes a third of the time. Versions that do it otherwise are left alone.
-    """
-    here = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
-    interpreter: Any = import_module("triton.runtime.interpreter") if here else None
-    if not (hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope")):
-        yield
-        return
-    patch_lang, restore = interpreter._patch_lang, interpreter._LangPatchScope.restore
-    patched: set[int] = set()  # modules, since the last launch ended
-
-    def once(function: Any) -> Any:
-        module = id(function.__globals__)
-        if module in patched:
-            return interpreter._LangPatchScope()
-        patched.add(module)
-        return patch_lang(function)
-
-    def restored(scope: Any) -> None:
-        patched.clear()
-        restore(scope)
-
+def quick_interpreter() -> Iterator[None]:
+    """Where kernels are interpreted, faster than Triton does it by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang", once)
-        patch.setattr(interpreter._LangPatchScope, "restore", restored)
+        if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+            hasten(patch)
         yield
 
 

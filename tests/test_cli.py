@@ -281,19 +281,20 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-def test_a_terminal_that_lacks_a_sign_loses_no_numbers(tmp_path: Path) -> None:
+def test_a_terminal_that_lacks_a_sign_loses_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of all that was computed, a sign that cannot be shown is what is lost."""
     (tmp_path / "a.smi").write_text("\n".join(MOLECULES))
-    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path))
     line = ["perplexity", "qm9-mask-small", "--data", "a.smi", "--draws", "2", "--device", "cpu"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "cwdfm.cli.main", *line],
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "CWDFM_CACHE": str(tmp_path / "out")},
-        capture_output=True,
-        cwd=tmp_path,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", ended.stdout)
+    monkeypatch.setattr(sys, "argv", ["cwdfm", *line])
+    shown = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(shown, encoding="ascii")) as terminal:
+        main()
+        terminal.flush()
+    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", shown.getvalue())
 
 
 def test_half_of_what_torchrun_sets_is_refused(

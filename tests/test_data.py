@@ -328,16 +328,17 @@ def test_save_and_load(prepared: Path) -> None:
     assert changed.fingerprint != data.fingerprint
 
 
-def test_loads_without_rdkit_and_the_compiler(prepared: Path) -> None:
-    """Importing torch's compiler takes as long as importing torch."""
+def test_loads_without_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
+    """Importing the compiler takes as long as importing torch, what shards tensors half of that."""
     code = (
         "import sys; sys.modules['rdkit'] = sys.modules['qm9pack'] = None\n"
         "from cwdfm.data import load; print(load(sys.argv[1]).report['kept'])\n"
-        "import cwdfm.train.run; print('torch._dynamo' in sys.modules)"
+        "import cwdfm.train.run, cwdfm.cli.main\n"
+        "print([n for n in ('torch._dynamo', 'torch.distributed.tensor') if n in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(prepared)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["60", "False"]
+    assert out.stdout.split() == ["60", "[]"]
 
 
 def test_every_damaged_byte_is_noticed(prepared: Path) -> None:

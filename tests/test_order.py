@@ -523,6 +523,7 @@ def test_bad_settings_are_refused(make: Callable[[], object], says: str) -> None
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("plain_norms", "plain_rotations")
 def test_fused_draws_give_the_same_samples(
     solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -396,7 +396,7 @@ def test_names_behind_smiles(tmp_path: Path) -> None:
 
 def test_the_head_says_where_samples_come_from(tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
-    assert run("--out", out, "--n", 3, "--steps", 2).returncode == 0
+    sample_main([MODEL, "--out", str(out), "--n", "3", "--steps", "2"])
     head = json.loads(out.read_text().splitlines()[0])
     assert head["options"]["model"] == MODEL
     assert head["provenance"]["command"]

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,7 +42,15 @@ from cwdfm.train.recipe import MANNER, Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.speed import training_flops
-from tests.train_script import VOCAB, counting, make_run, recipe, train, train_and_send
+from tests.train_script import (
+    VOCAB,
+    counting,
+    make_run,
+    recipe,
+    save_on_a_full_disk,
+    train,
+    train_and_send,
+)
 from tests.train_together import PARALLEL, settings, without_the_end
 
 ROOT = Path(__file__).parent.parent
@@ -75,17 +83,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def sent(out: Path, signal: int, step: int, *, saving: bool = False) -> int | None:
-    """How a process ends that trains and sends itself a signal.
+def ended(target: Callable[..., None], *arguments: object) -> int | None:
+    """How a process of its own ends.
 
     All begin as copies of one that has imported everything: that takes longer than the training.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([train_and_send.__module__])
-    process = context.Process(target=train_and_send, args=(out, signal, step, saving))
+    context.set_forkserver_preload([target.__module__])
+    process = context.Process(target=target, args=arguments)
     process.start()
     process.join()
     return process.exitcode
+
+
+def sent(out: Path, signal: int, step: int, *, saving: bool = False) -> int | None:
+    """How a process ends that trains and sends itself a signal."""
+    return ended(train_and_send, out, signal, step, saving)
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
@@ -483,19 +496,10 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     """A file may grow to 200 kB only: the checkpoint's second one does not fit."""
     fit(make_run(tmp_path, recipe(steps=7)))
     before = final_state(tmp_path)
-    script = (
-        "import resource, signal, sys; from pathlib import Path\n"
-        "from tests.train_script import make_run, recipe\n"
-        "import cwdfm\n"
-        "run = make_run(Path(sys.argv[1]), recipe(steps=7)); run.resume(); run.step = 8\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
-        "try:\n    run.save()\nexcept cwdfm.InputError as error:\n    print(error)\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "step-00000008 could not be written" in done.stdout
-    assert "Free some space" in done.stdout
+    assert ended(save_on_a_full_disk, tmp_path) == 0
+    told = (tmp_path / "told").read_text()
+    assert "step-00000008 could not be written" in told
+    assert "Free some space" in told
     after = final_state(tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list((tmp_path / "checkpoints").glob(".part*"))

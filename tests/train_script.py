@@ -1,12 +1,15 @@
-"""A training run, also one that sends its own process a signal."""
+"""A training run, also one that sends its own process a signal or has no space to save."""
 
 import os
+import resource
+import signal
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
+import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.train import checkpoint
 from cwdfm.train.listen import Listener
@@ -58,12 +61,12 @@ def train(out: Path, **changes: object) -> None:
 class Send(Listener):
     """A signal to this very process, once a step is done."""
 
-    def __init__(self, signal: int, step: int) -> None:
-        self.signal, self.at = signal, step
+    def __init__(self, number: int, step: int) -> None:
+        self.number, self.at = number, step
 
     def step(self, step: int) -> None:
         if step == self.at:
-            os.kill(os.getpid(), self.signal)
+            os.kill(os.getpid(), self.number)
 
     def record(self, record: object) -> None:
         pass
@@ -72,22 +75,35 @@ class Send(Listener):
         pass
 
 
-def send_when_saving(signal: int, step: int) -> None:
+def send_when_saving(number: int, step: int) -> None:
     """A signal to this very process when a checkpoint is written and not yet in its place."""
     plain = checkpoint._sync
 
     def sync(path: Path) -> None:
         if path.parent.name == f".part-{step:08d}":
-            os.kill(os.getpid(), signal)
+            os.kill(os.getpid(), number)
         plain(path)
 
     checkpoint._sync = sync
 
 
-def train_and_send(out: Path, signal: int, step: int, saving: bool) -> None:
+def train_and_send(out: Path, number: int, step: int, saving: bool) -> None:
     """A signal to this very process: behind that step, or within its checkpoint."""
     run = make_run(out, recipe())
     run.resume()
     if saving:
-        send_when_saving(signal, step)
-    sys.exit(fit(run, [] if saving else [Send(signal, step)]))
+        send_when_saving(number, step)
+    sys.exit(fit(run, [] if saving else [Send(number, step)]))
+
+
+def save_on_a_full_disk(out: Path) -> None:
+    """A file may grow to 200 kB only. What the refusal says is in the file `told`."""
+    run = make_run(out, recipe(steps=7))
+    run.resume()
+    run.step = 8
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    try:
+        run.save()
+    except cwdfm.InputError as error:
+        (out / "told").write_text(str(error))
