@@ -98,6 +98,21 @@ def test_rounding_at_the_end_of_the_masses() -> None:
         check(weight, start, torch.full((2,), LENGTH), u)
 
 
+@pytest.mark.parametrize("few", [0, 15])
+def test_rounding_at_the_end_of_a_bucket(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the mass of nine, and by rounding behind the ninth: of those without a neighbour."""
+    monkeypatch.setattr(launch, "FEW", few)
+    weight, start = cwdfm.Neighbor(1, 0.4), torch.arange(LENGTH)[None] == 0
+    unit = torch.tensor(-0.4, dtype=torch.float64).exp()
+    u = torch.nextafter(9 * unit / (9 * unit + 2), torch.tensor(0.0, dtype=torch.float64))
+    target = u * (9 * unit + 2)
+    assert target < 9 * unit
+    assert target / unit == 9
+    check(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
+    found = algorithm1.reveal_in_order(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
+    assert not found[0, [1, LENGTH - 1]].any(), "these two have a neighbour"
+
+
 def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     start, count, u = example(5, LENGTH, 0.2)
