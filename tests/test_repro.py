@@ -40,7 +40,7 @@ from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.solvers import _best_of
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
 from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
-from cwdfm.repro.jobs import HeldOut, Train, _forget_others, corpus_of
+from cwdfm.repro.jobs import HeldOut, Sample, Train, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
 from cwdfm.repro.measured import Measured
 from cwdfm.repro.scores import Context, Molecules
@@ -697,7 +697,7 @@ def test_experiments_are_found_by_the_paper_s_own_numbers() -> None:
 def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = Measured("a GPU", 3, {}, {"paths": 61.4})
+    found = Measured("a GPU", 3, {}, {"paths": 61.4}, 0.6)
     monkeypatch.setattr(listing, "measured", lambda: found)
     own, beyond = listing.listed().split("beyond the paper: controls and causes:")
     lines = {line.split()[0]: line for line in (own + beyond).splitlines() if line[:2] == "  "}
@@ -722,7 +722,9 @@ def test_all_results_of_the_paper_are_experiments() -> None:
         assert ours == {i for i, label in enumerate(labels, start=1) if label not in others}
 
 
-def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done() -> None:
+def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     jobs = in_order(EXPERIMENTS["losses"].plan("paper").jobs)
     text = [job for job in jobs if corpus_of(job) == "text"]
     told = cost(text, "paper")
@@ -734,7 +736,12 @@ def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done() -> None:
     assert "together 289.3 GPU days" in both
     one = next(job for job in text if isinstance(job, Train))
     assert cost([one], "paper").startswith("1 training on text x 36 GPU days = 36 GPU days (about")
-    assert cost([job for job in text if not isinstance(job, Train)], "paper").startswith("no train")
+    drawn = [job for job in text if isinstance(job, Sample)]
+    hours = sum(job.n * job.steps for job in drawn) * 1024 * 0.5e-6 / 3600
+    monkeypatch.setattr(cost_module, "measured", lambda: Measured("a GPU", 3, {}, {}, 0.5))
+    rest = f"sampling takes at most {hours:.1f} GPU hours more on H200s, by docs/speed.md; scores"
+    assert cost(drawn, "paper").startswith(f"no training is to be done here; {rest}")
+    assert rest in cost(text, "paper")
     assert cost([], "paper") == ""
 
 
@@ -755,7 +762,7 @@ def test_the_cost_at_small_scale_is_what_runs_were_measured_to_take(
 ) -> None:
     jobs = in_order(EXPERIMENTS["paths"].plan("small").jobs)
     model = Cell("text", "small").train().recipe.model
-    found = Measured("a GPU", 3, {"text": {model: 6.5}}, {})
+    found = Measured("a GPU", 3, {"text": {model: 6.5}}, {}, 0.6)
     monkeypatch.setattr(cost_module, "measured", lambda: found)
     told = cost(jobs, "small")
     assert "12 trainings on molecules, of a kind that was not measured" in told

@@ -1,10 +1,10 @@
-"""What jobs that are yet to be done cost: trainings, which is what takes the time."""
+"""What jobs that are yet to be done cost: trainings, which is what takes most of the time."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 from cwdfm.repro.job import Job
-from cwdfm.repro.jobs import Corpus, Train
+from cwdfm.repro.jobs import Corpus, Sample, Train
 from cwdfm.repro.measured import measured
 from cwdfm.repro.scale import Scale
 
@@ -30,7 +30,7 @@ def cost(todo: Iterable[Job], scale: Scale) -> str:
         return "a minute or less on one CPU core for each experiment"
     counts = Counter((j.corpus, j.recipe.model) for j in order if isinstance(j, Train))
     if not counts:
-        return "no training is to be done here; what other jobs take is not known beforehand"
+        return f"no training is to be done here; {_rest(order, scale)}"
     parts, known = [], []
     for (corpus, model), count in sorted(counts.items()):
         runs = f"{count} training{'s' if count > 1 else ''} on {corpus}"
@@ -45,7 +45,16 @@ def cost(todo: Iterable[Job], scale: Scale) -> str:
         parts.append(told)
     if len(known) > 1:
         parts.append(f"together {gpu_time(sum(known))}")
-    return f"{', '.join(parts)}; {_by(scale)}; sampling and scores come on top"
+    return f"{', '.join(parts)}; {_by(scale)}; {_rest(order, scale)}"
+
+
+def _rest(order: Iterable[Job], scale: Scale) -> str:
+    """What comes on top of trainings: known of sampling by the paper's network."""
+    tokens = sum(j.n * j.steps * j.model.recipe.length for j in order if isinstance(j, Sample))
+    if scale != "paper" or not tokens:
+        return "what other jobs take is not known beforehand"
+    most = gpu_time(tokens * measured().step / 60e6)
+    return f"sampling takes at most {most} more on H200s, by docs/speed.md; scores come on top"
 
 
 def gpu_time(minutes: float) -> str:

@@ -19,6 +19,7 @@ class Measured:
     at_once: int  # jobs on it, at most
     runs: dict[str, dict[str, float]]  # of the median training, by corpus and network
     experiments: dict[str, float]  # of all jobs, of those that are complete
+    step: float  # microseconds a token and solver step, by the paper's network; at most
 
 
 @cache
