@@ -39,8 +39,6 @@ class Adapted(nn.Module):
                 )
         self.network, self.mask_id, self.never = network, mask_id, list(never)
         self.source = MaskSource(num_tokens - 1)
-        # So that what switches it off puts it back as it was.
-        self.training = getattr(network, "training", False)
 
     def swap(self, tokens: Tensor) -> Tensor:
         """The network's ids as those of `source`, or the other way round."""
