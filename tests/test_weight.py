@@ -135,6 +135,7 @@ def test_scores_add() -> None:
     masks_only = neighbor + distance
     assert not masks_only.needs_logits
     assert masks_only.equivariant
+    assert masks_only.prediction_score(logits).tolist() == torch.zeros(5, 9).tolist()
     torch.testing.assert_close((neighbor + neighbor)(revealed), cwdfm.Neighbor(2, 3.0)(revealed))
     assert list(terms(total)) == list(terms(neighbor + (entropy + distance)))
     assert list(terms(total)) == [neighbor, entropy, distance]

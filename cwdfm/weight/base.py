@@ -158,8 +158,7 @@ class Sum(Weight):
         return torch.stack([term.context_score(revealed_BN) for term in self.terms]).sum(0)
 
     def prediction_score(self, logits: Tensor) -> Tensor:
-        scores = [term.prediction_score(logits) for term in self.terms if term.needs_logits]
-        return torch.stack(scores).sum(0)
+        return torch.stack([term.prediction_score(logits) for term in self.terms]).sum(0)
 
     @property
     def needs_summary_alone(self) -> bool:
