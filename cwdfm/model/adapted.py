@@ -48,7 +48,8 @@ class Adapted(nn.Module):
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
         answer = self.network(self.swap(x_t))
         logits: Tensor = getattr(answer, "logits", answer)
-        if not isinstance(logits, Tensor) or logits.shape[-1:] != (self.source.num_tokens,):
+        right = isinstance(logits, Tensor) and logits.is_floating_point()
+        if not right or logits.shape[-1:] != (self.source.num_tokens,):
             return logits  # whoever asked tells what is wrong with it
         check_not_probabilities(logits)  # which they do not look like any more without some tokens
         logits = logits.clone()
