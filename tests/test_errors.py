@@ -158,6 +158,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.ExactPosterior(torch.zeros(5, 5), MASK, SCHEDULE),
         "non-negative probabilities",
     ),
+    "target-infinite": (
+        lambda: cwdfm.ExactPosterior(torch.full((5, 5), torch.inf), MASK, SCHEDULE),
+        "non-negative probabilities.* sums to inf",
+    ),
     "head-wrong-shape": (lambda: sample(BadHead(6)), r"model\.head.*, 6\)"),
     "trunk-wrong-shape": (lambda: sample(BadTrunk(6)), r"model\.trunk.*, 8, width\]"),
     "probabilities-for-logits": (
