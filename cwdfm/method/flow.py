@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import check_instance
@@ -173,4 +172,4 @@ class FlowObjective(Objective):
     def worst_weight(self) -> float:
         if not isinstance(self.loss, NELBO | Bregman):
             return 1.0
-        return float(self.path.schedule.hazard(torch.tensor(1 - TIME_EPSILON)))
+        return float(self.path.schedule.hazard(1 - TIME_EPSILON))
