@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer, check_mask, check_tokens
+from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.loss.base import token_log_prob
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
@@ -99,9 +99,9 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
+    path = _path(source, schedule, weight)
     x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
-    path = _path(source, schedule, weight)
     index_B = sample_index(index, len(x_1), x_1.device)
     mean_B, variance_B = [], []
     with evaluating(model):
@@ -147,9 +147,9 @@ def stratum_places(seed: int, stratum: int, index_B: Tensor) -> Tensor:
 
 
 def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
+    path = MixturePath(source, schedule)
     if weight is None:
-        return MixturePath(source, schedule)
-    check_instance("weight", weight, Weight, "Neighbor(radius=1, scale=1.0)")
+        return path
     if not source.marks_noise:
         raise InputError(
             f"a context-weighted bound needs a source whose state tells what is revealed, and "
