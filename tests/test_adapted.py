@@ -1,5 +1,6 @@
 """Networks from elsewhere: the samples of one are those of the same network with ids as here."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -83,11 +84,13 @@ def test_law_is_that_of_the_network_by_its_own_words(weight: cwdfm.Weight | None
     assert int((counts.sum(0) > 0).sum()) == 16  # four words in two places, and no padding
 
 
-def test_mode_is_put_back_as_it_was() -> None:
-    for mode in (True, False):
-        network = Network().train(mode)
+def test_modes_are_put_back_as_they_were() -> None:
+    """Those of each part: one that is frozen stays so while the rest trains."""
+    for whole, part in product((True, False), repeat=2):
+        network = Network().train(whole)
+        network.dropout.train(part)
         draw(cwdfm.Adapted(network, num_tokens=6, mask_id=1))
-        assert network.training == network.dropout.training == mode
+        assert (network.training, network.dropout.training) == (whole, part)
 
 
 def draw(model: cwdfm.Model) -> None:
@@ -106,6 +109,8 @@ def test_what_is_wrong_is_told() -> None:
                 lambda x: Network()(x).logits.softmax(-1), num_tokens=6, mask_id=1, never=[2]
             )
         )
+    with pytest.raises(cwdfm.InputError, match=r"floating logits of shape .*int64"):
+        draw(cwdfm.Adapted(lambda x: Network()(x).logits.long(), num_tokens=6, mask_id=1))
     with pytest.raises(cwdfm.InputError, match=r"shape \(2, 4, 6\).*shape \(2, 4, 3\)"):
         draw(cwdfm.Adapted(lambda x: Network()(x).logits[..., :3], num_tokens=6, mask_id=1))
     with pytest.raises(cwdfm.InputError, match=r"got a Network; .*use cwdfm\.sample"):

@@ -13,7 +13,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
-from cwdfm.loss.elbo import KAPPA_END, _integral, stratified_variance
+from cwdfm.loss.elbo import KAPPA_END, _integral, stratified_variance, stratum_places
 from tests.exact import Chain, correlated_target
 from tests.test_theorem1 import PositionalBias
 
@@ -232,6 +232,16 @@ def test_independent_of_batch_size_and_of_the_part_evaluated() -> None:
     torch.testing.assert_close(whole.nats_B, small.nats_B)
     part = cwdfm.elbo(model, source, SCHEDULE, x_1[10:], draws=4, index=torch.arange(10, 27))
     torch.testing.assert_close(part.nats_B, whole.nats_B[10:])
+
+
+@pytest.mark.parametrize("first", [0, 10**5, 2**30])
+def test_sequences_in_a_row_share_a_stratum_evenly(first: int) -> None:
+    """Wherever in a data set they stand: no two of a thousand are farther apart than 3 / 1000."""
+    place = stratum_places(0, 3, torch.arange(first, first + 1000))
+    assert place.dtype == torch.float64
+    around = place.sort().values
+    assert float(torch.cat([around.diff(), around[:1] + 1 - around[-1:]]).max()) < 3e-3
+    assert float(around.diff().min()) > 1e-4
 
 
 def test_one_sequence_is_unbiased_over_seeds() -> None:

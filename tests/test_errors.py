@@ -158,6 +158,26 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.ExactPosterior(torch.zeros(5, 5), MASK, SCHEDULE),
         "non-negative probabilities",
     ),
+    "path-swapped": (
+        lambda: cwdfm.MixturePath(SCHEDULE, MASK),  # type: ignore[arg-type]
+        "source must be a Source such as MaskSource",
+    ),
+    "elbo-swapped": (
+        lambda: cwdfm.elbo(SmallModel(6), SCHEDULE, MASK, X),  # type: ignore[arg-type]
+        "source must be a Source such as MaskSource",
+    ),
+    "no-samples": (
+        lambda: cwdfm.Euler().init(MASK, X[:0, 0], 4),
+        "the number of samples must be an integer >= 1, got 0",
+    ),
+    "mask-no-tensor": (
+        lambda: cwdfm.Neighbor()([[True, False]]),  # type: ignore[arg-type]
+        "revealed must be a bool tensor .*got list",
+    ),
+    "target-infinite": (
+        lambda: cwdfm.ExactPosterior(torch.full((5, 5), torch.inf), MASK, SCHEDULE),
+        "non-negative probabilities.* sums to inf",
+    ),
     "head-wrong-shape": (lambda: sample(BadHead(6)), r"model\.head.*, 6\)"),
     "trunk-wrong-shape": (lambda: sample(BadTrunk(6)), r"model\.trunk.*, 8, width\]"),
     "probabilities-for-logits": (

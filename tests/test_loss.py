@@ -282,6 +282,16 @@ def test_huge_scales_leave_gradients_finite(mode: Literal["extended", "joint"]) 
     torch.testing.assert_close(gradient, alpha[..., None] * error / (6 * B))
 
 
+def test_a_given_token_of_any_weight_does_not_count_in_the_level() -> None:
+    fixed = torch.zeros(B, N, dtype=torch.bool)
+    fixed[:, 0] = True
+    logits, batch = example(SOURCES[0], fixed)
+    logits[:, 0], logits[:, 1:] = 0.0, 1e4 * torch.eye(logits.shape[-1])[0]  # e^(1000 log 6); 1
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Entropy(-1000.0), "level")
+    plain = cwdfm.CrossEntropy()(logits, batch, SCHEDULE)
+    torch.testing.assert_close(loss(logits, batch, SCHEDULE), plain)
+
+
 def test_hazard_is_bounded_at_the_end_of_time() -> None:
     """It is that of t = 0.999, under flat logits and with everything revealed."""
     _, batch = example(SOURCES[1])

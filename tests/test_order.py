@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, permutations, product
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import kernel
+from cwdfm.solver.order import share_times
 from tests.exact import Array, Chain, LogWeight, State, alphas, correlated_target, entropy, neighbor
 from tests.models import SmallModel, SmallSplitModel
 from tests.stats import assert_differs, assert_follows, histogram
@@ -222,6 +224,13 @@ def test_top_k_spreads_the_tokens_as_the_schedule_says() -> None:
     for schedule in (cwdfm.Linear(), SCHEDULE, cwdfm.Cosine(), cwdfm.Polynomial(5.0)):
         for grid in ("t", "kappa"):
             assert counts(schedule, 37, 37, grid=grid) == [1] * 37
+
+
+def test_shares_are_float64_where_sampling_begins_later() -> None:
+    begun = cwdfm.TopK().init(cwdfm.MaskSource(3), torch.arange(1), 7)
+    masked = torch.arange(7)[None] < 3
+    (t,) = share_times(cwdfm.Linear(), replace(begun, left=0.1), masked).tolist()
+    assert t == 1 - 0.1 * 3 / 7
 
 
 def test_ties_are_broken_evenly() -> None:

@@ -54,6 +54,12 @@ def exact_law(
     return chain.data_law(law)
 
 
+def test_exact_posterior_of_counts_is_float64() -> None:
+    counts = torch.tensor([[1, 2], [3, 5]])
+    p = cwdfm.ExactPosterior(counts, cwdfm.MaskSource(2), SCHEDULE).probabilities_S
+    assert p.tolist() == [1 / 11, 2 / 11, 3 / 11, 5 / 11]
+
+
 def test_exact_posterior_is_bayes_rule() -> None:
     target = correlated_target(3, 3, seed=0)
     for mask in (True, False):

@@ -65,6 +65,20 @@ def test_neighbor_table_agrees_with_the_counts(boundary: str, grid: tuple[int, i
     assert torch.equal(seen + revealed, weight.count(revealed))
 
 
+@pytest.mark.parametrize(("grid", "places"), [(None, 2 * 19), ((4, 5), 7 * 9 - 1)])
+def test_a_radius_beyond_the_ends_sees_all(grid: tuple[int, int] | None, places: int) -> None:
+    """Tables are no wider than the sequence allows: those of the radius itself fill a memory."""
+    weight = cwdfm.Neighbor(10_000 if grid is None else 200, 0.5, "cut", grid)
+    revealed = random_masks(10, 20)
+    assert torch.equal(weight.count(revealed), revealed.sum(1, keepdim=True).expand(10, 20))
+    assert weight.neighbors(20).shape == (20, places)
+    x_1, t = torch.zeros(10, 20, dtype=torch.int64), torch.linspace(0, 1, 10)
+    path = cwdfm.ContextPath(cwdfm.MaskSource(3), cwdfm.Linear(), weight)
+    assert bool(path.sample(x_1, t).revealed[-1].all())
+    alone = cwdfm.Neighbor(5, 1.0, "cut")
+    assert alone(torch.tensor([[False]])).tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
 @pytest.mark.parametrize("cap", [1, 4, 12, 120])
 def test_distance_by_loops(boundary: str, cap: int) -> None:
@@ -121,6 +135,7 @@ def test_scores_add() -> None:
     masks_only = neighbor + distance
     assert not masks_only.needs_logits
     assert masks_only.equivariant
+    assert masks_only.prediction_score(logits).tolist() == torch.zeros(5, 9).tolist()
     torch.testing.assert_close((neighbor + neighbor)(revealed), cwdfm.Neighbor(2, 3.0)(revealed))
     assert list(terms(total)) == list(terms(neighbor + (entropy + distance)))
     assert list(terms(total)) == [neighbor, entropy, distance]

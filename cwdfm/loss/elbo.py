@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_instance, check_integer, check_mask, check_tokens
+from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
 from cwdfm.loss.base import token_log_prob
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
@@ -99,9 +99,9 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
+    path = _path(source, schedule, weight)
     x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
-    path = _path(source, schedule, weight)
     index_B = sample_index(index, len(x_1), x_1.device)
     mean_B, variance_B = [], []
     with evaluating(model):
@@ -125,8 +125,8 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
     the spread of the f_d: near N / 12 times as much, for an integrand of 2 N v times a constant.
     Second differences leave such a line out and keep what is drawn: the noise, and where in its
     stratum a sequence's v lies. The last counts as if drawn for each sequence apart: somewhat too
-    much for sequences in a row, which share it evenly (`_integral`); too little for few that step
-    through a data set by a large Fibonacci number, whose places fall together.
+    much for sequences in a row, which share it evenly (`stratum_places`); too little for few that
+    step through a data set by a large Fibonacci number, whose places fall together.
     Two strata have only their difference, which counts the line: an error far too large.
     """
     strata = len(estimates_DB)
@@ -135,10 +135,21 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
     return estimates_DB.diff(n=2, dim=0).square().sum(0) / (6 * strata * (strata - 2))
 
 
+def stratum_places(seed: int, stratum: int, index_B: Tensor) -> Tensor:
+    """Where in a stratum each sequence's point lies, float64 [B] in [0, 1).
+
+    Each is uniform; the golden-ratio rotation u + i GOLDEN mod 1 spreads consecutive sequences
+    evenly, whichever part of the data set they come from.
+    """
+    zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)
+    start = uniform(seed, Purpose.TIME, zero, stratum, zero)
+    return (start + index_B.double() * GOLDEN) % 1.0
+
+
 def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
+    path = MixturePath(source, schedule)
     if weight is None:
-        return MixturePath(source, schedule)
-    check_instance("weight", weight, Weight, "Neighbor(radius=1, scale=1.0)")
+        return path
     if not source.marks_noise:
         raise InputError(
             f"a context-weighted bound needs a source whose state tells what is revealed, and "
@@ -158,18 +169,11 @@ def _integral(
     seed: int,
     draws: int,
 ) -> Tensor:
-    """Estimates [draws, B] of the integral, each on its own stratum of v = sqrt(1 - kappa).
-
-    Inside its stratum a sequence's v is uniform; the golden-ratio rotation spreads consecutive
-    sequences evenly, whichever part of the data set they come from.
-    """
+    """Estimates [draws, B] of the integral, each on its own stratum of v = sqrt(1 - kappa)."""
     estimates = []
     v_end = math.sqrt(1 - KAPPA_END)
-    zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)
     for d in range(draws):
-        start = uniform(seed, Purpose.TIME, zero, d, zero)
-        place_B = (start + index_B * GOLDEN) % 1.0
-        v_B = v_end + (1 - v_end) * (d + place_B) / draws
+        v_B = v_end + (1 - v_end) * (d + stratum_places(seed, d, index_B)) / draws
         t_B = path.schedule.inverse(1 - v_B**2)
         batch = path.sample(x_1, t_B, seed=seed, step=d, index=index_B, fixed=fixed)
         alpha_BN = 1.0 if batch.weight is None else batch.weight(batch.revealed)

@@ -63,8 +63,8 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
             alpha_BN = (log_weight_BN - self.weight.context_score(whole_1N)).exp()
             if self.revealed == "raw":
                 return alpha_BN
-            free_BN = ~batch.fixed
-            mean_B1 = (alpha_BN * free_BN).sum(1, True) / free_BN.sum(1, True).clamp(min=1)
+            total_B1 = alpha_BN.masked_fill(batch.fixed, 0.0).sum(1, keepdim=True)
+            mean_B1 = total_B1 / (~batch.fixed).sum(1, keepdim=True).clamp(min=1)
             return mean_B1.expand_as(alpha_BN)
         alpha_BN = normalise(log_weight_BN, masked_BN)
         if self.revealed == "extended":

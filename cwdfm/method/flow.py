@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import check_instance
@@ -57,30 +56,36 @@ class Flow(Method):
 
         def attempt(place_A: Tensor | None, seed: int) -> Samples:
             some = asked if place_A is None else asked.some(place_A, seed)
-            found, fixed_AN = self._drawn(model, solver, some)
-            plausibility_A, evaluations_A, rows = read_whole(
-                model,
-                self.source,
-                self.schedule,
-                found.tokens,
-                share=how.share,
-                seed=seed,
-                fixed=fixed_AN,
-                index=some.index,
-                batch_size=some.batch_size,
-            )
-            return replace(
-                found,
-                evaluations=found.evaluations + evaluations_A,
-                rows=found.rows + rows,
-                plausibility=plausibility_A,
-            )
+            return self._judged(model, solver, some, how.share)
 
         def spared(tries: int) -> None:
             if tick is not None:
                 tick(tries * (asked.steps + sum(rework.ticks for rework in asked.after)))
 
         return insist(attempt, how, asked.seed, spared)
+
+    def _judged(
+        self, model: nn.Module, solver: Solver, asked: Draw, share: float | None
+    ) -> Samples:
+        """Sequences, each drawn once, and their plausibility with a `share` of them noise."""
+        found, fixed_BN = self._drawn(model, solver, asked)
+        plausibility_B, evaluations_B, rows = read_whole(
+            model,
+            self.source,
+            self.schedule,
+            found.tokens,
+            share=share,
+            seed=asked.seed,
+            fixed=fixed_BN,
+            index=asked.index,
+            batch_size=asked.batch_size,
+        )
+        return replace(
+            found,
+            evaluations=found.evaluations + evaluations_B,
+            rows=found.rows + rows,
+            plausibility=plausibility_B,
+        )
 
     def _drawn(
         self, model: nn.Module, solver: Solver, asked: Draw
@@ -173,4 +178,4 @@ class FlowObjective(Objective):
     def worst_weight(self) -> float:
         if not isinstance(self.loss, NELBO | Bregman):
             return 1.0
-        return float(self.path.schedule.hazard(torch.tensor(1 - TIME_EPSILON)))
+        return float(self.path.schedule.hazard(1 - TIME_EPSILON))

@@ -13,7 +13,6 @@ class Without(nn.Module):
     def __init__(self, model: nn.Module, tokens: tuple[int, ...]) -> None:
         super().__init__()
         self.model, self.tokens = model, list(tokens)
-        self.training = model.training  # so that what switches it off puts it back as it was
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
         return self.head(self.trunk(x_t, t))

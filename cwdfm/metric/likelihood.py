@@ -156,7 +156,7 @@ def bound_split(
         tokens=total,
         draws=draws,
         seed=seed,
-        exact=bound.exact,
+        exact=method.exact,
     )
 
 

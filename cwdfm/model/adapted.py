@@ -39,8 +39,6 @@ class Adapted(nn.Module):
                 )
         self.network, self.mask_id, self.never = network, mask_id, list(never)
         self.source = MaskSource(num_tokens - 1)
-        # So that what switches it off puts it back as it was.
-        self.training = getattr(network, "training", False)
 
     def swap(self, tokens: Tensor) -> Tensor:
         """The network's ids as those of `source`, or the other way round."""
@@ -50,7 +48,8 @@ class Adapted(nn.Module):
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
         answer = self.network(self.swap(x_t))
         logits: Tensor = getattr(answer, "logits", answer)
-        if not isinstance(logits, Tensor) or logits.shape[-1:] != (self.source.num_tokens,):
+        right = isinstance(logits, Tensor) and logits.is_floating_point()
+        if not right or logits.shape[-1:] != (self.source.num_tokens,):
             return logits  # whoever asked tells what is wrong with it
         check_not_probabilities(logits)  # which they do not look like any more without some tokens
         logits = logits.clone()

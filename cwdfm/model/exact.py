@@ -4,6 +4,7 @@ With it, whatever separates samples from the target is the sampler's doing.
 """
 
 from itertools import product
+from math import inf
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +25,15 @@ class ExactPosterior:
 
     def __init__(self, target: Tensor, source: Source, schedule: Schedule) -> None:
         sizes = set(target.shape)
-        if sizes != {source.vocab_size} or not bool((target >= 0).all()) or target.sum() <= 0:
+        total = target.sum(dtype=torch.float64)
+        if sizes != {source.vocab_size} or not bool((target >= 0).all()) or not 0 < total < inf:
             raise InputError(
-                f"target must hold non-negative probabilities, with an axis of size "
-                f"{source.vocab_size} for each position, got {describe(target)}"
+                f"target must hold non-negative probabilities, or numbers in proportion to them, "
+                f"with an axis of size {source.vocab_size} for each position, got "
+                f"{describe(target)} that sums to {float(total):g}"
             )
         self.source, self.schedule = source, schedule
-        self.probabilities_S = (target / target.sum()).double().flatten()
+        self.probabilities_S = target.double().flatten() / total
         states = product(range(source.vocab_size), repeat=target.dim())
         self.states_SN = torch.tensor(list(states))
 

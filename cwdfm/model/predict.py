@@ -190,7 +190,7 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
 
 def model_device(model: object) -> torch.device | None:
     """Where a module's parameters are; None for any other callable."""
-    parameter = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
+    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return None if parameter is None else parameter.device
 
 
@@ -198,17 +198,20 @@ def model_device(model: object) -> torch.device | None:
 def evaluating(model: object) -> Iterator[None]:
     """A module in evaluation mode for a while: dropout would add randomness that no seed counts.
 
-    Its weights are taken not to change meanwhile. At its end no logits are in doubt any more.
+    Its weights are taken not to change meanwhile. At its end no logits are in doubt any more, and
+    each part of it is in the mode it was in: some may be frozen while others train.
     """
-    training = isinstance(model, torch.nn.Module) and model.training
-    if isinstance(model, torch.nn.Module):
+    parts = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [part.training for part in parts]
+    if isinstance(model, nn.Module):
         model.eval()
     try:
         with doubting(), CASTS.kept():
             yield
     finally:
-        if isinstance(model, torch.nn.Module):
-            model.train(training)
+        for part, mode in zip(parts, modes, strict=True):  # a whole before its parts
+            if part.training != mode:
+                part.train(mode)
 
 
 def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cwdfm.errors import (
     InputError,
+    check_instance,
     check_mask,
     check_time_range,
     check_time_tensor,
@@ -54,6 +55,10 @@ class Path(ABC):
 
     source: Source
     schedule: Schedule
+
+    def __post_init__(self) -> None:
+        check_instance("source", self.source, Source, "MaskSource(vocab_size=30)")
+        check_instance("schedule", self.schedule, Schedule, "Polynomial(2.0)")
 
     @property
     @abstractmethod

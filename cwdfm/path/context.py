@@ -21,6 +21,7 @@ class ContextPath(Path):
     weight: Weight
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_instance("weight", self.weight, Weight, "Neighbor(radius=1, scale=1.0)")
         if self.weight.needs_logits:
             raise InputError(

@@ -21,13 +21,13 @@ from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
 from cwdfm.random import mix
 from cwdfm.schedule import Schedule
-from cwdfm.solver.reading import Reader, sees
+from cwdfm.solver.reading import Reader
 from cwdfm.solver.rework import check_share, finished
 from cwdfm.solver.sample import Samples
 from cwdfm.source import Source
 
-# Of the tokens that is noise to the network, by whether it judges what it sees.
-USUAL = {True: 0.04, False: 0.125}
+# The share of the tokens that is noise to the network, by whether the source marks noise.
+USUAL = {False: 0.04, True: 0.125}
 _ROUND = 2**32 - 1  # a number that no round of mending has: other groups
 
 # Draws the sequences with places [A] among all, None for all of them, by a seed; the samples tell
@@ -104,7 +104,7 @@ def read_whole(
         check_share(share, "the part of the tokens that is noise to the network", 0.04)
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
-    share = share or USUAL[sees(source)]
+    share = share or USUAL[source.marks_noise]
     reader = Reader(model, source, schedule, tokens.shape[1], share=share, seed=seed)
     parts = []
     rows = 0

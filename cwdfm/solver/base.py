@@ -86,6 +86,7 @@ class Solver(ABC):
         """
         check_seed(seed)
         check_integer("length", length)
+        check_integer("the number of samples", len(index_B))
         index_B = sample_index(index_B, len(index_B), index_B.device)
         shape = (len(index_B), length)
         noise_BN = source.noise(index_B, length, seed=seed)

@@ -25,15 +25,15 @@ from cwdfm.model.protocol import Model
 from cwdfm.random import Purpose
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Solver
-from cwdfm.solver.reading import Reader, sees
+from cwdfm.solver.reading import Reader
 from cwdfm.solver.rework import Rework, Where, check_share, finished
 from cwdfm.solver.sample import Samples, Tick
 from cwdfm.solver.visit import QUARTERS
 from cwdfm.source import Source
 from cwdfm.times import Spacing
 
-# (share, trust), by whether the network judges what it sees.
-USUAL = {True: (0.5, 0.8), False: (0.125, 0.05)}
+# (share, trust), by whether the source marks noise.
+USUAL = {False: (0.5, 0.8), True: (0.125, 0.05)}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def mend(
     check_flow_network(model)
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
-    share, trust = USUAL[sees(source)]
+    share, trust = USUAL[source.marks_noise]
     trust = how.trust or trust
     reader = Reader(
         model,

@@ -46,8 +46,8 @@ def share_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
     that is told the time should hear, for samplers that have no time of their own. Where those were
     all masked at a later time than 0, they count for what was left then.
     """
-    free_B = (~state.fixed).sum(1).double()
-    share_B = 1 - state.left * masked_BN.sum(1) / free_B.clamp(min=1)
+    masked_B, free_B = masked_BN.sum(1).double(), (~state.fixed).sum(1)
+    share_B = 1 - state.left * masked_B / free_B.clamp(min=1)
     return schedule.inverse(share_B)
 
 

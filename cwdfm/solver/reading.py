@@ -23,11 +23,6 @@ from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
 
-def sees(source: Source) -> bool:
-    """Whether a network can judge the tokens that it is shown: where noise looks like data."""
-    return not source.marks_noise
-
-
 @dataclass(frozen=True)
 class Read:
     """What a network makes of sequences."""
@@ -54,7 +49,8 @@ class Reader:
         top_p: float | None = None,
     ) -> None:
         self.model, self.source, self.seed = model, source, mix(seed, 0)
-        self.groups = None if sees(source) else min(length, max(1, round(1 / share)))
+        # Where noise looks like data, a network can judge the tokens that it is shown.
+        self.groups = min(length, max(1, round(1 / share))) if source.marks_noise else None
         kappa = 1 - (share if self.groups is None else 1 / self.groups)
         self.t = float(schedule.inverse(torch.tensor(kappa, dtype=torch.float64)))
         self.temperature = 1.0 if temperature is None else temperature

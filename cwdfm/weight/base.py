@@ -67,7 +67,8 @@ class Weight(ABC):
         for a mask source pass `source.data_logits(logits)`, or name the source, so that the mask
         id's logit is left out. Where nothing is masked the row is all zeros.
         """
-        if revealed_BN.dtype != torch.bool or revealed_BN.dim() != 2:
+        is_mask = isinstance(revealed_BN, Tensor) and revealed_BN.dtype == torch.bool
+        if not is_mask or revealed_BN.dim() != 2:
             raise InputError(
                 f"revealed must be a bool tensor of shape [batch, length], "
                 f"got {describe(revealed_BN)}"
@@ -158,8 +159,7 @@ class Sum(Weight):
         return torch.stack([term.context_score(revealed_BN) for term in self.terms]).sum(0)
 
     def prediction_score(self, logits: Tensor) -> Tensor:
-        scores = [term.prediction_score(logits) for term in self.terms if term.needs_logits]
-        return torch.stack(scores).sum(0)
+        return torch.stack([term.prediction_score(logits) for term in self.terms]).sum(0)
 
     @property
     def needs_summary_alone(self) -> bool:

@@ -60,8 +60,8 @@ class Neighbor(ContextWeight):
         """The neighbours of each coordinate, int64 [N, K], itself left out; -1 beyond a cut end."""
         axes = self._axes(length)
         sizes = torch.tensor(axes)
-        steps = range(-self.radius, self.radius + 1)
-        offsets_KA = torch.tensor([o for o in product(steps, repeat=len(axes)) if any(o)])
+        steps = [range(-r, r + 1) for r in map(self._reach, axes)]
+        offsets_KA = torch.tensor([o for o in product(*steps) if any(o)])
         places_NA = torch.cartesian_prod(*map(torch.arange, axes)).reshape(length, len(axes))
         target_NKA = places_NA[:, None, :] + offsets_KA
         inside_NK = ((target_NKA >= 0) & (target_NKA < sizes)).all(-1)
@@ -86,9 +86,13 @@ class Neighbor(ContextWeight):
             )
         return axes
 
+    def _reach(self, size: int) -> int:
+        """The radius along an axis: a window that is cut has nothing beyond the axis's end."""
+        return min(self.radius, max(1, size - 1))
+
     def _window_sum(self, x: Tensor) -> Tensor:
-        """Sums over windows of 2 radius + 1 along the last axis: differences of a running sum."""
-        r = self.radius
+        """Sums over windows of 2 r + 1 along the last axis: differences of a running sum."""
+        r = self._reach(x.shape[-1])
         if self.boundary == "circular":
             x = torch.cat([x[..., -r:], x, x[..., :r]], dim=-1)
         else:

@@ -21,7 +21,6 @@ class OneBlock(nn.Module):
     def __init__(self, model: DiT, cache: Cache, context: int = 0) -> None:
         super().__init__()
         self.model, self.cache, self.context, self.readout = model, cache, context, model.readout
-        self.training = model.training
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return self.head(self.trunk(x, t))
@@ -54,7 +53,6 @@ class Beside(nn.Module):
     def __init__(self, model: DiT, x_1: Tensor) -> None:
         super().__init__()
         self.model, self.x_1, self.readout = model, x_1, model.readout
-        self.training = model.training
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
         return self.head(self.trunk(x_t, t))

@@ -29,14 +29,14 @@ from torch import Tensor
 from cwdfm.errors import check_integer
 from cwdfm.loss import Bound
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.loss.elbo import END_DRAWS, GOLDEN, free_tokens, stratified_variance
+from cwdfm.loss.elbo import END_DRAWS, free_tokens, stratified_variance, stratum_places
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.method.sedd.sums import sums_of_logits
 from cwdfm.model.predict import evaluating, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
-from cwdfm.random import Purpose, sample_index, uniform
+from cwdfm.random import sample_index
 
 # logits [k, V] in float64, x [k], x_1 [k], sigma [k] -> one number a row
 RowTerm = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -98,11 +98,9 @@ class Sequences:
     def integral(self, draws: int) -> Tensor:
         """Estimates [draws, B] of the integral, each on its own stratum of v, as in `elbo`."""
         low, high = (self.graph.place(self.noise.sigma_at(s)) for s in (TIME_EPSILON, 1.0))
-        zero = torch.zeros(1, dtype=torch.int64, device=self.index.device)
         estimates = []
         for d in range(draws):
-            start = uniform(self.seed, Purpose.TIME, zero, d, zero)
-            place_B = (start + self.index * GOLDEN) % 1.0
+            place_B = stratum_places(self.seed, d, self.index)
             sigma_B, slope_B = self.graph.noise_at(low + (high - low) * (d + place_B) / draws)
             entropy_B = self._sum(self._corrupted(sigma_B, d), sigma_B, self._entropy)
             estimates.append((high - low) * slope_B * entropy_B)

@@ -1,9 +1,9 @@
 """SEDD (Lou, Meng and Ermon 2024): a network of the ratios of p_t, and how to sample it."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice
@@ -122,7 +122,7 @@ def score_grid(noise: Noise, steps: int, spacing: Spacing | Tensor) -> Tensor:
     grid = time_grid(Linear(), steps, spacing)
     if not isinstance(spacing, str) or spacing != "kappa":
         return grid
-    first, last = (torch.tensor(-noise.sigma_at(s)).double().exp() for s in (1.0, 0.0))
+    first, last = (math.exp(-noise.sigma_at(s)) for s in (1.0, 0.0))
     grid = 1 - noise.inverse(-(first + (last - first) * grid).log())
     grid[0], grid[-1] = 0.0, 1.0  # not left to the rounding of the inverse
     return grid

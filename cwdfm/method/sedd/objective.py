@@ -10,6 +10,7 @@ from cwdfm.kernel import product_dtype
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import Batch, Lesson, Objective
 from cwdfm.method.sedd.method import SEDD
+from cwdfm.model.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -34,31 +35,29 @@ class ScoreEntropyObjective(Objective):
             step=batch.step,
             index=batch.index,
         )
-        read = partial(self._loss, batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B)
+        rows = Rows.of(self.method.forward_graph.rows(x_t, batch.fixed))
+        read = partial(self._loss, batch=batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B, rows=rows)
         return Lesson(x_t, sigma_B.float(), read)
 
     def _loss(
         self,
-        batch: Batch,
         hidden_BND: Tensor,
         readout: nn.Linear,
         *,
+        batch: Batch,
         x_t: Tensor,
         sigma_B: Tensor,
         rate_B: Tensor,
+        rows: Rows,
     ) -> Tensor:
+        """The mean over tokens that are not fixed, from hidden vectors [B, N, D] and the head."""
         graph = self.method.forward_graph
-        rows_BN = graph.rows(x_t, batch.fixed)
-        place_K = rows_BN.flatten().nonzero()[:, 0]
-        hidden_KD = hidden_BND.flatten(0, 1).index_select(0, place_K)
+        hidden_KD = rows.take(hidden_BND)
         hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
-        x_K, x_1_K = x_t[rows_BN], batch.x_1[rows_BN]
+        x_K, x_1_K = rows.take(x_t), rows.take(batch.x_1)
         with torch.autocast(hidden_BND.device.type, enabled=False):
             sums = graph.head_sums(hidden_KD, readout, x_K, x_1_K)
-            sigma_K, rate_K = (
-                y_B[:, None].expand(x_t.shape)[rows_BN].to(sums.target.dtype)
-                for y_B in (sigma_B, rate_B)
-            )
+            sigma_K, rate_K = (y_B[rows.sequence].to(sums.target) for y_B in (sigma_B, rate_B))
             terms_K = rate_K * graph.entropy(sums, x_K == x_1_K, sigma_K)
             return terms_K.sum() / (~batch.fixed).sum().clamp(min=1)
 
