@@ -19,7 +19,7 @@ from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.metric import score_molecules
 from cwdfm.sample_file import read_samples
 from cwdfm.solver.rework import together
-from tests.exact import Array, correlated_target
+from tests.exact import Array, Chain, correlated_target
 from tests.models import SmallModel
 from tests.stats import assert_differs, assert_follows, histogram
 
@@ -67,21 +67,21 @@ def law(p_NV: Array, trust: float, how: cwdfm.Mend) -> Array:
     """Of what becomes of START in one round, for all V^N sequences."""
     chance = p_NV[np.arange(N), START]
     doubt = np.where(chance < trust, 1 - chance, 0.0)
-    cold_NV = p_NV ** (1 / (how.temperature or 1.0))
-    cold_NV /= cold_NV.sum(1, keepdims=True)
+    draws = Chain(TARGET, False, top_p=how.top_p or 1.0, temperature=how.temperature or 1.0)
+    drawn_NV = draws.drawn_from(p_NV)
     found = np.zeros(TARGET.shape)
     for places, chance_of_them in orders(doubt, how.at_once).items():
         for tokens in product(range(V), repeat=len(places)):
             y = np.array(START)
             y[list(places)] = tokens
-            found[tuple(y)] += chance_of_them * cold_NV[list(places), tokens].prod()
+            found[tuple(y)] += chance_of_them * drawn_NV[list(places), tokens].prod()
     return found.flatten()
 
 
 WAYS = [
     (0.5, 1.0, cwdfm.Mend(rounds=1)),
     (0.3, 0.8, cwdfm.Mend(rounds=1, temperature=0.5)),
-    (0.5, 1.0, cwdfm.Mend(rounds=1, temperature=2.0, at_once=2)),
+    (0.5, 1.0, cwdfm.Mend(rounds=1, temperature=2.0, top_p=0.7, at_once=2)),
     (0.8, 0.55, cwdfm.Mend(rounds=1, at_once=9)),
 ]
 
