@@ -147,6 +147,7 @@ def test_the_data_s_value_is_shown_within_once_the_lines_height(
         assert curves._level(0) == (level if level in shown else None)
     bare = Curves("t", "x", (Column("a"),), {"CE": [(1.0, (Value(None),))]}, (Value(5.0),))
     assert (bare._level(0), bare._beyond()) == (None, "")
+    assert (bare.blank, curves.blank) == (True, False)
 
 
 def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:

@@ -28,7 +28,7 @@ from cwdfm.report import (
 from cwdfm.report.cells import Cells, model_identity
 from cwdfm.report.evaluate import _evaluator
 from cwdfm.report.evaluation import endings
-from cwdfm.report.molecules import _gaps, _meaning, _unusual
+from cwdfm.report.molecules import _gaps, _meaning, _unusual, evaluate_molecules
 from cwdfm.report.page import page as page_of
 from cwdfm.report.pictures import pictures
 from cwdfm.report.sample_set import File, SampleSet, given_tokens
@@ -388,7 +388,7 @@ def test_notes_on_counts() -> None:
 
 
 def test_the_reference_is_known_by_its_molecules(
-    data: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However they are spelt; beside the samples stand those that are held out."""
     found = load(data)
@@ -396,13 +396,19 @@ def test_the_reference_is_known_by_its_molecules(
     assert reference is not None
     assert reference.shown == found.texts("valid") != found.texts("train")
     other = replace(found, source=found.source | {"rdkit": "another"})
-    monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, **__: other)
+    here = replace(found, source=found.source | {"spellings": "as they came"})
     spelt = {"train": ["OCC", "C1=CC=CC=C1"], "valid": []}
     monkeypatch.setattr(type(other), "texts", lambda _, split: spelt[split])
-    reference = MoleculeReference.load("mine")
-    assert reference is not None
-    assert sorted(reference.known) == ["CCO", "c1ccccc1"]
-    assert reference.shown == spelt["train"]
+    for each in (other, here):
+        monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, each=each, **__: each)
+        reference = MoleculeReference.load("mine")
+        assert reference is not None
+        assert sorted(reference.known) == ["CCO", "c1ccccc1"]
+        assert reference.shown == spelt["train"]
+    asked: list[str] = []
+    monkeypatch.setattr(MoleculeReference, "load", asked.append)
+    evaluate_molecules(gather([samples(tmp_path / "a.jsonl", ["x"])]), tmp_path, Settings())
+    assert asked == ["qm9"]  # unless told otherwise
 
 
 def test_what_sets_are_made_of(tmp_path: Path) -> None:
