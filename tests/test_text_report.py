@@ -34,7 +34,7 @@ from cwdfm.report.cells import Cells, model_identity
 from cwdfm.report.passages import Passages
 from cwdfm.report.sample_set import File, SampleSet
 from cwdfm.report.settings import Settings, TextSettings
-from cwdfm.report.text import _brief, _excerpts, _notes, _origin
+from cwdfm.report.text import _brief, _excerpts, _notes, _origin, _reference
 from cwdfm.report.text_pictures import text_curves, text_pictures
 from cwdfm.report.text_reference import TextReference
 from cwdfm.report.text_scores import TextScorer, TextScores, check_reads_alike
@@ -603,6 +603,12 @@ def test_notes_tell_what_scores_are_worth() -> None:
     assert notes([made_up(samples=1000)], compared(1000, 1001)) == [short]
     plain = replace(settings, text=TextSettings(judge="j", mauve="none"))
     assert _notes([made_up()], compared(5, 9), plain) == unscored
+    one = made_up()
+    assert one.scores.perplexity is not None
+    judged = replace(one.scores, perplexity=replace(one.scores.perplexity, unscored=0))
+    assert _notes([replace(one, scores=judged)], compared(5, 9), plain) == []
+    for data in ("auto", "none"):
+        assert _reference([one.samples], [], Settings(data=data)) is None
 
 
 def test_the_page_tells_how_scores_were_made() -> None:
