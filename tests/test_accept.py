@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,17 @@ from cwdfm.sample_file import read_samples
 from cwdfm.solver.accept import insist
 from tests.models import SmallModel
 from tests.stats import assert_differs, assert_follows, histogram
-from tests.test_mend import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
+from tests.test_mend import (
+    MASK,
+    SCHEDULE,
+    TARGET,
+    UNIFORM,
+    N,
+    TwoHalves,
+    V,
+    conditional,
+    posterior,
+)
 
 B = 20_000
 EVERY = torch.cartesian_prod(*[torch.arange(V)] * N)
@@ -59,6 +70,14 @@ def test_plausibility_of_what_is_hidden() -> None:
     together = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=1.0)
     exact = [geometric_mean(conditional(x, [0] * N), x) for x in EVERY.tolist()]
     np.testing.assert_allclose(together.numpy(), exact, rtol=1e-5)
+    calls: list[int] = []  # unless told otherwise an eighth of the tokens is hidden at a time
+
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        calls.append(int((x_t == MASK.mask_id).sum()))
+        return torch.zeros(*x_t.shape, MASK.num_tokens)
+
+    cwdfm.plausibility(model, MASK, SCHEDULE, torch.zeros(1, 16, dtype=torch.int64))
+    assert calls == [2] * 8
 
 
 def test_given_tokens_do_not_count() -> None:
@@ -164,6 +183,29 @@ def test_tries_have_seeds_of_their_own() -> None:
     assert not set(seeds) & {mix(5, number) for number in range(100)}
 
 
+def test_a_better_try_is_taken_with_all_that_it_took() -> None:
+    """The bar itself passes; a second try that is worse than the first counts, and is not taken."""
+    scores = {0: [0.1, 0.5, 0.3], 1: [0.2, 0.1]}
+    places: list[list[int] | None] = []
+    spared: list[int] = []
+
+    def attempt(place: torch.Tensor | None, seed: int) -> cwdfm.Samples:
+        number = len(places)
+        places.append(None if place is None else place.tolist())
+        score = torch.tensor(scores[number], dtype=torch.float64)
+        count = len(score)
+        tokens, updates, loops = (torch.full((count, N), 10 * i + number) for i in range(3))
+        return cwdfm.Samples(tokens, updates, loops, torch.full((count,), 4), count, score)
+
+    found = insist(attempt, cwdfm.Accept(0.5, tries=2), 5, spared.append)
+    assert (places, sum(spared)) == ([None, [0, 2]], 1)
+    for tensor, first in ((found.tokens, 0), (found.updates, 10), (found.loops, 20)):
+        assert tensor[:, 0].tolist() == [first + 1, first, first]
+    assert (found.evaluations.tolist(), found.rows) == ([8, 4, 8], 5)
+    assert found.plausibility is not None
+    assert found.plausibility.tolist() == [0.2, 0.5, 0.3]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -237,6 +279,7 @@ def test_batches_numbers_and_what_is_given(source: cwdfm.Source) -> None:
     parts = flow.draw(model, None, replace(asked, batch_size=7, tick=None))
     assert torch.equal(whole.tokens, parts.tokens)
     assert torch.equal(whole.evaluations, parts.evaluations)
+    assert whole.rows == parts.rows
     some = replace(asked, shape=(15, 12), prompt=prompt[25:], fixed=fixed[25:], tick=None)
     some = replace(some, index=torch.arange(25, 40))
     assert torch.equal(flow.draw(model, None, some).tokens, whole.tokens[25:])
@@ -329,5 +372,13 @@ def test_bad_settings() -> None:
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=0.0)
     with pytest.raises(InputError, match="tokens holds ids"):
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY + V)
+    with pytest.raises(InputError, match="batch_size"):
+        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, batch_size=0)
+    with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
+        cwdfm.plausibility(TwoHalves(V), UNIFORM, SCHEDULE, EVERY)
+    causal = SmallModel(V)
+    causal.config = SimpleNamespace(attention="causal")  # type: ignore[assignment]
+    with pytest.raises(InputError, match="needs a network with full attention"):
+        cwdfm.plausibility(causal, UNIFORM, SCHEDULE, EVERY)
     with pytest.raises(InputError, match="accept must be"):
         generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, accept=3)  # type: ignore[arg-type]

@@ -84,6 +84,20 @@ def test_law_is_that_of_the_network_by_its_own_words(weight: cwdfm.Weight | None
     assert int((counts.sum(0) > 0).sum()) == 16  # four words in two places, and no padding
 
 
+def test_what_is_never_drawn_may_be_the_last_or_the_mask() -> None:
+    """Each id that is not to be drawn, and no other: also the one that changes places."""
+    logits = torch.arange(6.0).repeat(1, 2, 1)
+    x, t = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1)
+    for mask in range(6):
+        for never in range(6):
+            model = cwdfm.Adapted(lambda _: logits, num_tokens=6, mask_id=mask, never=[never])
+            found = model(x, t)[0, 0, model.swap(torch.arange(6))]  # by their own numbers
+            drawn = [i for i in range(6) if i != mask]
+            expected = [-torch.inf if i == never else float(i) for i in drawn]
+            assert found[drawn].tolist() == expected, (mask, never)
+    assert torch.equal(logits[0, 0], torch.arange(6.0))  # theirs, and left alone
+
+
 def test_modes_are_put_back_as_they_were() -> None:
     """Those of each part: one that is frozen stays so while the rest trains."""
     for whole, part in product((True, False), repeat=2):
@@ -101,6 +115,8 @@ def draw(model: cwdfm.Model) -> None:
 def test_what_is_wrong_is_told() -> None:
     with pytest.raises(cwdfm.InputError, match=r"mask_id holds 6.*0\.\.5"):
         cwdfm.Adapted(Network(), num_tokens=6, mask_id=6)
+    with pytest.raises(cwdfm.InputError, match="num_tokens must be an integer >= 3"):
+        cwdfm.Adapted(Network(), num_tokens=2, mask_id=1)
     with pytest.raises(cwdfm.InputError, match="never holds 9"):
         cwdfm.Adapted(Network(), num_tokens=6, mask_id=1, never=[9])
     with pytest.raises(cwdfm.InputError, match="look like probabilities"):

@@ -1,7 +1,7 @@
 """A name looks the same in every figure, and lines of one figure are told apart."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -134,6 +134,51 @@ def test_the_data_s_value_is_on_a_logarithmic_scale_unless_far_off(
     assert bool(curves._beyond()) != shown
 
 
+@pytest.mark.parametrize(
+    ("axis", "shown", "hidden"),
+    [("close", (0.0, 12.0, 30.0), (-0.5, 30.5)), ("zero", (-20.0, 40.0), (-20.5, 40.5))],
+)
+def test_the_data_s_value_is_shown_within_once_the_lines_height(
+    axis: Any, shown: tuple[float, ...], hidden: tuple[float, ...]
+) -> None:
+    points = [(1.0, (Value(10.0),)), (2.0, (Value(20.0),))]
+    for level in (*shown, *hidden):
+        curves = Curves("t", "x", (Column("a", None, axis),), {"CE": points}, (Value(level),))
+        assert curves._level(0) == (level if level in shown else None)
+    bare = Curves("t", "x", (Column("a"),), {"CE": [(1.0, (Value(None),))]}, (Value(5.0),))
+    assert (bare._level(0), bare._beyond()) == (None, "")
+    assert (bare.blank, curves.blank) == (True, False)
+
+
+def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+    def ticks(*values: float) -> tuple[str, set[float]]:
+        points = [(float(i), (Value(value),)) for i, value in enumerate(values)]
+        (axis,) = Curves("t", "x", (Column("a", False, "log"),), {"CE": points}).figure().axes
+        low, high = axis.get_ylim()
+        return axis.get_yscale(), {y for y in axis.get_yticks() if low <= y <= high}
+
+    assert [ticks(*pair)[0] for pair in ((0.0, 99.0), (10.0, 30.0))] == ["linear"] * 2
+    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0})
+    assert ticks(1.0, 700.0) == ("log", {1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0})
+    assert ticks(1.0, 20_000.0) == ("log", {1.0, 10.0, 100.0, 1000.0, 10_000.0})
+
+
+def test_names_and_labels_are_those_that_are_needed() -> None:
+    """One line needs no name; the data come last; of many places along x some have labels."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    one, none = Value(1.0), Value(None)
+    columns, level = (Column("a"), Column("b")), (one, one)
+    many = [(float(x), (one, one)) for x in range(11)]
+    alone = Curves("t", "x", columns, {"CE": many}).figure()
+    assert alone.subfigs[1].legends == []
+    assert [text.get_text() for text in alone.axes[0].get_xticklabels()] == [*"02468", "10"]
+    late = {"CE": [(1.0, (one, one))], "SCE": [(1.0, (none, one))]}
+    (legend,) = Curves("t", "x", columns, late, level).figure().subfigs[1].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["CE", "SCE", "data"]
+
+
 def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
@@ -149,6 +194,19 @@ def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     assert list(ours.get_ydata()) == [1.0, 2.0]
     assert list(theirs.get_ydata()) == [3.0]
     assert theirs.get_xdata()[0] == valid.get_xticks()[-1] > 4
+    (bar,) = valid.containers[1].lines[2][0].get_segments()
+    assert bar[:, 1].tolist() == [2.5, 3.5]
+    (border,) = (line.get_xdata()[0] for line in valid.get_lines() if line.get_color() == "#bbbbbb")
+    assert 4 < border < theirs.get_xdata()[0]
+    assert valid.get_xscale() == "log"
+    assert not len(valid.get_xticks(minor=True))
+    # Of two lines they stand side by side, around their name.
+    both = dict.fromkeys(lines, lines["CE"])
+    (_, _, left, right) = (
+        Curves("t", "x", columns, both, log=True, paper=paper).figure().axes[0].containers
+    )
+    places = [bars.lines[0].get_xdata()[0] for bars in (left, right)]
+    assert places[0] < valid.get_xticks()[-1] < places[1]
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cwdfm
+from cwdfm.model.dit import DiT
 from cwdfm.tensors import write_tensors
 from tests.test_text_data import word_level
 
@@ -105,6 +106,8 @@ def folder(place: Path, **changed: Any) -> Path:
 
 def test_logits_are_those_of_the_published_network(tmp_path: Path) -> None:
     trained = cwdfm.load(folder(tmp_path))
+    assert isinstance(trained.model, DiT)
+    assert trained.model.config.dropout == 0.1  # for whom trains on
     x = torch.randint(0, IDS, (3, LENGTH), generator=torch.Generator().manual_seed(1))
     expected = torch.stack([logits(checkpoint(), row) for row in x])
     for t in (0.0, 0.7):  # which it is not told

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from cwdfm.generation import generate, given
 from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.metric import score_molecules
 from cwdfm.sample_file import read_samples
-from tests.exact import Array, correlated_target
+from cwdfm.solver.rework import together
+from tests.exact import Array, Chain, correlated_target
 from tests.models import SmallModel
 from tests.stats import assert_differs, assert_follows, histogram
 
@@ -65,21 +67,21 @@ def law(p_NV: Array, trust: float, how: cwdfm.Mend) -> Array:
     """Of what becomes of START in one round, for all V^N sequences."""
     chance = p_NV[np.arange(N), START]
     doubt = np.where(chance < trust, 1 - chance, 0.0)
-    cold_NV = p_NV ** (1 / (how.temperature or 1.0))
-    cold_NV /= cold_NV.sum(1, keepdims=True)
+    draws = Chain(TARGET, False, top_p=how.top_p or 1.0, temperature=how.temperature or 1.0)
+    drawn_NV = draws.drawn_from(p_NV)
     found = np.zeros(TARGET.shape)
     for places, chance_of_them in orders(doubt, how.at_once).items():
         for tokens in product(range(V), repeat=len(places)):
             y = np.array(START)
             y[list(places)] = tokens
-            found[tuple(y)] += chance_of_them * cold_NV[list(places), tokens].prod()
+            found[tuple(y)] += chance_of_them * drawn_NV[list(places), tokens].prod()
     return found.flatten()
 
 
 WAYS = [
     (0.5, 1.0, cwdfm.Mend(rounds=1)),
     (0.3, 0.8, cwdfm.Mend(rounds=1, temperature=0.5)),
-    (0.5, 1.0, cwdfm.Mend(rounds=1, temperature=2.0, at_once=2)),
+    (0.5, 1.0, cwdfm.Mend(rounds=1, temperature=2.0, top_p=0.7, at_once=2)),
     (0.8, 0.55, cwdfm.Mend(rounds=1, at_once=9)),
 ]
 
@@ -108,7 +110,7 @@ def test_the_law_of_a_round_with_a_mask_source(share: float, trust: float, how: 
 
 @pytest.mark.parametrize(
     ("source", "share", "noise"),
-    [(MASK, 0.3, 1 / 3), (MASK, 0.01, 1 / N), (UNIFORM, 0.3, 0.3)],
+    [(MASK, 0.3, 1 / 3), (MASK, 0.35, 1 / 3), (MASK, 0.01, 1 / N), (UNIFORM, 0.3, 0.3)],
     ids=str,
 )
 def test_models_hear_how_much_is_noise(source: cwdfm.Source, share: float, noise: float) -> None:
@@ -125,6 +127,61 @@ def test_models_hear_how_much_is_noise(source: cwdfm.Source, share: float, noise
     start = torch.zeros(3, N, dtype=torch.int64)
     cwdfm.mend(model, source, SCHEDULE, start, cwdfm.Mend(rounds=2, share=share))
     assert list(heard) == [pytest.approx((1 - noise) ** 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("source", "trust", "groups", "noise"),
+    [(MASK, 0.05, 8, 1 / 8), (UNIFORM, 0.8, 1, 0.5)],
+    ids=str,
+)
+def test_what_suits_a_source(source: cwdfm.Source, trust: float, groups: int, noise: float) -> None:
+    """Unless told otherwise: at which chance a token is doubted, and what models hear."""
+    start = torch.zeros(2, 16, dtype=torch.int64)
+    told: list[int] = []
+    heard: set[float] = set()
+
+    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        heard.update(t.tolist())
+        logits = torch.tensor([chance, *[(1 - chance) / (V - 1)] * (V - 1), 1.0]).log()
+        return logits[: source.num_tokens].expand(*x_t.shape, -1)
+
+    for chance in (trust - 0.01, trust + 0.01):
+        found = cwdfm.mend(model, source, SCHEDULE, start, progress=told.append)
+        once = found.evaluations.tolist() == [groups] * 2
+        assert once == torch.equal(found.tokens, start) == (chance > trust)
+    assert list(heard) == [pytest.approx((1 - noise) ** 0.5)]
+    assert sum(told) == 2 * 2 * 40
+
+
+def test_what_both_took_is_added_up() -> None:
+    def made_up(k: int) -> cwdfm.Samples:
+        tokens, updates, loops = (torch.full((2, N), 10 * k + i) for i in range(3))
+        return cwdfm.Samples(tokens, updates, loops, torch.tensor([k, 7]), k)
+
+    both = together(made_up(1), made_up(2))
+    for found, expected in ((both.tokens, 20), (both.updates, 32), (both.loops, 34)):
+        assert found.unique().tolist() == [expected]
+    assert (both.evaluations.tolist(), both.rows) == ([3, 14], 3)
+
+
+class Dropping(SmallModel):
+    """Whose answers are another's while it is trained."""
+
+    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return super().forward(x_t, t) * (-1.0 if self.training else 1.0)
+
+
+def test_networks_are_asked_as_in_sampling() -> None:
+    """Without dropout, and put back as they were."""
+    model, x = Dropping(V), torch.arange(24).reshape(2, 12) % V
+    ask = (UNIFORM, SCHEDULE, x)
+    found = [
+        (cwdfm.mend(model.train(mode), *ask).tokens, cwdfm.plausibility(model.train(mode), *ask))
+        for mode in (False, True)
+    ]
+    assert model.training
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
 
 
 def test_what_is_trusted_stays() -> None:
@@ -173,6 +230,15 @@ def test_loops_are_counted() -> None:
     assert found.updates[:, 0].tolist() == [5, 5, 5]
     assert found.loops[:, 0].tolist() == [4, 4, 4]
     assert found.evaluations.tolist() == [5, 5, 5]
+
+
+def test_what_is_certain_is_left_alone_by_any_trust() -> None:
+    def certain(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return 50.0 * torch.nn.functional.one_hot(x_t, V)
+
+    start = torch.zeros(3, N, dtype=torch.int64)
+    found = cwdfm.mend(certain, UNIFORM, SCHEDULE, start, cwdfm.Mend(rounds=5, trust=1.0))
+    assert found.evaluations.tolist() == [1, 1, 1]
 
 
 def test_a_loop_is_one_however_long_it_takes() -> None:
@@ -332,5 +398,11 @@ def test_bad_input() -> None:
         cwdfm.mend(*ALL, x, 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="seed"):
         cwdfm.mend(*ALL, x, seed=-1)
+    with pytest.raises(InputError, match="batch_size"):
+        cwdfm.mend(*ALL, x, batch_size=0)
+    causal = SmallModel(V)
+    causal.config = SimpleNamespace(attention="causal")  # type: ignore[assignment]
+    with pytest.raises(InputError, match="needs a network with full attention"):
+        cwdfm.mend(causal, UNIFORM, SCHEDULE, x)
     with pytest.raises(InputError, match="mend must be"):
         generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, mend=3)  # type: ignore[arg-type]

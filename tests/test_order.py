@@ -218,6 +218,8 @@ def test_top_k_spreads_the_tokens_as_the_schedule_says() -> None:
 
     assert counts(SCHEDULE, 40, 4, grid="kappa") == [10] * 4
     assert counts(SCHEDULE, 64, 4) == [4, 12, 20, 28]  # 64 (1 - t^2) stay masked
+    later = cwdfm.Start(torch.full((3, 40), 2), 0.5**0.5)  # where half of the path is behind
+    assert counts(SCHEDULE, 40, 4, grid="kappa", start=later) == [10] * 4
     stays = [100, *(int(100 * math.cos(math.pi / 2 * k / 8)) for k in range(1, 9))]
     assert counts(cwdfm.Cosine(), 100, 8) == [a - b for a, b in pairwise(stays)]  # MaskGIT's
     assert counts(cwdfm.Linear(), 3, 5) == [1, 1, 1, 0, 0]
@@ -409,6 +411,18 @@ def test_hitting_times_are_order_statistics(weight: str) -> None:
         assert_follows(np.bincount(a * cells + b, minlength=cells**2), law)
 
 
+def test_given_tokens_do_not_hasten_the_others() -> None:
+    """With 3 of 6 coordinates free the first hit is at the smallest of 3 uniforms."""
+    model, source, solver = Recorder(flat_model), cwdfm.MaskSource(2), cwdfm.FirstHitting()
+    prompt = torch.tensor([0, 2, 2, 1, 2, 0])
+    state = solver.init(source, torch.arange(N_SAMPLES), 6, prompt=prompt)
+    solver.step(model, source, SCHEDULE, state, 0.0, 0.5)
+    kappa, cells = model.asked[0][1].double().square().numpy(), 20
+    for free, holds in ((3, assert_follows), (6, assert_differs)):
+        place = np.minimum(stats.beta.cdf(kappa, 1, free) * cells, cells - 1).astype(np.int64)
+        holds(np.bincount(place, minlength=cells), np.full(cells, 1 / cells))
+
+
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_first_hitting_is_the_chain_at_every_time(weight: str) -> None:
     """Where, when and what at once: the state at a time follows a matrix exponential."""
@@ -510,6 +524,9 @@ class TestAll:
     [
         (lambda: cwdfm.TopK("best"), "score must be one of 'confidence', 'margin', 'entropy'"),  # type: ignore[arg-type]
         (lambda: cwdfm.TopK(temperature=0.0), "temperature"),
+        (lambda: cwdfm.TopK(top_p=0.0), "top_p"),
+        (lambda: cwdfm.EntropyBound(True), "gamma must be a number >= 0"),
+        (lambda: cwdfm.EntropyBound(1.0, temperature=0.0), "temperature"),
         (lambda: cwdfm.EntropyBound(-0.1), "gamma must be a number >= 0"),
         (lambda: cwdfm.EntropyBound(math.nan), "gamma must be a number >= 0"),
         (lambda: cwdfm.EntropyBound(1.0, "loss"), "error must be one of"),  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,8 +14,26 @@ import pytest
 from cwdfm.cli import demo, evaluate, main
 from cwdfm.data import load
 from cwdfm.errors import InputError
-from cwdfm.metric import score_molecules
-from cwdfm.report import Row, Table, gather
+from cwdfm.metric import CanonicalSet, score_molecules
+from cwdfm.report import (
+    Evaluation,
+    Excerpt,
+    MoleculeReference,
+    Picture,
+    Row,
+    Settings,
+    Table,
+    gather,
+)
+from cwdfm.report.cells import Cells, model_identity
+from cwdfm.report.evaluate import _evaluator
+from cwdfm.report.evaluation import endings
+from cwdfm.report.molecules import _gaps, _meaning, _unusual, evaluate_molecules
+from cwdfm.report.page import page as page_of
+from cwdfm.report.pictures import pictures
+from cwdfm.report.sample_set import File, SampleSet, given_tokens
+from cwdfm.report.scored import Scored, cells
+from cwdfm.report.text import evaluate_text
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -245,6 +264,185 @@ def test_table_in_the_terminal() -> None:
     table = Table(("solver", "n"), (Row("a", ("Euler", "7")), Row("a", ("Neighbor", "128"))))
     assert table.lines() == ["  solver       n", "a", "  Euler        7", "  Neighbor   128"]
     assert Table(("s", "n"), (Row("a|b", ("x", "1")),)).markdown().endswith("| a\\|b | x | 1 |\n")
+
+    assert Table(("s", "n", "m"), (Row("a", ("x", "1", "2")),)).markdown() == (
+        "|  | s | n | m |\n| --- | --- | ---: | ---: |\n| a | x | 1 | 2 |\n"
+    )
+
+
+def test_pictures_of_several_models_have_names_of_their_own() -> None:
+    """On file systems too that do not tell capitals apart."""
+    assert endings(["a"]) == [""]
+    assert endings(["runs/a", "b."]) == ["-runs-a", "-b"]
+    assert endings(["Run", "run"]) == ["-1-Run", "-2-run"]
+
+
+def test_a_model_is_told_by_names_beginnings_and_ends_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, block = tmp_path / "judge", 1 << 16
+    folder.mkdir()
+
+    def identity(content: bytes, name: str = "weights") -> object:
+        for old in folder.iterdir():
+            old.unlink()
+        (folder / name).write_bytes(content)
+        return model_identity(str(folder))["files"]
+
+    zeros = bytes(3 * block)
+    one, last = identity(zeros), identity(zeros[:-1] + b"1")
+    assert len({one, last, identity(b"1" + zeros[:-1]), identity(zeros, "other")}) == 4
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert model_identity(f"~{os.sep}judge")["files"] is not None
+
+
+def test_a_score_is_kept_under_its_key_in_any_order(tmp_path: Path) -> None:
+    kept = Cells(tmp_path)
+    kept.open()
+    kept.put({"a": 1, "b": 2}, {"x": 3})
+    assert kept.get({"b": 2, "a": 1}) == {"x": 3}
+    (path,) = kept.folder.iterdir()
+    path.write_text("[1]")  # JSON, and no score
+    assert kept.get({"a": 1, "b": 2}) is None
+
+
+def test_the_page_shows_all_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"png")
+    one = Evaluation(
+        title="t<",
+        table=Table(("c<", "n", "m"), (Row("g<", ("x<", "1", "2")),)),
+        meaning=("m<",),
+        notes=("n<",),
+        pictures=(Picture("a.png", "p<", wide=True), Picture("a.png", "q")),
+        settings={},
+        scores={},
+        excerpts=(Excerpt("e<", ("one\n\ttwo",)),),
+    )
+    file = File(Path("f<.smi"), "0123", SampleFile(["C"], None, {"options": {"o": 1.5}}))
+    page = page_of(one, [file], {"versions": {"torch": 2, "mauve": None}, "b": "<"}, tmp_path)
+    assert not Links(page).open
+    assert not re.search(r"[a-z]<<|[a-z]<[.:]", page)  # all that was given is escaped
+    for part in (
+        '<tr><th colspan="3">g&lt;</th></tr>\n<tr><td>x&lt;</td><td>1</td><td>2</td></tr>',
+        "<p>m&lt;</p>",
+        "<li>n&lt;</li>",
+        '<div class="scroll wide"><img alt="p&lt;" src="data:image/png;base64,cG5n">',
+        '<div class="scroll"><img alt="q"',
+        "<summary>e&lt;</summary>\n<blockquote>one\n\ttwo</blockquote>",
+        "<summary>f&lt;.smi: 1 samples</summary><dl><dt>sha256</dt><dd>0123</dd>\n<dt>o</dt>"
+        "<dd>1.5</dd></dl>",
+        "<dt>versions</dt><dd>torch 2</dd>\n<dt>b</dt><dd>&lt;</dd>",
+    ):
+        assert part in page
+
+
+def molecules(texts: list[str], steps: int | None = 8, fold_size: int = 4) -> Scored:
+    file = File(Path("a.smi"), "0", SampleFile(texts))
+    found = SampleSet("m", "Euler" if steps else None, steps, (file,))
+    return Scored(found, score_molecules(texts, None, fold_size=fold_size), None)
+
+
+def test_pictures_are_of_the_most_valid_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(
+        "cwdfm.report.pictures.molecule_grid", lambda shown, *_, **__: drawn.append(shown)
+    )
+    monkeypatch.setattr("cwdfm.report.pictures.curves", lambda *_, **__: None)
+    known = MoleculeReference(CanonicalSet(["CC", "CO"]), [], {"name": "mine"})
+
+    def captions(*rows: Scored, reference: MoleculeReference | None = known) -> list[str]:
+        return [picture.caption for picture in pictures(rows, tmp_path, reference)[0]]
+
+    few, most = molecules(["x", "x", "x", "CCC"]), molecules(["CC", "CO", "N", "OC"], 16)
+    curve, grid = captions(few, most)
+    assert curve.endswith("bars are one standard deviation of chance.")
+    what = "m, Euler, 16 steps: 3 of 3 different molecules"
+    assert grid == f"{what}, 1 novel ones first, in the order of the samples."
+    assert captions(most, reference=None) == [f"{what}, in the order of the samples."]
+    assert drawn == [["N", "CC", "CO"], ["CC", "CO", "N"]]
+    novel = molecules(["C" * n for n in range(3, 33)])
+    assert captions(novel)[0].endswith(": 20 of 30 novel molecules, in the order of the samples.")
+    assert captions(molecules(["C"] * 8), molecules(["C"] * 8, 16))[0].endswith(
+        "bars are standard deviations over folds."
+    )
+    # A share of the fold counts, not the number: 3 of 3 are more than 4 of 8.
+    assert "16 steps" in captions(molecules(["C", "x"] * 4, 8, 8), molecules(["C"] * 3, 16, 3))[0]
+    _, (note,) = pictures([molecules(["C"] * 3, 8, 8), molecules(["C"] * 5, 16, 8)], tmp_path, None)
+    assert "a fold size of at most 3 lets them share an axis" in note
+
+
+def test_notes_on_counts() -> None:
+    """A set whose first fold alone holds no molecule has some; of a single set its name is told."""
+    rows = [molecules(["x"] * 4 + ["C"] * 4), molecules(["x"] * 4, None)]
+    assert _unusual(rows, 4) == ["No valid molecule: m."]
+    assert cells(rows[1])[:2] == ("-", "-")
+    assert rows[1].to_json()["model"] is None
+    about = {"name": "mine", "rows": {"too_long": 1000, "unknown_tokens": 234}}
+    reference = MoleculeReference(CanonicalSet(["C", "N", "O"]), ["C"], about)
+    assert "not among the 3 molecules of mine to train on" in _meaning(reference)[0]
+    (gap,) = _gaps(reference)
+    assert gap.startswith("1,234 molecules of mine are too long")
+    assert _gaps(replace(reference, about=about | {"rows": {}})) == []
+
+
+def test_the_reference_is_known_by_its_molecules(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they are spelt; beside the samples stand those that are held out."""
+    found = load(data)
+    reference = MoleculeReference.load(data)
+    assert reference is not None
+    assert reference.shown == found.texts("valid") != found.texts("train")
+    other = replace(found, source=found.source | {"rdkit": "another"})
+    here = replace(found, source=found.source | {"spellings": "as they came"})
+    spelt = {"train": ["OCC", "C1=CC=CC=C1"], "valid": []}
+    monkeypatch.setattr(type(other), "texts", lambda _, split: spelt[split])
+    for each in (other, here):
+        monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, each=each, **__: each)
+        reference = MoleculeReference.load("mine")
+        assert reference is not None
+        assert sorted(reference.known) == ["CCO", "c1ccccc1"]
+        assert reference.shown == spelt["train"]
+    asked: list[str] = []
+    monkeypatch.setattr(MoleculeReference, "load", asked.append)
+    evaluate_molecules(gather([samples(tmp_path / "a.jsonl", ["x"])]), tmp_path, Settings())
+    assert asked == ["qm9"]  # unless told otherwise
+
+
+def test_what_sets_are_made_of(tmp_path: Path) -> None:
+    """Options that make more of the same, those that lie idle, and steps that are no number."""
+    same = [
+        samples(tmp_path / f"{i}.jsonl", n=i, device=str(i), accept_tries=i, seed=i)
+        for i in range(2)
+    ]
+    (one,) = gather(same)
+    assert (one.solver, len(one.files)) == ("Euler", 2)
+    bar = [samples(tmp_path / f"b{i}.jsonl", accept=0.5, accept_tries=i, seed=i) for i in (1, 2)]
+    assert [found.solver for found in gather(bar)] == [f"Euler (accept_tries {i})" for i in (1, 2)]
+    (odd,) = gather([samples(tmp_path / "odd.jsonl", steps="many")])
+    assert (odd.model, odd.solver, odd.steps) == ("odd.jsonl", None, None)
+    falling = [samples(tmp_path / f"s{steps}.jsonl", steps=steps) for steps in (16, 8)]
+    assert [found.steps for found in gather(falling)] == [8, 16]
+    (begun,) = given_tokens(gather([samples(tmp_path / "p.jsonl", prompt="C")]))
+    assert begun.endswith("as if drawn: Euler, 8 steps.")
+
+
+def test_lines_are_text_where_most_of_them_hold_blanks(tmp_path: Path) -> None:
+    """Empty ones do not count; of what may be either, text to compare with decides."""
+
+    def kind(*lines: str) -> str | None:
+        (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+        return gather([tmp_path / "a.txt"])[0].files[0].kind
+
+    assert kind("call me", "some years", "never") == "text"
+    assert kind("call me", "CCO") is kind("call me", "CCO", "CC") is None
+    assert kind("call me", "", "") == "text"
+    kind("CCO")
+    sets = gather([tmp_path / "a.txt"])
+    assert _evaluator(sets, Settings(data="openwebtext")) is evaluate_text
+    assert _evaluator(sets, Settings(data="none")) is not evaluate_text
 
 
 def test_noise_of_one_fold_is_binomial() -> None:

@@ -709,6 +709,7 @@ def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(
     assert "a GPU that up to 3 jobs had" in beyond
     numbers = [int(n) for n in re.findall(r"(?:Table|Figures?) (\d+)", own)]
     tables = own.count("  Table ")
+    assert own.rindex("  Table ") < own.index("  Figure ")
     assert numbers == sorted(numbers[:tables]) + sorted(numbers[tables:])
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import Cell, apart_note, flow, runs_note, weights_note
+from cwdfm.repro.cell import TRAINING, Cell, apart_note, flow, runs_note, weights_note
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.locality import MANY
-from cwdfm.repro.grid import trained
+from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.jobs import HeldOut
 from cwdfm.repro.measure import measure, over_seeds
@@ -174,3 +174,41 @@ def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> No
         shown = [value.value for _, (value,) in line]
         assert shown == pytest.approx([40, 30, 20, 5, 2.5, 1.5, 1.0])  # the last: or more
         assert len(shown) == MANY + 1
+
+
+def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
+    """Every row has its own values, the last the data's; points alone are in the figure."""
+    store, how = Store(tmp_path), measure("molecules", "small")
+    shown, other = (
+        Cell("molecules", "small", choice=SolverChoice(solver=name))
+        for name in ("euler", "entropy")
+    )
+    entries = [Entry(("Euler",), shown, "Euler", 8.0), Entry(("Entropy",), other)]
+    data = held_out("molecules", "small", 0)
+    for count, samples in ((512.0, shown.sample()), (256.0, other.sample()), (1000.0, data)):
+        (job,) = how.jobs(samples)
+        names = ("valid", "unique", "novel")
+        put(store, job, {n: {"mean": count - i, "std": None} for i, n in enumerate(names)})
+    put(store, shown.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
+    put(store, shown.train(), {"parameters": 4e6}, 9, earlier=["2026-01-01"])
+    for day, cell in ((5, other), (10, shown)):  # of the run before, and of the last one
+        put(store, cell.sample(), {"evaluations": 1.0}, day)
+    plan = grid("t", ("solver",), lambda _: entries, x="steps", log=True, likelihood=True)("small")
+    (table,) = plan.tables(store)
+    assert table.columns == (*how.columns, TRAINING[0])
+    assert {row.labels: [value.value for value in row.ours] for row in table.rows} == {
+        ("Euler",): [512.0, 511.0, 510.0, 40.0],
+        ("Entropy",): [256.0, 255.0, 254.0, 40.0],  # one training
+        ("data",): [1000.0, 999.0, 998.0, None],
+    }
+    weights, earlier = table.notes
+    assert weights.startswith("Weights: Entropy beta")
+    assert earlier.endswith("models were lost: Entropy.")
+    assert {shown.likelihood(), *how.jobs(data), *how.jobs(other.sample())} <= set(plan.jobs)
+    (figure,) = plan.figures(store)
+    assert (figure.log, list(figure.lines)) == (True, ["Euler"])
+    ((x, (valid, novel)),) = figure.lines["Euler"]
+    assert (x, valid) == (8.0, Value(512.0, 16.0, 1))  # the root of 1,024 / 4
+    assert novel.value == 510.0
+    assert [value.value for value in figure.level] == [1000.0, 998.0]
+    assert grid("t", ("solver",), lambda _: entries)("small").figures(store) == []

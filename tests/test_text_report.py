@@ -1,10 +1,14 @@
 """The report on text: its numbers against the metrics, what is kept, what is refused."""
 
+import hashlib
 import json
+import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,18 +19,26 @@ from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
 from cwdfm.errors import InputError
 from cwdfm.metric import (
     Embedder,
+    Estimate,
     Judge,
     LoadedEmbedder,
     LoadedJudge,
+    Mauve,
+    Perplexity,
+    TextStatistics,
     generative_perplexity,
     mauve_score,
     text_statistics,
 )
 from cwdfm.report.cells import Cells, model_identity
 from cwdfm.report.passages import Passages
-from cwdfm.report.settings import TextSettings
-from cwdfm.report.text_scores import TextScorer
-from cwdfm.report.text_table import spread
+from cwdfm.report.sample_set import File, SampleSet
+from cwdfm.report.settings import Settings, TextSettings
+from cwdfm.report.text import _brief, _excerpts, _notes, _origin, _reference
+from cwdfm.report.text_pictures import text_curves, text_pictures
+from cwdfm.report.text_reference import TextReference
+from cwdfm.report.text_scores import TextScorer, TextScores, check_reads_alike
+from cwdfm.report.text_table import ScoredText, cells, meaning, score_cells, spread
 from cwdfm.sample_file import SampleFile, write_samples
 from tests.test_analyze_cli import tiny
 from tests.test_report import Links
@@ -478,9 +490,233 @@ def test_numbers_and_their_spread() -> None:
         (0.7731, None, "0.7731"),
         (123456.7, None, "123,457"),
         (4.0, 0.0, "4"),
+        (7.0, 0.00001234, "7.0000 ± 0.0000"),
+        (math.inf, 3.0, "inf"),
     ]
     for value, std, text in cases:
         assert spread(value, std) == text
+
+
+def made_up(
+    steps: int = 8, samples: int = 30, *, solver: str = "Euler", model: str = "m", ppl: float = 50.0
+) -> ScoredText:
+    """A set with numbers that are all different; two files, of which each tells 45 calls."""
+    told = SampleFile([f"{solver} {steps}"] * (samples // 2), [[1]], {"evaluations": 45})
+    files = tuple(File(Path(f"{i}.jsonl"), str(i), told) for i in range(2))
+    scores = TextScores(
+        Perplexity(
+            Estimate(ppl, (ppl - 2.0, ppl + 2.0)),
+            samples,
+            1,
+            900,
+            {"model": "j"},
+            True,
+            "corpus",
+            "skip",
+            "keep",
+            "",
+        ),
+        TextStatistics(
+            Estimate(5.0, (4.5, 5.5)),
+            0.1,
+            tuple(Estimate(x, (x,)) for x in (0.3, 0.6, 0.7)),
+            (0.1, 0.2),
+            Estimate(0.25, (0.25,)),
+            Estimate(2.0, (2.0,)),
+            4,
+            samples,
+            LENGTH,
+        ),
+        Mauve(0.9, 0.95, (0.6, 1.2), samples, 40, 3, 5.0, 0, {"model": "f"}),
+    )
+    return ScoredText(SampleSet(model, solver, steps, files), scores)
+
+
+def compared(size: int, wanted: int) -> TextReference:
+    shown = Passages(["a"] * size, np.zeros((size, LENGTH), np.int64), ("r",))
+    return TextReference("words", shown, None, {"name": "words"}, wanted)
+
+
+def test_cells_of_a_row() -> None:
+    """Half the distance of two folds is 1 / sqrt(2) of their standard deviation."""
+    one = made_up()
+    told = ("50.0 ± 2.8", "5.00 ± 0.71", "0.900 ± 0.424", "0.600", "0.250")
+    assert cells(one) == ("Euler", "8", *told, "3", "30")
+    assert score_cells(one.scores) == (*told, "-", "30")
+    assert _brief(one.scores) == "perplexity 50.0 ± 2.8, entropy 5.00 ± 0.71, MAUVE 0.900 ± 0.424"
+    bare = replace(one.samples.files[1], samples=SampleFile(["a"] * 15, [[1]]))
+    part = ScoredText(replace(one.samples, files=(one.samples.files[0], bare)), one.scores)
+    assert part.calls is None  # of half the samples is not known what they took
+
+
+def test_curves_show_the_table_s_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(
+        "cwdfm.report.text_pictures.save_figure", lambda figure, _: figures.append(figure)
+    )
+    rows = [made_up(steps, ppl=1e3 / steps) for steps in (8, 16)]
+    rows.append(made_up(16, solver="Neighbor", ppl=9.0))
+    text_curves(rows, tmp_path / "a.png", data=made_up(ppl=7.0).scores, title="m")
+    text_curves(rows[1:2], tmp_path / "a.png", data=None, title="m")
+    wide, narrow = (figure.axes for figure in figures)
+    found = {(125.0, 62.5): 2.0, (5.0, 5.0): 0.5, (0.9, 0.9): 0.3}
+    for axis, (values, half), level in zip(wide, found.items(), (7.0, 5.0, 0.9), strict=True):
+        euler, neighbor = axis.containers
+        assert list(euler.lines[0].get_xdata()) == [8, 16]
+        assert list(euler.lines[0].get_ydata()) == list(values)
+        assert list(neighbor.lines[0].get_xdata()) == [16]
+        bars = [np.ptp(part[:, 1]) / 2 for part in euler.lines[2][0].get_segments()]
+        assert bars == pytest.approx([half * 2**0.5] * 2)
+        (line,) = (each for each in axis.get_lines() if each.get_label() == "held-out text")
+        assert list(line.get_ydata()) == [level] * 2
+    assert [axis.get_yscale() for axis in wide] == ["log", "linear", "linear"]
+    assert wide[2].get_ylim() == (0, 1.05)
+    # Ticks at 1, 2, 5 where values lie far apart, at even distances where they do not.
+    assert {10.0, 20.0, 50.0, 100.0} <= set(wide[0].get_yticks())
+    assert len([y for y in narrow[0].get_yticks() if 58 <= y <= 67]) > 3
+    (picture,) = text_pictures(rows, rows[0].scores, tmp_path)
+    assert "the broken line is held-out text" in picture.caption
+    assert "broken line" not in text_pictures(rows, None, tmp_path)[0].caption
+    assert text_pictures(rows[:1], None, tmp_path) == ()
+
+
+def test_notes_tell_what_scores_are_worth() -> None:
+    settings = Settings(text=TextSettings(judge="j"))
+
+    def notes(rows: Sequence[ScoredText], reference: TextReference | None) -> list[str]:
+        return _notes(rows, reference, settings)[: -len(unscored)]
+
+    unscored = ["Samples without a token to judge: m, Euler, 8 steps (1)."]
+    assert _notes([made_up()], compared(2000, 2000), settings)[-1:] == unscored
+    coarse = "MAUVE of {} texts is coarse; 1,000 or more are advised for figures to publish."
+    assert notes([made_up(samples=1000)], compared(1000, 1000)) == []
+    assert notes([made_up(samples=30)], compared(1000, 1000)) == [coarse.format(30)]
+    assert notes([made_up(samples=1000)], compared(40, 40)) == [coarse.format(40)]
+    assert notes([made_up(samples=20)], compared(20, 20)) == [coarse.format(20)]
+    few = "Fewer than 20 samples, so no MAUVE: m, Euler, 8 steps."
+    assert notes([made_up(samples=18)], compared(40, 40)) == [few]
+    assert notes([made_up(samples=30), made_up(samples=1000)], compared(1000, 1000)) == [
+        coarse.format(30),
+        "The sets hold 30 to 1,000 samples: their MAUVE scores do not compare.",
+    ]
+    short = "words has held-out text for 1,000 windows a side; 1,001 were wanted."
+    assert notes([made_up(samples=1000)], compared(1000, 1001)) == [short]
+    plain = replace(settings, text=TextSettings(judge="j", mauve="none"))
+    assert _notes([made_up()], compared(5, 9), plain) == unscored
+    one = made_up()
+    assert one.scores.perplexity is not None
+    judged = replace(one.scores, perplexity=replace(one.scores.perplexity, unscored=0))
+    assert _notes([replace(one, scores=judged)], compared(5, 9), plain) == []
+    for data in ("auto", "none"):
+        assert _reference([one.samples], [], Settings(data=data)) is None
+
+
+def test_the_page_tells_how_scores_were_made() -> None:
+    told = _origin(made_up().scores, compared(40, 40), Settings(text=TextSettings(judge="j")))
+    assert told["MAUVE"] == "40 held-out texts, 3 buckets, scaling 5"
+    assert told["data"] == "words"
+    given = TextSettings(judge="/a/tiny", folds=3)
+    by_judge, by_folder = (
+        " ".join(meaning(settings, "words"))
+        for settings in (given, replace(given, mauve="/a/bert", average="sample"))
+    )
+    assert "the judge tiny, finds the samples: the exponential of its mean surprise" in by_judge
+    assert "by the features of the judge: 1" in by_judge
+    assert "finds the samples: the mean over samples of the exponential" in by_folder
+    assert "by the features of an embedding model: 1" in by_folder
+    assert "over 3 folds" in by_judge
+    assert "MAUVE, the closeness to held-out text, is left out" in " ".join(
+        meaning(TextSettings(judge="j", mauve="none"), "words")
+    )
+    two = [made_up(model=name).samples for name in ("m", "n")]
+    assert [excerpt.title for excerpt in _excerpts(two, None)] == [
+        f"{name}, Euler, 8 steps: 3 of 30 samples" for name in ("m", "n")
+    ]
+
+
+def test_settings_reach_the_judge_and_the_message() -> None:
+    given = TextSettings("j", "bfloat16", 512, device="cpu", batch_tokens=64)
+    loose = {"dtype": "bfloat16", "context": 512, "device": "cpu", "batch_tokens": 64}
+    assert given.judge_model() == Judge("j", **loose)  # type: ignore[arg-type]
+    assert given.flags() == ["--judge", "--judge-dtype", "--judge-context"]
+    assert TextSettings(data_row=False, folds=2).flags() == ["--folds", "--no-data-row"]
+    for name in ("average", "first_token", "after_end"):
+        with pytest.raises(InputError, match=f"{name} must be one of"):
+            TextSettings(**{name: "other"})  # type: ignore[arg-type]
+
+
+def test_held_out_text_beside_samples(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as the largest set has, in the same vocabulary; the fingerprint is of both parts."""
+    texts = [f"sample {i:05}" for i in range(30)]
+    tokens = np.array([ByteTokenizer().encode(text) for text in texts])
+    sets = [Passages(texts[:n], tokens[:n], (str(n),)) for n in (20, 30)]
+
+    def reference(samples: list[Passages], kind: str = "bytes", **how: Any) -> TextReference:
+        return TextReference.load(str(data), kind, samples, TextSettings("j", **how))
+
+    found, valid = reference(sets), load(data).valid
+    assert (len(found.shown.texts), found.wanted) == (30, 30)
+    assert found.about["fingerprint"] == hashlib.sha256(valid[:60].tobytes()).hexdigest()
+    assert len(reference(sets, data_row=False, reference_size=len(valid)).shown.texts) == len(valid)
+    for place, token in ((5, 98), (0, 300)):  # other letters, and no byte at all
+        wrong = tokens.copy()
+        wrong[place, 2] = token
+        with pytest.raises(InputError, match=f"does not read 'sample 0000{place}' from"):
+            reference([Passages(texts, wrong, ("w",))], kind="text")
+    asked: list[str | None] = []
+
+    def reading(*_: object, tokenizer: str | None, **__: object) -> None:
+        asked.append(tokenizer)
+        raise InputError("read")
+
+    monkeypatch.setattr("cwdfm.report.text_reference.load", reading)
+    for kind in ("bytes", "characters", "fast"):
+        with pytest.raises(InputError, match="read"):
+            TextReference.load("words.txt", kind, sets, TextSettings("j"))
+    assert asked == ["bytes", "chars", "gpt2"]
+
+
+def test_mauve_needs_twenty_texts_a_side(tmp_path: Path) -> None:
+    def compares(reference: int, samples: int) -> bool:
+        sides = [
+            Passages(["a"] * n, np.zeros((n, 2), np.int64), ("",)) for n in (reference, samples)
+        ]
+        return TextScorer(TextSettings("j"), sides[0], tmp_path, print).compares(sides[1])
+
+    assert [compares(20, 20), compares(19, 20), compares(20, 19)] == [True, False, False]
+
+
+def test_models_are_loaded_and_asked_as_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge's own end token where its tokens are judged; the device of the features."""
+    words = ["a", " b", " .", "</s>"]
+
+    def batch_decode(
+        rows: list[list[int]], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> list[str]:
+        texts = ["".join(words[i] for i in row if i < 3 or not skip_special_tokens) for row in rows]
+        return [x.replace(" .", ".") if clean_up_tokenization_spaces else x for x in texts]
+
+    tokenizer = SimpleNamespace(eos_token="</s>", batch_decode=batch_decode)
+    judge: Any = SimpleNamespace(
+        loaded=SimpleNamespace(tokenizer=tokenizer), judge=Judge("j"), vocabulary=lambda: "own"
+    )
+    passages = Passages(["a b .<|endoftext|>"], np.array([[0, 1, 2, 3]]), ("",))
+    check_reads_alike(judge, passages)
+    with pytest.raises(InputError, match=r"of 'a b' \(sample 1\) it reads 'a b .</s>'"):
+        check_reads_alike(judge, replace(passages, texts=["a b"]))
+    asked: dict[str, Any] = {}
+    for name in ("generative_perplexity", "Embedder"):
+        monkeypatch.setattr(f"cwdfm.report.text_scores.{name}", lambda *_, **how: asked.update(how))
+    settings = TextSettings("j", retokenise=False, mauve="/a/bert", device="cpu")
+    scorer = TextScorer(settings, None, tmp_path, print)
+    scorer.__dict__["judge"] = judge
+    scorer._judged(passages)
+    assert (asked["end"], asked["vocabulary"]) == ("</s>", "own")
+    with pytest.raises(AttributeError):
+        _ = scorer.features
+    assert asked["device"] == "cpu"
 
 
 def test_wrong_input(
@@ -502,6 +738,7 @@ def test_wrong_input(
     long = other("long.jsonl", ["a" * 20] * 5, [[97] * 20] * 5)
     ragged = other("ragged.jsonl", ["aa", "a"], [[97] * 2, [97]])
     empty = other("empty.jsonl", ["aa", ""], [[97] * 2] * 2)
+    hollow = other("hollow.jsonl", ["aa"], [[]])
     foreign = other("foreign.jsonl", ["aa"] * 5, [[98] * 2] * 5)
     music = other("music.jsonl", ["aa"], [[1]], tokenizer="music")
     bare = tmp_path / "bare.jsonl"
@@ -530,6 +767,7 @@ def test_wrong_input(
         ([good, long, *out], "samples of different lengths need reports of their own"),
         ([ragged, *out], "holds sequences of 1 to 2 tokens"),
         ([empty, *out], "sample 2 of"),
+        ([hollow, *out], "sample 1 of"),
         ([bare, *out], "holds texts without their tokens"),
         ([music, *out], "kind 'music'; there is an evaluation for 'smiles', 'bytes'"),
         ([good, music, *out], "need reports of their own"),
