@@ -232,12 +232,12 @@ def test_idle_settings_are_those_of_the_methods_own_solver(models: Path, tmp_pat
     sample.main([*line, "--solver", "neighbor", "--boundary", "cut"])
 
 
-def test_a_grid_is_for_flows(models: Path, tmp_path: Path) -> None:
-    flags = ["--out", str(tmp_path / "a.smi"), "--n", "1", "--steps", "2", "--grid", "kappa"]
-    for case in ("ar", "sedd-mask", "bd3lm"):
-        with pytest.raises(cwdfm.InputError, match=f"--grid is read by flows .*{case} is no flow"):
-            sample.main([str(models / case), *flags])
-    sample.main([str(models / "mdlm"), *flags])
+def test_a_grid_is_for_steps_in_time(models: Path, tmp_path: Path) -> None:
+    flags = ["--n", "1", "--steps", "8", "--grid", "kappa", "--out"]
+    with pytest.raises(cwdfm.InputError, match=r"--grid is of steps in time.*ar takes one a"):
+        sample.main([str(models / "ar"), *flags, str(tmp_path / "ar.smi")])
+    for case in ("mdlm", "sedd-mask", "bd3lm"):
+        sample.main([str(models / case), *flags, str(tmp_path / f"{case}.smi")])
 
 
 def test_stop_is_for_blocks(models: Path) -> None:

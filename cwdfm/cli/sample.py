@@ -20,7 +20,7 @@ from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import LONGEST, InputError, WorkFailed, check_integer
 from cwdfm.files import check_new_file
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.method import Flow
+from cwdfm.method import Autoregressive
 from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
@@ -143,9 +143,9 @@ def check_left_out(options: Options) -> None:
 def check_idle(trained: Pretrained, options: Options) -> None:
     """Refuse settings that neither the solver nor the method reads."""
     options.check_idle()
-    if options.grid != Options.grid and not isinstance(trained.method, Flow):
+    if options.grid != Options.grid and isinstance(trained.method, Autoregressive):
         raise InputError(
-            f"--grid is read by flows alone, and {options.model} is no flow; leave it out"
+            f"--grid is of steps in time, and {options.model} takes one a token; leave it out"
         )
 
 
