@@ -39,7 +39,7 @@ def exact() -> Iterator[Claim]:
         "that must fail: tests/test_theorem1.py. Entropy weights keep the first alone, as the "
         "paper says",
         Verdict("holds"),
-        "pytest tests/test_theorem1.py",
+        command="pytest tests/test_theorem1.py",
     )
     yield Claim(
         "section on sampling",
@@ -48,7 +48,7 @@ def exact() -> Iterator[Claim]:
         "as written moves fewer, and leaves them to the last step; counted jumps, ours, move as "
         "many as without weights: tests/test_counted.py",
         Verdict("holds partly"),
-        "pytest tests/test_counted.py",
+        command="pytest tests/test_counted.py",
     )
     yield Claim(
         "appendix",
@@ -57,7 +57,7 @@ def exact() -> Iterator[Claim]:
         "Against exact likelihoods, and tight for the true posterior of a mask source: "
         "tests/test_elbo.py",
         Verdict("holds"),
-        "pytest tests/test_elbo.py",
+        command="pytest tests/test_elbo.py",
     )
     yield Claim(
         "abstract",
@@ -65,7 +65,7 @@ def exact() -> Iterator[Claim]:
         "Tokens given at any places are filled up by the conditional law, with weights too: "
         "tests/test_solver.py",
         Verdict("holds"),
-        "pytest tests/test_solver.py",
+        command="pytest tests/test_solver.py",
     )
     found = read("context_path")
     growth = found["growth_8192_over_1024"]
@@ -78,7 +78,7 @@ def exact() -> Iterator[Claim]:
         f"{found['naive_over_buckets_1024']:.0f} times faster than the loop as written at 1,024 "
         f"(CPU)",
         met(growth <= LINEAR, effect=f"{growth:.1f} times the time for 8 times the length"),
-        "python -m benchmarks.context_path --out path.json",
+        command="python -m benchmarks.context_path --out path.json",
     )
     mask = fact("neighbor-mask", 1, "times_first")
     uniform = fact("neighbor-uniform", 1, "times_first")
@@ -94,7 +94,7 @@ def exact() -> Iterator[Claim]:
             uniform <= 1 + NOTHING,
             effect=f"{100 * (mask - 1):+.0f}% (mask), {100 * (uniform - 1):+.0f}% (uniform)",
         ),
-        "cwdfm bench --out bench.json --cases neighbor-mask neighbor-uniform",
+        command="cwdfm bench --out bench.json --cases neighbor-mask neighbor-uniform",
     )
     scaled = "Scaled cross-entropy keeps the efficiency of standard training"
     if "training-scaled" in newest():
@@ -105,7 +105,7 @@ def exact() -> Iterator[Claim]:
         told = "`cwdfm bench --cases training-scaled` is ready; there is no result of it yet"
         verdict = Verdict("not tested yet")
     command = "cwdfm bench --out bench.json --cases training-scaled"
-    yield Claim("section on training", scaled, told, verdict, command)
+    yield Claim("section on training", scaled, told, verdict, command=command)
 
 
 def locality() -> Iterator[Claim]:
@@ -115,7 +115,6 @@ def locality() -> Iterator[Claim]:
         "The sentences stand in the picture alone, which the paper's source does not have. What "
         "they are an example of is tested by the next two claims",
         Verdict("not testable here"),
-        "",
     )
     found = read("text_small_mask")["config"]["context-mask"]
     for kind, where, said in (
@@ -132,7 +131,7 @@ def locality() -> Iterator[Claim]:
     ):
         told, verdict = trend(found[kind], kind)
         said = f"Uncertainty of a masked token {said}"
-        yield Claim(where, said, f"{longer('mask')}, mask source, {told}", verdict, "context")
+        yield Claim(where, said, f"{longer('mask')}, mask source, {told}", verdict, ("context",))
 
 
 def trend(curve: Result, kind: str) -> tuple[str, Verdict]:

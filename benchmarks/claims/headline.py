@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 
 from benchmarks.claims.judging import Claim, Measured, Verdict, ends, judged, rows_of, tested
-from benchmarks.claims.on_molecules import COUNT_ERROR, NOVEL, STEPS, VALID, Runs, counted_folds
-from benchmarks.claims.training import LOSS_CELLS, behind
+from benchmarks.claims.on_molecules import COUNT_ERROR, NOVEL, STEPS, VALID, counted_folds
+from benchmarks.claims.training import LOSS_RUNS, behind
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.train.recipes import RECIPES
@@ -40,12 +40,12 @@ def headline() -> Iterator[Claim]:
     yield from tested(where, said, "headline", weights)
 
     def losses() -> tuple[str, Verdict]:
-        rows, scatter = rows_of("headline"), Runs(tuple(LOSS_CELLS.values()))
+        rows = rows_of("headline")
 
         def counted(loss: str, what: int) -> Measured:
             """With the scatter that runs of 17M have beside that of counting; here is one run."""
             found = counted_folds(rows[loss, "Euler", str(STEPS[-1])][what])
-            between = math.sqrt(max(0.0, scatter.scatter(what) ** 2 - COUNT_ERROR**2))
+            between = math.sqrt(max(0.0, LOSS_RUNS.scatter(what) ** 2 - COUNT_ERROR**2))
             return Measured(found.value, math.hypot(found.error, between))
 
         pairs = {what: (counted("CE", what), counted("SCE", what)) for what in range(3)}

@@ -59,7 +59,8 @@ class Claim:
     said: str
     found: str
     verdict: Verdict
-    by: str  # what shows it: an experiment, or else a command
+    experiments: tuple[str, ...] = ()  # that show it
+    command: str = ""  # that shows it, where no experiment does
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def tested(
             f"yet ({done})"
         )
         verdict = Verdict("not tested yet")
-    yield Claim(where, said, told, verdict, experiment)
+    yield Claim(where, said, told, verdict, (experiment,))
 
 
 def anchor(title: str) -> str:

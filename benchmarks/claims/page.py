@@ -33,7 +33,6 @@ from benchmarks.claims.tuned import counted, independently, shares, tuned
 from cwdfm.bench.settings import Shapes
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
-from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.measured import measured
 from cwdfm.repro.scale import size
 
@@ -147,7 +146,7 @@ def _glance(claims: list[Claim]) -> str:
     """Every claim with what is seen of it here, in short, and what shows it."""
     rows = [
         f"| [{n}](#{anchor(_heading(n, claim))}) | {claim.said} ({claim.where}) | "
-        f"{claim.verdict.effect or '-'} | **{claim.verdict.word}** | {_shown_by(claim.by)} |"
+        f"{claim.verdict.effect or '-'} | **{claim.verdict.word}** | {_shown_by(claim)} |"
         for n, claim in enumerate(claims, 1)
     ]
     lead = (
@@ -164,16 +163,15 @@ def _heading(n: int, claim: Claim) -> str:
     return f"{n}. {claim.verdict.word}"
 
 
-def _shown_by(by: str) -> str:
+def _shown_by(claim: Claim) -> str:
     """Experiments with their cost, or a command."""
-    if not by:
-        return "-"
-    names = by.split()
-    if any(name not in EXPERIMENTS for name in names):
-        return f"`{by}`"
     minutes = measured().experiments
-    told = [f"`{n}`" + (f", {minutes[n]:.0f} min" if n in minutes else "") for n in names]
-    return "; ".join(told)
+    told = [f"`{claim.command}`"] if claim.command else []
+    told += [
+        f"`{name}`, {minutes[name]:.0f} min" if name in minutes else f"`{name}`"
+        for name in claim.experiments
+    ]
+    return "; ".join(told) or "-"
 
 
 def _evidence(claims: list[Claim]) -> str:

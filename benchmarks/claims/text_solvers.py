@@ -121,7 +121,7 @@ def solvers_on_text() -> Iterator[Claim]:
             {"perplexity": [before.above(after)], "MAUVE": [b.above(a)]},
             _changed(before, after, a, b),
         ),
-        "steps-text-uniform",
+        ("steps-text-uniform",),
     )
     weighted, c = perplexity(entropic[last]), mauve(entropic[last])
     yield Claim(
@@ -135,7 +135,7 @@ def solvers_on_text() -> Iterator[Claim]:
             {"perplexity": [weighted.above(after)], "MAUVE": [b.above(c)]},
             _changed(weighted, after, c, b),
         ),
-        "steps-text-uniform",
+        ("steps-text-uniform",),
     )
     yield from few_steps(rows, text("mask"))
     yield with_masks(text("mask"))
@@ -171,14 +171,14 @@ def few_steps(*tables: Rows) -> Iterator[Claim]:
         "At few steps Neighbor weights are less effective: Euler is ahead of them",
         shown,
         judged(weaker, effect),
-        "steps-text-uniform steps-text-mask",
+        ("steps-text-uniform", "steps-text-mask"),
     )
     yield Claim(
         "section on sampling",
         "At few steps Entropy weights are the strongest",
         f"{shown}. {beta('uniform', 'mask')}",
         judged(strongest, effect),
-        "steps-text-uniform steps-text-mask",
+        ("steps-text-uniform", "steps-text-mask"),
     )
 
 
@@ -211,7 +211,7 @@ def with_masks(rows: Rows) -> Claim:
         f"{longer('mask')}, perplexity by Euler and with weights, {'; '.join(told)}; Neighbor "
         f"{shorter('mask')}. {beta('mask')}",
         judged(gains, f"perplexity {', '.join(effects)}"),
-        "steps-text-mask",
+        ("steps-text-mask",),
     )
 
 

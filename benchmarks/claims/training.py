@@ -34,6 +34,7 @@ from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES
 
 BOTH = ("SCE", "SCE, context path")  # as the table of curves calls the two paths
 LOSS_CELLS = {line.labels: line.cell("molecules", "small") for line in LOSSES}
+LOSS_RUNS = Runs(tuple(LOSS_CELLS.values()))
 CONTEXT_ON_TEXT = next(line for line in PATHS if line.on_context)
 PATH_CELLS = {line.labels: line.cell("molecules", "small") for line in PATHS}
 LOSSES_AT = f"{paper.table('loss_functions')}, bold text"
@@ -93,94 +94,98 @@ def not_normalised() -> str:
 
 
 def losses() -> Iterator[Claim]:
-    runs = Runs(tuple(LOSS_CELLS.values()))
-
-    def against(loss: str) -> tuple[str, list[float], list[float], list[Pair]]:
-        """What SCE changes from another loss, by how many errors: valid ones, novel ones.
-
-        And the pairs of valid ones themselves.
-        """
-        told: list[str] = []
-        gains: list[list[float]] = []
-        valid: list[Pair] = []
-        sources = [s for s in SOURCES if runs.counts(LOSS_CELLS[s, loss], VALID)]
-        for what, name in ((VALID, "valid"), (NOVEL, "novel")):
-            mean = partial(runs.mean, what=what)
-            pairs = [
-                pair(source, mean, LOSS_CELLS[source, loss], LOSS_CELLS[source, "SCE"])
-                for source in sources
-            ]
-            told.append(f"{changes(pairs)} {name}")
-            gains.append([b.above(a) for _, a, b in pairs])
-            valid = valid or pairs
-        many = runs.told(*(LOSS_CELLS[source, loss] for source in sources))
-        left = "".join(f", not done yet with a {s} source" for s in SOURCES if s not in sources)
-        return f"{loss} ({many}) to SCE: {', '.join(told)}{left}", gains[0], gains[1], valid
-
-    many = runs.told(*(LOSS_CELLS[source, "SCE"] for source in SOURCES))
-    recipe = QM9.recipe
-    weights = f"r = {recipe.loss_radius}, s = {recipe.loss_scale:g}"
-    model = f"{TRAINING}, SCE {many}, {weights}"
-
-    def plain() -> tuple[str, Verdict]:
-        told, valid, novel, pairs = against("CE")
-        short, far = behind(pairs, "ce", "sce")
-        return f"{model}. {told}{far}{not_normalised()}{searched('SCE')}", judged(
-            {"valid": valid, "novel": novel} | short, f"{changes(pairs)} valid"
-        )
-
     said = (
         "Scaled cross-entropy gives more valid molecules than cross-entropy, 475 to 556 (uniform), "
         "135 to 177 (mask), and more novel ones, 287 to 298, 115 to 138"
     )
-    yield from tested(LOSSES_AT, said, "losses", plain)
-
-    def others() -> tuple[str, Verdict]:
-        found = [against(loss) for loss in ("NELBO", "Bregman")]
-        gains = {
-            "valid": [gain for _, valid, _, _ in found for gain in valid],
-            "novel": [no_worse(gain) for _, _, novel, _ in found for gain in novel],
-        }
-        effect = "; ".join(
-            f"valid, {loss} to SCE: {changes(pairs)}"
-            for loss, (*_, pairs) in zip(("NELBO", "Bregman"), found, strict=True)
-        )
-        return f"{model}. {'; '.join(told for told, *_ in found)}", judged(gains, effect)
+    yield from tested(LOSSES_AT, said, "losses", _beside_plain)
 
     said = (
         "Scaled cross-entropy gives more valid molecules than NELBO and Bregman too, and is "
         "competitive in novel ones"
     )
-    yield from tested(LOSSES_AT, said, "losses", others)
-
-    def text() -> tuple[str, Verdict]:
-        rows = rows_of("losses", 0)
-        others = list(product(SOURCES, ("NELBO", "Bregman")))
-        done = [which for which in others if rows[which][PERPLEXITY].value is not None]
-        pairs = [
-            (
-                f"{source}, {loss}",
-                run_perplexity(rows[source, loss][PERPLEXITY], source, diverging=True),
-                run_perplexity(rows[source, "SCE"][PERPLEXITY], source),
-            )
-            for source, loss in done
-        ]
-        told = [f"perplexity: {changes(pairs)}"]
-        gains = {"perplexity": [a.over(b) for _, a, b in pairs], "MAUVE": []}
-        for name, column in (("MAUVE", MAUVE), ("entropy", ENTROPY)):
-            each = []
-            for source, loss in done:
-                other, scaled = (number(rows[source, of][column]) for of in (loss, "SCE"))
-                each.append(f"{other.value:.2f} to {scaled.value:.2f} ({source}, {loss})")
-                gain = scaled.above(other)
-                if name == "MAUVE":  # the paper's own gain is none with a mask source
-                    gains["MAUVE"].append(no_worse(gain) if source == "mask" else gain)
-            told.append(f"{name}: {', '.join(each)}")
-        told += [f"not done yet: {', '.join(which)}" for which in others if which not in done]
-        return f"{NOVELS}, {'; '.join(told)}", judged(gains, told[0])
+    yield from tested(LOSSES_AT, said, "losses", _beside_others)
 
     said = "Scaled cross-entropy is ahead of NELBO and Bregman too: text"
-    yield from tested(LOSSES_AT, said, "losses", text)
+    yield from tested(LOSSES_AT, said, "losses", _beside_others_on_text)
+
+
+def _beside(loss: str) -> tuple[str, list[float], list[float], list[Pair]]:
+    """What SCE changes from another loss, by how many errors: valid ones, novel ones.
+
+    And the pairs of valid ones themselves.
+    """
+    told: list[str] = []
+    gains: list[list[float]] = []
+    valid: list[Pair] = []
+    sources = [s for s in SOURCES if LOSS_RUNS.counts(LOSS_CELLS[s, loss], VALID)]
+    for what, name in ((VALID, "valid"), (NOVEL, "novel")):
+        mean = partial(LOSS_RUNS.mean, what=what)
+        pairs = [
+            pair(source, mean, LOSS_CELLS[source, loss], LOSS_CELLS[source, "SCE"])
+            for source in sources
+        ]
+        told.append(f"{changes(pairs)} {name}")
+        gains.append([b.above(a) for _, a, b in pairs])
+        valid = valid or pairs
+    many = LOSS_RUNS.told(*(LOSS_CELLS[source, loss] for source in sources))
+    left = "".join(f", not done yet with a {s} source" for s in SOURCES if s not in sources)
+    return f"{loss} ({many}) to SCE: {', '.join(told)}{left}", gains[0], gains[1], valid
+
+
+def _scaled() -> str:
+    """How models were trained by SCE."""
+    many = LOSS_RUNS.told(*(LOSS_CELLS[source, "SCE"] for source in SOURCES))
+    recipe = QM9.recipe
+    return f"{TRAINING}, SCE {many}, r = {recipe.loss_radius}, s = {recipe.loss_scale:g}"
+
+
+def _beside_plain() -> tuple[str, Verdict]:
+    told, valid, novel, pairs = _beside("CE")
+    short, far = behind(pairs, "ce", "sce")
+    return f"{_scaled()}. {told}{far}{not_normalised()}{searched('SCE')}", judged(
+        {"valid": valid, "novel": novel} | short, f"{changes(pairs)} valid"
+    )
+
+
+def _beside_others() -> tuple[str, Verdict]:
+    found = {loss: _beside(loss) for loss in ("NELBO", "Bregman")}
+    gains = {
+        "valid": [gain for _, valid, _, _ in found.values() for gain in valid],
+        "novel": [no_worse(gain) for _, _, novel, _ in found.values() for gain in novel],
+    }
+    effect = "; ".join(
+        f"valid, {loss} to SCE: {changes(pairs)}" for loss, (*_, pairs) in found.items()
+    )
+    told = "; ".join(told for told, *_ in found.values())
+    return f"{_scaled()}. {told}", judged(gains, effect)
+
+
+def _beside_others_on_text() -> tuple[str, Verdict]:
+    rows = rows_of("losses", 0)
+    others = list(product(SOURCES, ("NELBO", "Bregman")))
+    done = [which for which in others if rows[which][PERPLEXITY].value is not None]
+    pairs = [
+        (
+            f"{source}, {loss}",
+            run_perplexity(rows[source, loss][PERPLEXITY], source, diverging=True),
+            run_perplexity(rows[source, "SCE"][PERPLEXITY], source),
+        )
+        for source, loss in done
+    ]
+    told = [f"perplexity: {changes(pairs)}"]
+    gains = {"perplexity": [a.over(b) for _, a, b in pairs], "MAUVE": []}
+    for name, column in (("MAUVE", MAUVE), ("entropy", ENTROPY)):
+        each = []
+        for source, loss in done:
+            other, scaled = (number(rows[source, of][column]) for of in (loss, "SCE"))
+            each.append(f"{other.value:.2f} to {scaled.value:.2f} ({source}, {loss})")
+            gain = scaled.above(other)
+            if name == "MAUVE":  # the paper's own gain is none with a mask source
+                gains["MAUVE"].append(no_worse(gain) if source == "mask" else gain)
+        told.append(f"{name}: {', '.join(each)}")
+    told += [f"not done yet: {', '.join(which)}" for which in others if which not in done]
+    return f"{NOVELS}, {'; '.join(told)}", judged(gains, told[0])
 
 
 def paths() -> Iterator[Claim]:

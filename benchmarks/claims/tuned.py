@@ -147,7 +147,7 @@ def independently() -> Claim:
             {f"more than half is left, {name}": [_left(*each)] for name, each in found.items()},
             told[-1],
         ),
-        "tuned-text-uniform",
+        ("tuned-text-uniform",),
     )
 
 
