@@ -27,7 +27,7 @@ import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag as flag_of
-from cwdfm.cli.repro import Options, chosen, main, report, with_toy_judge, with_toys
+from cwdfm.cli.repro import Options, check_device, chosen, main, report, with_toy_judge, with_toys
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective
@@ -1007,6 +1007,20 @@ def test_wrong_commands_are_told_before_anything_is_done(
     with pytest.raises(cwdfm.InputError, match=re.escape(message)):
         main(arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cpu_is_not_set_to_train_for_days_unasked() -> None:
+    train = Cell("molecules", "small").train()
+    cpu, gpu, out = torch.device("cpu"), torch.device("cuda"), Path("x")
+    asked = Options(out, scale="small")
+    for scale in ("small", "paper"):
+        with pytest.raises(cwdfm.InputError, match=f"--scale {scale} is for a GPU.*--limit 0.*cpu"):
+            check_device(replace(asked, scale=scale), cpu, {train: None})
+    check_device(asked, gpu, {train: None})
+    check_device(asked, cpu, {train: "no text", Cell("molecules", "small").sample(): None})
+    check_device(replace(asked, device="cpu"), cpu, {train: None})
+    check_device(replace(asked, limit=0), cpu, {train: None})
+    check_device(replace(asked, scale="smoke"), cpu, {train: None})
 
 
 @pytest.mark.parametrize("source", ["uniform", "mask"])

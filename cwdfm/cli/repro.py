@@ -99,6 +99,7 @@ def main(arguments: list[str]) -> None:
             foretell(order, todo, foreseen(todo, with_any_judge(resources, toys), only), device)
             return
         check_possible(lacks, done=len(order) - len(todo))
+        check_device(options, device, lacks)
         check_folder(store, order, options, resources)
         resources = with_toy_judge(resources, store, todo) if toys else resources
         try:
@@ -178,6 +179,17 @@ def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:
     first = [why for job, why in lacks.items() if not lacks.keys() & set(job.needs)]
     if first and all(first) and not done:
         raise InputError(f"nothing can be done here: {first[0]}")
+
+
+def check_device(options: Options, device: torch.device, lacks: Mapping[Job, str | None]) -> None:
+    """Refuse to train on a CPU for days unasked."""
+    trains = any(isinstance(job, Train) and why is None for job, why in lacks.items())
+    unasked = (options.device, device.type) == ("auto", "cpu") and options.limit > 0
+    if options.scale != "smoke" and trains and unasked:
+        raise InputError(
+            f"--scale {options.scale} is for a GPU, and here is none; give --scale smoke, --limit "
+            f"0 for tables of what is done, or --device cpu for trainings that take days"
+        )
 
 
 def check_folder(
