@@ -198,6 +198,14 @@ def test_grid_shows_every_string_in_its_cell(tmp_path: Path) -> None:
     assert pixels(path).shape == (200, 200, 3)
 
 
+def test_crowded_drawings_are_not_flagged(tmp_path: Path) -> None:
+    """Atoms that lie close to each other on paper; red is oxygen's, and here is none."""
+    molecule_grid(["C1=CC2C3CCNC2N3C1"], tmp_path / "grid.png")
+    red, green, blue = pixels(tmp_path / "grid.png").transpose(2, 0, 1)
+    assert not ((red > 200) & (green < 60) & (blue < 60)).any()
+    assert ((blue > 200) & (red < 60)).any()  # nitrogen's
+
+
 def test_grid_takes_any_string_and_keeps_it_in_its_cell(tmp_path: Path) -> None:
     path = tmp_path / "grid.png"
     strange = [*INVALID.values(), "CC\nnext line", "[C@@H]" * 60, "C.[Na+].[Cl-]", "*", "[H][H]"]

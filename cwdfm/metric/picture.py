@@ -68,6 +68,7 @@ def _depict(molecule: Any) -> bytes:
     options.bondLineWidth = 2
     options.maxFontSize = 22
     options.padding = 0.06
+    options.flagCloseContactsDist = -1  # no red boxes: a crowded drawing says nothing of a molecule
     canvas.DrawMolecule(molecule)
     canvas.FinishDrawing()
     return bytes(canvas.GetDrawingText())
