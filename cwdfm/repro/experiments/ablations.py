@@ -70,8 +70,8 @@ def scaled(scale: Scale) -> Plan:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        tried = [("one", 3, 0.5), ("zero", 3, 0.5), ("raw", 3, 0.5), ("raw", 3, 1.0)]
-        tried += [("level", 3, 0.5), ("one", 3, 1.0)]
+        tried = [("one", 3, 0.5), ("raw", 3, 0.5), ("raw", 3, 1.0), ("level", 3, 0.5)]
+        tried += [("zero", 3, 0.5), ("one", 3, 1.0)]
         found = [Entry(("CE", "", ""), loss_line("uniform", "ce").cell("text", scale))]
         for weight, r, s in tried[:2] if scale == "smoke" else tried:
             line = loss_line("uniform", "sce")
