@@ -51,15 +51,21 @@ def rows(store: Store) -> Iterator[dict[str, object]]:
     found = entries("small")
     most = max(entry.x for entry in found)
     for entry in found:
-        path = store.place(entry.cell.sample()) / "samples.jsonl"
+        job = entry.cell.sample()
+        path = store.place(job) / "samples.jsonl"
         if entry.x < most or not path.exists():
             continue
         drawn = read_samples(path).tokens
         assert drawn is not None
         for name, reading in READINGS.items():
             texts = [reading(tokenizer, ids) for ids in drawn]
-            row = {"labels": entry.labels, "reading": name, "empty": texts.count("") / len(texts)}
-            yield row | counts(texts, training)
+            yield {
+                "labels": entry.labels,
+                "job": job.name,
+                "reading": name,
+                "empty": texts.count("") / len(texts),
+                **counts(texts, training),
+            }
 
 
 def main() -> None:

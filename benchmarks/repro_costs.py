@@ -38,13 +38,19 @@ class Span:
 
 @cache
 def spans() -> dict[str, Span]:
-    """Of all jobs with a result, by name."""
+    """Of all jobs with a result, by name; of earlier runs of theirs by name and date.
+
+    Of those the date alone is on record. They are taken to have lasted as long as the last, so that
+    what was under way beside them is not charged with their share.
+    """
     found = {}
     for path in STORE.folder.glob("*/result.json"):
-        record = json.loads(path.read_text())
+        record, name = json.loads(path.read_text()), path.parent.name
         told = record["provenance"]
-        end = datetime.fromisoformat(told["date"]).timestamp()
-        found[path.parent.name] = Span(record["seconds"], end, told["hardware"]["gpu"])
+        runs = {name: told["date"]} | {f"{name} {date}": date for date in record.get("earlier", [])}
+        for run, date in runs.items():
+            end = datetime.fromisoformat(date).timestamp()
+            found[run] = Span(record["seconds"], end, told["hardware"]["gpu"])
     return found
 
 
@@ -67,7 +73,7 @@ def at_once(some: Iterable[Span], every: Iterable[Span]) -> int:
 def shares(spans: Mapping[str, Span]) -> dict[str, float]:
     """Seconds of the GPU that each job had: those in which n were under way count 1 / n for each.
 
-    Of jobs that were done again the last time alone is known, so that these are upper bounds.
+    What else was under way and left no result, as a run that was cut off, is not known.
     """
     found = {name: 0.0 for name, span in spans.items() if span.gpu is not None}
     changes = sorted(

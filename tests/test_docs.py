@@ -20,6 +20,7 @@ from benchmarks.claims import (
     on_molecules,
     on_text,
     settings,
+    text_samples,
     text_solvers,
     training,
     tuned,
@@ -38,7 +39,7 @@ from benchmarks.text_sections import picked
 from cwdfm.bench.cases import CASES
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
-from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
+from cwdfm.repro.experiments.solvers import TUNED, corrector_steps, tuned_cells
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import corpus_of
 from cwdfm.repro.measured import FILE
@@ -161,7 +162,9 @@ def test_revisions_of_results_are_commits() -> None:
         ([2.1], "holds"),
         ([2.1, 2.5], "holds"),
         ([3.1, 1.0], "holds partly"),
-        ([3.1, -9.0], "holds partly"),
+        ([3.1, -9.0], "mixed"),
+        ([2.9, 1.0, -3.1], "does not hold here"),
+        ([2.1, 2.1, -2.1, -2.1], "mixed"),
         ([2.9, 1.0], "undecided here"),  # the larger of two
         ([1.0, -2.9], "undecided here"),
         ([1.0, -3.1], "does not hold here"),
@@ -179,16 +182,19 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     rising = [1.0, 5.0, 5.5, 5.8, 6.0]
     values = rising[::-1] if falls else rising
     errors = [0.1] * 5
-    curve = {"bins": [1, 2, 4, 6, 8], "entropy_error": errors, "nll_error": errors}
+    curve = {"bins": [1, 2, 4, 8, 16], "entropy_error": errors, "nll_error": errors}
     none, wrong = [3.0] * 5, "does not hold here"
     for shown, verdict in ((values, "holds"), (values[::-1], wrong), (none, wrong)):
         assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1].word == verdict
+    late = [1.0, 2.0, 3.0, 4.0, 6.0]  # it grows, but not early
+    seen = {"entropy": values, "nll": late[::-1] if falls else late}
+    assert trend(curve | seen, kind)[1].word == ("holds" if falls else "holds partly")
 
 
 def test_a_page_without_results_of_experiments_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (judging, exact, text_solvers, ablations):
+    for module in (judging, exact, on_text, ablations):
         monkeypatch.setattr(module, "STORE", Store(tmp_path))
     made = claims_page()
     for name in ("headline", "revealed", "sweep-molecules-mask"):
@@ -244,7 +250,8 @@ def test_our_settings_are_judged_at_few_steps_and_at_many(monkeypatch: pytest.Mo
     rows["Neighbor", last] = Value(0.5, 0.1), Value(200.0, 5.0)
     monkeypatch.setattr(tuned, "rows_of", lambda name: rows)
     words = [claim.verdict.word for claim in tuned.tuned()]
-    assert words == ["holds partly", "holds", "holds", "holds"]  # of the uniform source first
+    # Beside Euler and Entropy at many steps, and at few: of the uniform source, then of the mask.
+    assert words == ["holds partly", "holds partly", "holds", "holds", "holds", "holds"]
 
 
 def alike(name: str) -> dict[tuple[str, ...], tuple[Value, ...]]:
@@ -285,8 +292,12 @@ def test_best_settings_of_text_are_compared_at_many_steps_too(
         Value(50.0, 1.0),
     )
     told, verdict = settings._beside_best("text", "uniform", "sweep-text-uniform", "perplexity")
-    assert "At 1,024 steps, r = 1, s = 3 and beta = 1, solvers on other runs: Neighbor 100" in told
-    assert verdict.word == "holds partly"  # not at the sweep's number of steps
+    many = "At 1,024 steps, r = 1, s = 3 and beta = 1, Euler 100, solvers on other runs: Neighbor"
+    assert f"{many} 100" in told
+    assert verdict.word == "does not hold here"  # there is nothing to choose at many steps
+    tables["tuned-text-uniform"]["Euler", "1024"] = Value(0.5, 0.1), Value(300.0, 5.0)
+    _, verdict = settings._beside_best("text", "uniform", "sweep-text-uniform", "perplexity")
+    assert verdict.word == "holds partly"  # near at many steps, not at the sweep's number
 
 
 def test_entropies_as_shares_are_judged_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,29 +328,99 @@ def test_solvers_after_sce_are_judged_by_gains(monkeypatch: pytest.MonkeyPatch) 
 def test_few_data_are_judged_by_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = alike("few-data")
     monkeypatch.setattr(molecule_solvers, "rows_of", lambda name: rows)
-    (claim,) = molecule_solvers.few_data()
-    assert claim.verdict.word == "undecided here"
+    assert few_words() == ["undecided here"] * 2
     better = (Value(900.0), Value(900.0), Value(300.0))
     for name in ("CE, Neighbor", "SCE, context path, own weights"):
         rows["all", name] = better  # of which the claim is not
-    assert next(molecule_solvers.few_data()).verdict.word == "undecided here"
+    assert few_words() == ["undecided here"] * 2
     for part in ("1,000", "10,000"):
-        for name in ("CE, Neighbor", "SCE, context path, own weights"):
-            rows[part, name] = better
-    assert next(molecule_solvers.few_data()).verdict.word == "holds"
+        rows[part, "CE, Neighbor"] = better
+    assert few_words() == ["holds", "undecided here"]
+    for part in ("1,000", "10,000"):
+        rows[part, "SCE, context path, own weights"] = better
+    assert few_words() == ["holds", "holds"]
+
+
+def few_words() -> list[str]:
+    """Verdicts on solvers where data are few, and on paths."""
+    return [claim.verdict.word for claim in molecule_solvers.few_data()]
 
 
 def test_a_bound_above_a_level_guess_is_in_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {name: alike(name) for name in ("baselines", "perplexity")}
     monkeypatch.setattr(main_table, "rows_of", lambda name, table: tables[name])
-    whole = len(next(main_table.perplexities()).verdict.gains["uniform, worse"])
+    whole = len(next(main_table.perplexities()).verdict.gains["worse"])
     rest = tables["perplexity"]["DFM + SCE", "mask"][1:]
     tables["perplexity"]["DFM + SCE", "mask"] = (Value(main_table.LEVEL + 1.0, 5.0), *rest)
-    (claim,) = main_table.perplexities()
-    assert {len(gains) for gains in claim.verdict.gains.values()} == {whole - 1}
-    left_out = "wikitext-103: 100 to 100 (uniform), 100 to 50,258 (mask) (above a level guess"
-    assert left_out in claim.found
-    assert claim.found.count("above a level guess") == 1
+    uniform, mask = main_table.perplexities()
+    assert len(uniform.verdict.gains["worse"]) == whole
+    assert len(mask.verdict.gains["hardly changed"]) == whole - 1
+    assert "wikitext-103: 100 to 50,258 (above a level guess" in mask.found
+    assert mask.found.count("above a level guess") == 1
+    tables["perplexity"]["DFM", "mask"] = (Value(None), *tables["perplexity"]["DFM", "mask"][1:])
+    assert "not to be had here: wikitext-103" in list(main_table.perplexities())[1].found
+
+
+def test_samples_with_a_mask_source_hardly_change_or_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {name: alike(name) for name in ("baselines", "perplexity")}
+    monkeypatch.setattr(main_table, "rows_of", lambda name, table: tables[name])
+    words = [claim.verdict.word for claim in main_table.perplexities()]
+    assert words == ["does not hold here", "holds"]  # the first promises a growth
+
+
+def test_a_training_is_judged_by_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_text, "done_again", lambda: ["other", "same"])
+    runs = {"other": [10.0, 20.0], "same": [100.0, 400.0, 200.0, 200.0]}
+    monkeypatch.setattr(on_text, "tabled", lambda row, of: runs[row])
+    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source, diverging: 0.1)
+    assert on_text.all_runs(Value(400.0)) == runs["same"]
+    found = on_text.over_runs(Value(400.0, 0.0), "uniform")
+    assert found.value == pytest.approx(200.0)
+    assert found.error == pytest.approx(200 * 0.1 / 2)
+    assert on_text.all_runs(Value(300.0)) == [300.0]  # of which there is no other run
+
+
+def test_solvers_on_different_runs_have_the_scatter_of_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = tuned_cells("uniform", "small")
+    euler, other = cells["Euler", 64], cells["Neighbor", 64]
+    dates = {euler.sample(): "monday", other.sample(): "tuesday"}
+    monkeypatch.setattr(Store, "run_of", lambda self, need, job: dates[job])
+    assert on_text.different_runs([euler, other])
+    assert not on_text.different_runs([euler, euler])
+    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source, diverging: 0.1)
+    value = Value(100.0, math.sqrt(5))
+    assert on_text.solved(value, "uniform", False).error == pytest.approx(1.0)
+    assert on_text.solved(value, "uniform", True).error == pytest.approx(math.hypot(1, 10))
+
+
+def test_weights_leave_an_exact_target_where_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdict(entropy: float) -> str:
+        rows = [
+            {"source": source, "solver": solver, "steps": 128, "total_variation": far}
+            for source in ("mask", "uniform")
+            for solver, far in (
+                ("Euler", 0.02),
+                ("Neighbor-weighted", 0.02),
+                ("Entropy-weighted", entropy if source == "uniform" else 0.02),
+            )
+        ]
+        monkeypatch.setattr(exact, "read", lambda name: {"rows": rows, "floor": 0.01})
+        return exact.in_place().verdict.word
+
+    assert verdict(0.025) == "holds"
+    assert verdict(0.05) == "holds partly"
+
+
+def test_an_entropy_is_comparable_or_falls() -> None:
+    def seen(bits: float) -> text_samples.Seen:
+        return text_samples.Seen(Measured(1, 1), Measured(1, 1), Measured(bits, 0.01))
+
+    (kept,) = text_samples.by_entropy([(seen(7.3), seen(7.15))])
+    (fallen,) = text_samples.by_entropy([(seen(7.3), seen(6.8))])
+    assert kept == judging.KEPT
+    assert fallen == pytest.approx(-0.5 / (0.01 * math.sqrt(2)))
 
 
 def test_claims_at_a_glance_lead_to_their_evidence_and_to_what_shows_them() -> None:
@@ -356,7 +437,8 @@ def test_claims_at_a_glance_lead_to_their_evidence_and_to_what_shows_them() -> N
             case "pytest":
                 assert (ROOT / rest[0]).is_file(), named
             case "python":
-                assert (ROOT / f"{rest[1].replace('.', '/')}.py").is_file(), named
+                module = f"{rest[1].replace('.', '/')}.py" if rest[0] == "-m" else rest[0]
+                assert (ROOT / module).is_file(), named
             case "cwdfm":
                 assert set(rest[4:]) <= set(CASES), named
             case _:
@@ -450,9 +532,11 @@ def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyP
     (told,) = training.by_other_weights()
     assert "100 to 100 (uniform)" in told
     assert "100 to 700 (mask), most by Euler" in told
+    assert training.best_of_sweep() == {"uniform": 100.0, "mask": 700.0}
     rows["mask", "Euler"] = (Value(None), Value(None), Value(None))
     (told,) = training.by_other_weights()
     assert "(mask)" not in told
+    assert training.best_of_sweep() == {}
     scaled = alike("scaled-text")
     monkeypatch.setattr(differ, "rows_of", lambda name: scaled)
     assert "100 and 100 (SCE, r = 3, s = 0.5, raw)" in differ._settings_of_scaled()
@@ -542,13 +626,12 @@ def test_folds_that_agree_by_chance_have_the_error_of_counting() -> None:
 
 
 def test_from_how_many_steps_on_weights_are_ahead() -> None:
-    def rows(*scores: float) -> dict[int, judging.Result]:
-        return {64 * 4**i: {"mauve": {"mauve": m, "std": 0.1}} for i, m in enumerate(scores)}
+    def ahead(*gains: float) -> str:
+        return text_samples.ahead("higher", {64 * 4**i: gain for i, gain in enumerate(gains)})
 
-    plain = rows(0.5, 0.5, 0.5)
-    assert text_solvers.higher(plain, rows(0.6, 0.4, 0.6)) == "higher from 1024 steps on"
-    assert text_solvers.higher(plain, rows(0.6, 0.6, 0.6)) == "higher from 64 steps on"
-    assert text_solvers.higher(plain, rows(0.6, 0.6, 0.5)) == "higher at no number of steps"
+    assert ahead(0.1, -0.1, 0.1) == "higher from 1024 steps on"
+    assert ahead(0.1, 0.1, 0.1) == "higher from 64 steps on"
+    assert ahead(0.1, 0.1, 0.0) == "higher at no number of steps"
 
 
 def test_experiments_that_are_not_shown_are_named() -> None:

@@ -22,6 +22,7 @@ STORE = Store(ROOT / "results" / "repro" / "jobs")
 Word = Literal[
     "holds",
     "holds partly",
+    "mixed",
     "undecided here",
     "does not hold here",
     "not tested yet",
@@ -86,14 +87,16 @@ def judged(gains: Gains, effect: str) -> Verdict:
     What is kept (`no_worse`) alone makes no claim hold in part.
     """
     tested = [gain for each in gains.values() for gain in each if gain != KEPT]
-    word: Word = "undecided here"
     if all(gain > CLEAR for gain in tested):
-        word = "holds"
-    elif clearly(tested):
-        word = "holds partly"
-    elif clearly([-gain for gain in tested]):
-        word = "does not hold here"
-    return Verdict(word, gains, effect)
+        return Verdict("holds", gains, effect)
+    words: dict[tuple[bool, bool], Word] = {
+        (True, False): "holds partly",
+        (True, True): "mixed",
+        (False, True): "does not hold here",
+        (False, False): "undecided here",
+    }
+    speaks = clearly(tested), clearly([-gain for gain in tested])
+    return Verdict(words[speaks], gains, effect)
 
 
 def clearly(gains: Sequence[float]) -> bool:

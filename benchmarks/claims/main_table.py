@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 from benchmarks.claims.judging import (
@@ -10,7 +11,6 @@ from benchmarks.claims.judging import (
     Claim,
     Measured,
     Verdict,
-    changes,
     judged,
     no_worse,
     number,
@@ -23,8 +23,11 @@ from benchmarks.claims.on_text import (
     MAUVE,
     NOVELS,
     PERPLEXITY,
+    all_runs,
+    over_runs,
     run_likelihood,
     run_perplexity,
+    short_runs,
 )
 from cwdfm.bench.settings import Shapes
 from cwdfm.repro import paper
@@ -61,14 +64,16 @@ def main_table() -> Iterator[Claim]:
 
         def scaled(source: str = source) -> tuple[str, Verdict]:
             ce, sce = rows[f"DFM, {source}"], rows[f"DFM + SCE, {source}"]
-            a, b = (run_perplexity(row[PERPLEXITY], source) for row in (ce, sce))
+            a, b = (over_runs(row[PERPLEXITY], source) for row in (ce, sce))
+            many = " and ".join(str(len(all_runs(row[PERPLEXITY]))) for row in (ce, sce))
             c, d = (number(row[MAUVE]) for row in (ce, sce))
             effect = (
                 f"perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to {d.value:.2f}"
             )
             told = (
-                f"{NOVELS}: {effect}, entropy {ce[ENTROPY].value:.2f} to {sce[ENTROPY].value:.2f} "
-                f"bits. {WEIGHTS}"
+                f"Novels ({short_runs()}): {effect}, entropy {ce[ENTROPY].value:.2f} to "
+                f"{sce[ENTROPY].value:.2f} bits; perplexities are means of {many} runs of one "
+                f"seed, the others are of the table's run. {WEIGHTS}"
             )
             before, after = (
                 number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce")
@@ -125,43 +130,46 @@ def main_table() -> Iterator[Claim]:
 
 
 def perplexities() -> Iterator[Claim]:
-    def found() -> tuple[str, Verdict]:
-        main = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
-        tests = rows_of("perplexity", 0)
-        columns = {"novels, held out (`baselines`)": {s: _pair(main, s) for s in SOURCES}}
-        for i, test in enumerate(TEST_CORPORA):
-            if all(row[i].value is not None for row in tests.values()):
-                columns[test] = {
-                    s: (
-                        run_likelihood(tests["DFM", s][i]),
-                        run_likelihood(tests["DFM + SCE", s][i]),
-                    )
-                    for s in SOURCES
-                }
-        told = []
-        worse, so_much, same = (
-            "uniform, worse",
-            "uniform, by as much as the paper's",
-            "mask, hardly changed",
-        )
-        gains: dict[str, list[float]] = {worse: [], so_much: [], same: []}
-        for name, pairs in columns.items():
-            beyond = any(each.value > LEVEL for pair in pairs.values() for each in pair)
-            left = " (above a level guess, so left out of the verdict)" if beyond else ""
-            told.append(f"{name}: {changes((s, *pair) for s, pair in pairs.items())}{left}")
-            if beyond:
-                continue
-            (u, v), (m, n) = pairs["uniform"], pairs["mask"]
-            gains[worse].append(_grown(u, v))
-            gains[so_much].append(no_worse(_grown(u, v, by=PROMISED)))
-            gains[same].append(_same(m, n))
-        return f"{NOVELS}: {'; '.join(told)}", judged(gains, told[0])
+    for source, what in (
+        (
+            "uniform",
+            "makes test perplexity worse with a uniform source (by 44% and more) while samples "
+            "become better (judged above)",
+        ),
+        ("mask", "hardly changes test perplexity with a mask source"),
+    ):
+        found = partial(_tests, source)
+        said = f"Scaled cross-entropy {what}"
+        yield from tested(paper.table("elbo"), said, "perplexity", found)
 
-    said = (
-        "Scaled cross-entropy makes test perplexity worse with a uniform source (by 44% and "
-        "more) while samples become better (judged above), and hardly changes it with a mask source"
-    )
-    yield from tested(paper.table("elbo"), said, "perplexity", found)
+
+def _tests(source: str) -> tuple[str, Verdict]:
+    """Of the novels, and of the paper's test corpora that are to be had."""
+    main = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
+    tests = rows_of("perplexity", 0)
+    pairs = {"novels, held out (`baselines`)": _pair(main, source)}
+    for i, test in enumerate(TEST_CORPORA):
+        values = [tests[name, source][i] for name in ("DFM", "DFM + SCE")]
+        if all(value.value is not None for value in values):
+            pairs[test] = run_likelihood(values[0]), run_likelihood(values[1])
+    told, counting = [], []
+    for name, (before, after) in pairs.items():
+        beyond = max(before.value, after.value) > LEVEL
+        left = " (above a level guess, so left out of the verdict)" if beyond else ""
+        told.append(f"{name}: {before.value:,.0f} to {after.value:,.0f}{left}")
+        counting += [] if beyond else [(before, after)]
+    if absent := [test for test in TEST_CORPORA if test not in pairs]:
+        told.append(f"not to be had here: {', '.join(absent)}")
+    if source == "uniform":
+        gains = {
+            "worse": [_grown(*pair) for pair in counting],
+            "by as much as the paper's": [
+                no_worse(_grown(*pair, by=PROMISED)) for pair in counting
+            ],
+        }
+    else:
+        gains = {"hardly changed": [_same(*pair) for pair in counting]}
+    return f"{NOVELS}, perplexity: {'; '.join(told)}", judged(gains, told[0])
 
 
 def _grown(before: Measured, after: Measured, by: float = 0.0) -> float:

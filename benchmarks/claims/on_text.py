@@ -1,9 +1,12 @@
 """What claims about text have in common: its columns, and how far runs of one training scatter."""
 
 import math
+import statistics
+from collections.abc import Sequence
 from typing import Literal
 
 from benchmarks.claims.judging import (
+    STORE,
     Measured,
     Result,
     by_folds,
@@ -13,6 +16,7 @@ from benchmarks.claims.judging import (
     read,
     rows_of,
 )
+from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments.ablations import counting_cell
 from cwdfm.repro.experiments.training import SOURCES
 from cwdfm.repro.scale import size
@@ -87,6 +91,30 @@ def run_perplexity(value: Value, source: str, *, diverging: bool = False) -> Mea
     found = by_folds(value)
     scatter = found.value * sample_scatter("perplexities", source, diverging=diverging)
     return Measured(found.value, math.hypot(found.error, scatter))
+
+
+def all_runs(value: Value) -> list[float]:
+    """Perplexities of samples by all runs of the training that a table has one run of."""
+    one = number(value).value
+    known = (tabled(row, "perplexities") for row in done_again())
+    return next((found for found in known if any(math.isclose(one, x) for x in found)), [one])
+
+
+def over_runs(value: Value, source: str) -> Measured:
+    """The geometric mean of those."""
+    found, one = all_runs(value), run_perplexity(value, source)
+    mean = statistics.geometric_mean(found)
+    return Measured(mean, mean * one.error / one.value / math.sqrt(len(found)))
+
+
+def different_runs(cells: Sequence[Cell]) -> bool:
+    """Whether cells of one training were done by several runs of it."""
+    return len({STORE.run_of(cell.train(), cell.sample()) for cell in cells}) > 1
+
+
+def solved(value: Value, source: str, apart: bool) -> Measured:
+    """A perplexity by a solver: solvers on different runs have the scatter of runs in it."""
+    return run_perplexity(value, source) if apart else by_folds(value)
 
 
 def run_likelihood(value: Value) -> Measured:

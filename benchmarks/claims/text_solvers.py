@@ -5,82 +5,36 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from benchmarks.claims.judging import (
-    STORE,
     Claim,
-    Measured,
-    Result,
     Verdict,
     by_folds,
     clearly,
     judged,
     no_worse,
     number,
-    read,
     rows_of,
     tested,
     without_data,
 )
 from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, short_runs
+from benchmarks.claims.text_samples import (
+    Compared,
+    by_entropy,
+    by_mauve,
+    by_perplexity,
+    compared,
+    first_ahead,
+    long_run,
+    shown,
+)
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.controls import POWERS_AT
-from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps, steps_cells
+from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 from cwdfm.solver import Corrector
 
-Rows = dict[tuple[str, int, float], Result]
-ByStep = dict[int, Result]
-
-
-def text(source: str) -> Rows:
-    """Rows of results/text_small_*.json by solver, steps and nucleus."""
-    result = read(f"text_small_{source}")
-    rows = {}
-    for row in result["rows"]:
-        options = result["config"].get(row["name"], {}).get("options")
-        if options:
-            rows[options["solver"], options["steps"], options["top_p"]] = row
-    return rows
-
-
-def longer(source: str) -> str:
-    """What the longer runs on text were; the tables of `cwdfm repro` have shorter ones."""
-    recipe = read(f"text_small_{source}")["config"][f"recipe-{source}"]["recipe"]
-    runs = f"{recipe['steps']:,} steps of {recipe['batch_size']}"
-    alone = ", a loss of masked tokens alone" if recipe["masked_only"] else ""
-    return f"Novels ([{runs}](results.md#text-at-small-scale-{source}-source){alone})"
-
-
-def shorter(source: str) -> str:
-    """Perplexities by Euler and with Neighbor weights in the shorter runs, at many steps."""
-    sizes, rows = size("text", "small"), rows_of(f"steps-text-{source}")
-    cells = steps_cells("text", source, "small")
-    told, dates = [], set()
-    for k in sizes.curve[-2:]:
-        found = []
-        for name in ("Euler", "Neighbor"):
-            cell = cells[name, k]
-            dates.add(STORE.run_of(cell.train(), cell.sample()))
-            found.append(rows[name, str(k)][1].value)
-        if None not in found:
-            told.append(f"{found[0]:.0f} to {found[1]:.0f} at {k}")
-    runs = "one run" if len(dates) == 1 else "solvers on different runs"
-    return f"trained for less ({short_runs(runs)}): {', '.join(told) or 'not done yet'}"
-
-
-def perplexity(row: Result) -> Measured:
-    """Under the judge, with its error by five folds."""
-    found = row["perplexity"]["perplexity"]
-    return Measured(found["value"], found["fold_std"] / math.sqrt(5))
-
-
-def mauve(row: Result) -> Measured:
-    return Measured(row["mauve"]["mauve"], row["mauve"]["std"])
-
-
-def bits(row: Result) -> str:
-    """The entropy of its samples."""
-    return f"{row['statistics']['entropy']['value']:.2f}"
+STRONGER = "At few steps Entropy weights are stronger than Neighbor weights"
 
 
 def beta(*sources: str) -> str:
@@ -101,136 +55,109 @@ def beta(*sources: str) -> str:
 
 
 def solvers_on_text() -> Iterator[Claim]:
-    rows = text("uniform")
-    steps = sorted({key[1] for key in rows})
-    euler, neighbor = ({k: rows[s, k, 1.0] for k in steps} for s in ("euler", "neighbor"))
-    last = steps[-1]
-    entropic = {k: rows["entropy", k, 1.0] for k in steps}
-    before, after = perplexity(euler[last]), perplexity(neighbor[last])
-    a, b = mauve(euler[last]), mauve(neighbor[last])
+    steps = sorted({k for _, k, _ in long_run("uniform")})
+    few, many = steps[0], steps[-1]
+    found = compared("uniform", "Euler", "Neighbor", many)
     yield Claim(
         paper.figure("nfe_vs_quality_uniform"),
         "At many steps Neighbor weights beat Euler in perplexity (22%, from 512 steps on) and "
         "MAUVE (up to 23%, in the introduction 24%; from 256 steps on), at comparable entropy",
-        f"{longer('uniform')}, {last} steps: perplexity {before.value:.0f} to {after.value:.0f} "
-        f"({100 * (after.value / before.value - 1):+.0f}%), {lower(euler, neighbor)}; MAUVE "
-        f"{a.value:.2f} to {b.value:.2f}, errors of {a.error:.2f} and {b.error:.2f}, "
-        f"{higher(euler, neighbor)}; entropy {bits(euler[last])} to {bits(neighbor[last])} bits; "
-        f"perplexity {shorter('uniform')}",
+        f"{shown('uniform', many, found)}. {first_ahead('uniform', 'Neighbor', 'Euler')}",
         judged(
-            {"perplexity": [before.above(after)], "MAUVE": [b.above(a)]},
-            _changed(before, after, a, b),
+            {
+                "perplexity": by_perplexity(found),
+                "MAUVE": by_mauve(found),
+                "entropy": by_entropy(found),
+            },
+            _changed(found),
         ),
         ("steps-text-uniform",),
     )
-    weighted, c = perplexity(entropic[last]), mauve(entropic[last])
+    found = compared("uniform", "Entropy", "Neighbor", many)
     yield Claim(
         paper.figure("nfe_vs_quality_uniform"),
         "At many steps, from 1,024 on, Neighbor weights beat Entropy weights too, in perplexity "
-        "and MAUVE",
-        f"{longer('uniform')}, {last} steps: perplexity {weighted.value:.0f} to {after.value:.0f}, "
-        f"{lower(entropic, neighbor)}; MAUVE {c.value:.2f} to {b.value:.2f}, "
-        f"{higher(entropic, neighbor)}. {beta('uniform')}",
-        judged(
-            {"perplexity": [weighted.above(after)], "MAUVE": [b.above(c)]},
-            _changed(weighted, after, c, b),
-        ),
+        "and MAUVE (with the paper's beta)",
+        f"{shown('uniform', many, found)}. {first_ahead('uniform', 'Neighbor', 'Entropy')}. "
+        f"{beta('uniform')}",
+        judged({"perplexity": by_perplexity(found), "MAUVE": by_mauve(found)}, _changed(found)),
         ("steps-text-uniform",),
     )
-    yield from few_steps(rows, text("mask"))
-    yield with_masks(text("mask"))
+    yield from few_steps(few)
+    yield with_masks(many)
 
 
-def _changed(before: Measured, after: Measured, mauve: Measured, then: Measured) -> str:
-    """At the most steps."""
+def _changed(found: Compared) -> str:
+    """In the longer run."""
+    a, b = found[0]
     return (
-        f"perplexity {before.value:.0f} to {after.value:.0f}, MAUVE {mauve.value:.2f} to "
-        f"{then.value:.2f}"
+        f"perplexity {a.perplexity.value:.0f} to {b.perplexity.value:.0f}, MAUVE "
+        f"{a.mauve.value:.2f} to {b.mauve.value:.2f}"
     )
 
 
-def few_steps(*tables: Rows) -> Iterator[Claim]:
-    """What the weights do at the fewest steps; tables of the uniform source and of the mask."""
-    told, effects = [], []
-    strongest: dict[str, list[float]] = {}
-    weaker: dict[str, list[float]] = {}
-    for source, found in zip(("uniform", "mask"), tables, strict=True):
-        few = min(key[1] for key in found)
-        each = {s: perplexity(found[s, few, 1.0]) for s in ("euler", "neighbor", "entropy")}
-        numbers = ", ".join(f"{value.value:,.0f} {name}" for name, value in each.items())
-        told.append(f"{longer(source)}, {source} source, {few} steps: {numbers}")
-        effects.append(f"{numbers} ({source}, {few} steps)")
-        strongest[f"{source}, beside Euler and Neighbor"] = [
-            each[other].above(each["entropy"]) for other in ("euler", "neighbor")
-        ]
-        weaker[source] = [each["neighbor"].above(each["euler"])]
-    shown = f"Perplexity. {'; '.join(told)}"
-    effect = f"perplexity {'; '.join(effects)}"
-    yield Claim(
-        "section on sampling, conclusion",
-        "At few steps Neighbor weights are less effective: Euler is ahead of them",
-        shown,
-        judged(weaker, effect),
-        ("steps-text-uniform", "steps-text-mask"),
-    )
-    yield Claim(
-        "section on sampling",
-        "At few steps Entropy weights are the strongest",
-        f"{shown}. {beta('uniform', 'mask')}",
-        judged(strongest, effect),
-        ("steps-text-uniform", "steps-text-mask"),
-    )
-
-
-def with_masks(rows: Rows) -> Claim:
-    """Both weights with a mask source; of Entropy weights there is the whole law alone."""
-    told: list[str] = []
-    effects: list[str] = []
-    gains: dict[str, list[float]] = {}
-    steps = sorted({key[1] for key in rows})
-    for solver, p, name in (
-        ("neighbor", 1.0, "Neighbor"),
-        ("neighbor", 0.9, "Neighbor, nucleus 0.9"),
-        ("entropy", 1.0, "Entropy"),
+def few_steps(steps: int) -> Iterator[Claim]:
+    """What the weights do at the fewest steps, by both sources."""
+    experiments = ("steps-text-uniform", "steps-text-mask")
+    for where, said, before, after, more in (
+        (
+            "section on sampling, conclusion",
+            "At few steps Neighbor weights are less effective: Euler is ahead of them",
+            "Neighbor",
+            "Euler",
+            "",
+        ),
+        (
+            "section on sampling",
+            f"{STRONGER} (with the paper's beta)",
+            "Neighbor",
+            "Entropy",
+            f". {beta('uniform', 'mask')}",
+        ),
     ):
-        pairs = [[rows[s, k, p] for s in ("euler", solver)] for k in steps]
-        found = [(perplexity(a), perplexity(b)) for a, b in pairs]
+        found = {s: compared(s, before, after, steps) for s in ("uniform", "mask")}
         each = [
-            f"{a.value:.0f} to {b.value:,.0f} at {k}"
-            for k, (a, b) in zip(steps, found, strict=True)
+            shown(source, steps, {f"{before} to {after}": pairs}) for source, pairs in found.items()
         ]
-        a, b = map(bits, pairs[-1])
-        told.append(f"{name}: {', '.join(each)}, entropy then {a} to {b} bits")
-        before, after = found[-1]
-        gains[name] = [before.above(after)]
-        effects.append(f"{before.value:.0f} to {after.value:.0f} ({name})")
+        effect = ", ".join(
+            f"{pairs[0][0].perplexity.value:,.0f} to {pairs[0][1].perplexity.value:,.0f} ({source})"
+            for source, pairs in found.items()
+        )
+        yield Claim(
+            where,
+            said,
+            f"{'. '.join(each)}{more}",
+            judged(
+                {source: by_perplexity(pairs) for source, pairs in found.items()},
+                f"perplexity at {steps} steps, {before} to {after}: {effect}",
+            ),
+            experiments,
+        )
+
+
+def with_masks(steps: int) -> Claim:
+    """Both weights with a mask source; with a nucleus there is the longer run with one of them."""
+    found = {name: compared("mask", "Euler", name, steps) for name in ("Neighbor", "Entropy")}
+    gains = {name: by_perplexity(pairs) for name, pairs in found.items()}
+    effects = [
+        f"{a.perplexity.value:.0f} to {b.perplexity.value:.0f} ({name}{less})"
+        for name, pairs in found.items()
+        for less, (a, b) in zip(("", ", trained for less"), pairs, strict=False)
+    ]
+    rows = long_run("mask")
+    nucleus = [(rows["Euler", steps, 0.9], rows["Neighbor", steps, 0.9])]
+    gains["Neighbor, nucleus 0.9"] = by_perplexity(nucleus)
+    gains["entropy"] = [each for pairs in found.values() for each in by_entropy(pairs)]
+    told = shown("mask", steps, {f"Euler to {name}": pairs for name, pairs in found.items()})
     return Claim(
         paper.figure("nfe_vs_quality_mask"),
         "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
         "and comparable entropy",
-        f"{longer('mask')}, perplexity by Euler and with weights, {'; '.join(told)}; Neighbor "
-        f"{shorter('mask')}. {beta('mask')}",
+        f"{told}. The longer run with a nucleus of 0.9: Euler {nucleus[0][0]} to Neighbor "
+        f"{nucleus[0][1]}. {beta('mask')}",
         judged(gains, f"perplexity {', '.join(effects)}"),
         ("steps-text-mask",),
     )
-
-
-def lower(plain: ByStep, weighted: ByStep) -> str:
-    """From how many steps on the weighted ones have the lower perplexity."""
-    return _ahead(
-        "lower", {k: perplexity(plain[k]).value - perplexity(weighted[k]).value for k in plain}
-    )
-
-
-def higher(plain: ByStep, weighted: ByStep) -> str:
-    """From how many steps on the weighted ones have the higher MAUVE."""
-    return _ahead("higher", {k: mauve(weighted[k]).value - mauve(plain[k]).value for k in plain})
-
-
-def _ahead(how: str, gains: dict[int, float]) -> str:
-    behind = max((k for k, gain in gains.items() if gain <= 0), default=0)
-    ahead = [k for k in gains if k > behind]
-    return f"{how} from {min(ahead)} steps on" if ahead else f"{how} at no number of steps"
 
 
 def corrector() -> Iterator[Claim]:

@@ -20,10 +20,11 @@ from cwdfm.model.record import AFTER
 from cwdfm.solver import Euler, Samples, Solver, State, sample
 from cwdfm.solver.visit import QUARTERS
 from cwdfm.source import MaskSource, Source, UniformSource
-from cwdfm.weight import Neighbor
+from cwdfm.weight import Entropy, Neighbor
 
 EULER = Euler()
 NEIGHBOR = Euler(weight=Neighbor(radius=1, scale=5.0))
+ENTROPY = Euler(weight=Entropy(beta=6.0))
 Steps = Callable[[Shapes], int]
 
 
@@ -199,6 +200,22 @@ CASES = (
         {
             "Euler": stretch(UniformSource, EULER),
             "Neighbor-weighted": stretch(UniformSource, NEIGHBOR),
+        },
+    ),
+    Case(
+        "entropy-mask",
+        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
+        {
+            "Euler": whole(EULER, lambda s: s.whole),
+            "Entropy-weighted": whole(ENTROPY, lambda s: s.whole),
+        },
+    ),
+    Case(
+        "entropy-uniform",
+        lambda shapes: _step_title(shapes, "uniform"),
+        {
+            "Euler": stretch(UniformSource, EULER),
+            "Entropy-weighted": stretch(UniformSource, ENTROPY),
         },
     ),
 )

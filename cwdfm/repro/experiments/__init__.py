@@ -127,7 +127,12 @@ def _all() -> Iterator[Experiment]:
     yield Experiment(
         "path-solvers",
         "table: solver settings of models trained on a context path, QM9",
-        controls.path_solvers,
+        controls.path_solvers("molecules"),
+    )
+    yield Experiment(
+        "path-solvers-text",
+        "table: solver settings of models trained on a context path, text",
+        controls.path_solvers("text"),
     )
     yield Experiment(
         "few-data", "table: parts of the training data, mask source, QM9", controls.few_data

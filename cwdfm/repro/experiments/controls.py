@@ -1,6 +1,7 @@
 """What else of a solver could tell the paper's results from ours: readings and settings."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +12,8 @@ from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import TUNED, best, corrector_steps
 from cwdfm.repro.experiments.training import EULER, PATHS, SOURCES, loss_line, searched
 from cwdfm.repro.grid import Entry, grid
-from cwdfm.repro.scale import Scale, size
+from cwdfm.repro.jobs import Corpus
+from cwdfm.repro.scale import NAMES, Scale, size
 
 POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale that they are tried with
 SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest
@@ -32,17 +34,23 @@ def shares(scale: Scale) -> Plan:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        few = scale == "smoke"
-        found = []
-        for source, share in product(TUNED, SHARES[:1] if few else SHARES):
-            choice = SolverChoice(solver="entropy", beta=round(share / LARGEST, 3))
-            for k in size("text", scale).curve[:3:2]:  # few steps, for which they are in question
-                cell = Cell("text", scale, flow(source), choice, k, sample_seed=2000)
-                found.append(Entry((source, f"{share:g} / log V", str(k)), cell))
-        return found
+        return [
+            Entry((source, f"{share:g} / log V", str(k)), cell)
+            for (source, share, k), cell in shares_cells(scale).items()
+        ]
 
     title = "Entropy weights by shares of the largest entropy, text"
     return grid(title, ("source", "beta", "steps"), entries)(scale)
+
+
+def shares_cells(scale: Scale) -> dict[tuple[str, float, int], Cell]:
+    """By source, share and number of steps: few, for which they are in question."""
+    found = {}
+    shares = SHARES[:1] if scale == "smoke" else SHARES
+    for source, share, k in product(TUNED, shares, size("text", scale).curve[:3:2]):
+        choice = SolverChoice(solver="entropy", beta=round(share / LARGEST, 3))
+        found[source, share, k] = Cell("text", scale, flow(source), choice, k, sample_seed=2000)
+    return found
 
 
 def few_data(scale: Scale) -> Plan:
@@ -69,8 +77,8 @@ def few_data(scale: Scale) -> Plan:
     return grid(title, ("molecules", "training and solver"), entries)(scale)
 
 
-def path_solvers(scale: Scale) -> Plan:
-    """Solver settings of models that were trained on a context-weighted path, as swept; QM9.
+def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Solver settings of models that were trained on a context-weighted path, as swept.
 
     The paper searched them too. Samples are of another seed than other experiments report.
     """
@@ -83,12 +91,12 @@ def path_solvers(scale: Scale) -> Plan:
             Entry((line.labels[0], name), replace(cell, choice=choice, seeds=1, sample_seed=1000))
             for line in PATHS
             if line.on_context
-            for cell in (line.cell("molecules", scale),)
+            for cell in (line.cell(corpus, scale),)
             for name, choice in choices.items()
         ]
 
-    title = "Solver settings on a context-weighted path, QM9"
-    return grid(title, ("source", "solver"), entries)(scale)
+    title = f"Solver settings on a context-weighted path, {NAMES[corpus]}"
+    return grid(title, ("source", "solver"), entries)
 
 
 def after_scaled(scale: Scale) -> Plan:

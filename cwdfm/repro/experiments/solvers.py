@@ -64,28 +64,29 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
 
 
+def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
+    """By solver and number of steps, on text with settings of our own."""
+    settings = paper.BEST["text", source] if scale == "paper" else TUNED[source]
+    choices = solvers_with(*settings)
+    choices["Neighbor-counted"] = replace(choices["Neighbor"], solver="neighbor-counted")
+    choices["Entropy-counted"] = replace(choices["Entropy"], solver="entropy-counted")
+    return {
+        (name, k): Cell("text", scale, flow(source), choice, k, sample_seed=2000)
+        for name, choice in choices.items()
+        for k in size("text", scale).curve
+    }
+
+
 def tuned(source: str) -> Callable[[Scale], Plan]:
     """Quality against steps on text, with the settings that are best for our own models.
 
-    All solvers on one run of the training, and on another seed of sampling than the sweep's; beside
-    the paper's, weights that keep the number of jumps (`Euler(counted=True)`).
+    On another seed of sampling than the sweep's; beside the paper's, weights that keep the number
+    of jumps (`Euler(counted=True)`).
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        settings = paper.BEST["text", source] if scale == "paper" else TUNED[source]
-        choices = solvers_with(*settings)
-        choices["Neighbor-counted"] = replace(choices["Neighbor"], solver="neighbor-counted")
-        choices["Entropy-counted"] = replace(choices["Entropy"], solver="entropy-counted")
-        return [
-            Entry(
-                (name, str(k)),
-                Cell("text", scale, flow(source), choice, k, sample_seed=2000),
-                name,
-                k,
-            )
-            for name, choice in choices.items()
-            for k in size("text", scale).curve
-        ]
+        cells = tuned_cells(source, scale)
+        return [Entry((name, str(k)), cell, name, k) for (name, k), cell in cells.items()]
 
     title = f"Quality against steps, settings of the sweep, text, {source} source"
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
