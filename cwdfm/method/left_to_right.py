@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cwdfm.categorical import check_draw, sample_categorical
 from cwdfm.errors import InputError, check_integer
 from cwdfm.kernel.head_draw import head_draw
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.without import Without
 from cwdfm.model.attention import Behind, Cache
 from cwdfm.model.dit import DiT
@@ -54,8 +54,8 @@ class LeftToRight:
         check_draw(self.temperature, self.top_p, self.dtype)
 
     @torch.no_grad()
-    def sample(self, model: nn.Module, vocab_size: int, asked: Draw) -> Samples:
-        """Sequences, all of their free tokens drawn once. See `Draw`.
+    def sample(self, model: nn.Module, vocab_size: int, asked: DrawRequest) -> Samples:
+        """Sequences, all of their free tokens drawn once. See `DrawRequest`.
 
         The token at k of sample i hangs on (seed, i, k) and on what comes before it, not on the
         batch it is drawn in.
@@ -101,7 +101,7 @@ class LeftToRight:
         tokens_BN: Tensor,
         fixed_BN: Tensor,
         index_B: Tensor,
-        asked: Draw,
+        asked: DrawRequest,
     ) -> Tensor:
         """One batch from the end of its shortest prompt to its last token."""
         batch, length = tokens_BN.shape
@@ -208,7 +208,7 @@ def check_network(model: nn.Module, length: int) -> None:
         )
 
 
-def _proportional(asked: Draw, batch: int, length: int) -> Callable[[int], None]:
+def _proportional(asked: DrawRequest, batch: int, length: int) -> Callable[[int], None]:
     """Tells `asked.tick` of as many steps in all as were asked for, as tokens are done."""
     told = 0
 

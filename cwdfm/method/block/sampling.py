@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import OneBlock
 from cwdfm.method.without import Without
@@ -51,7 +51,7 @@ class BlockSolver:
 
     @torch.no_grad()
     def sample(
-        self, model: DiT, source: MaskSource, schedule: Schedule, block: int, asked: Draw
+        self, model: DiT, source: MaskSource, schedule: Schedule, block: int, asked: DrawRequest
     ) -> Samples:
         """Sequences. `asked.steps` are in all, split evenly over blocks, at least one for each.
 
@@ -108,7 +108,7 @@ class _Walk:
     block: int
     context: int
     grids: list[list[float]]
-    asked: Draw
+    asked: DrawRequest
     tokens: Tensor  # [B, N]
     fixed: Tensor  # [B, N]
     index: Tensor  # [B]
