@@ -31,6 +31,7 @@ from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, check_seed, sample_index, uniform
 from cwdfm.solver import Samples
 from cwdfm.solver.base import given
+from cwdfm.solver.sample import batches
 from cwdfm.source import MaskSource
 
 
@@ -61,9 +62,8 @@ class LeftToRight:
         batch it is drawn in.
         """
         ids, (batch, length) = start_ids(vocab_size), asked.shape
-        batch_size = batch if asked.batch_size is None else asked.batch_size
-        for name, size in (("batch", batch), ("length", length), ("batch_size", batch_size)):
-            check_integer(name, size)
+        check_integer("batch", batch)
+        check_integer("length", length)
         check_seed(asked.seed)
         check_network(model, length)
         if self.cached and not isinstance(model, DiT):
@@ -72,6 +72,7 @@ class LeftToRight:
                 f"use LeftToRight(cached=False)"
             )
         device = model_device(model) or torch.device("cpu")
+        places = batches(batch, asked.batch_size, device)
         index_B = sample_index(asked.index, batch, device)
         prompt_BN, fixed_BN = given(ids, asked.shape, asked.prompt, asked.fixed, device)
         check_prefix(fixed_BN)
@@ -83,7 +84,7 @@ class LeftToRight:
                 check_split(model, tokens_BN[:1], 0.0)
             parts = [
                 self._walk(model, ids, tokens_BN[rows], fixed_BN[rows], index_B[rows], asked)
-                for rows in torch.arange(batch, device=device).split(batch_size)
+                for rows in places
             ]
         free_BN = ~fixed_BN
         return Samples(

@@ -106,10 +106,10 @@ def sample(
         if bool(fixed.all()):
             raise InputError("all positions are fixed: nothing is left to sample; unfix some")
     begin_BN = None if start is None else _check_start(start, source, (batch, length), device)
-    check_integer("batch_size", batch if batch_size is None else batch_size)
+    places = batches(batch, batch_size, device)
     parts: list[Samples] = []
     with evaluating(model):
-        for rows in torch.arange(batch, device=device).split(batch_size or batch):
+        for rows in places:
             state = solver.init(
                 source,
                 index_B[rows],
@@ -129,6 +129,14 @@ def sample(
             else:
                 parts.append(_visit(model, source, state, times, reveals, progress))
     return Samples.joined(parts)
+
+
+def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[Tensor, ...]:
+    """The places 0..count-1 of sequences, `batch_size` at once; None is all of them."""
+    size = count if batch_size is None else batch_size
+    check_integer("batch_size", size)
+    places: tuple[Tensor, ...] = torch.arange(count, device=device).split(size)
+    return places
 
 
 def _walk(
