@@ -373,12 +373,21 @@ def half_precision_defaults() -> None:
         torch.set_default_dtype(before)
 
 
+def reworked_and_all_fixed() -> None:
+    asked = (SmallModel(6), MASK, SCHEDULE)
+    refined = cwdfm.refine(*asked, cwdfm.Euler(), X, fixed=~NOTHING)
+    for found in (refined, cwdfm.mend(*asked, X, fixed=~NOTHING)):
+        assert torch.equal(found.tokens, X)
+        assert int(found.evaluations.sum()) == 0
+
+
 HANDLED: dict[str, Callable[[], None]] = {
     "nan-logits-in-a-loss": nan_logits_in_a_loss,
     "model-in-training-mode": model_in_training_mode,
     "half-precision-defaults": half_precision_defaults,
     "nothing-masked": nothing_masked,
     "some-sequences-fixed": some_sequences_fixed,
+    "reworked-and-all-fixed": reworked_and_all_fixed,
 }
 
 

@@ -103,7 +103,8 @@ def mend(
 ) -> Samples:
     """Mended versions of `tokens` [B, N], data tokens; those `fixed` [B, N] or [N] stay.
 
-    Sequence i of a seed becomes the same whatever else is mended; see `sample` for the rest.
+    Sequence i of a seed becomes the same whatever else is mended. What is all fixed comes back as
+    it is, and costs nothing, as with `refine`. See `sample` for the rest.
     """
     how = Mend() if how is None else how
     check_instance("how", how, Mend, "Mend(rounds=40, trust=0.8)")
