@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
+from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, LeftToRight, Method
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.train.recipe import Recipe
 from tests.models import SmallModel, SmallSplitModel
@@ -256,6 +256,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "bad-hazard": (
         lambda: cwdfm.Euler(hazard="exact"),  # type: ignore[arg-type]
         "one of 'euler', 'integrated', got 'exact'",
+    ),
+    "counted-as-text": (
+        lambda: cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0), counted="no"),  # type: ignore[arg-type]
+        "counted must be True or False, got 'no'",
+    ),
+    "cached-as-text": (
+        lambda: LeftToRight(cached="no"),  # type: ignore[arg-type]
+        "cached must be True or False, got 'no'",
+    ),
+    "recipe-compile-as-text": (
+        lambda: Recipe(compile="no"),  # type: ignore[arg-type]
+        "compile must be True or False, got 'no'",
     ),
     "not-a-weight": (
         lambda: cwdfm.Euler(weight="neighbor"),  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.categorical import check_draw, sample_categorical
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError, check_bool, check_integer
 from cwdfm.kernel.head_draw import head_draw
 from cwdfm.method.base import DrawRequest
 from cwdfm.method.without import Without
@@ -53,6 +53,7 @@ class LeftToRight:
 
     def __post_init__(self) -> None:
         check_draw(self.temperature, self.top_p, self.dtype)
+        check_bool("cached", self.cached)
 
     @torch.no_grad()
     def sample(self, model: nn.Module, vocab_size: int, asked: DrawRequest) -> Samples:
