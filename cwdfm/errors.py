@@ -141,6 +141,12 @@ def check_integer(name: str, value: int, least: int = 1, most: int = MOST) -> No
         raise InputError(f"{name} must be an integer <= {most:,}, got {value}; give a smaller one")
 
 
+def check_bool(name: str, value: bool) -> None:
+    """Refuse anything but True and False: any text would count as true, "no" too."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, got {value!r}")
+
+
 def check_instance(name: str, value: object, kind: type, example: str) -> None:
     """Refuse a value of another type; `example` shows what to write."""
     if not isinstance(value, kind):

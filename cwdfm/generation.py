@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.flow import Flow
 from cwdfm.pretrained import Pretrained
 from cwdfm.solver import Accept, Mend, Refine, Samples
@@ -73,7 +73,7 @@ def generate(
         )
     length = trained.length if length is None else length
     length = length if tokens is None else len(tokens)
-    asked = Draw(
+    asked = DrawRequest(
         shape=(n, length),
         steps=steps,
         seed=seed,

@@ -17,7 +17,7 @@ from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
 from cwdfm.generation import generate, given
 from cwdfm.method.autoregressive import Autoregressive
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.flow import Flow
 from cwdfm.metric import score_molecules
 from cwdfm.random import mix
@@ -91,7 +91,7 @@ def test_given_tokens_do_not_count() -> None:
 
 def drawn(least: float, tries: int, share: float = ALONE) -> cwdfm.Samples:
     """One token at a time: without more ado, exactly the target's law."""
-    asked = Draw((B, N), steps=N, accept=cwdfm.Accept(least, tries, share))
+    asked = DrawRequest((B, N), steps=N, accept=cwdfm.Accept(least, tries, share))
     return Flow(MASK, SCHEDULE).draw(MODELS[MASK], cwdfm.FirstHitting(), asked)  # type: ignore[arg-type]
 
 
@@ -223,7 +223,7 @@ def test_a_better_try_is_taken_with_all_that_it_took() -> None:
     ids=str,
 )
 def test_what_is_refused_without_is_refused_with_it(wrong: dict[str, Any]) -> None:
-    asked = Draw((4, 6), steps=3, accept=cwdfm.Accept(0.9))
+    asked = DrawRequest((4, 6), steps=3, accept=cwdfm.Accept(0.9))
     with pytest.raises(InputError):
         Flow(UNIFORM, SCHEDULE).draw(SmallModel(V), None, replace(asked, **wrong))
 
@@ -251,7 +251,7 @@ def test_batches_numbers_and_what_is_given(source: cwdfm.Source) -> None:
     g = torch.Generator().manual_seed(0)
     prompt = torch.randint(V, (40, 12), generator=g)
     fixed = torch.rand(40, 12, generator=g) < 0.3
-    plain = Draw((40, 12), steps=5, seed=3, prompt=prompt, fixed=fixed)
+    plain = DrawRequest((40, 12), steps=5, seed=3, prompt=prompt, fixed=fixed)
     flow = Flow(source, SCHEDULE)
     once = flow.draw(model, None, plain)
     scores = cwdfm.plausibility(model, source, SCHEDULE, once.tokens, seed=3, fixed=fixed)

@@ -23,7 +23,7 @@ from cwdfm.categorical import nucleus
 from cwdfm.kernel.head_draw import head_draw
 from cwdfm.loss import Bound
 from cwdfm.method.autoregressive import Autoregressive, NextToken
-from cwdfm.method.base import Batch, Draw
+from cwdfm.method.base import Batch, DrawRequest
 from cwdfm.method.left_to_right import LeftToRight
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.model.presets import preset
@@ -55,7 +55,7 @@ def loss(model: DiT, x_1: Tensor, fixed: Tensor | None = None, vocab: int = VOCA
 
 
 def draw(model: DiT, solver: Any = None, **changes: Any) -> cwdfm.Samples:
-    return METHOD.draw(model, solver, Draw(**{"shape": (12, LENGTH), "steps": 3, **changes}))
+    return METHOD.draw(model, solver, DrawRequest(**{"shape": (12, LENGTH), "steps": 3, **changes}))
 
 
 def brute(model: DiT, x_1: Tensor, vocab: int = VOCAB) -> Tensor:
@@ -212,7 +212,9 @@ SEQUENCES = torch.tensor(list(itertools.product(range(3), repeat=3)))
 
 
 def tiny(solver: LeftToRight | None = None, count: int = 20_000, **changes: Any) -> Any:
-    asked = Draw(**{"shape": (count, 3), "steps": 1, "batch_size": 6_000, "seed": 3, **changes})
+    asked = DrawRequest(
+        **{"shape": (count, 3), "steps": 1, "batch_size": 6_000, "seed": 3, **changes}
+    )
     return histogram(TINY.draw(network(TINY), solver, asked).tokens, 3)
 
 
@@ -437,7 +439,7 @@ def test_bad_input() -> None:
         "seed": lambda: draw(model, seed=-1),
         "nothing but -inf": lambda: draw(model, without=tuple(range(VOCAB))),
         "a cache needs a DiT": lambda: METHOD.draw(
-            torch.nn.Linear(1, 1), None, Draw(shape=(1, 2), steps=1)
+            torch.nn.Linear(1, 1), None, DrawRequest(shape=(1, 2), steps=1)
         ),
     }
     for match, call in calls.items():
@@ -459,7 +461,7 @@ class Bigram(torch.nn.Module):
 
 def test_any_callable_will_do_without_a_cache() -> None:
     model = Bigram()
-    asked = Draw(shape=(5, LENGTH), steps=1)
+    asked = DrawRequest(shape=(5, LENGTH), steps=1)
     tokens = METHOD.draw(model, LeftToRight(1e-6, cached=False), asked).tokens
     step = model.table[:, :VOCAB].argmax(-1)
     assert torch.equal(tokens[:, 0], step[VOCAB].expand(5))

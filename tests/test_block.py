@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm.method.base import Batch, Draw
+from cwdfm.method.base import Batch, DrawRequest
 from cwdfm.method.block import BlockDiffusion, BlockObjective, BlockSolver
 from cwdfm.method.block.network import Beside, OneBlock
 from cwdfm.method.block.objective import clip_ranges
@@ -339,7 +339,7 @@ def strong(vocab: int = 3) -> DiT:
 def test_the_law_of_samples() -> None:
     """Chi-square over all 81 sequences, false-alarm rate 1e-6; wrong laws are told apart."""
     model = strong()
-    asked = Draw(shape=(20_000, 4), steps=6, seed=11)
+    asked = DrawRequest(shape=(20_000, 4), steps=6, seed=11)
     counts = histogram(method(2, 3).draw(model, None, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE))
     apart = block_law(model, (), THREE)
@@ -364,7 +364,7 @@ def test_the_law_with_a_neighbor_weight() -> None:
         return np.asarray(scale * (np.array([1, 0]) + revealed.sum(-1, keepdims=True)))
 
     solver = cwdfm.Euler(cwdfm.Neighbor(1, scale, "cut"), hazard="integrated")
-    asked = Draw(shape=(40_000, 4), steps=6, seed=12)
+    asked = DrawRequest(shape=(40_000, 4), steps=6, seed=12)
     counts = histogram(method(2, 3).draw(model, solver, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE, first, second))
     assert_differs(counts, joint_law(model, THREE, first, first))  # a block that sees itself alone
@@ -409,7 +409,7 @@ def test_the_widest_of_several_weights_says_how_much_is_seen() -> None:
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_the_cache_changes_no_token(block: int, solver: cwdfm.Solver | None) -> None:
     model, per_block = network(block, double=True), 3
-    asked = Draw(shape=(16, 12), steps=per_block * 12 // block, seed=4)
+    asked = DrawRequest(shape=(16, 12), steps=per_block * 12 // block, seed=4)
     cached = method(block).draw(model, solver, asked)
     inner = solver or cwdfm.Euler(hazard="integrated")
     assert torch.equal(cached.tokens, uncached(model, inner, (16, 12), per_block, 4))
@@ -424,7 +424,7 @@ def test_samples_do_not_hang_on_the_batch(solver: cwdfm.Solver | None) -> None:
     how = BlockSolver(stop=2) if solver is None else BlockSolver(solver, stop=2)
     prompt = torch.full((12,), 7)
     prompt[:3], prompt[4] = torch.tensor([2, 1, 2]), 5
-    asked = Draw(shape=(9, 12), steps=10, seed=6, prompt=prompt)
+    asked = DrawRequest(shape=(9, 12), steps=10, seed=6, prompt=prompt)
     whole = method(3).draw(model, how, asked)
     for size in (1, 2, 5):
         small = method(3).draw(model, how, replace(asked, batch_size=size))
@@ -441,7 +441,7 @@ def test_samples_do_not_hang_on_the_batch(solver: cwdfm.Solver | None) -> None:
 
 def test_the_end_token_ends_a_sequence() -> None:
     model, stop, block = network(3), 2, 3
-    asked = Draw(shape=(200, 12), steps=12, seed=8)
+    asked = DrawRequest(shape=(200, 12), steps=12, seed=8)
     free = method(block).draw(model, None, asked)
     told: list[int] = []
     ended = method(block).draw(model, BlockSolver(stop=stop), replace(asked, tick=told.append))
@@ -475,7 +475,7 @@ def test_prompts_are_kept_and_cost_nothing() -> None:
     prompt = tokens(1, 12)[0]
     fixed = torch.arange(12) < 8
     fixed[9] = True  # a hole in the block where the prompt ends
-    asked = Draw(shape=(20, 12), steps=30, prompt=prompt, fixed=fixed)
+    asked = DrawRequest(shape=(20, 12), steps=30, prompt=prompt, fixed=fixed)
     out = method(4).draw(model, None, asked)
     assert bool((out.tokens[:, fixed] == prompt[fixed]).all())
     assert int(out.updates[:, fixed].sum()) == 0
@@ -492,9 +492,9 @@ def test_prompts_are_kept_and_cost_nothing() -> None:
 
 def test_tokens_left_out_are_never_drawn() -> None:
     model = network(3)
-    drawn = method(3).draw(model, None, Draw(shape=(100, 12), steps=12)).tokens
+    drawn = method(3).draw(model, None, DrawRequest(shape=(100, 12), steps=12)).tokens
     assert len(drawn.unique()) == 7
-    asked = Draw(shape=(100, 12), steps=12, without=(0, 4))
+    asked = DrawRequest(shape=(100, 12), steps=12, without=(0, 4))
     assert sorted(method(3).draw(model, None, asked).tokens.unique().tolist()) == [1, 2, 3, 5, 6]
 
 
@@ -520,7 +520,7 @@ def test_steps_are_shared_out(steps: int) -> None:
     assert max(counts) - min(counts) <= 1
     assert counts[0] == max(counts), "step numbers are set apart by the first block's"
     told: list[int] = []
-    asked = Draw(shape=(7, 12), steps=steps, batch_size=3, tick=told.append)
+    asked = DrawRequest(shape=(7, 12), steps=steps, batch_size=3, tick=told.append)
     method(3).draw(network(3), None, asked)
     assert sum(told) == 7 * steps
     if steps % 4 == 0:
@@ -530,7 +530,7 @@ def test_steps_are_shared_out(steps: int) -> None:
 
 def test_a_compiled_network_samples_as_written() -> None:
     model = network(3)
-    asked = Draw(shape=(4, 6), steps=4)
+    asked = DrawRequest(shape=(4, 6), steps=4)
     truth = method(3).draw(model, None, asked).tokens
     for part in model.blocks:  # as compile_trunk leaves them, without its minute of compiling
         part.forward = part.forward
@@ -742,13 +742,13 @@ def test_a_few_steps_lower_the_loss() -> None:
     assert objective.high - objective.low < 1.0
     bound = way.likelihood(model, x_1[:7], draws=16)
     assert bound.nats_per_token < 0.5 * math.log(7)
-    out = way.draw(model, None, Draw(shape=(64, 16), steps=16))
+    out = way.draw(model, None, DrawRequest(shape=(64, 16), steps=16))
     runs = ((out.tokens[:, 1:] - out.tokens[:, :-1]) % 7 == 1).double().mean()
     assert float(runs) > 0.3  # by chance 1/7, give or take 0.011
 
 
 def test_refusals() -> None:
-    way, model, asked = method(4), network(4), Draw(shape=(2, 12), steps=4)
+    way, model, asked = method(4), network(4), DrawRequest(shape=(2, 12), steps=4)
     source = cwdfm.MaskSource(7)
 
     def refused(pattern: str) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, Method
+from cwdfm.method import SEDD, Autoregressive, BlockDiffusion, Flow, LeftToRight, Method
 from cwdfm.model.dit import DiT, DiTConfig
 from cwdfm.train.recipe import Recipe
 from tests.models import SmallModel, SmallSplitModel
@@ -257,6 +257,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.Euler(hazard="exact"),  # type: ignore[arg-type]
         "one of 'euler', 'integrated', got 'exact'",
     ),
+    "counted-as-text": (
+        lambda: cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0), counted="no"),  # type: ignore[arg-type]
+        "counted must be True or False, got 'no'",
+    ),
+    "cached-as-text": (
+        lambda: LeftToRight(cached="no"),  # type: ignore[arg-type]
+        "cached must be True or False, got 'no'",
+    ),
+    "recipe-compile-as-text": (
+        lambda: Recipe(compile="no"),  # type: ignore[arg-type]
+        "compile must be True or False, got 'no'",
+    ),
     "not-a-weight": (
         lambda: cwdfm.Euler(weight="neighbor"),  # type: ignore[arg-type]
         "context weight or None, got 'neighbor'",
@@ -373,12 +385,21 @@ def half_precision_defaults() -> None:
         torch.set_default_dtype(before)
 
 
+def reworked_and_all_fixed() -> None:
+    asked = (SmallModel(6), MASK, SCHEDULE)
+    refined = cwdfm.refine(*asked, cwdfm.Euler(), X, fixed=~NOTHING)
+    for found in (refined, cwdfm.mend(*asked, X, fixed=~NOTHING)):
+        assert torch.equal(found.tokens, X)
+        assert int(found.evaluations.sum()) == 0
+
+
 HANDLED: dict[str, Callable[[], None]] = {
     "nan-logits-in-a-loss": nan_logits_in_a_loss,
     "model-in-training-mode": model_in_training_mode,
     "half-precision-defaults": half_precision_defaults,
     "nothing-masked": nothing_masked,
     "some-sequences-fixed": some_sequences_fixed,
+    "reworked-and-all-fixed": reworked_and_all_fixed,
 }
 
 

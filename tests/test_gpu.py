@@ -11,7 +11,7 @@ import torch
 
 import cwdfm
 from cwdfm.kernel import fused_random
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.flow import Flow
 from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
 from cwdfm.random import Purpose, uniform, uniform_BN
@@ -123,7 +123,7 @@ def test_accepted_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
     g = torch.manual_seed(0)
     prompt = torch.randint(0, source.vocab_size, (64, 32), generator=g)
     fixed = torch.rand(64, 32, generator=g) < 0.2
-    asked = Draw((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
+    asked = DrawRequest((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
 
     def drawn(device: str, least: float, **changes: Any) -> cwdfm.Samples:
         flow, model = Flow(source, SCHEDULE), SmallModel(source.num_tokens).to(device)

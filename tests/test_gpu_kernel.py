@@ -20,7 +20,7 @@ from cwdfm.categorical import sample_categorical
 from cwdfm.kernel import head_rows
 from cwdfm.kernel.cast import CASTS
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
-from cwdfm.kernel.head_draw import BLOCK, Draw, head_draw
+from cwdfm.kernel.head_draw import BLOCK, DrawnTokens, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.head_rows import _adds_in_product
 from cwdfm.kernel.row_draw import row_draw
@@ -139,7 +139,9 @@ def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.d
             head_draw(hidden, readout, u, 600)
 
 
-def drawn(logits_V: Tensor, u_K: Tensor, dtype: torch.dtype, temperature: float = 1.0) -> Draw:
+def drawn(
+    logits_V: Tensor, u_K: Tensor, dtype: torch.dtype, temperature: float = 1.0
+) -> DrawnTokens:
     """Draws from one row of logits, which may be anything: they are the bias of a head that
     multiplies zeros. Another id, the mask, follows them and would be drawn if it were looked at.
     """
@@ -283,7 +285,7 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every fused draw that solvers make."""
     calls: list[int] = []
 
-    def counted(hidden: Tensor, *rest: Any, **options: Any) -> Draw:
+    def counted(hidden: Tensor, *rest: Any, **options: Any) -> DrawnTokens:
         calls.append(len(hidden))
         return head_draw(hidden, *rest, **options)
 

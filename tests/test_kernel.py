@@ -20,7 +20,7 @@ from cwdfm.categorical import first_above, sample_categorical
 from cwdfm.kernel import head_rows
 from cwdfm.kernel.cast import CASTS, Casts
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
-from cwdfm.kernel.head_draw import BLOCK, Draw, blocks_of, head_draw
+from cwdfm.kernel.head_draw import BLOCK, DrawnTokens, blocks_of, head_draw
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.reveal import reveal
 from cwdfm.model.dit import DiT, DiTConfig
@@ -354,7 +354,7 @@ def test_fused_law_is_exact() -> None:
     assert_differs(counts, flat / flat.sum())
 
 
-def drawn(logits_V: Tensor, u_K: Tensor, temperature: float = 1.0) -> Draw:
+def drawn(logits_V: Tensor, u_K: Tensor, temperature: float = 1.0) -> DrawnTokens:
     """Draws from one row of logits, which may be anything: they are the bias of a head that
     multiplies zeros. Another id, the mask, follows them and would be drawn if it were looked at.
     """

@@ -192,6 +192,40 @@ def test_nothing_to_do(solver: cwdfm.Solver) -> None:
     assert int(found.evaluations.sum()) == 0
 
 
+@pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
+@pytest.mark.parametrize(
+    ("source", "solver"),
+    [*((MASK, solver) for solver in SOLVERS), *((UNIFORM, solver) for solver in SOLVERS[:2])],
+    ids=str,
+)
+def test_what_is_all_given_comes_back(
+    source: cwdfm.Source, solver: cwdfm.Solver, weight: cwdfm.Weight | None
+) -> None:
+    """As from mending, whether all sequences are or one of them, and is told of as any other."""
+    start, how = drawn(5), cwdfm.Refine(rounds=2, share=1.0, steps=3)
+    ask, told = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
+    found = cwdfm.refine(
+        *ask,
+        solver,
+        start,
+        how,
+        weight=weight,
+        fixed=torch.ones(N, dtype=torch.bool),
+        batch_size=2,
+        progress=told.append,
+    )
+    still = cwdfm.mend(*ask, start, fixed=torch.ones(N, dtype=torch.bool))
+    for name in ("tokens", "updates", "loops", "evaluations", "rows"):
+        assert torch.equal(*(torch.as_tensor(getattr(x, name)) for x in (found, still))), name
+    assert torch.equal(found.tokens, start)
+    assert int(found.evaluations.sum()) == found.rows == 0
+    assert sum(told) == 5 * how.ticks
+    fixed = (torch.arange(5) == 3)[:, None].expand(5, N)
+    some = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=fixed)
+    assert torch.equal(some.tokens[3], start[3])
+    assert (some.evaluations > 0).tolist() == [True, True, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

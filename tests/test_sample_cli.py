@@ -25,7 +25,7 @@ from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.lock import held
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.choice import SolverChoice
 from cwdfm.report.settings import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
@@ -270,7 +270,7 @@ def test_batches_fit_by_the_length_asked_for(
     trained = cwdfm.load(MODEL)
     asked = []
 
-    def draw(self: object, model: object, solver: object, draw: Draw) -> None:
+    def draw(self: object, model: object, solver: object, draw: DrawRequest) -> None:
         asked.append(draw)
 
     monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 6)

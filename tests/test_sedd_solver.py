@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.method import Draw, Flow
+from cwdfm.method import DrawRequest, Flow
 from cwdfm.method.sedd import SEDD, Analytic, ScoreEuler
 from cwdfm.method.sedd.graph import Move
 from cwdfm.method.sedd.method import score_grid
@@ -35,7 +35,7 @@ def exact_law(method: SEDD, model: Model, solver: ScoreSolver, steps: int) -> Ar
 
 
 def draw(method: SEDD, model: Any, solver: Any, n: int, steps: int, **asked: Any) -> Tensor:
-    return method.draw(model, solver, Draw((n, 2), steps, **asked)).tokens
+    return method.draw(model, solver, DrawRequest((n, 2), steps, **asked)).tokens
 
 
 @pytest.mark.parametrize("noise", SETTINGS)
@@ -83,7 +83,7 @@ def test_one_token_is_drawn_exactly_by_the_analytic_sampler() -> None:
 
 def test_euler_and_analytic_are_one_for_absorbing_loglinear_noise() -> None:
     """Up to rounding of the probabilities; with geometric noise they are not."""
-    asked = Draw((500, 12), 9, seed=3)
+    asked = DrawRequest((500, 12), 9, seed=3)
     for noise, same in (("loglinear", True), ("geometric", False)):
         method = SEDD(5, noise=noise)  # type: ignore[arg-type]
         a, b = (method.draw(SmallModel(6), s, asked).tokens for s in SOLVERS)
@@ -95,19 +95,21 @@ def test_euler_and_analytic_are_one_for_absorbing_loglinear_noise() -> None:
 def test_samples_hang_on_their_number_alone(graph: GraphName, solver: ScoreSolver) -> None:
     method = SEDD(5, graph)
     model = SmallModel(method.num_tokens)
-    whole = method.draw(model, solver, Draw((30, 8), 6, seed=2))
+    whole = method.draw(model, solver, DrawRequest((30, 8), 6, seed=2))
     assert whole.tokens.dtype == torch.int64
     assert int(whole.tokens.max()) < 5
     split = SmallSplitModel(method.num_tokens)
     ticks: list[int] = []
-    parts = method.draw(split, solver, Draw((30, 8), 6, seed=2, batch_size=7, tick=ticks.append))
+    parts = method.draw(
+        split, solver, DrawRequest((30, 8), 6, seed=2, batch_size=7, tick=ticks.append)
+    )
     assert torch.equal(whole.tokens, parts.tokens)
     assert torch.equal(whole.updates, parts.updates)
     assert sum(ticks) == 30 * 6
     some = torch.tensor([4, 29, 11])
-    few = method.draw(model, solver, Draw((3, 8), 6, seed=2, index=some))
+    few = method.draw(model, solver, DrawRequest((3, 8), 6, seed=2, index=some))
     assert torch.equal(few.tokens, whole.tokens[some])
-    assert not torch.equal(method.draw(model, solver, Draw((30, 8), 6)).tokens, whole.tokens)
+    assert not torch.equal(method.draw(model, solver, DrawRequest((30, 8), 6)).tokens, whole.tokens)
     if graph == "absorb":  # one change a token, and scores of masked ones alone
         assert bool((whole.updates == 1).all())
         assert whole.rows < 30 * 8 * 6
@@ -125,12 +127,12 @@ def test_prompts_and_tokens_left_out(graph: GraphName) -> None:
     fixed[:, 2:4] = True
     for steps in (1, 5):
         for solver in SOLVERS:
-            asked = Draw((40, 8), steps, prompt=prompt, fixed=fixed, without=(0, 3))
+            asked = DrawRequest((40, 8), steps, prompt=prompt, fixed=fixed, without=(0, 3))
             x = method.draw(model, solver, asked).tokens
             assert torch.equal(x[fixed], prompt[fixed])
             drawn = x[~fixed]
             assert set(drawn.tolist()) <= {1, 2, 4}
-            free = method.draw(model, solver, Draw((40, 8), steps)).tokens
+            free = method.draw(model, solver, DrawRequest((40, 8), steps)).tokens
             assert {0, 3} & set(free.flatten().tolist())
 
 
@@ -152,7 +154,7 @@ def test_a_token_left_out_changes_no_pace() -> None:
         return logits.expand(len(x), x.shape[1], 4)
 
     free, left = (
-        SEDD(3).draw(model, Analytic(), Draw((200, 9), 7, without=without))  # type: ignore[arg-type]
+        SEDD(3).draw(model, Analytic(), DrawRequest((200, 9), 7, without=without))  # type: ignore[arg-type]
         for without in ((), (2,))
     )
     assert free.rows == left.rows
@@ -169,9 +171,9 @@ def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:
         return logits.expand(len(x), 1, 4)
 
     n = 20_000
-    x = SEDD(3).draw(model, Analytic(temperature=0.5), Draw((n, 1), 1)).tokens  # type: ignore[arg-type]
+    x = SEDD(3).draw(model, Analytic(temperature=0.5), DrawRequest((n, 1), 1)).tokens  # type: ignore[arg-type]
     assert_follows(histogram(x, 3), (2 * logits[0, :3].double()).softmax(-1).numpy())
-    x = SEDD(3).draw(model, ScoreEuler(top_p=0.6), Draw((n, 1), 3)).tokens  # type: ignore[arg-type]
+    x = SEDD(3).draw(model, ScoreEuler(top_p=0.6), DrawRequest((n, 1), 3)).tokens  # type: ignore[arg-type]
     assert set(x.flatten().tolist()) == {2}
     # whether a token moves is not touched: with logits that sum to V, in every step as often
     level = logits - logits[:, :3].logsumexp(-1) + math.log(3)
@@ -180,7 +182,7 @@ def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:
         return level.expand(len(x), x.shape[1], 4)
 
     cold, warm = (
-        SEDD(3).draw(normalised, Analytic(temperature=t), Draw((200, 9), 7))  # type: ignore[arg-type]
+        SEDD(3).draw(normalised, Analytic(temperature=t), DrawRequest((200, 9), 7))  # type: ignore[arg-type]
         for t in (0.3, 1.0)
     )
     assert cold.rows == warm.rows
@@ -192,9 +194,9 @@ def test_grids() -> None:
         grid = score_grid(method.noise_process, 10, "kappa")
         kept = (-method.noise_process.sigma(1 - grid)).exp()
         torch.testing.assert_close(kept.diff(), (kept[-1] - kept[0]).expand(10) / 10)
-        method.draw(SmallModel(method.num_tokens), None, Draw((3, 4), 10, grid="kappa"))
+        method.draw(SmallModel(method.num_tokens), None, DrawRequest((3, 4), 10, grid="kappa"))
         own = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
-        method.draw(SmallModel(method.num_tokens), None, Draw((3, 4), 2, grid=own))
+        method.draw(SmallModel(method.num_tokens), None, DrawRequest((3, 4), 2, grid=own))
     with pytest.raises(cwdfm.InputError, match="must increase"):
         score_grid(method.noise_process, 2, own.flip(0))
 
@@ -208,13 +210,13 @@ def test_other_solvers_are_refused_with_the_reason() -> None:
         "analytic",
     ):
         with pytest.raises(cwdfm.InputError, match=r"scores.*Analytic"):
-            method.draw(model, solver, Draw((2, 3), 4))
+            method.draw(model, solver, DrawRequest((2, 3), 4))
     flow = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
     with pytest.raises(cwdfm.InputError, match="Analytic"):
-        flow.draw(model, Analytic(), Draw((2, 3), 4))
+        flow.draw(model, Analytic(), DrawRequest((2, 3), 4))
     with pytest.raises(cwdfm.InputError, match="without must name"):
-        method.draw(model, None, Draw((2, 3), 4, without=(5,)))
+        method.draw(model, None, DrawRequest((2, 3), 4, without=(5,)))
     with pytest.raises(cwdfm.InputError, match="without must name"):
-        method.draw(model, None, Draw((2, 3), 4, without=(0, 1, 2, 3, 4)))
+        method.draw(model, None, DrawRequest((2, 3), 4, without=(0, 1, 2, 3, 4)))
     with pytest.raises(cwdfm.InputError, match="top_p"):
         Analytic(top_p=0.0)

@@ -32,7 +32,7 @@ from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 from cwdfm.sample_file import read_samples
 from cwdfm.train import loop
-from cwdfm.train.batch import Rows, part
+from cwdfm.train.batch import EpochStream, part
 from cwdfm.train.checkpoint import checkpoints, load_latest
 from cwdfm.train.listen import JsonLines, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
@@ -245,9 +245,9 @@ def test_a_run_from_before_a_field_came_goes_on(tmp_path: Path) -> None:
 
 def test_large_data_stay_outside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, places = counting().train, torch.arange(30, 90)
-    small = Rows(rows, 3, torch.device("cpu"))
+    small = EpochStream(rows, 3, torch.device("cpu"))
     monkeypatch.setattr("cwdfm.train.batch.ON_DEVICE", 0)
-    large = Rows(rows, 3, torch.device("cpu"))
+    large = EpochStream(rows, 3, torch.device("cpu"))
     assert torch.equal(small.places(places), large.places(places))
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.train.batch import Rows
+from cwdfm.train.batch import EpochStream
 from cwdfm.train.optimise import Average
 from cwdfm.train.run import Run
 from cwdfm.train.validate import validate
@@ -136,7 +136,7 @@ def test_epochs_are_independent_uniform_permutations() -> None:
     A right order is refused with probability 1e-6 over the seeds.
     """
     pairs = 3_000
-    rows = Rows(np.arange(3)[:, None], 0, torch.device("cpu"))
+    rows = EpochStream(np.arange(3)[:, None], 0, torch.device("cpu"))
     seen = torch.cat([rows.places(place) for place in torch.arange(6 * pairs).split(90)])
     counts = histogram(seen.view(pairs, 6), 3)
     first, second = np.divmod(np.arange(3**6), 27)

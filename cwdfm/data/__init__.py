@@ -136,16 +136,10 @@ def load(
         )
     path = Path(name_or_path)
     if reads_text(name_or_path, tokenizer):
-        if tokenizer is not None and not isinstance(tokenizer, TextTokenizer | str):
-            what = tokenizer.kind if isinstance(tokenizer, Tokenizer) else describe(tokenizer)
-            raise InputError(
-                f"text needs a tokenizer of text, such as 'gpt2', 'bytes', 'chars' or a path, and "
-                f"{str(name_or_path)!r} is read as text, got one of {what}; give other data or "
-                f"another tokenizer"
-            )
+        of_text = _of_text(name_or_path, tokenizer)
         if is_prepared(path):
             return load_prepared(
-                path, length=length, tokenizer=tokenizer, part=part, limit=limit, seed=seed
+                path, length=length, tokenizer=of_text, part=part, limit=limit, seed=seed
             )
         corpus = find_corpus(
             name_or_path,
@@ -158,7 +152,7 @@ def load(
         return load_text(
             corpus,
             length=length,
-            tokenizer=tokenizer,
+            tokenizer=of_text,
             part=part,
             limit=limit,
             seed=seed,
@@ -166,17 +160,9 @@ def load(
             cache=cache,
             progress=progress,
         )
-    only_text = {
-        "part": part,
-        "documents": documents,
-        "folder": folder,
-        "streaming": streaming or None,
-    }
-    if given := [f"{name}=" for name, value in only_text.items() if value is not None]:
-        raise InputError(
-            f"{', '.join(given)} is for text, and {str(name_or_path)!r} is read as molecules; "
-            f"leave it out (a .txt file is text where a tokenizer of text is given)"
-        )
+    _refuse_for_molecules(
+        name_or_path, part=part, documents=documents, folder=folder, streaming=streaming or None
+    )
     if path.suffix == ".npz":
         return _prepared(path, length, limit, column, seed, tokenizer)
     return _load_molecules(
@@ -188,6 +174,29 @@ def load(
         cache=cache,
         progress=progress,
     )
+
+
+def _of_text(
+    name_or_path: str | Path, tokenizer: Tokenizer | str | None
+) -> TextTokenizer | str | None:
+    """The tokenizer, if text can be read with it."""
+    if tokenizer is None or isinstance(tokenizer, TextTokenizer | str):
+        return tokenizer
+    what = tokenizer.kind if isinstance(tokenizer, Tokenizer) else describe(tokenizer)
+    raise InputError(
+        f"text needs a tokenizer of text, such as 'gpt2', 'bytes', 'chars' or a path, and "
+        f"{str(name_or_path)!r} is read as text, got one of {what}; give other data or "
+        f"another tokenizer"
+    )
+
+
+def _refuse_for_molecules(name_or_path: str | Path, **only_text: object) -> None:
+    """Refuse options of text for molecules; None is one that is not given."""
+    if given := [f"{name}=" for name, value in only_text.items() if value is not None]:
+        raise InputError(
+            f"{', '.join(given)} is for text, and {str(name_or_path)!r} is read as molecules; "
+            f"leave it out (a .txt file is text where a tokenizer of text is given)"
+        )
 
 
 def _load_molecules(

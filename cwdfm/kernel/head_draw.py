@@ -47,7 +47,7 @@ class Falls(NamedTuple):
     confidence: Tensor | None  # [K] float64
 
 
-class Draw(NamedTuple):
+class DrawnTokens(NamedTuple):
     """Tokens, and what weights may want to know of the distributions they come from."""
 
     tokens: Tensor  # [K] int64
@@ -79,7 +79,7 @@ def head_draw(
     *,
     temperature: float = 1.0,
     scores: bool = False,
-) -> Draw:
+) -> DrawnTokens:
     """Tokens of softmax(readout(hidden) / temperature) over the first `vocab` ids.
 
     `u_K` are float64 uniforms in [0, 1), K > 0. With `scores` entropy and confidence come along.
@@ -92,7 +92,9 @@ def head_draw(
     # GPU without work.
     doubt(falls.bad)
     mass_KW = masses_inside(*head, falls.counts, falls.members, vocab, temperature)
-    return Draw(tokens_of(mass_KW, falls.share, falls.first), falls.entropy, falls.confidence)
+    return DrawnTokens(
+        tokens_of(mass_KW, falls.share, falls.first), falls.entropy, falls.confidence
+    )
 
 
 @on_its_gpu

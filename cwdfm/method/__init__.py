@@ -1,7 +1,7 @@
 """Methods: discrete flows, and the models that they are compared with."""
 
 from cwdfm.method.autoregressive import Autoregressive, NextToken
-from cwdfm.method.base import Draw, Method, Objective
+from cwdfm.method.base import DrawRequest, Method, Objective
 from cwdfm.method.block import BlockDiffusion, BlockObjective, BlockSolver
 from cwdfm.method.flow import Flow, FlowObjective
 from cwdfm.method.left_to_right import LeftToRight
@@ -14,7 +14,7 @@ __all__ = [
     "BlockDiffusion",
     "BlockObjective",
     "BlockSolver",
-    "Draw",
+    "DrawRequest",
     "Flow",
     "FlowObjective",
     "LeftToRight",

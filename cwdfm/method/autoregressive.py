@@ -15,7 +15,7 @@ from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.loss import Bound
 from cwdfm.loss.elbo import free_tokens
-from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
+from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.exact import sequence_nats
 from cwdfm.method.left_to_right import (
     LeftToRight,
@@ -53,7 +53,7 @@ class Autoregressive(Method):
         """One for each token, whatever was asked for."""
         return length
 
-    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
         if not isinstance(solver, LeftToRight | None):
             reason = "its order is fixed, left to right, and there is no rate to step or to weigh"
             refuse_solver(self, solver, "LeftToRight() (--solver left-to-right)", reason)

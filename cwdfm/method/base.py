@@ -27,7 +27,7 @@ Forward = Callable[[Tensor, Tensor, Read], Tensor]
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawRequest:
     """Which sequences to draw, whatever the method. See `cwdfm.sample` for each."""
 
     shape: tuple[int, int]  # sequences, length
@@ -43,7 +43,7 @@ class Draw:
     accept: Accept | None = None  # which of them are not drawn again
     tick: Tick | None = None
 
-    def some(self, place_A: Tensor, seed: int) -> "Draw":
+    def some(self, place_A: Tensor, seed: int) -> "DrawRequest":
         """The same of the sequences at some places [A], by another seed. Nothing is checked."""
 
         def theirs(x: Tensor | None) -> Tensor | None:
@@ -81,7 +81,7 @@ class Method(ABC):
         return asked
 
     @abstractmethod
-    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
         """Sequences; `solver` None is the method's own. Others are refused with the reason."""
 
     @abstractmethod

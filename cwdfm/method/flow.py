@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cwdfm.errors import check_instance
 from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Draw, Lesson, Method, Objective, refuse_solver
+from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.without import Without
 from cwdfm.model.rows import Rows
 from cwdfm.path import Path
@@ -42,7 +42,7 @@ class Flow(Method):
     def num_tokens(self) -> int:
         return self.source.num_tokens
 
-    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network gives probabilities of data tokens"
@@ -65,7 +65,7 @@ class Flow(Method):
         return insist(attempt, how, asked.seed, spared)
 
     def _judged(
-        self, model: nn.Module, solver: Solver, asked: Draw, share: float | None
+        self, model: nn.Module, solver: Solver, asked: DrawRequest, share: float | None
     ) -> Samples:
         """Sequences, each drawn once, and their plausibility with a `share` of them noise."""
         found, fixed_BN = self._drawn(model, solver, asked)
@@ -88,7 +88,7 @@ class Flow(Method):
         )
 
     def _drawn(
-        self, model: nn.Module, solver: Solver, asked: Draw
+        self, model: nn.Module, solver: Solver, asked: DrawRequest
     ) -> tuple[Samples, Tensor | None]:
         """Sequences [B, N], each drawn once, and which tokens were given [B, N]."""
         found = sample(

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.categorical import check_draw, sample_categorical
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError, check_bool, check_integer
 from cwdfm.kernel.head_draw import head_draw
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.without import Without
 from cwdfm.model.attention import Behind, Cache
 from cwdfm.model.dit import DiT
@@ -31,6 +31,7 @@ from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, check_seed, sample_index, uniform
 from cwdfm.solver import Samples
 from cwdfm.solver.base import given
+from cwdfm.solver.sample import batches
 from cwdfm.source import MaskSource
 
 
@@ -52,18 +53,18 @@ class LeftToRight:
 
     def __post_init__(self) -> None:
         check_draw(self.temperature, self.top_p, self.dtype)
+        check_bool("cached", self.cached)
 
     @torch.no_grad()
-    def sample(self, model: nn.Module, vocab_size: int, asked: Draw) -> Samples:
-        """Sequences, all of their free tokens drawn once. See `Draw`.
+    def sample(self, model: nn.Module, vocab_size: int, asked: DrawRequest) -> Samples:
+        """Sequences, all of their free tokens drawn once. See `DrawRequest`.
 
         The token at k of sample i hangs on (seed, i, k) and on what comes before it, not on the
         batch it is drawn in.
         """
         ids, (batch, length) = start_ids(vocab_size), asked.shape
-        batch_size = batch if asked.batch_size is None else asked.batch_size
-        for name, size in (("batch", batch), ("length", length), ("batch_size", batch_size)):
-            check_integer(name, size)
+        check_integer("batch", batch)
+        check_integer("length", length)
         check_seed(asked.seed)
         check_network(model, length)
         if self.cached and not isinstance(model, DiT):
@@ -72,6 +73,7 @@ class LeftToRight:
                 f"use LeftToRight(cached=False)"
             )
         device = model_device(model) or torch.device("cpu")
+        places = batches(batch, asked.batch_size, device)
         index_B = sample_index(asked.index, batch, device)
         prompt_BN, fixed_BN = given(ids, asked.shape, asked.prompt, asked.fixed, device)
         check_prefix(fixed_BN)
@@ -83,7 +85,7 @@ class LeftToRight:
                 check_split(model, tokens_BN[:1], 0.0)
             parts = [
                 self._walk(model, ids, tokens_BN[rows], fixed_BN[rows], index_B[rows], asked)
-                for rows in torch.arange(batch, device=device).split(batch_size)
+                for rows in places
             ]
         free_BN = ~fixed_BN
         return Samples(
@@ -101,7 +103,7 @@ class LeftToRight:
         tokens_BN: Tensor,
         fixed_BN: Tensor,
         index_B: Tensor,
-        asked: Draw,
+        asked: DrawRequest,
     ) -> Tensor:
         """One batch from the end of its shortest prompt to its last token."""
         batch, length = tokens_BN.shape
@@ -208,7 +210,7 @@ def check_network(model: nn.Module, length: int) -> None:
         )
 
 
-def _proportional(asked: Draw, batch: int, length: int) -> Callable[[int], None]:
+def _proportional(asked: DrawRequest, batch: int, length: int) -> Callable[[int], None]:
     """Tells `asked.tick` of as many steps in all as were asked for, as tokens are done."""
     told = 0
 

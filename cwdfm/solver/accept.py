@@ -23,7 +23,7 @@ from cwdfm.random import mix
 from cwdfm.schedule import Schedule
 from cwdfm.solver.reading import Reader
 from cwdfm.solver.rework import check_share, finished
-from cwdfm.solver.sample import Samples
+from cwdfm.solver.sample import Samples, batches
 from cwdfm.source import Source
 
 # The share of the tokens that is noise to the network, by whether the source marks noise.
@@ -103,16 +103,14 @@ def read_whole(
     if share is not None:
         check_share(share, "the part of the tokens that is noise to the network", 0.04)
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
-    check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
+    places = batches(len(tokens), batch_size, tokens.device)
     share = share or USUAL[source.marks_noise]
     reader = Reader(model, source, schedule, tokens.shape[1], share=share, seed=seed)
     parts = []
     rows = 0
     with evaluating(model):
         check_split(model, tokens[:1], reader.t)
-        for some in torch.arange(len(tokens), device=tokens.device).split(
-            batch_size or len(tokens)
-        ):
+        for some in places:
             free_AN = ~fixed_BN[some]
             read = reader.read(tokens[some], free_AN, index_B[some], _ROUND, draw=False)
             free_A = free_AN.sum(1).clamp(min=1)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.categorical import check_draw
-from cwdfm.errors import InputError, check_choice
+from cwdfm.errors import InputError, check_bool, check_choice
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
 from cwdfm.random import Purpose, uniform_BN
@@ -61,6 +61,7 @@ class Euler(Solver):
 
     def __post_init__(self) -> None:
         check_choice("hazard", self.hazard, ("euler", "integrated"))
+        check_bool("counted", self.counted)
         check_draw(self.temperature, self.top_p, self.dtype)
         if self.weight is not None and not isinstance(self.weight, Weight):
             raise InputError(f"weight must be a context weight or None, got {self.weight!r}")

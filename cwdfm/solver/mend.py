@@ -27,7 +27,7 @@ from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Solver
 from cwdfm.solver.reading import Reader
 from cwdfm.solver.rework import Rework, Where, check_share, finished
-from cwdfm.solver.sample import Samples, Tick
+from cwdfm.solver.sample import Samples, Tick, batches
 from cwdfm.solver.visit import QUARTERS
 from cwdfm.source import Source
 from cwdfm.times import Spacing
@@ -103,13 +103,14 @@ def mend(
 ) -> Samples:
     """Mended versions of `tokens` [B, N], data tokens; those `fixed` [B, N] or [N] stay.
 
-    Sequence i of a seed becomes the same whatever else is mended; see `sample` for the rest.
+    Sequence i of a seed becomes the same whatever else is mended. What is all fixed comes back as
+    it is, and costs nothing, as with `refine`. See `sample` for the rest.
     """
     how = Mend() if how is None else how
     check_instance("how", how, Mend, "Mend(rounds=40, trust=0.8)")
     check_flow_network(model)
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
-    check_integer("batch_size", len(tokens) if batch_size is None else batch_size)
+    places = batches(len(tokens), batch_size, tokens.device)
     share, trust = USUAL[source.marks_noise]
     trust = how.trust or trust
     reader = Reader(
@@ -122,11 +123,10 @@ def mend(
         temperature=how.temperature,
         top_p=how.top_p,
     )
-    everything = torch.arange(len(tokens), device=tokens.device)
     parts = []
     with evaluating(model):
         check_split(model, tokens[:1], reader.t)
-        for some in everything.split(batch_size or len(tokens)):
+        for some in places:
             work = _Work(tokens[some], fixed_BN[some], index_B[some])
             for number in range(how.rounds):
                 if len(work.open):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cwdfm.categorical import sample_categorical
 from cwdfm.errors import InputError
-from cwdfm.kernel.head_draw import Draw, head_draw
+from cwdfm.kernel.head_draw import DrawnTokens, head_draw
 from cwdfm.model.predict import fusible_rows, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
@@ -66,7 +66,7 @@ def propose(
     return rows.replace(state.tokens, token_K), [rows.put(score_K) for score_K in score_SK]
 
 
-def _summary_score(score: Weight, drawn: Draw) -> Tensor:
+def _summary_score(score: Weight, drawn: DrawnTokens) -> Tensor:
     assert drawn.entropy is not None
     assert drawn.confidence is not None
     return score.summary_score(drawn.entropy, drawn.confidence).double()

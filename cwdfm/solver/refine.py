@@ -93,8 +93,9 @@ def refine(
     """Refined versions of `tokens` [B, N], data tokens; those `fixed` [B, N] or [N] stay.
 
     They are noised along the mixture path, or with a context `weight` along its path, which leaves
-    what has context together. For the rest see `sample`. What it took is counted over all rounds;
-    noising is no update, and brings no loop.
+    what has context together. What is all fixed comes back as it is, and costs nothing, as with
+    `mend`. For the rest see `sample`. What it took is counted over all rounds; noising is no
+    update, and brings no loop.
     """
     how = Refine() if how is None else how
     check_instance("how", how, Refine, "Refine(rounds=2, share=0.1)")

@@ -85,6 +85,8 @@ def sample(
     - `index` [B]: the samples' global numbers, default 0..B-1. Sample i of a seed is the same
       sample, whatever else is in the batch and however `batch_size` cuts it.
     - `start`: sequences at a later time, to go on from there; the grid then begins at that time.
+      What has nothing left to sample comes back as it is; without a start, if that is all of it,
+      something must be wrong with `fixed`, and it is refused.
     - `callback(state, info)` is called after each step of each batch.
     - `progress(k)` hears that k sequences have taken a step. Unlike a callback it does not keep
       sequences in step with each other (see `visit.py`).
@@ -103,13 +105,13 @@ def sample(
     if prompt is not None or fixed is not None:
         # Checked and spread here once, so that every batch gets its own rows.
         prompt, fixed = given(source, (batch, length), prompt, fixed, device)
-        if bool(fixed.all()):
+        if start is None and bool(fixed.all()):
             raise InputError("all positions are fixed: nothing is left to sample; unfix some")
     begin_BN = None if start is None else _check_start(start, source, (batch, length), device)
-    check_integer("batch_size", batch if batch_size is None else batch_size)
+    places = batches(batch, batch_size, device)
     parts: list[Samples] = []
     with evaluating(model):
-        for rows in torch.arange(batch, device=device).split(batch_size or batch):
+        for rows in places:
             state = solver.init(
                 source,
                 index_B[rows],
@@ -129,6 +131,14 @@ def sample(
             else:
                 parts.append(_visit(model, source, state, times, reveals, progress))
     return Samples.joined(parts)
+
+
+def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[Tensor, ...]:
+    """The places 0..count-1 of sequences, `batch_size` at once; None is all of them."""
+    size = count if batch_size is None else batch_size
+    check_integer("batch_size", size)
+    places: tuple[Tensor, ...] = torch.arange(count, device=device).split(size)
+    return places
 
 
 def _walk(

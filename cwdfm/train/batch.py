@@ -21,7 +21,7 @@ def part(rows: NDArray[np.integer], count: int, seed: int) -> NDArray[np.integer
     return found
 
 
-class Rows:
+class EpochStream:
     """Sequences [n, N] in epochs of fresh permutations, joined without gaps."""
 
     def __init__(self, rows: NDArray[np.integer], seed: int, device: torch.device) -> None:

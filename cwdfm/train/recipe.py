@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cwdfm.config import added
-from cwdfm.errors import LONGEST, InputError, check_choice, check_integer, check_positive
+from cwdfm.errors import (
+    LONGEST,
+    InputError,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_positive,
+)
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.model.presets import preset
 from cwdfm.pretrained import Pretrained
@@ -107,6 +114,8 @@ class Recipe:
         check_choice("path", self.path, ("mixture", "context"))
         check_choice("precision", self.precision, ("float32", "bfloat16"))
         check_choice("parallel", self.parallel, get_args(Parallel))
+        for name in ("clip_search", "fix_first", "masked_only", "learned_positions", "compile"):
+            check_bool(name, getattr(self, name))
         for name in ("ema", "beta1", "beta2", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}")

@@ -25,7 +25,7 @@ from cwdfm.pretrained import Pretrained
 from cwdfm.random import mix
 from cwdfm.times import stratified_times
 from cwdfm.train.ahead import Ahead
-from cwdfm.train.batch import Rows, part
+from cwdfm.train.batch import EpochStream, part
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.graphed import Graphed
 from cwdfm.train.methods import Task
@@ -60,8 +60,8 @@ class Run:
         self.task: Task = build(recipe, data.tokenizer.vocab_size, init)
         self.objective = self.task.objective
         train = part(data.train, recipe.train_rows, recipe.seed)
-        self.train_rows = Rows(train, recipe.seed, device)
-        self.valid_rows = Rows(data.valid, recipe.seed, device)
+        self.train_rows = EpochStream(train, recipe.seed, device)
+        self.valid_rows = EpochStream(data.valid, recipe.seed, device)
         torch.manual_seed(recipe.seed)  # the initial weights, the same on every process
         self.model = DiT(self.task.model).to(device)
         if init is not None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import check_instance, check_integer
 from cwdfm.loss import Bound
-from cwdfm.method.base import Draw, Method, refuse_solver
+from cwdfm.method.base import DrawRequest, Method, refuse_solver
 from cwdfm.method.block.checks import check_network
 from cwdfm.method.block.likelihood import block_elbo
 from cwdfm.method.block.sampling import BlockSolver
@@ -48,7 +48,7 @@ class BlockDiffusion(Method):
         """At least one for each block."""
         return max(asked, length // self.block)
 
-    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
         """Block by block: see `BlockSolver`, which a plain solver of a flow is made into."""
         solver = BlockSolver() if solver is None else solver
         if isinstance(solver, Solver):

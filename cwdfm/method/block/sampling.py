@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.method.base import Draw
+from cwdfm.method.base import DrawRequest
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import OneBlock
 from cwdfm.method.without import Without
@@ -21,6 +21,7 @@ from cwdfm.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Euler, Samples, Solver
 from cwdfm.solver.base import given
+from cwdfm.solver.sample import batches
 from cwdfm.source import MaskSource
 from cwdfm.times import Spacing, time_grid
 from cwdfm.weight.base import terms
@@ -51,7 +52,7 @@ class BlockSolver:
 
     @torch.no_grad()
     def sample(
-        self, model: DiT, source: MaskSource, schedule: Schedule, block: int, asked: Draw
+        self, model: DiT, source: MaskSource, schedule: Schedule, block: int, asked: DrawRequest
     ) -> Samples:
         """Sequences. `asked.steps` are in all, split evenly over blocks, at least one for each.
 
@@ -63,14 +64,13 @@ class BlockSolver:
         check_integer("the number of samples", batch)
         check_integer("the length", length)
         check_length(length, block)
-        batch_size = batch if asked.batch_size is None else asked.batch_size
-        check_integer("batch_size", batch_size)
         check_seed(asked.seed)
         if self.stop is not None and self.stop >= source.vocab_size:
             raise InputError(f"stop must be a data token < {source.vocab_size}, got {self.stop}")
         grids = block_grids(schedule, asked.steps, length // block, asked.grid)
         context = 0 if block == length else reach(self.inner)
         device = model_device(model) or torch.device("cpu")
+        places = batches(batch, asked.batch_size, device)
         index_B = sample_index(asked.index, batch, device)
         prompt_BN, fixed_BN = given(source, asked.shape, asked.prompt, asked.fixed, device)
         check_given(fixed_BN, block)
@@ -79,7 +79,7 @@ class BlockSolver:
         tokens_BN = torch.where(fixed_BN, prompt_BN, source.mask_id)
         parts: list[Samples] = []
         with evaluating(model), model.uncompiled():
-            for rows in torch.arange(batch, device=device).split(batch_size):
+            for rows in places:
                 walk = _Walk(
                     solver=self,
                     network=OneBlock(model, Cache(length)),
@@ -108,7 +108,7 @@ class _Walk:
     block: int
     context: int
     grids: list[list[float]]
-    asked: Draw
+    asked: DrawRequest
     tokens: Tensor  # [B, N]
     fixed: Tensor  # [B, N]
     index: Tensor  # [B]

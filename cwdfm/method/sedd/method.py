@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice
 from cwdfm.loss import Bound
-from cwdfm.method.base import Draw, Method, refuse_solver
+from cwdfm.method.base import DrawRequest, Method, refuse_solver
 from cwdfm.method.sedd.absorb import Absorb
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.likelihood import score_bound
@@ -62,7 +62,7 @@ class SEDD(Method):
     def num_tokens(self) -> int:
         return self.forward_graph.source.num_tokens
 
-    def draw(self, model: nn.Module, solver: Any, asked: Draw) -> Samples:
+    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
         """Sequences. `asked.grid` "kappa" is uniform in exp(-sigma), the share of tokens kept."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
