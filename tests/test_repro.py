@@ -772,6 +772,13 @@ def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done(
     assert cost([], "paper") == ""
 
 
+def test_the_cost_at_smoke_scale_is_the_page_s() -> None:
+    """Alone and of all: they share jobs, so that all take less than each of them in turn."""
+    told = cost(EXPERIMENTS["losses"].plan("smoke").jobs, "smoke")
+    page = (Path(__file__).parents[1] / "docs" / "repro.md").read_text()
+    assert f"to see everything run: {told} |" in page
+
+
 def test_all_runs_of_a_corpus_cost_the_same_at_the_paper_s_scale() -> None:
     """As many tokens through the same network: the paper has one time for all."""
     plans = [experiment.plan("paper") for experiment in EXPERIMENTS.values()]
