@@ -689,9 +689,32 @@ def test_experiments_are_found_by_the_paper_s_own_numbers() -> None:
     assert chosen(["figure-4"], "") == ["steps-molecules-mask"]
     assert chosen(["Fig6", "Table 2", "context"], "") == ["context", "losses"]  # Figures 2 and 6
     assert [name.split("-")[0] for name in chosen(["table-5"], "")] == ["sweep"] * 4
-    for word in ("figure-1", "table-4", "figure", "figure-44", "4"):  # a drawing, the recipes
+    for word in ("figure", "figure-44", "4"):
         with pytest.raises(cwdfm.InputError, match=f"unknown experiment '{word}'"):
             chosen([word], "")
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [
+        ("figure-1", "Figure 1 is a drawn example"),
+        ("Fig1", "Figure 1 is a drawn example"),
+        ("table-4", "Table 4 is the training settings: `cwdfm train owt-paper --help`, "),
+    ],
+)
+def test_what_no_experiment_makes_is_told(word: str, what: str) -> None:
+    """By number, also beside an experiment, and in the list; the recipes that it names exist."""
+    for words in ([word], ["losses", word]):
+        ended = command("repro", *words)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(f"cwdfm: {word} is no experiment: {what}")
+    assert what in listing.listed()
+    assert set(re.findall(r"cwdfm train (\S+)", listing.no_experiment(word))) <= set(RECIPES)
+
+
+def test_figures_with_a_longer_number_are_no_drawing() -> None:
+    assert listing.no_experiment("figure-11") == ""
+    assert chosen(["figure-11"], "") == ["updates"]
 
 
 def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(
@@ -716,11 +739,14 @@ def test_the_list_tells_which_of_the_paper_s_tables_they_are_and_their_cost(
 def test_all_results_of_the_paper_are_experiments() -> None:
     told = [e.paper for e in EXPERIMENTS.values() if e.paper]
     for kind, labels, others in (
-        ("Table", paper.TABLES, {"hyperparams"}),  # which recipes hold
-        ("Figure", paper.FIGURES, {"example"}),  # a drawing
+        ("Table", paper.TABLES, {4}),  # which recipes hold
+        ("Figure", paper.FIGURES, {1}),  # a drawing
     ):
         ours = {int(n) for each in told if each.startswith(kind) for n in re.findall(r"\d+", each)}
-        assert ours == {i for i, label in enumerate(labels, start=1) if label not in others}
+        assert ours == set(range(1, len(labels) + 1)) - others
+        assert {place for place in listing.NO_EXPERIMENTS if place.startswith(kind)} == {
+            f"{kind} {number}" for number in others
+        }
 
 
 def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done(
@@ -744,6 +770,13 @@ def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done(
     assert cost(drawn, "paper").startswith(f"no training is to be done here; {rest}")
     assert rest in cost(text, "paper")
     assert cost([], "paper") == ""
+
+
+def test_the_cost_at_smoke_scale_is_the_page_s() -> None:
+    """Alone and of all: they share jobs, so that all take less than each of them in turn."""
+    told = cost(EXPERIMENTS["losses"].plan("smoke").jobs, "smoke")
+    page = (Path(__file__).parents[1] / "docs" / "repro.md").read_text()
+    assert f"to see everything run: {told} |" in page
 
 
 def test_all_runs_of_a_corpus_cost_the_same_at_the_paper_s_scale() -> None:

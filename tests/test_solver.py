@@ -242,6 +242,21 @@ def test_corrector_converges_to_the_target(mask: bool) -> None:
     assert e64 / e128 == pytest.approx(2, rel=0.2)
 
 
+@pytest.mark.parametrize("weight", ["neighbor", "entropy"])
+def test_corrector_with_a_mask_source_and_a_weight(weight: str) -> None:
+    """A weight of the reveal mask keeps the target: which coordinates are revealed tells nothing of
+    their tokens. One of the prediction does not: a token that goes back is forgotten, and what was
+    revealed for its sake is not. Without the corrector both do (above).
+    """
+    chain = Chain(correlated_target(2, 4, seed=4), True, WEIGHTS[weight][1])
+    coarse, fine = (
+        exact_law(chain, np.linspace(0, 1, k + 1), exact=True, corrector=cwdfm.Corrector(2.0))
+        for k in (64, 128)
+    )
+    bias = np.abs(2 * fine - coarse - chain.target.flatten()).sum()  # the limit's, at first order
+    assert bias < 1e-3 if weight == "neighbor" else bias > 3e-3
+
+
 def test_uniform_source_with_euler_hazard_converges_more_slowly() -> None:
     """h lambda_t lags behind near t = 1, and a uniform source does not forgive it."""
     chain = Chain(correlated_target(2, 3, seed=4), False)

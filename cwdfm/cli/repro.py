@@ -24,7 +24,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
-from cwdfm.repro.listing import listed, of_the_paper
+from cwdfm.repro.listing import listed, no_experiment, of_the_paper
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
 from cwdfm.repro.sweep import Outcome, check, foreseen, in_order, wanted, work
@@ -265,6 +265,9 @@ def chosen(given: list[str], before: str) -> list[str]:
     """The experiments that are named, each once."""
     if not given:
         raise InputError(f"{before} stands before the experiment's name; there are:\n{listed()}")
+    for word in given:
+        if told := no_experiment(word):
+            raise InputError(f"{word} is no experiment: {told}; see `cwdfm repro list`")
     names = [name for word in given for name in of_the_paper(word) or [word]]
     if wrong := [name for name in names if name not in (*EXPERIMENTS, "all")]:
         raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed()}")

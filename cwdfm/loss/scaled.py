@@ -19,17 +19,24 @@ RevealedWeight = Literal["one", "zero", "extended", "joint", "raw", "level"]
 class ScaledCrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i alpha^i(x_t) log p^i(x_1^i | x_t).
 
-    On the masked coordinates alpha averages to 1. The paper leaves open what it is on the revealed
-    ones, and whether it is normalised in a loss; `revealed` says:
+    The paper leaves open what alpha is on revealed coordinates, and whether it is normalised in a
+    loss; `revealed` says. In three ways alpha averages to 1 over the masked coordinates, as on a
+    path, and on the revealed ones it is
 
     - "one": 1, as in plain cross-entropy. The default.
     - "zero": 0. With a uniform source the model then never learns to keep a right token.
     - "extended": the same formula, with the masked set's normaliser; 0 where nothing is masked.
-    - "joint": the same formula, normalised to mean 1 over all coordinates, masked or not.
-    - "raw": the same formula, not normalised on any coordinates: 1 where all is revealed, less
-      elsewhere, so that late times, which have much context, weigh more than early ones.
-    - "level": the mean of "raw" over the sequence, on each of its coordinates. So late times weigh
-      more, and local context does not count: "raw" is "level" times "joint", factor by factor.
+
+    In the others one formula holds for all coordinates, masked or not:
+
+    - "joint": exp(score), normalised to mean 1 over the sequence.
+    - "raw": exp(score), over what the reveal mask's part of it is where all is revealed. So with
+      Neighbor weights of positive scale alpha is 1 there and less elsewhere, and late times, which
+      have much context, weigh more than early ones; with Entropy weights it is exp(-beta H).
+    - "level": the mean of "raw" over the sequence. So late times weigh more, and local context
+      does not count: "raw" is "level" times "joint", factor by factor.
+
+    Given (`fixed`) coordinates have weight 0 and count in no mean.
 
     A weight that needs logits gets the loss's own, cut off from the gradient.
     """

@@ -27,7 +27,7 @@ def cost(todo: Iterable[Job], scale: Scale) -> str:
     if not order:
         return ""
     if scale == "smoke":
-        return "a minute or less on one CPU core for each experiment"
+        return "on one CPU core a minute or less for an experiment, a few minutes for all together"
     counts = Counter((j.corpus, j.recipe.model) for j in order if isinstance(j, Train))
     if not counts:
         return f"no training is to be done here; {_rest(order, scale)}"

@@ -2,11 +2,19 @@
 
 import re
 
+from cwdfm.repro import paper
 from cwdfm.repro.experiment import Experiment
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.measured import measured
 
 UNKNOWN = "not measured"
+
+# The paper's tables and figures that no job makes, and what they are.
+NO_EXPERIMENTS = {
+    paper.figure("example"): "a drawn example",
+    paper.table("hyperparams"): "the training settings: `cwdfm train owt-paper --help`, "
+    "`cwdfm train qm9-paper --help`",
+}
 
 
 def listed() -> str:
@@ -24,7 +32,9 @@ def listed() -> str:
             "",
             f"  {'all':23} {'':{len(UNKNOWN)}}  all of them",
             "",
-            "The paper's own may be named by their numbers there: figure-4, table-5.",
+            "The paper's own may be named by their numbers there: figure-4, table-5. Two are no "
+            "experiments:",
+            *(f"{number} is {what}." for number, what in NO_EXPERIMENTS.items()),
             "Numbers here: GPU minutes at small scale, of all jobs of an experiment, those that "
             "others need too.",
             f"They are of an {found.gpu} that up to {found.at_once} jobs had at a time, each of n "
@@ -36,11 +46,21 @@ def listed() -> str:
 
 def of_the_paper(word: str) -> list[str]:
     """The experiments of a table or figure by its number there: figure-4, fig4, "Table 5"."""
+    return [e.name for e in EXPERIMENTS.values() if _numbered(word, e.paper)]
+
+
+def no_experiment(word: str) -> str:
+    """What a table or figure is that no job makes, by its number; nothing of others."""
+    told = (f"{n} is {what}" for n, what in NO_EXPERIMENTS.items() if _numbered(word, n))
+    return next(told, "")
+
+
+def _numbered(word: str, place: str) -> bool:
+    """Whether a place in the paper, such as "Figures 2 and 6", is what a word (fig2) asks for."""
     asked = re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
-    if asked is None:
-        return []
-    of_kind = [e for e in EXPERIMENTS.values() if e.paper.lower().startswith(asked[1])]
-    return [e.name for e in of_kind if asked[2] in re.findall(r"\d+", e.paper)]
+    if asked is None or not place.lower().startswith(asked[1]):
+        return False
+    return asked[2] in re.findall(r"\d+", place)
 
 
 def _head(experiment: Experiment) -> str:

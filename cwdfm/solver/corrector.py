@@ -14,7 +14,8 @@ class Corrector:
     a_t = 1 + scale t^a (1 - t)^b.
 
     The backward velocity is kappa'_t / kappa_t [p_0 - delta(x_t)]: with a mask source, re-masking.
-    For any scale the marginals p_t stay as they were; tokens get more chances to be put right.
+    Without a context weight the marginals p_t stay as they were for any scale; tokens get more
+    chances to be put right. A weight multiplies the forward rates alone (see docs/method.md).
     """
 
     scale: float = 1.0
