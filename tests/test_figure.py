@@ -80,24 +80,26 @@ def test_scales_of_panels() -> None:
         Column("entropy"),
     )
     points = [
-        (float(k), tuple(map(Value, (300.0 + k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
+        (float(k), tuple(map(Value, (100.0 + 80 * k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
     ]
-    level = tuple(map(Value, (400.0, 1.0, 100.0, 9.0)))
+    level = tuple(map(Value, (350.0, 1.0, 100.0, 9.0)))
     curves = Curves("t", "x", columns, {"CE": points}, level, note="what bars are", about="4M")
     figure = curves.figure()
     head, body = figure.subfigs
     assert [text.get_text() for text in head.texts] == ["t", "4M"]
-    novel, wide, close, entropy = figure.axes
+    novel, _, close, entropy = figure.axes
     assert novel.get_ylim()[0] == 0
     assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "linear", "linear"]
     assert close.get_ylim()[0] > 4
     assert entropy.get_ylim()[0] > 6
     (legend,) = body.legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
+    assert body.get_supxlabel() == "what bars are"
     # The data's own value is told, not drawn, where it would squeeze the lines.
-    assert [len(axis.get_lines()) for axis in (novel, wide, close, entropy)] == [2, 2, 1, 2]
-    told = "what bars are Of the data, beyond the panels: close PPL: 100."
-    assert body.get_supxlabel() == told
+    assert [len(axis.get_lines()) for axis in figure.axes] == [2, 2, 1, 2]
+    told = [axis.get_title(loc="right") for axis in figure.axes]
+    assert told == ["", "", "data: 100 (above)", ""]
+    assert close.get_ylim()[1] < 9
 
 
 def test_axes_of_what_hardly_differs_have_plain_numbers() -> None:
@@ -123,31 +125,38 @@ def test_bars_are_drawn_where_spreads_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"), [(0.6, False), (0.7, True), (1.5e4, True), (2e4, False)]
+    ("axis", "places"),
+    [
+        ("close", {5.9: "below", 6.1: "", 30.0: "", 53.9: "", 54.1: "above"}),
+        ("zero", {-5.1: "below", -4.9: "", 54.9: "", 55.1: "above"}),
+        ("log", {8.4: "below", 8.6: "", 58.6: "", 58.8: "above"}),
+    ],
 )
-def test_the_data_s_value_is_on_a_logarithmic_scale_unless_far_off(
-    level: float, shown: bool
+def test_the_data_s_value_is_a_line_unless_beyond_a_tenth_of_the_lines_height(
+    axis: Any, places: dict[float, str]
 ) -> None:
-    points = [(1.0, (Value(10.0),)), (2.0, (Value(1000.0),))]
-    curves = Curves("t", "x", (Column("PPL", False, "log"),), {"CE": points}, (Value(level),))
-    assert curves._level(0) == (level if shown else None)
-    assert bool(curves._beyond()) != shown
-
-
-@pytest.mark.parametrize(
-    ("axis", "shown", "hidden"),
-    [("close", (0.0, 12.0, 30.0), (-0.5, 30.5)), ("zero", (-20.0, 40.0), (-20.5, 40.5))],
-)
-def test_the_data_s_value_is_shown_within_once_the_lines_height(
-    axis: Any, shown: tuple[float, ...], hidden: tuple[float, ...]
-) -> None:
-    points = [(1.0, (Value(10.0),)), (2.0, (Value(20.0),))]
-    for level in (*shown, *hidden):
+    points = [(1.0, (Value(10.0),)), (2.0, (Value(50.0),))]
+    for level, where in places.items():
         curves = Curves("t", "x", (Column("a", None, axis),), {"CE": points}, (Value(level),))
-        assert curves._level(0) == (level if level in shown else None)
+        assert curves._beyond(0) == where, level
     bare = Curves("t", "x", (Column("a"),), {"CE": [(1.0, (Value(None),))]}, (Value(5.0),))
-    assert (bare._level(0), bare._beyond()) == (None, "")
+    assert bare._beyond(0) == ""
     assert (bare.blank, curves.blank) == (True, False)
+
+
+def test_counts_begin_at_zero_where_that_is_not_far() -> None:
+    """Else the lines would lie on each other in a part of the panel."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+    def bottom(low: float, paper: float | None = None) -> float:
+        points = [(1.0, (Value(low),)), (2.0, (Value(600.0),))]
+        column, theirs = Column("valid", True, "zero"), {"CE": (Value(paper),)}
+        curves = Curves("t", "x", (column,), {"CE": points}, log=True, paper=theirs)
+        (axis,) = curves.figure().axes
+        return float(axis.get_ylim()[0])
+
+    assert bottom(200.0) == bottom(210.0, 150.0) == 0
+    assert 100 < bottom(210.0) < 210
 
 
 def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:
