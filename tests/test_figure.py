@@ -1,5 +1,6 @@
 """A name looks the same in every figure, and lines of one figure are told apart."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -169,7 +170,7 @@ def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -
         return axis.get_yscale(), {y for y in axis.get_yticks() if low <= y <= high}
 
     assert [ticks(*pair)[0] for pair in ((0.0, 99.0), (10.0, 30.0))] == ["linear"] * 2
-    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0})
+    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0, 30.0})
     assert ticks(1.0, 700.0) == ("log", {1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0})
     assert ticks(1.0, 20_000.0) == ("log", {1.0, 10.0, 100.0, 1000.0, 10_000.0})
 
@@ -186,6 +187,30 @@ def test_names_and_labels_are_those_that_are_needed() -> None:
     late = {"CE": [(1.0, (one, one))], "SCE": [(1.0, (none, one))]}
     (legend,) = Curves("t", "x", columns, late, level).figure().subfigs[1].legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "SCE", "data"]
+
+
+@pytest.mark.parametrize(
+    ("places", "log", "labels"),
+    [
+        ((64, 256, 1024), True, ["64", "256", "1,024"]),
+        ((0, 0.5, 1, 2, 5), False, ["0", "0.5", "1", "2", "5"]),
+        ((1000, 2000, 3000, 3500), False, ["1,000", "2,000", "3,500"]),
+        ((250_000, 500_000, 1_000_000), False, ["250,000", "500,000", "1,000,000"]),
+    ],
+)
+def test_labels_below_a_panel_do_not_touch(
+    places: tuple[float, ...], log: bool, labels: list[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    points = [(x, (Value(1000 * k + 999.0),)) for k, x in enumerate(places)]
+    figure = Curves("t", "x", (Column("a", axis="zero"),), {"CE": points}, log=log).figure()
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == labels
+    boxes = [text.get_window_extent() for text in axis.get_xticklabels()]
+    letter = boxes[0].height / 2
+    assert all(b.x0 - a.x1 > letter / 3 for a, b in pairwise(boxes))
+    assert "1,000" in [text.get_text() for text in axis.get_yticklabels()]
 
 
 def test_what_the_paper_reports_stands_beside_the_lines() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cwdfm.errors import load_extra
 from cwdfm.files import replacing
-from cwdfm.metric.figure import figure_of, styles_of
+from cwdfm.metric.figure import NUMBER, figure_of, styles_of
 from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
@@ -20,6 +20,7 @@ _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, an
 _BESIDE = 2.5  # where the paper's values stand, in terms of the last x
 _GREY = "#555555"
 TICKS = 10  # labels below a panel, at most
+_WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: of a panel's x, of a label's, between labels
 DATA, PAPER = "data", "paper"
 WIDE = 3.0  # the ratio of values from which on a logarithmic scale is worth it
 NEAR = 0.1  # of the lines' height: farther off, the data's own value would squeeze them
@@ -171,9 +172,7 @@ class Curves:
         ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
         axis.set(ylabel=column.title, xscale="log" if self.log else "linear")
         axis.set_xlabel(textwrap.fill(self.x, 36))
-        ticks = sorted({x for points in self.lines.values() for x, _ in points})
-        ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
-        named = {tick: f"{tick:g}" for tick in ticks}
+        named = self._ticks()
         if self._reported(panel):
             named[_BESIDE * self._last] = PAPER
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
@@ -181,12 +180,28 @@ class Curves:
         if self._logarithmic(panel):
             axis.set_yscale("log", subs=[])
             decades = math.log10(max(self._known(panel)) / min(self._known(panel)))
-            subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0)
+            subs = (1, 2, 3, 5, 7) if decades < 1 else (1, 2, 5) if decades < 3 else (1,)
             axis.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
-            axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+            axis.yaxis.set_major_formatter(ticker.StrMethodFormatter(NUMBER))
         else:
             axis.ticklabel_format(axis="y", useOffset=False)
+            if max(self._known(panel), default=0.0) >= 1000:
+                axis.yaxis.set_major_formatter(ticker.StrMethodFormatter(NUMBER))
             if column.axis == "zero" and self._known(panel) and self._span(panel)[0] == 0:
                 axis.set_ylim(bottom=0)
         axis.minorticks_off()
         axis.grid(alpha=0.3)
+
+    def _ticks(self) -> dict[float, str]:
+        """Labels below a panel: the last, and of the others those for which there is room."""
+        ticks = sorted({x for points in self.lines.values() for x, _ in points})
+        ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
+        at = [math.log(x) if self.log else x for x in ticks]
+        kept: dict[float, str] = {}
+        last, free = "", math.inf  # the label to the right, and how many inches from the left it is
+        for x, place in zip(reversed(ticks), reversed(at), strict=True):
+            name = NUMBER.format(x=x)
+            inches = _WIDTH * (place - at[0]) / ((at[-1] - at[0]) or 1.0)
+            if free - inches >= _LETTER * (len(name) + len(last)) / 2 + _APART:
+                kept[x], last, free = name, name, inches
+        return dict(reversed(kept.items()))
