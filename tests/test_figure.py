@@ -241,6 +241,11 @@ def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     )
     places = [bars.lines[0].get_xdata()[0] for bars in (left, right)]
     assert places[0] < valid.get_xticks()[-1] < places[1]
+    # What is worked out of words is marked.
+    assert not valid.texts
+    rough = Curves("t", "x", columns, both, log=True, paper=paper, worked_out=("SCE",))
+    (mark,) = rough.figure().axes[0].texts
+    assert (mark.get_text(), mark.xy) == ("≈", (places[1], 4.0))
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))
@@ -257,11 +262,21 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     for each in (molecules, text):
         assert each.note.endswith(UNTOLD) == bool(each.paper)
     assert len(molecules.columns) == 2  # nearly all that are valid are unique
-    assert len(figure("steps-molecules-mask").columns) == 3
+    masked = figure("steps-molecules-mask")
+    assert len(masked.columns) == 3
+    if scale != "smoke":  # Neighbor's: 2.8 x 134.8 and 1.9 x 114.8
+        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1)
+        found = [value.value for value in masked.paper["Neighbor"]]
+        assert found == [pytest.approx(377.44), None, pytest.approx(218.12)]
+        assert "2.8 (valid) and 1.9 (novel)" in masked.note
+    assert masked.worked_out == (() if scale == "smoke" else ("Neighbor",))
+    assert molecules.worked_out == text.worked_out == ()
     assert "training steps of" in molecules.about
     headline = figure("headline")
     assert ("5,000 of its 25,000 training steps" in headline.title) == (scale == "small")
-    assert {name.split(", ")[0] for name in headline.lines} == {"CE", "SCE"}
+    assert headline.worked_out == (() if scale == "smoke" else ("CE, Neighbor",))
+    losses = {"CE", "SCE"} | ({"CE of masked tokens"} if scale == "small" else set())
+    assert {name.split(", ")[0] for name in headline.lines} == losses
 
 
 def test_names_of_many_lines_are_within_the_figure() -> None:

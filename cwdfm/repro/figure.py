@@ -15,7 +15,7 @@ from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
 _DPI = 160
-_PANEL, _HEIGHT = 3.3, 3.4  # inches: small, so that letters are large enough in print
+_PANEL, _HEIGHT = 3.3, 3.8  # inches: small, so that letters are large enough in print
 _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
 _BESIDE = 2.5  # where the paper's values stand, in terms of the last x
 _GREY = "#555555"
@@ -39,6 +39,7 @@ class Curves:
     note: str = ""  # below the panels
     about: str = ""  # the model and its training, below the title
     paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
+    worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
 
     @property
     def blank(self) -> bool:
@@ -160,6 +161,9 @@ class Curves:
             x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
             drawn = styles[name].drawn | {"linestyle": "none"}
             axis.errorbar([x], [value.value], yerr=value.spread, **drawn)
+            if name in self.worked_out:
+                place: dict[str, Any] = {"ha": "right", "va": "center", "color": drawn["color"]}
+                axis.annotate("≈", (x, value.value), (-5, 0), textcoords="offset points", **place)
         if self.level and (level := self.level[panel]).value is not None and self._known(panel):
             if where := self._beyond(panel):
                 told = f"{DATA}: {level.text()} ({where})"
