@@ -62,6 +62,7 @@ def test_pictures_of_context_are_drawn_from_results(
 def test_the_example_s_picture_is_drawn_anew_without_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     figures = []
     monkeypatch.setattr(exact_target, "save_figure", lambda figure, _: figures.append(figure))
     monkeypatch.setattr(exact_target, "reveal_times", lambda *_, **__: torch.zeros(2, 3))
