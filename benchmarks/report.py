@@ -37,7 +37,7 @@ from benchmarks.search_sections import (
     qm9_spelled24_long,
 )
 from benchmarks.speed_page import page
-from benchmarks.text_sections import text_small
+from benchmarks.text_sections import draw_context, text_small
 from cwdfm.repro.experiment import numbered
 from cwdfm.repro.jobs import corpus_of
 from cwdfm.repro.measured import FILE
@@ -250,6 +250,12 @@ SECTIONS = {
 }
 
 
+def result_of(name: str) -> Result:
+    """What a file in results/ holds."""
+    found: Result = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return found
+
+
 def report() -> str:
     """The whole page."""
     parts = [
@@ -278,13 +284,13 @@ def report() -> str:
     )
     parts += repro()
     for name, section in SECTIONS.items():
-        parts.append(section(json.loads((ROOT / "results" / f"{name}.json").read_text())))
+        parts.append(section(result_of(name)))
     parts.append(origins())
     return "\n\n".join(parts) + "\n"
 
 
 def draw() -> None:
-    """Their figures, into docs/figures."""
+    """The figures: the paper's into docs/figures, of text against context into results."""
     folder = ROOT / "docs" / "figures"
     folder.mkdir(exist_ok=True)
     drawn = set()
@@ -295,6 +301,9 @@ def draw() -> None:
             replace(figure, about=figure.about + data).draw([folder / f"{stem}.png"])
     for old in set(folder.glob("*.png")) - drawn:
         old.unlink()
+    for name, section in SECTIONS.items():
+        if section is text_small:
+            draw_context(result_of(name), ROOT / "results")
 
 
 if __name__ == "__main__":

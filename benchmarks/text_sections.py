@@ -1,15 +1,16 @@
 """Sections of docs/results.md on text at small scale, in longer runs than those of the tables."""
 
+from pathlib import Path
 from statistics import mean
 
 from benchmarks.markdown import Result, table
+from cwdfm.analyze import ContextAnalysis, context_plot
 from cwdfm.repro.experiments.locality import AGAINST
 
 
 def text_small(result: Result) -> str:
     """Solvers against steps; the data's own row last."""
-    config = result["config"]
-    source = next(name.split("-")[1] for name in config if name.startswith("training-"))
+    config, source = result["config"], source_of(result)
     found = {row["name"]: row for row in result["rows"]}
     heads = {name: head for name, head in config.items() if name in found}
     rows = []
@@ -41,6 +42,20 @@ def text_small(result: Result) -> str:
         f"{result['judging']['hardware']['gpu']}; scored by `{result['command']}`, revision "
         f"`{result['revision']}`, {result['date'][:10]}."
     )
+
+
+def source_of(result: Result) -> str:
+    """Which of the two it is of."""
+    (name,) = (n for n in result["config"] if n.startswith("training-"))
+    return str(name).removeprefix("training-")
+
+
+def draw_context(result: Result, folder: Path) -> None:
+    """Its picture of entropy and negative log-likelihood against context."""
+    source = source_of(result)
+    analysis = ContextAnalysis.from_json(result["config"][f"context-{source}"])
+    title = f"text-small, {source} source, held-out novels"
+    context_plot(analysis, folder / f"text_small_{source}_context.png", title=title)
 
 
 def training_seconds(records: list[Result], recipe: Result) -> float:

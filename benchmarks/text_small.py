@@ -11,7 +11,7 @@
 All verbs but `score` want a GPU; `score` wants mauve-text. What is sampled already is kept. A judge
 reads every sample for perplexity and for MAUVE's features; the data's own row are held-out windows
 in the samples' place. Both sources may share a folder: `score` writes those of one to
-results/text_small_SOURCE.json, with a picture of what context does beside it.
+results/text_small_SOURCE.json, from which `benchmarks.report` draws what context does.
 """
 
 import argparse
@@ -24,8 +24,6 @@ import numpy as np
 import torch
 
 from cwdfm import data
-from cwdfm.analyze.context import ContextAnalysis
-from cwdfm.analyze.picture import context_plot
 from cwdfm.cli import analyze, perplexity, sample, train
 from cwdfm.metric import Judge, generative_perplexity, mauve_score, text_statistics
 from cwdfm.provenance import provenance, write_json
@@ -122,10 +120,6 @@ def score(options: argparse.Namespace) -> None:
         made_by = {"features": row["perplexity"]["judge"]}
         rows.append({"name": name, **row, "mauve": found.to_json() | made_by})
         print(f"{name:24} MAUVE {found}", flush=True)
-    if found_context := heads.get(f"context-{source}"):
-        picture = out.with_name(f"{out.stem}_context.png")
-        title = f"text-small, {source} source, held-out novels"
-        context_plot(ContextAnalysis.from_json(found_context), picture, title=title)
     made = {"config": heads, "judging": {k: v for k, v in judged.items() if k != "rows"}}
     write_json(out, provenance() | made | {"rows": rows})
 

@@ -1,9 +1,18 @@
 """What benchmarks read from files, of others and their own."""
 
+import json
 from pathlib import Path
 
+import pytest
+import torch
+
 from benchmarks.gpu_tests import files, outcomes
+from benchmarks.text_sections import draw_context
 from benchmarks.text_small import of_source
+from cwdfm.analyze import ContextAnalysis
+from examples import exact_target
+
+RESULTS = Path(__file__).parent.parent / "results"
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="good" />
@@ -31,3 +40,45 @@ def test_sources_in_one_folder_are_told_apart() -> None:
     found = dict.fromkeys(names, 0)
     assert list(of_source("mask", found)) == ["data-a", "mask-euler-64", "training-mask"]
     assert list(of_source("uniform", found)) == ["data-a", "uniform-euler-64", "context-uniform"]
+
+
+@pytest.mark.parametrize("source", ["mask", "uniform"])
+def test_pictures_of_context_are_drawn_from_results(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[Path, ContextAnalysis] = {}
+    monkeypatch.setattr(
+        "benchmarks.text_sections.context_plot",
+        lambda analysis, path, *, title: drawn.update({path: analysis}),
+    )
+    result = json.loads((RESULTS / f"text_small_{source}.json").read_text())
+    draw_context(result, tmp_path)
+    ((path, analysis),) = drawn.items()
+    assert (RESULTS / path.name).exists()
+    recorded = result["config"][f"context-{source}"]["neighbors"]["entropy"]
+    assert list(analysis.neighbors.entropy) == recorded
+
+
+def test_the_example_s_picture_is_drawn_anew_without_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    figures = []
+    monkeypatch.setattr(exact_target, "save_figure", lambda figure, _: figures.append(figure))
+    monkeypatch.setattr(exact_target, "reveal_times", lambda *_, **__: torch.zeros(2, 3))
+    recorded = (RESULTS / "exact_target.json").read_text()
+    (tmp_path / "exact_target.json").write_text(recorded)
+    monkeypatch.setattr("sys.argv", ["exact_target.py", "--out", str(tmp_path), "--redraw"])
+    exact_target.main()
+    assert (tmp_path / "exact_target.json").read_text() == recorded
+    (figure,) = figures
+    (legend,) = figure.legends
+    assert set(exact_target.SOLVERS) < {text.get_text() for text in legend.get_texts()}
+    rows = json.loads(recorded)["rows"]
+    euler = [r["total_variation"] for r in rows if (r["source"], r["solver"]) == ("mask", "Euler")]
+    lines = {each.get_label(): each.lines[0] for each in figure.axes[0].containers}
+    assert list(lines["Euler"].get_ydata()) == euler
+    # Both are to be seen where they are one: the narrow line is on the wide one.
+    under = lines["Neighbor-weighted"]
+    assert under.get_zorder() < lines["Euler"].get_zorder()
+    assert under.get_linewidth() > 2 * lines["Euler"].get_linewidth()

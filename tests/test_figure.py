@@ -1,5 +1,6 @@
 """A name looks the same in every figure, and lines of one figure are told apart."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -80,24 +81,26 @@ def test_scales_of_panels() -> None:
         Column("entropy"),
     )
     points = [
-        (float(k), tuple(map(Value, (300.0 + k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
+        (float(k), tuple(map(Value, (100.0 + 80 * k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
     ]
-    level = tuple(map(Value, (400.0, 1.0, 100.0, 9.0)))
+    level = tuple(map(Value, (350.0, 1.0, 100.0, 9.0)))
     curves = Curves("t", "x", columns, {"CE": points}, level, note="what bars are", about="4M")
     figure = curves.figure()
     head, body = figure.subfigs
     assert [text.get_text() for text in head.texts] == ["t", "4M"]
-    novel, wide, close, entropy = figure.axes
+    novel, _, close, entropy = figure.axes
     assert novel.get_ylim()[0] == 0
     assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "linear", "linear"]
     assert close.get_ylim()[0] > 4
     assert entropy.get_ylim()[0] > 6
     (legend,) = body.legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
+    assert body.get_supxlabel() == "what bars are"
     # The data's own value is told, not drawn, where it would squeeze the lines.
-    assert [len(axis.get_lines()) for axis in (novel, wide, close, entropy)] == [2, 2, 1, 2]
-    told = "what bars are Of the data, beyond the panels: close PPL: 100."
-    assert body.get_supxlabel() == told
+    assert [len(axis.get_lines()) for axis in figure.axes] == [2, 2, 1, 2]
+    told = [axis.get_title(loc="right") for axis in figure.axes]
+    assert told == ["", "", "data: 100 (above)", ""]
+    assert close.get_ylim()[1] < 9
 
 
 def test_axes_of_what_hardly_differs_have_plain_numbers() -> None:
@@ -123,31 +126,38 @@ def test_bars_are_drawn_where_spreads_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"), [(0.6, False), (0.7, True), (1.5e4, True), (2e4, False)]
+    ("axis", "places"),
+    [
+        ("close", {5.9: "below", 6.1: "", 30.0: "", 53.9: "", 54.1: "above"}),
+        ("zero", {-5.1: "below", -4.9: "", 54.9: "", 55.1: "above"}),
+        ("log", {8.4: "below", 8.6: "", 58.6: "", 58.8: "above"}),
+    ],
 )
-def test_the_data_s_value_is_on_a_logarithmic_scale_unless_far_off(
-    level: float, shown: bool
+def test_the_data_s_value_is_a_line_unless_beyond_a_tenth_of_the_lines_height(
+    axis: Any, places: dict[float, str]
 ) -> None:
-    points = [(1.0, (Value(10.0),)), (2.0, (Value(1000.0),))]
-    curves = Curves("t", "x", (Column("PPL", False, "log"),), {"CE": points}, (Value(level),))
-    assert curves._level(0) == (level if shown else None)
-    assert bool(curves._beyond()) != shown
-
-
-@pytest.mark.parametrize(
-    ("axis", "shown", "hidden"),
-    [("close", (0.0, 12.0, 30.0), (-0.5, 30.5)), ("zero", (-20.0, 40.0), (-20.5, 40.5))],
-)
-def test_the_data_s_value_is_shown_within_once_the_lines_height(
-    axis: Any, shown: tuple[float, ...], hidden: tuple[float, ...]
-) -> None:
-    points = [(1.0, (Value(10.0),)), (2.0, (Value(20.0),))]
-    for level in (*shown, *hidden):
+    points = [(1.0, (Value(10.0),)), (2.0, (Value(50.0),))]
+    for level, where in places.items():
         curves = Curves("t", "x", (Column("a", None, axis),), {"CE": points}, (Value(level),))
-        assert curves._level(0) == (level if level in shown else None)
+        assert curves._beyond(0) == where, level
     bare = Curves("t", "x", (Column("a"),), {"CE": [(1.0, (Value(None),))]}, (Value(5.0),))
-    assert (bare._level(0), bare._beyond()) == (None, "")
+    assert bare._beyond(0) == ""
     assert (bare.blank, curves.blank) == (True, False)
+
+
+def test_counts_begin_at_zero_where_that_is_not_far() -> None:
+    """Else the lines would lie on each other in a part of the panel."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+    def bottom(low: float, paper: float | None = None) -> float:
+        points = [(1.0, (Value(low),)), (2.0, (Value(600.0),))]
+        column, theirs = Column("valid", True, "zero"), {"CE": (Value(paper),)}
+        curves = Curves("t", "x", (column,), {"CE": points}, log=True, paper=theirs)
+        (axis,) = curves.figure().axes
+        return float(axis.get_ylim()[0])
+
+    assert bottom(200.0) == bottom(210.0, 150.0) == 0
+    assert 100 < bottom(210.0) < 210
 
 
 def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:
@@ -160,7 +170,7 @@ def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -
         return axis.get_yscale(), {y for y in axis.get_yticks() if low <= y <= high}
 
     assert [ticks(*pair)[0] for pair in ((0.0, 99.0), (10.0, 30.0))] == ["linear"] * 2
-    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0})
+    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0, 30.0})
     assert ticks(1.0, 700.0) == ("log", {1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0})
     assert ticks(1.0, 20_000.0) == ("log", {1.0, 10.0, 100.0, 1000.0, 10_000.0})
 
@@ -177,6 +187,30 @@ def test_names_and_labels_are_those_that_are_needed() -> None:
     late = {"CE": [(1.0, (one, one))], "SCE": [(1.0, (none, one))]}
     (legend,) = Curves("t", "x", columns, late, level).figure().subfigs[1].legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "SCE", "data"]
+
+
+@pytest.mark.parametrize(
+    ("places", "log", "labels"),
+    [
+        ((64, 256, 1024), True, ["64", "256", "1,024"]),
+        ((0, 0.5, 1, 2, 5), False, ["0", "0.5", "1", "2", "5"]),
+        ((1000, 2000, 3000, 3500), False, ["1,000", "2,000", "3,500"]),
+        ((250_000, 500_000, 1_000_000), False, ["250,000", "500,000", "1,000,000"]),
+    ],
+)
+def test_labels_below_a_panel_do_not_touch(
+    places: tuple[float, ...], log: bool, labels: list[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    points = [(x, (Value(1000 * k + 999.0),)) for k, x in enumerate(places)]
+    figure = Curves("t", "x", (Column("a", axis="zero"),), {"CE": points}, log=log).figure()
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == labels
+    boxes = [text.get_window_extent() for text in axis.get_xticklabels()]
+    letter = boxes[0].height / 2
+    assert all(b.x0 - a.x1 > letter / 3 for a, b in pairwise(boxes))
+    assert "1,000" in [text.get_text() for text in axis.get_yticklabels()]
 
 
 def test_what_the_paper_reports_stands_beside_the_lines() -> None:
@@ -207,6 +241,11 @@ def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     )
     places = [bars.lines[0].get_xdata()[0] for bars in (left, right)]
     assert places[0] < valid.get_xticks()[-1] < places[1]
+    # What is worked out of words is marked.
+    assert not valid.texts
+    rough = Curves("t", "x", columns, both, log=True, paper=paper, worked_out=("SCE",))
+    (mark,) = rough.figure().axes[0].texts
+    assert (mark.get_text(), mark.xy) == ("≈", (places[1], 4.0))
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))
@@ -223,11 +262,21 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     for each in (molecules, text):
         assert each.note.endswith(UNTOLD) == bool(each.paper)
     assert len(molecules.columns) == 2  # nearly all that are valid are unique
-    assert len(figure("steps-molecules-mask").columns) == 3
+    masked = figure("steps-molecules-mask")
+    assert len(masked.columns) == 3
+    if scale != "smoke":  # Neighbor's: 2.8 x 134.8 and 1.9 x 114.8
+        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1)
+        found = [value.value for value in masked.paper["Neighbor"]]
+        assert found == [pytest.approx(377.44), None, pytest.approx(218.12)]
+        assert "2.8 (valid) and 1.9 (novel)" in masked.note
+    assert masked.worked_out == (() if scale == "smoke" else ("Neighbor",))
+    assert molecules.worked_out == text.worked_out == ()
     assert "training steps of" in molecules.about
     headline = figure("headline")
     assert ("5,000 of its 25,000 training steps" in headline.title) == (scale == "small")
-    assert {name.split(", ")[0] for name in headline.lines} == {"CE", "SCE"}
+    assert headline.worked_out == (() if scale == "smoke" else ("CE, Neighbor",))
+    losses = {"CE", "SCE"} | ({"CE of masked tokens"} if scale == "small" else set())
+    assert {name.split(", ")[0] for name in headline.lines} == losses
 
 
 def test_names_of_many_lines_are_within_the_figure() -> None:

@@ -255,7 +255,8 @@ def test_every_panel_has_bars_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(picture, "save_figure", lambda figure, path: drawn.append(figure))
     valid, unique, novel = (FoldCounts((count,)) for count in (8, 4, 2))  # of 8
     scores = MoleculeScores(valid, unique, novel, 8, 8, 0, False)
-    curves([CurvePoint("Euler", 8, scores)], tmp_path / "a.png")
+    curves([CurvePoint("Euler", 1024, scores)], tmp_path / "a.png")
+    assert [text.get_text() for text in drawn[0].axes[0].get_xticklabels()] == ["1,024"]
     spreads = []
     for axis, count in zip(drawn[0].axes, (8, 4, 2), strict=True):
         ((low, high),) = axis.containers[0].lines[2][0].get_segments()

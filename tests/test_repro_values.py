@@ -170,6 +170,7 @@ def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> No
     for row in table.rows:
         assert row.ours == (Value(1.1, 0.01, 3), Value(2.0, None, 2))
     (figure,) = plan.figures(store)
+    assert list(figure.lines) == ["Euler, mean 1.100", "Neighbor, mean 1.100"]
     for line in figure.lines.values():
         shown = [value.value for _, (value,) in line]
         assert shown == pytest.approx([40, 30, 20, 5, 2.5, 1.5, 1.0])  # the last: or more

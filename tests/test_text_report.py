@@ -558,7 +558,9 @@ def test_curves_show_the_table_s_values(tmp_path: Path, monkeypatch: pytest.Monk
     rows.append(made_up(16, solver="Neighbor", ppl=9.0))
     text_curves(rows, tmp_path / "a.png", data=made_up(ppl=7.0).scores, title="m")
     text_curves(rows[1:2], tmp_path / "a.png", data=None, title="m")
-    wide, narrow = (figure.axes for figure in figures)
+    text_curves([made_up(1024)], tmp_path / "a.png", data=None, title="m")
+    wide, narrow, many = (figure.axes for figure in figures)
+    assert [text.get_text() for text in many[0].get_xticklabels()] == ["1,024"]
     found = {(125.0, 62.5): 2.0, (5.0, 5.0): 0.5, (0.9, 0.9): 0.3}
     for axis, (values, half), level in zip(wide, found.items(), (7.0, 5.0, 0.9), strict=True):
         euler, neighbor = axis.containers

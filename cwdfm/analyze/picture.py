@@ -9,7 +9,6 @@ from cwdfm.analyze.updates import UpdateStatistics, check_results
 from cwdfm.errors import check_instance
 from cwdfm.metric.figure import check_png, figure_of, save_figure, styles_of
 
-_COLORS = {"entropy": "#EE7733", "nll": "#0077BB"}
 _NAMES = {"entropy": "entropy (nats)", "nll": "negative log-likelihood (nats)"}
 
 
@@ -28,7 +27,7 @@ def context_plot(analysis: ContextAnalysis, path: Path, *, title: str | None = N
         (analysis.distance, last),
     ]
     for line, (curve, label) in zip(axes, rows, strict=True):
-        for axis, measure in zip(line, _COLORS, strict=True):
+        for axis, measure in zip(line, _NAMES, strict=True):
             _draw(axis, curve, measure)
             axis.set(xlabel=label, ylabel=_NAMES[measure])
     figure.supxlabel("Bars: one standard error.", fontsize="small", color="#555555")
@@ -42,14 +41,12 @@ def _draw(axis: Any, curve: ContextCurve, measure: str) -> None:
     points = [
         (b, m, e or 0.0) for b, m, e in zip(curve.bins, means, errors, strict=True) if m is not None
     ]
+    (style,) = styles_of(["model"]).values()  # no solver's: orange is that of Entropy weights
     axis.errorbar(
         [b for b, _, _ in points],
         [m for _, m, _ in points],
         yerr=[e for _, _, e in points],
-        color=_COLORS[measure],
-        marker="o",
-        markersize=4,
-        capsize=3,
+        **style.drawn,
     )
     axis.grid(alpha=0.3)
 

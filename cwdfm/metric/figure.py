@@ -50,6 +50,7 @@ _OTHERS = [  # for names that are neither; with other markers than the three sol
 # What else a name tells, such as settings: lines, markers' fillings, and bars' hatches.
 _VARIANTS = [("-", "full", ""), ("--", "none", "///"), (":", "left", "..."), ("-.", "top", "xx")]
 _DPI = 110
+NUMBER = "{x:,.9g}"  # how axes write numbers: 0.5, 1,024, 1,000,000
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from cwdfm.chemistry import parse
 from cwdfm.errors import InputError, describe, load_extra
-from cwdfm.metric.figure import check_png, figure_of, save_figure, styles_of, write_png
+from cwdfm.metric.figure import NUMBER, check_png, figure_of, save_figure, styles_of, write_png
 from cwdfm.metric.molecule import FoldCounts, MoleculeScores, check_texts
 
 _DATA, _SAMPLES = "#BBBBBB", "#009988"
@@ -130,7 +130,7 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
                 **style.drawn,
             )
         axis.set_xscale("log", base=2)
-        axis.set_xticks(steps, [str(s) for s in steps])
+        axis.set_xticks(steps, [NUMBER.format(x=s) for s in steps])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.set(xlabel="steps", title=name)

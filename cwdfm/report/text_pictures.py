@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import load_extra
-from cwdfm.metric.figure import Style, figure_of, save_figure, styles_of
+from cwdfm.metric.figure import NUMBER, Style, figure_of, save_figure, styles_of
 from cwdfm.report.evaluation import Picture, endings
 from cwdfm.report.text_scores import TextScores
 from cwdfm.report.text_table import ScoredText
@@ -81,7 +81,7 @@ def text_curves(
         if data is not None and (point := panel.value(data)) is not None:
             axis.axhline(point[0], color=_DATA, linestyle="--", label="held-out text")
         axis.set_xscale("log", base=2)
-        axis.set_xticks(steps, [str(s) for s in steps])
+        axis.set_xticks(steps, [NUMBER.format(x=s) for s in steps])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.set(xlabel="steps", title=panel.title)
@@ -115,5 +115,5 @@ def _logarithmic(axis: Any) -> None:
     axis.yaxis.set_major_locator(
         ticker.LogLocator(subs=(1, 2, 5)) if wide else ticker.MaxNLocator(6)
     )
-    axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    axis.yaxis.set_major_formatter(ticker.StrMethodFormatter(NUMBER))
     axis.yaxis.set_minor_locator(ticker.NullLocator())

@@ -10,19 +10,20 @@ from typing import Any
 
 from cwdfm.errors import load_extra
 from cwdfm.files import replacing
-from cwdfm.metric.figure import figure_of, styles_of
+from cwdfm.metric.figure import NUMBER, figure_of, styles_of
 from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
 _DPI = 160
-_PANEL, _HEIGHT = 3.3, 3.4  # inches: small, so that letters are large enough in print
+_PANEL, _HEIGHT = 3.3, 3.8  # inches: small, so that letters are large enough in print
 _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
 _BESIDE = 2.5  # where the paper's values stand, in terms of the last x
 _GREY = "#555555"
 TICKS = 10  # labels below a panel, at most
+_WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: of a panel's x, of a label's, between labels
 DATA, PAPER = "data", "paper"
 WIDE = 3.0  # the ratio of values from which on a logarithmic scale is worth it
-FAR = 16.0  # the ratio from which on the data's own value would squeeze the lines on such a scale
+NEAR = 0.1  # of the lines' height: farther off, the data's own value would squeeze them
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Curves:
     note: str = ""  # below the panels
     about: str = ""  # the model and its training, below the title
     paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
+    worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
 
     @property
     def blank(self) -> bool:
@@ -54,20 +56,26 @@ class Curves:
         wide = bool(known) and min(known) > 0 and max(known) > WIDE * min(known)
         return wide and self.columns[panel].axis == "log"
 
-    def _level(self, panel: int) -> float | None:
-        """The data's own value, unless it is so far off that the lines would be squeezed."""
+    def _span(self, panel: int) -> tuple[float, float]:
+        """From where to where lines and the paper's values reach; from zero if that is not far."""
+        shown = [*self._known(panel), *(v.value or 0.0 for v in self._reported(panel).values())]
+        low, high = min(shown), max(shown)
+        near = self.columns[panel].axis == "zero" and high >= WIDE * low
+        return (0.0 if near else low), high
+
+    def _beyond(self, panel: int) -> str:
+        """Where the data's own value lies if a line across would squeeze the others."""
         level = self.level[panel].value if self.level else None
-        known = self._known(panel)
-        if level is None or not known:
-            return None
-        low, high = min(known), max(known)
+        if level is None or not self._known(panel):
+            return ""
+        low, high = self._span(panel)
+        if low == high == 0:  # nothing that could be squeezed
+            return ""
+        room = NEAR * (high - low)
+        below, above = low - room, high + room
         if self._logarithmic(panel):
-            return level if low / FAR <= level <= FAR * high else None
-        if self.columns[panel].axis == "zero":
-            low = 0.0
-            if high == 0:  # nothing that could be squeezed
-                return level
-        return level if low - (high - low) <= level <= high + (high - low) else None
+            below, above = low * (low / high) ** NEAR, high * (high / low) ** NEAR
+        return "below" if level < below else "above" if level > above else ""
 
     @property
     def _last(self) -> float:
@@ -108,22 +116,13 @@ class Curves:
             self._lines(axis, i)
             self._scales(axis, i)
         self._names(body, axes)
-        if note := " ".join(filter(None, (self.note, self._beyond()))):
-            body.supxlabel(textwrap.fill(note, 52 * panels), fontsize="small", color=_GREY)
+        if self.note:
+            body.supxlabel(textwrap.fill(self.note, 52 * panels), fontsize="small", color=_GREY)
         return figure
-
-    def _beyond(self) -> str:
-        """The data's own values that lie beyond the panels."""
-        told = [
-            f"{column.name}: {level.text()}"
-            for i, (column, level) in enumerate(zip(self.columns, self.level, strict=False))
-            if level.value is not None and self._known(i) and self._level(i) is None
-        ]
-        return f"Of the data, beyond the panels: {'; '.join(told)}." if told else ""
 
     def _names(self, body: Any, axes: Sequence[Any]) -> None:
         """Where there are several lines their names, above the panels."""
-        # The data's line may lie outside the first panel and within another.
+        # The data's line may be missing in the first panel and there in another.
         named = {
             name: handle
             for axis in axes
@@ -162,17 +161,22 @@ class Curves:
             x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
             drawn = styles[name].drawn | {"linestyle": "none"}
             axis.errorbar([x], [value.value], yerr=value.spread, **drawn)
-        if (level := self._level(panel)) is not None:
-            axis.axhline(level, color="#777777", linestyle=":", label=DATA)
+            if name in self.worked_out:
+                place: dict[str, Any] = {"ha": "right", "va": "center", "color": drawn["color"]}
+                axis.annotate("≈", (x, value.value), (-5, 0), textcoords="offset points", **place)
+        if self.level and (level := self.level[panel]).value is not None and self._known(panel):
+            if where := self._beyond(panel):
+                told = f"{DATA}: {level.text()} ({where})"
+                axis.set_title(told, loc="right", fontsize="small", color=_GREY)
+            else:
+                axis.axhline(level.value, color="#777777", linestyle=":", label=DATA)
 
     def _scales(self, axis: Any, panel: int) -> None:
         """Names, scales and ticks of a panel."""
         ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
         axis.set(ylabel=column.title, xscale="log" if self.log else "linear")
         axis.set_xlabel(textwrap.fill(self.x, 36))
-        ticks = sorted({x for points in self.lines.values() for x, _ in points})
-        ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
-        named = {tick: f"{tick:g}" for tick in ticks}
+        named = self._ticks()
         if self._reported(panel):
             named[_BESIDE * self._last] = PAPER
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
@@ -180,12 +184,28 @@ class Curves:
         if self._logarithmic(panel):
             axis.set_yscale("log", subs=[])
             decades = math.log10(max(self._known(panel)) / min(self._known(panel)))
-            subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0)
+            subs = (1, 2, 3, 5, 7) if decades < 1 else (1, 2, 5) if decades < 3 else (1,)
             axis.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
-            axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
-        elif column.axis == "zero":
-            axis.set_ylim(bottom=0)
+            axis.yaxis.set_major_formatter(ticker.StrMethodFormatter(NUMBER))
         else:
             axis.ticklabel_format(axis="y", useOffset=False)
+            if max(self._known(panel), default=0.0) >= 1000:
+                axis.yaxis.set_major_formatter(ticker.StrMethodFormatter(NUMBER))
+            if column.axis == "zero" and self._known(panel) and self._span(panel)[0] == 0:
+                axis.set_ylim(bottom=0)
         axis.minorticks_off()
         axis.grid(alpha=0.3)
+
+    def _ticks(self) -> dict[float, str]:
+        """Labels below a panel: the last, and of the others those for which there is room."""
+        ticks = sorted({x for points in self.lines.values() for x, _ in points})
+        ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
+        at = [math.log(x) if self.log else x for x in ticks]
+        kept: dict[float, str] = {}
+        last, free = "", math.inf  # the label to the right, and how many inches from the left it is
+        for x, place in zip(reversed(ticks), reversed(at), strict=True):
+            name = NUMBER.format(x=x)
+            inches = _WIDTH * (place - at[0]) / ((at[-1] - at[0]) or 1.0)
+            if free - inches >= _LETTER * (len(name) + len(last)) / 2 + _APART:
+                kept[x], last, free = name, name, inches
+        return dict(reversed(kept.items()))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cwdfm.repro import paper
 from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
@@ -13,6 +14,7 @@ from cwdfm.repro.scale import Scale, held_out
 from cwdfm.repro.table import Row, Table, Value
 
 UNTOLD = "Paper: its tables, at its own scale; they do not tell the number of steps."
+TIMES = "≈: about {:g} (valid) and {:g} (novel) times its tables' Euler, as its text tells."
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,15 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
         return tuple(values[i] for i in panels)
 
     lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-    paper = {}
+    theirs, worked_out = {}, {}
     for entry in filter(lambda entry: entry.line, entries):
         values = shown(how.barred(entry.cell.values(store)))
         lines.setdefault(entry.line, []).append((entry.x, values))
         if entry.paper and (reported := how.reported(entry.paper)):
-            paper[entry.line] = shown(reported)
+            theirs[entry.line] = shown(reported)
+            if entry.paper in paper.GAINS:
+                worked_out[entry.line] = TIMES.format(*paper.GAINS[entry.paper][1:])
+    notes = [how.bars, *([UNTOLD] if theirs else []), *dict.fromkeys(worked_out.values())]
     return Curves(
         title,
         x,
@@ -91,9 +96,10 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
         lines,
         shown(how.values(store, held_out(cell.corpus, cell.scale, 0))),
         log=log,
-        note=f"{how.bars} {UNTOLD}" if paper else how.bars,
+        note=" ".join(notes),
         about=trained(train, store),
-        paper=paper,
+        paper=theirs,
+        worked_out=tuple(worked_out),
     )
 
 

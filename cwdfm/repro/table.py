@@ -33,7 +33,7 @@ class Value:
 class Column:
     """A measure: its name, whether more of it is better (None: neither), and how it is drawn.
 
-    An axis holds the values closely, or begins at zero, or is logarithmic where they differ much.
+    An axis holds the values closely; or begins at zero, or is logarithmic, where they differ much.
     """
 
     name: str

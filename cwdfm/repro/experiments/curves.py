@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from cwdfm.method.choice import SolverChoice
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, apart_note, loss_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
@@ -111,7 +112,7 @@ def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
                 cell,
                 each.name + name.removeprefix(solver),
                 k,
-                rows.get((source, each.name), "") if solver == "Euler" else "",
+                paper.solved(rows.get((source, each.name), ""), solver),
             )
             for each in found
             for name, cells in each.cells.items()

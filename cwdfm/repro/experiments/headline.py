@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
+from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
@@ -26,7 +27,7 @@ def fields(scale: Scale) -> dict[str, Any]:
     own = size("molecules", scale).recipe
     if scale != "small":
         return {}  # toys stay toys, and the paper's is the paper's
-    paper = replace(
+    whole = replace(
         RECIPES["qm9-paper"](),
         data=own.data,
         steps=STEPS,
@@ -37,7 +38,7 @@ def fields(scale: Scale) -> dict[str, Any]:
         elbo_rows=0,
     )
     ours = asdict(own)
-    return {name: value for name, value in asdict(paper).items() if value != ours[name]}
+    return {name: value for name, value in asdict(whole).items() if value != ours[name]}
 
 
 def entries(scale: Scale) -> list[Entry]:
@@ -59,9 +60,8 @@ def entries(scale: Scale) -> list[Entry]:
                 k,
                 n=folds * sizes.fold_size,
             )
-            line = f"{loss}, {solver}" if reported else ""
-            theirs = reported if solver == "Euler" else ""
-            found.append(Entry((loss, solver, str(k)), cell, line, k, theirs))
+            theirs = paper.solved(reported, solver)
+            found.append(Entry((loss, solver, str(k)), cell, f"{loss}, {solver}", k, theirs))
 
     add("CE", flow("mask", "ce"), solvers, "mask, ce")
     add("SCE", flow("mask", "sce"), ("Euler", "Neighbor"), "mask, sce")

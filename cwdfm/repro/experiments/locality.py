@@ -81,7 +81,7 @@ def updates(scale: Scale) -> Plan:
         done = {name: store.result(job) for name, job in jobs.items()}
         return {name: result["result"] for name, result in done.items() if result is not None}
 
-    title = f"Updates per token, text, uniform source, {sizes.steps} steps"
+    title = f"Updates per token, text, uniform source, {sizes.steps:,} steps"
 
     def tables(store: Store) -> list[Table]:
         ours = {
@@ -103,7 +103,8 @@ def updates(scale: Scale) -> Plan:
             counts = each["histogram"]
             counts = [*counts[:MANY], sum(counts[MANY:])]
             shares = [Value(100 * count / each["tokens"] or None) for count in counts]
-            lines[name] = [(float(k), (share,)) for k, share in enumerate(shares)]
+            told = f"{name}, mean {each['updates_per_token']:.3f}"  # which no one reads off a curve
+            lines[told] = [(float(k), (share,)) for k, share in enumerate(shares)]
         x, column = f"updates ({MANY}: or more)", Column("tokens, %", axis="log")
         note = "Where a line ends, no token has more."
         return [Curves(title, x, (column,), lines, note=note, about=trained(model, store))]

@@ -54,9 +54,8 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 
     def entries(scale: Scale) -> list[Entry]:
         cells = steps_cells(corpus, source, scale)
-        reported = {"Euler": f"{source}, ce"}
         return [
-            Entry((name, str(k)), cell, name, k, reported.get(name, ""))
+            Entry((name, str(k)), cell, name, k, paper.solved(f"{source}, ce", name))
             for (name, k), cell in cells.items()
         ]
 
