@@ -469,15 +469,17 @@ def test_weights_that_are_not_normalised_stand_beside_the_plain_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def counts(self: Runs, cell: Cell, what: int) -> list[float]:
-        raw = cell.fields.get("revealed") == "raw"
-        if cell.fields["source"] == "mask":
-            return [] if raw else [600.0]  # not done
-        return [700.0 + 10 * raw] * 3
+        weight = cell.fields.get("revealed", "")
+        if cell.fields["source"] == "mask" or weight == "level":
+            return [600.0] if not weight else []  # not done
+        return [700.0 + {"raw": 10, "joint": -20}.get(weight, 0)] * 3
 
     monkeypatch.setattr(Runs, "counts", counts)
     gain = 10 / (COUNT_ERROR * math.sqrt(2 / 3))
-    told = f"not normalised: 700 to 710 (uniform) valid, {gain:+.1f} (uniform) errors"
-    assert training.not_normalised().endswith(told)
+    raw, joint = training.not_normalised().split("; ")  # what is not done is not told
+    assert raw.endswith(f"(`raw`): 700 to 710 (uniform) valid, {gain:+.1f} (uniform) errors")
+    lost = f"{-2 * gain:+.1f} (uniform) errors"
+    assert joint.endswith(f"(`joint`): 700 to 680 (uniform) valid, {lost}")
 
 
 def test_mean_gains_have_the_error_of_the_counts_they_are_of(

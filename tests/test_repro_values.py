@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import TRAINING, Cell, apart_note, flow, runs_note, weights_note
+from cwdfm.repro.cell import TRAINING, Cell, apart_note, flow, runs_note, solver_notes, weights_note
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.locality import MANY
@@ -150,6 +150,16 @@ def test_weights_that_do_not_vary_are_told() -> None:
     told = ("Weights: Neighbor r = 1, s = 3; Entropy beta = 1.",)
     assert weights_note([counted, SolverChoice("neighbor", 1, 3.0), one]) == told
     assert weights_note([counted, one, other]) == ("Weights: Neighbor r = 1, s = 3.",)
+
+
+def test_weights_of_a_context_path_are_told_apart() -> None:
+    plain = Cell("molecules", "small", flow("mask"), SolverChoice("neighbor", 1, 4.0))
+    own = SolverChoice("neighbor", 1, 1.0)
+    fields = flow("mask", "sce", path="context", path_radius=1, path_scale=1.0)
+    context = Cell("molecules", "small", fields, own)
+    on_path = "Weights on the context-weighted path: Neighbor r = 1, s = 1."
+    assert solver_notes([plain, context]) == ("Weights: Neighbor r = 1, s = 4.", on_path)
+    assert solver_notes([context]) == ("Weights: Neighbor r = 1, s = 1.",)  # of all there are
 
 
 @pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])

@@ -173,9 +173,8 @@ def goal() -> str:
         if all(g > CLEAR * counting(row[what], row["samples"]) for what, g in gaps(row).items())
     ]
     return (
-        f"\n  The goal we set ourselves is {GOAL['valid']} valid with {GOAL['novel']} novel ones. "
-        f"It is reached {', '.join(told)};\n  in both numbers by more than {CLEAR:g} standard "
-        f"errors of counting (behind ±, as of independent samples): "
+        f"\n  The goal is reached {', '.join(told)};\n  in both numbers by more than {CLEAR:g} "
+        f"standard errors of counting (behind ±, as of independent samples): "
         f"{' and '.join(clear) or 'never'}."
     )
 

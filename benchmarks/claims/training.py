@@ -81,17 +81,28 @@ def searched(training: str) -> str:
 
 
 def not_normalised() -> str:
-    """What weights that are not normalised in the loss change from CE, where both are done."""
+    """What weights that are not normalised change from CE, and the two parts of them.
+
+    The first part is what a sequence weighs as a whole, by how much of it is there; the second, how
+    that is shared among its tokens, by local context.
+    """
     cells = {entry.labels: entry.cell for entry in revealed_entries("small")}
     runs = Runs(tuple(cells.values()))
-    pairs = [
-        pair(source, partial(runs.mean, what=VALID), cells[source, "CE"], cells[source, "raw"])
-        for source in SOURCES
-        if all(runs.counts(cells[source, weight], VALID) for weight in ("CE", "raw"))
-    ]
-    gains = " and ".join(f"{b.above(a):+.1f} ({source})" for source, a, b in pairs)
-    told = f". With weights that are not normalised: {changes(pairs)} valid, {gains} errors"
-    return told if pairs else ""
+    told = []
+    for weight, name in (
+        ("raw", "With weights that are not normalised"),
+        ("level", "their level alone, without local context"),
+        ("joint", "local context alone"),
+    ):
+        pairs = [
+            pair(source, partial(runs.mean, what=VALID), cells[source, "CE"], cells[source, weight])
+            for source in SOURCES
+            if all(runs.counts(cells[source, each], VALID) for each in ("CE", weight))
+        ]
+        gains = " and ".join(f"{b.above(a):+.1f} ({source})" for source, a, b in pairs)
+        if pairs:
+            told.append(f"{name} (`{weight}`): {changes(pairs)} valid, {gains} errors")
+    return f". {'; '.join(told)}" if told else ""
 
 
 def losses() -> Iterator[Claim]:

@@ -147,6 +147,16 @@ def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str,
     return (f"Weights{where}: {'; '.join(told)}.",) if told else ()
 
 
+def solver_notes(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """The same of a table's cells: those on a context-weighted path may have its weights."""
+    found: dict[bool, list[SolverChoice]] = {False: [], True: []}
+    for cell in cells:
+        recipe = cell.train().recipe
+        found[recipe.method == "flow" and recipe.path == "context"].append(cell.choice)
+    where = " on the context-weighted path" if found[False] else ""
+    return (*weights_note(found[False]), *weights_note(found[True], where))
+
+
 def loss_note(cells: Iterable[Cell]) -> tuple[str, ...]:
     """The settings of the weights in the scaled losses of a table, those that do not vary."""
     recipes = [cell.train().recipe for cell in cells]

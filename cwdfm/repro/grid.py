@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cwdfm.repro import paper
-from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, weights_note
+from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, solver_notes
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
@@ -56,7 +56,7 @@ def grid(
             own = (*how.values(store, data), *[Value(None)] * len(bounds))
             rows.append(Row(("data", *[""] * (len(labels) - 1)), own))
             cells = [(entry.labels, entry.cell) for entry in found]
-            weights = weights_note(entry.cell.choice for entry in found)
+            weights = solver_notes(entry.cell for entry in found)
             losses = loss_note(entry.cell for entry in found)
             notes = (*weights, *losses, *runs_note(cells, store), *apart_note(cells, store))
             return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes)]
