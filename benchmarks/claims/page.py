@@ -233,7 +233,7 @@ def _beyond() -> str:
     return f"""
 ## Beyond the paper
 
-The goal that we set ourselves is {GOAL["valid"]} valid molecules of 1,024 with {GOAL["novel"]} novel
+Our own goal is {GOAL["valid"]} valid molecules of 1,024 with {GOAL["novel"]} novel
 ones for the uniform source, and 800 valid ones for the mask source. Valid and novel ones when what
 the network doubts is drawn again ([mending](method.md), [results](results.md#mending)); the first
 two are of the models in the box:
