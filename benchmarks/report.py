@@ -6,12 +6,11 @@ out so is written by hand, here and in the modules of sections and claims.
 python -m benchmarks.report
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.claims import claims_page
-from benchmarks.claims.judging import STORE
+from benchmarks.claims.judging import STORE, read
 from benchmarks.markdown import Result, origin, table
 from benchmarks.molecule_sections import (
     qm9_causes,
@@ -250,12 +249,6 @@ SECTIONS = {
 }
 
 
-def result_of(name: str) -> Result:
-    """What a file in results/ holds."""
-    found: Result = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    return found
-
-
 def report() -> str:
     """The whole page."""
     parts = [
@@ -272,8 +265,8 @@ def report() -> str:
     parts.append(
         "Behind each command stands what its jobs took that are done. Where n of them had a GPU at "
         "a time, each has 1/n of it; of a training that was interrupted it is the time since it "
-        "went on. Of jobs that were done again, the last time alone is known, and others may seem "
-        "to have had the GPU for themselves. Jobs that several experiments need count in each."
+        "went on. Of earlier runs of a job the date alone is known, and they are taken to have "
+        "lasted as long as the last. Jobs that several experiments need count in each."
     )
     parts.append(
         "Cells are of one training run and one seed, or means of as many as a note says. Behind ± "
@@ -284,7 +277,7 @@ def report() -> str:
     )
     parts += repro()
     for name, section in SECTIONS.items():
-        parts.append(section(result_of(name)))
+        parts.append(section(read(name)))
     parts.append(origins())
     return "\n\n".join(parts) + "\n"
 
@@ -303,7 +296,7 @@ def draw() -> None:
         old.unlink()
     for name, section in SECTIONS.items():
         if section is text_small:
-            draw_context(result_of(name), ROOT / "results")
+            draw_context(read(name), ROOT / "results")
 
 
 if __name__ == "__main__":

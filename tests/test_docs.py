@@ -188,8 +188,9 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     for shown, verdict in ((values, "holds"), (values[::-1], wrong), (none, wrong)):
         assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1].word == verdict
     late = [1.0, 2.0, 3.0, 4.0, 6.0]  # it grows, but not early
-    seen = {"entropy": values, "nll": late[::-1] if falls else late}
-    assert trend(curve | seen, kind)[1].word == ("holds" if falls else "holds partly")
+    late = late[::-1] if falls else late
+    for seen in ({"entropy": values, "nll": late}, {"entropy": late, "nll": values}):
+        assert trend(curve | seen, kind)[1].word == ("holds" if falls else "holds partly")
 
 
 def test_a_page_without_results_of_experiments_says_so(
@@ -205,7 +206,7 @@ def test_a_page_without_results_of_experiments_says_so(
 
 def test_a_remark_alone_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "number", lambda value: _raise())
-    assert training.both_by_euler() == []
+    assert training.by_one_solver() == []
 
 
 def _raise() -> Measured:
@@ -362,11 +363,15 @@ def test_a_bound_above_a_level_guess_is_in_no_verdict(monkeypatch: pytest.Monkey
     assert "not to be had here: wikitext-103" in list(main_table.perplexities())[1].found
 
 
-def test_samples_with_a_mask_source_hardly_change_or_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perplexities_hardly_change_or_do(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {name: alike(name) for name in ("baselines", "perplexity")}
     monkeypatch.setattr(main_table, "rows_of", lambda name, table: tables[name])
     words = [claim.verdict.word for claim in main_table.perplexities()]
     assert words == ["does not hold here", "holds"]  # the first promises a growth
+    tables["baselines"]["non-AR", "DFM + SCE, mask"] = (Value(200.0, 1.0),) * 4
+    tables["perplexity"]["DFM + SCE", "mask"] = (Value(200.0, 1.0),) * 4
+    words = [claim.verdict.word for claim in main_table.perplexities()]
+    assert words == ["does not hold here", "does not hold here"]
 
 
 def test_a_training_is_judged_by_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +382,7 @@ def test_a_training_is_judged_by_all_its_runs(monkeypatch: pytest.MonkeyPatch) -
     assert on_text.all_runs(Value(400.0)) == runs["same"]
     found = on_text.over_runs(Value(400.0, 0.0), "uniform")
     assert found.value == pytest.approx(200.0)
-    assert found.error == pytest.approx(200 * 0.1 / 2)
+    assert found.error == pytest.approx(200 * 0.1)  # they do not tell of other seeds
     assert on_text.all_runs(Value(300.0)) == [300.0]  # of which there is no other run
 
 
@@ -385,19 +390,41 @@ def test_solvers_on_different_runs_have_the_scatter_of_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cells = tuned_cells("uniform", "small")
-    euler, other = cells["Euler", 64], cells["Neighbor", 64]
-    dates = {euler.sample(): "monday", other.sample(): "tuesday"}
+    one, same, other = (cells[name, 64] for name in ("Euler", "Neighbor", "Entropy"))
+    dates = {one.sample(): "monday", same.sample(): "monday", other.sample(): "tuesday"}
     monkeypatch.setattr(Store, "run_of", lambda self, need, job: dates[job])
-    assert on_text.different_runs([euler, other])
-    assert not on_text.different_runs([euler, euler])
-    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source, diverging: 0.1)
-    value = Value(100.0, math.sqrt(5))
-    assert on_text.solved(value, "uniform", False).error == pytest.approx(1.0)
-    assert on_text.solved(value, "uniform", True).error == pytest.approx(math.hypot(1, 10))
+    monkeypatch.setattr(on_text, "rerun_scatter", lambda source: 0.1)
+    before, after = Value(math.e * 100.0, math.e * math.sqrt(5)), Value(100.0, math.sqrt(5))
+    folds = 0.01 * math.sqrt(2)
+    gain = on_text.drawn(before, one).over(on_text.drawn(after, same))
+    assert gain == pytest.approx(1 / folds)
+    gain = on_text.drawn(before, one).over(on_text.drawn(after, other))
+    assert gain == pytest.approx(1 / math.hypot(folds, 0.1 * math.sqrt(2)))
+    assert on_text.of_runs([one, same]) == "one run"
+    assert on_text.of_runs([one, other]) == "some solvers on other runs of it"
+
+
+def test_runs_of_one_seed_scatter_by_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(*perplexities: float, **more: object) -> object:
+        sample = {"choice": {"solver": "euler"}, "perplexities": perplexities}
+        told = {"method": "flow", "source": "mask", "loss": "ce", "masked_only": False}
+        return told | {"samples": [sample]} | more
+
+    e = math.e
+    rows = [
+        row(1.0, e),
+        row(1.0, e**5, masked_only=True),
+        row(1.0, e**6, method="bd3lm"),
+        row(1.0, e**7, loss="nelbo"),
+        row(1.0, e**2, source="uniform"),
+    ]
+    monkeypatch.setattr(on_text, "done_again", lambda: rows)
+    assert on_text.rerun_scatter("mask") == pytest.approx(1 / math.sqrt(2))
+    assert on_text.rerun_scatter("uniform") == pytest.approx(2 / math.sqrt(2))
 
 
 def test_weights_leave_an_exact_target_where_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
-    def verdict(entropy: float) -> str:
+    def verdicts(entropy: float) -> list[str]:
         rows = [
             {"source": source, "solver": solver, "steps": 128, "total_variation": far}
             for source in ("mask", "uniform")
@@ -407,11 +434,12 @@ def test_weights_leave_an_exact_target_where_they_should(monkeypatch: pytest.Mon
                 ("Entropy-weighted", entropy if source == "uniform" else 0.02),
             )
         ]
-        monkeypatch.setattr(exact, "read", lambda name: {"rows": rows, "floor": 0.01})
-        return exact.in_place().verdict.word
+        found = {"rows": rows, "floor": 0.01, "config": {"samples": 7}}
+        monkeypatch.setattr(exact, "read", lambda name: found)
+        return [claim.verdict.word for claim in exact.in_place()]
 
-    assert verdict(0.025) == "holds"
-    assert verdict(0.05) == "holds partly"
+    assert verdicts(0.025) == ["holds", "holds"]
+    assert verdicts(0.05) == ["holds", "holds partly"]
 
 
 def test_an_entropy_is_comparable_or_falls() -> None:

@@ -39,8 +39,8 @@ def ablations() -> Iterator[Claim]:
     yield from tested(f"bold text, {paper.figure('vicinity_size_abl')}", said, "radius", _radius)
 
     said = (
-        "Scaled cross-entropy makes training more efficient: it goes smoothly to lower perplexity, "
-        "with a moderate fall in entropy"
+        "Scaled cross-entropy makes training more efficient: it goes to lower perplexity, at the "
+        "cost of a moderate fall in entropy"
     )
     where = f"abstract, {paper.figure('training_dynamics')}"
     yield from tested(where, said, "dynamics", _dynamics)

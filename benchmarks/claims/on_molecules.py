@@ -86,7 +86,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Paired:
-    """Counts of molecules that solvers make of the same runs: differences, run by run."""
+    """Counts of molecules that solvers make of the same trainings: differences, seed by seed."""
 
     pairs: tuple[tuple[Cell, Cell], ...]  # before, after
 

@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.claims.judging import (
@@ -54,9 +55,8 @@ def sample_scatter(
     """Standard deviation of what runs of one training sample: of log perplexity, or of entropy.
 
     With a mask source runs end far apart, with a uniform one they do not. Losses whose weights
-    diverge were done again with a mask source only, whatever is asked; others of masked tokens
-    alone are in no table that needs this. With a mask source flows were trained by two seeds, and
-    not often by one.
+    diverge were done again with a mask source only, whatever is asked; other flows of masked tokens
+    alone are in no table that needs this. With a mask source flows were trained by two seeds.
     """
     found = [
         tabled(row, of)
@@ -101,20 +101,51 @@ def all_runs(value: Value) -> list[float]:
 
 
 def over_runs(value: Value, source: str) -> Measured:
-    """The geometric mean of those."""
-    found, one = all_runs(value), run_perplexity(value, source)
-    mean = statistics.geometric_mean(found)
-    return Measured(mean, mean * one.error / one.value / math.sqrt(len(found)))
+    """The geometric mean of those, with the error of one: they do not tell of other seeds."""
+    mean, one = statistics.geometric_mean(all_runs(value)), run_perplexity(value, source)
+    return Measured(mean, mean * one.error / one.value)
 
 
-def different_runs(cells: Sequence[Cell]) -> bool:
-    """Whether cells of one training were done by several runs of it."""
-    return len({STORE.run_of(cell.train(), cell.sample()) for cell in cells}) > 1
+@dataclass(frozen=True)
+class Drawn(Measured):
+    """A perplexity by a solver, of one run of a training. Between runs their scatter counts."""
+
+    run: str | None = None
+    scatter: float = 0.0  # of its logarithm, between runs of one seed
+
+    @property
+    def of_any_run(self) -> Measured:
+        """With the scatter of runs."""
+        return Measured(self.value, math.hypot(self.error, self.value * self.scatter))
+
+    def over(self, other: Measured) -> float:
+        if isinstance(other, Drawn) and other.run != self.run:
+            return self.of_any_run.over(other.of_any_run)
+        return super().over(other)
 
 
-def solved(value: Value, source: str, apart: bool) -> Measured:
-    """A perplexity by a solver: solvers on different runs have the scatter of runs in it."""
-    return run_perplexity(value, source) if apart else by_folds(value)
+def drawn(value: Value, cell: Cell) -> Drawn:
+    """A cell's perplexity."""
+    found, train = by_folds(value), cell.train()
+    scatter = rerun_scatter(train.recipe.source)
+    return Drawn(found.value, found.error, STORE.run_of(train, cell.sample()), scatter)
+
+
+def rerun_scatter(source: str) -> float:
+    """Standard deviation of log perplexity between runs of one flow and seed, pooled."""
+    found = [
+        tabled(row, "perplexities")
+        for row in done_again()
+        if (row["method"], row["source"], row["masked_only"]) == ("flow", source, False)
+        if row["loss"] not in DIVERGING
+    ]
+    return pooled([math.log(value) for value in group] for group in found)
+
+
+def of_runs(cells: Iterable[Cell]) -> str:
+    """Whether solvers were on one run, in words."""
+    runs = {STORE.run_of(cell.train(), cell.sample()) for cell in cells}
+    return "one run" if len(runs) == 1 else "some solvers on other runs of it"
 
 
 def run_likelihood(value: Value) -> Measured:

@@ -19,10 +19,10 @@ from benchmarks.claims.judging import (
     tested,
 )
 from benchmarks.claims.on_molecules import COUNT_ERROR, MODEL, QM9, VALID
-from benchmarks.claims.on_text import MAUVE, PERPLEXITY
+from benchmarks.claims.on_text import MAUVE, PERPLEXITY, drawn
 from benchmarks.claims.tuned import at
 from cwdfm.repro import paper
-from cwdfm.repro.experiments.solvers import TUNED
+from cwdfm.repro.experiments.solvers import TUNED, steps_cells
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
@@ -82,13 +82,13 @@ def _at_many_steps(source: str) -> tuple[str, list[bool]]:
     Near, again, is what there is to choose.
     """
     last = size("text", "small").curve[-1]
-    theirs = rows_of(f"steps-text-{source}")
+    theirs, cells = rows_of(f"steps-text-{source}"), steps_cells("text", source, "small")
     told, near = [], []
     try:
         euler = at(source, "Euler", last)
         for family in ("Neighbor", "Entropy"):
             ours = at(source, family, last)
-            other = by_folds(theirs[family, str(last)][PERPLEXITY])
+            other = drawn(theirs[family, str(last)][PERPLEXITY], cells[family, last])
             if max(euler.over(ours), euler.over(other)) > ALONE:
                 near.append(other.over(ours) < ALONE)
             told.append(f"{family} {ours.value:.0f}, the paper's {other.value:.0f}")

@@ -36,14 +36,13 @@ def scatter() -> str:
         if (found := tabled(row, "perplexities"))
     }
     begun = {_name(row): ", ".join(f"{loss:.2f}" for loss in row["early"]) for row in rows}
-    most = max(len(row["losses"]) for row in rows)
     nats = {source: sample_scatter("perplexities", source) for source in ("uniform", "mask")}
     worst = sample_scatter("perplexities", "mask", diverging=True)
     bits = sample_scatter("entropies", "uniform")
     early = "; ".join(f"{told} ({name})" for name, told in begun.items())
-    return f"""- **Scatter.** {len(rows)} trainings on text were done 2 to {most} times, all runs of
-  one training with the same seed ([results](results.md#runs-of-the-same-training)). How far apart
-  they end in held-out loss, in nats:
+    return f"""- **Scatter.** {len(rows)} trainings on text were done 2 to {most_runs()} times, all
+  runs of one training with the same seed ([results](results.md#runs-of-the-same-training)). How far
+  apart they end in held-out loss, in nats:
   {"; ".join(f"{value:.2f} ({name})" for name, value in losses.items())}.
   Perplexities of samples of several runs:
   {"; ".join(f"{told} ({name})" for name, told in judged.items())}.
@@ -58,6 +57,18 @@ def scatter() -> str:
   source, on which claims about it are); of a perplexity on held-out text {loss_scatter():.2f} nats.
   Other seeds were tried of a few trainings alone (the tokens that count). Comparisons of solvers on
   one run need no such part."""
+
+
+def most_runs() -> int:
+    """How often a training on text was done, at most."""
+    return max(len(row["losses"]) for row in done_again())
+
+
+def same_training() -> str:
+    """Perplexities of samples by runs of one training."""
+    (row,) = (row for row in done_again() if _name(row) == "uniform source, ce")
+    found = sorted(tabled(row, "perplexities"))
+    return f"{found[0]:.0f} to {found[-1]:.0f}"
 
 
 def _name(row: Result) -> str:

@@ -9,18 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.claims.judging import KEPT, Measured, Result, by_folds, number, read, rows_of
-from benchmarks.claims.on_text import (
-    ENTROPY,
-    MAUVE,
-    PERPLEXITY,
-    different_runs,
-    short_runs,
-    solved,
-)
+from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, drawn, of_runs, short_runs
 from cwdfm.repro.experiments.solvers import steps_cells
 
 COMPARABLE = 0.03  # of an entropy, by which it may fall
-SOLVERS = ("Euler", "Neighbor", "Entropy")
 
 
 @dataclass(frozen=True)
@@ -67,36 +59,30 @@ def compared(source: str, before: str, after: str, steps: int) -> Compared:
     """Two solvers in the longer run, and in shorter ones once they are done."""
     found = long_run(source)
     pairs = [(found[before, steps, 1.0], found[after, steps, 1.0])]
-    rows = rows_of(f"steps-text-{source}")
-    both = [rows[name, str(steps)] for name in (before, after)]
-    if all(value.value is not None for row in both for value in row):
-        apart = _apart(source, steps)
+    rows, cells = rows_of(f"steps-text-{source}"), steps_cells("text", source, "small")
+    both = {name: rows[name, str(steps)] for name in (before, after)}
+    if all(value.value is not None for row in both.values() for value in row):
         a, b = (
             Seen(
-                solved(row[PERPLEXITY], source, apart),
+                drawn(row[PERPLEXITY], cells[name, steps]),
                 number(row[MAUVE]),
                 by_folds(row[ENTROPY]),
             )
-            for row in both
+            for name, row in both.items()
         )
         pairs.append((a, b))
     return pairs
 
 
-def _apart(source: str, steps: int) -> bool:
-    cells = steps_cells("text", source, "small")
-    return different_runs([cells[name, steps] for name in SOLVERS])
-
-
-def shown(source: str, steps: int, solvers: Mapping[str, Compared] | Compared) -> str:
-    """Numbers before and after, of the longer run and of shorter ones."""
-    found = solvers if isinstance(solvers, Mapping) else {"": solvers}
+def shown(source: str, steps: int, solvers: Mapping[tuple[str, str], Compared]) -> str:
+    """Numbers of solvers before and after, of the longer run and of shorter ones."""
     told = [
-        "; ".join(f"{name} {pairs[i][0]} to {pairs[i][1]}".strip() for name, pairs in found.items())
-        for i in range(min(map(len, found.values())))
+        "; ".join(f"{a} {pairs[i][0]} to {b} {pairs[i][1]}" for (a, b), pairs in solvers.items())
+        for i in range(min(map(len, solvers.values())))
     ]
     what = f"{steps:,} steps, perplexity, MAUVE and entropy in bits"
-    runs = short_runs("solvers on different runs" if _apart(source, steps) else "one run")
+    cells = steps_cells("text", source, "small")
+    runs = short_runs(of_runs(cells[name, steps] for pair in solvers for name in pair))
     less = [f". Trained for less ({runs}): {each}" for each in told[1:]]
     return f"{longer(source)}, {source} source, {what}: {told[0]}{''.join(less)}"
 

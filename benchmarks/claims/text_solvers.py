@@ -7,7 +7,6 @@ from itertools import product
 from benchmarks.claims.judging import (
     Claim,
     Verdict,
-    by_folds,
     clearly,
     judged,
     no_worse,
@@ -16,7 +15,15 @@ from benchmarks.claims.judging import (
     tested,
     without_data,
 )
-from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, short_runs
+from benchmarks.claims.on_text import (
+    ENTROPY,
+    MAUVE,
+    PERPLEXITY,
+    Drawn,
+    drawn,
+    of_runs,
+    short_runs,
+)
 from benchmarks.claims.text_samples import (
     Compared,
     by_entropy,
@@ -28,8 +35,8 @@ from benchmarks.claims.text_samples import (
     shown,
 )
 from cwdfm.repro import paper
-from cwdfm.repro.experiments.controls import POWERS_AT
-from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_steps
+from cwdfm.repro.experiments.controls import POWERS_AT, after_scaled_cells
+from cwdfm.repro.experiments.solvers import CORRECTORS, corrector_cells, corrector_steps
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 from cwdfm.solver import Corrector
@@ -44,7 +51,7 @@ def beta(*sources: str) -> str:
     for source in sources:
         lowest: dict[str, tuple[float, str]] = {}  # perplexity and settings, by family
         for (family, setting), row in rows_of(f"sweep-text-{source}").items():
-            if (value := row[1].value) is not None and family != "data":
+            if (value := row[PERPLEXITY].value) is not None and family != "data":
                 lowest[family] = min(lowest.get(family, (math.inf, "")), (value, setting))
         if len(lowest) == 3:
             each = [f"{v:.0f} {' '.join([f, w]).strip()}" for f, (v, w) in lowest.items()]
@@ -62,7 +69,8 @@ def solvers_on_text() -> Iterator[Claim]:
         paper.figure("nfe_vs_quality_uniform"),
         "At many steps Neighbor weights beat Euler in perplexity (22%, from 512 steps on) and "
         "MAUVE (up to 23%, in the introduction 24%; from 256 steps on), at comparable entropy",
-        f"{shown('uniform', many, found)}. {first_ahead('uniform', 'Neighbor', 'Euler')}",
+        f"{shown('uniform', many, {('Euler', 'Neighbor'): found})}. "
+        f"{first_ahead('uniform', 'Neighbor', 'Euler')}",
         judged(
             {
                 "perplexity": by_perplexity(found),
@@ -78,8 +86,8 @@ def solvers_on_text() -> Iterator[Claim]:
         paper.figure("nfe_vs_quality_uniform"),
         "At many steps, from 1,024 on, Neighbor weights beat Entropy weights too, in perplexity "
         "and MAUVE (with the paper's beta)",
-        f"{shown('uniform', many, found)}. {first_ahead('uniform', 'Neighbor', 'Entropy')}. "
-        f"{beta('uniform')}",
+        f"{shown('uniform', many, {('Entropy', 'Neighbor'): found})}. "
+        f"{first_ahead('uniform', 'Neighbor', 'Entropy')}. {beta('uniform')}",
         judged({"perplexity": by_perplexity(found), "MAUVE": by_mauve(found)}, _changed(found)),
         ("steps-text-uniform",),
     )
@@ -116,9 +124,7 @@ def few_steps(steps: int) -> Iterator[Claim]:
         ),
     ):
         found = {s: compared(s, before, after, steps) for s in ("uniform", "mask")}
-        each = [
-            shown(source, steps, {f"{before} to {after}": pairs}) for source, pairs in found.items()
-        ]
+        each = [shown(source, steps, {(before, after): found[source]}) for source in found]
         effect = ", ".join(
             f"{pairs[0][0].perplexity.value:,.0f} to {pairs[0][1].perplexity.value:,.0f} ({source})"
             for source, pairs in found.items()
@@ -148,7 +154,7 @@ def with_masks(steps: int) -> Claim:
     nucleus = [(rows["Euler", steps, 0.9], rows["Neighbor", steps, 0.9])]
     gains["Neighbor, nucleus 0.9"] = by_perplexity(nucleus)
     gains["entropy"] = [each for pairs in found.values() for each in by_entropy(pairs)]
-    told = shown("mask", steps, {f"Euler to {name}": pairs for name, pairs in found.items()})
+    told = shown("mask", steps, {("Euler", name): pairs for name, pairs in found.items()})
     return Claim(
         paper.figure("nfe_vs_quality_mask"),
         "With a mask source Neighbor and Entropy weights lower the perplexity too, at many steps "
@@ -162,8 +168,8 @@ def with_masks(steps: int) -> Claim:
 
 def corrector() -> Iterator[Claim]:
     def found() -> tuple[str, Verdict]:
-        rows = rows_of("corrector")
-        alone, *scales = (f"{c:g}" for c in CORRECTORS)
+        rows, cells = rows_of("corrector"), corrector_cells("text", "uniform", "small")
+        scales = CORRECTORS[1:]  # the first is none
         told = []
         gains: dict[str, list[float]] = {
             "perplexity, beside the corrector alone": [],
@@ -171,32 +177,42 @@ def corrector() -> Iterator[Claim]:
             "MAUVE, beside the corrector alone": [],
         }
         by_perplexity, by_neighbor, by_mauve = gains.values()
-        for steps in map(str, corrector_steps("text", "small")):
-            plain, both = ([rows[s, steps, c] for c in scales] for s in ("Euler", "Neighbor"))
-            weighted = rows["Neighbor", steps, alone]
+
+        def row(solver: str, steps: int, c: float) -> tuple[Value, ...]:
+            return rows[solver, str(steps), f"{c:g}"]
+
+        def judged_by(solver: str, steps: int, c: float) -> Drawn:
+            return drawn(row(solver, steps, c)[PERPLEXITY], cells[solver, steps, c])
+
+        for steps in corrector_steps("text", "small"):
             named = {
-                "Euler": [rows["Euler", steps, alone]],
-                "corrector": plain,
-                "Neighbor": [weighted],
-                "both": both,
+                "Euler": [row("Euler", steps, 0.0)],
+                "corrector": [row("Euler", steps, c) for c in scales],
+                "Neighbor": [row("Neighbor", steps, 0.0)],
+                "both": [row("Neighbor", steps, c) for c in scales],
             }
             each = [
                 f"{name} {', '.join(f'{span(part, k)}' for k in (PERPLEXITY, MAUVE, ENTROPY))}"
                 for name, part in named.items()
             ]
             told.append(f"{steps} steps: {'; '.join(each)}")
-            for a, b in zip(plain, both, strict=True):
-                by_perplexity.append(by_folds(a[PERPLEXITY]).above(by_folds(b[PERPLEXITY])))
-                by_mauve.append(number(b[MAUVE]).above(number(a[MAUVE])))
-            best = min((by_folds(row[PERPLEXITY]) for row in both), key=lambda each: each.value)
-            by_neighbor.append(by_folds(weighted[PERPLEXITY]).above(best))
+            for c in scales:
+                alone, both = (row(solver, steps, c)[MAUVE] for solver in ("Euler", "Neighbor"))
+                by_mauve.append(number(both).above(number(alone)))
+                by_perplexity.append(
+                    judged_by("Euler", steps, c).over(judged_by("Neighbor", steps, c))
+                )
+            together = [judged_by("Neighbor", steps, c) for c in scales]
+            best = min(together, key=lambda each: each.value)
+            by_neighbor.append(judged_by("Neighbor", steps, 0.0).over(best))
         many = f"{len(scales)} scales, a = b = {Corrector().a:g}"
-        shown = f"Novels ({short_runs()}), uniform source, {many}; perplexity, MAUVE and entropy"
+        runs = short_runs(of_runs(cells.values()))
+        shown = f"Novels ({runs}), uniform source, {many}; perplexity, MAUVE and entropy"
         shown += f" at {'; at '.join(told)}"
         if not clearly(by_neighbor):
             shown += ". Both together are not clearly better than Neighbor weights alone"
         low = [f"{name} {span(part, PERPLEXITY)}" for name, part in named.items()]
-        effect = f"perplexity at {int(steps):,} steps: {', '.join(low)}"
+        effect = f"perplexity at {steps:,} steps: {', '.join(low)}"
         return f"{shown}{by_powers()}", judged(gains, effect)
 
     said = (
@@ -223,18 +239,17 @@ def after_scaled_on_text() -> Iterator[Claim]:
     """Neighbor weights on models trained by SCE."""
 
     def found() -> tuple[str, Verdict]:
-        rows, told = rows_of("scaled-solvers"), []
+        rows, cells, told = rows_of("scaled-solvers"), after_scaled_cells("small"), []
         gains: dict[str, list[float]] = {}
         for source, steps in product(("uniform", "mask"), corrector_steps("text", "small")):
             plain, weighted = (
-                by_folds(rows[source, name, str(steps)][PERPLEXITY])
+                drawn(rows[source, name, str(steps)][PERPLEXITY], cells[source, name, steps])
                 for name in ("Euler", "Neighbor")
             )
             told.append(f"{plain.value:.0f} to {weighted.value:.0f} ({source}, {steps:,} steps)")
-            gains.setdefault(f"no gain, {source}", []).append(no_worse(weighted.above(plain)))
+            gains.setdefault(f"no gain, {source}", []).append(no_worse(weighted.over(plain)))
         return (
-            f"Novels ({short_runs('one run each')}), Euler to Neighbor, perplexity "
-            f"{', '.join(told)}",
+            f"Novels ({short_runs()}), Euler to Neighbor, perplexity {', '.join(told)}",
             judged(gains, f"perplexity {', '.join(told)}"),
         )
 

@@ -106,17 +106,22 @@ def after_scaled(scale: Scale) -> Plan:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        found = []
-        for source in TUNED:
-            solvers = best("text", source)
-            for name, k in product(("Euler", "Neighbor"), corrector_steps("text", scale)):
-                fields = flow(source, "sce")
-                cell = Cell("text", scale, fields, solvers[name], k, sample_seed=2000)
-                found.append(Entry((source, name, str(k)), cell))
-        return found
+        cells = after_scaled_cells(scale)
+        return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
 
     title = "Solvers of models trained by SCE, text"
     return grid(title, ("source", "solver", "steps"), entries)(scale)
+
+
+def after_scaled_cells(scale: Scale) -> dict[tuple[str, str, int], Cell]:
+    """By source, solver and number of steps."""
+    steps = corrector_steps("text", scale)
+    return {
+        (source, name, k): Cell(
+            "text", scale, flow(source, "sce"), best("text", source)[name], k, sample_seed=2000
+        )
+        for source, name, k in product(TUNED, ("Euler", "Neighbor"), steps)
+    }
 
 
 def nucleus(scale: Scale) -> Plan:

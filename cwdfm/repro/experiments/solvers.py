@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
@@ -186,23 +187,30 @@ def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        radius, strength, _ = paper.BEST[corpus, source]
-        plain = best(corpus, source)
-        names: tuple[tuple[str, Name], ...] = (("Euler", "euler"), ("Neighbor", "neighbor"))
-        found = []
-        for steps in corrector_steps(corpus, scale):
-            for name, solver in names:
-                for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
-                    choice = plain[name]  # what other experiments have without a corrector
-                    if c:
-                        choice = SolverChoice(solver, radius, strength, corrector=c)
-                    cell = Cell(corpus, scale, flow(source), choice, steps)
-                    line = f"{name}, {steps:,} steps"
-                    found.append(Entry((name, str(steps), f"{c:g}"), cell, line, c))
-        return found
+        return [
+            Entry((name, str(steps), f"{c:g}"), cell, f"{name}, {steps:,} steps", c)
+            for (name, steps, c), cell in corrector_cells(corpus, source, scale).items()
+        ]
 
     title = f"Predictor-corrector, {NAMES[corpus]}, {source} source"
     return grid(title, ("solver", "steps", "corrector"), entries, x="scale of the corrector")
+
+
+def corrector_cells(
+    corpus: Corpus, source: str, scale: Scale
+) -> dict[tuple[str, int, float], Cell]:
+    """By solver, number of steps and strength."""
+    radius, strength, _ = paper.BEST[corpus, source]
+    plain = best(corpus, source)
+    names: tuple[tuple[str, Name], ...] = (("Euler", "euler"), ("Neighbor", "neighbor"))
+    found = {}
+    for steps, (name, solver) in product(corrector_steps(corpus, scale), names):
+        for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
+            choice = plain[name]  # what other experiments have without a corrector
+            if c:
+                choice = SolverChoice(solver, radius, strength, corrector=c)
+            found[name, steps, c] = Cell(corpus, scale, flow(source), choice, steps)
+    return found
 
 
 def corrector_steps(corpus: Corpus, scale: Scale) -> tuple[int, ...]:
