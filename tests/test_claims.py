@@ -1,13 +1,41 @@
 """The arithmetic behind verdicts on claims, against closed forms and simulation."""
 
 import math
+from statistics import variance
 
 import numpy as np
 import pytest
 
-from benchmarks.claims import main_table, tuned
-from benchmarks.claims.judging import KEPT, Measured, by_folds, pooled
-from benchmarks.claims.on_molecules import COUNTED, counting
+from benchmarks.claims import (
+    judging,
+    main_table,
+    on_molecules,
+    on_text,
+    text_samples,
+    training,
+    tuned,
+)
+from benchmarks.claims.judging import (
+    KEPT,
+    Measured,
+    Missing,
+    by_folds,
+    judged,
+    no_worse,
+    pooled,
+)
+from benchmarks.claims.on_molecules import (
+    COUNT_ERROR,
+    COUNTED,
+    Paired,
+    Runs,
+    counted_folds,
+    counting,
+    short_of,
+)
+from cwdfm.repro.cell import Cell
+from cwdfm.repro.experiments.solvers import tuned_cells
+from cwdfm.repro.job import Store
 from cwdfm.repro.table import Value
 
 
@@ -53,3 +81,202 @@ def test_counted_jumps_leave_more_than_half_of_a_loss_or_less() -> None:
     for value in (150.0, 200.0, 250.0):
         left = tuned._left(euler, weighted, Measured(value, 12.0))
         assert left == pytest.approx((value - 200) / 13)
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ([2.1], "holds"),
+        ([2.1, 2.5], "holds"),
+        ([3.1, 1.0], "holds partly"),
+        ([3.1, -9.0], "mixed"),
+        ([2.9, 1.0, -3.1], "does not hold here"),
+        ([2.1, 2.1, -2.1, -2.1], "mixed"),
+        ([2.9, 1.0], "undecided here"),  # the larger of two
+        ([1.0, -2.9], "undecided here"),
+        ([1.0, -3.1], "does not hold here"),
+        ([-2.1], "does not hold here"),
+        ([2.1, 2.1, 1.9], "holds partly"),
+        ([-2.1, -2.1, 1.9], "does not hold here"),
+    ],
+)
+def test_verdicts(gains: list[float], verdict: str) -> None:
+    assert judged({"all": gains}, "").word == verdict
+
+
+def test_a_training_is_judged_by_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_text, "done_again", lambda: ["other", "same"])
+    runs = {"other": [10.0, 20.0], "same": [100.0, 400.0, 200.0, 200.0]}
+    monkeypatch.setattr(on_text, "tabled", lambda row, of: runs[row])
+    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source, diverging: 0.1)
+    assert on_text.all_runs(Value(400.0)) == runs["same"]
+    found = on_text.over_runs(Value(400.0, 0.0), "uniform")
+    assert found.value == pytest.approx(200.0)
+    assert found.error == pytest.approx(200 * 0.1)  # they do not tell of other seeds
+    assert on_text.all_runs(Value(300.0)) == [300.0]  # of which there is no other run
+
+
+def test_solvers_on_different_runs_have_the_scatter_of_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = tuned_cells("uniform", "small")
+    one, same, other = (cells[name, 64] for name in ("Euler", "Neighbor", "Entropy"))
+    dates = {one.sample(): "monday", same.sample(): "monday", other.sample(): "tuesday"}
+    monkeypatch.setattr(Store, "run_of", lambda self, need, job: dates[job])
+    monkeypatch.setattr(on_text, "rerun_scatter", lambda source: 0.1)
+    before, after = Value(math.e * 100.0, math.e * math.sqrt(5)), Value(100.0, math.sqrt(5))
+    folds = 0.01 * math.sqrt(2)
+    gain = on_text.drawn(before, one).over(on_text.drawn(after, same))
+    assert gain == pytest.approx(1 / folds)
+    gain = on_text.drawn(before, one).over(on_text.drawn(after, other))
+    assert gain == pytest.approx(1 / math.hypot(folds, 0.1 * math.sqrt(2)))
+    assert on_text.of_runs([one, same]) == "one run"
+    assert on_text.of_runs([one, other]) == "some solvers on other runs of it"
+
+
+def test_runs_of_one_seed_scatter_by_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(*perplexities: float, **more: object) -> object:
+        sample = {"choice": {"solver": "euler"}, "perplexities": perplexities}
+        told = {"method": "flow", "source": "mask", "loss": "ce", "masked_only": False}
+        return told | {"samples": [sample]} | more
+
+    e = math.e
+    rows = [
+        row(1.0, e),
+        row(1.0, e**5, masked_only=True),
+        row(1.0, e**6, method="bd3lm"),
+        row(1.0, e**7, loss="nelbo"),
+        row(1.0, e**2, source="uniform"),
+    ]
+    monkeypatch.setattr(on_text, "done_again", lambda: rows)
+    assert on_text.rerun_scatter("mask") == pytest.approx(1 / math.sqrt(2))
+    assert on_text.rerun_scatter("uniform") == pytest.approx(2 / math.sqrt(2))
+
+
+def test_an_entropy_is_comparable_or_falls() -> None:
+    def seen(bits: float) -> text_samples.Seen:
+        return text_samples.Seen(Measured(1, 1), Measured(1, 1), Measured(bits, 0.01))
+
+    (kept,) = text_samples.by_entropy([(seen(7.3), seen(7.15))])
+    (fallen,) = text_samples.by_entropy([(seen(7.3), seen(6.8))])
+    assert kept == judging.KEPT
+    assert fallen == pytest.approx(-0.5 / (0.01 * math.sqrt(2)))
+
+
+def test_a_growth_short_of_the_papers_counts_against_a_claim() -> None:
+    same, far = (Measured(valid, 5.0) for valid in (500.0, 900.0))
+    gains, told = training.behind([("mask", same, same), ("uniform", same, far)], "ce", "sce")
+    ((short, kept),) = gains.values()
+    assert short < -2
+    assert kept == judging.KEPT
+    assert told.endswith(f"larger than ours by {-short:.0f} (mask) standard errors")
+
+
+def test_runs_scatter_in_held_out_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_text, "loss_scatter", lambda: 0.03)
+    assert on_text.run_likelihood(Value(200.0, 8.0)).error == pytest.approx(10.0)
+    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source: 0.03)
+    folds = 0.04 * math.sqrt(5)
+    assert on_text.run_entropy(Value(7.0, folds), "mask").error == pytest.approx(0.05)
+
+
+def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(
+        source: str, loss: str, *perplexities: float | None, solver: str = "euler", **more: object
+    ) -> object:
+        numbers = dict.fromkeys(("perplexities", "entropies"), perplexities)
+        sample = {"choice": {"solver": solver}, **numbers}
+        told = {"corpus": "text", "method": "flow", "masked_only": False, "samples": [sample]}
+        return told | {"source": source, "loss": loss} | more
+
+    e = math.e
+    rows = [
+        row("uniform", "ce", 1.0, None, e),  # one missing; the logarithms are 0 and 1
+        row("uniform", "sce", 1.0, e, e**2),
+        row("uniform", "ce", 1.0, e**9, solver="entropy"),  # of which no table is
+        row("mask", "ce", 1.0, e**3),
+        row("mask", "ce", 1.0, e**8, masked_only=True),  # which no table has
+        row("mask", "ce", 1.0, e**2, method="bd3lm", masked_only=True),
+        row("mask", "nelbo", 1.0, e**5, masked_only=True),
+        row("mask", "sce", e**7),  # done once
+    ]
+    monkeypatch.setattr(on_text, "read", lambda name: {"rows": rows})
+    monkeypatch.setattr(on_text, "by_seed", lambda cell, column: [1.0, None, e])  # CE's and SCE's
+    scatter = on_text.sample_scatter
+    assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
+    squares = variance([1.0, e]) + 2 * variance([1.0, e, e**2])
+    assert scatter("entropies", "uniform") == pytest.approx(math.sqrt(squares / 3))  # as they are
+    masked = math.sqrt((4.5 + 2 + 0.5 + 0.5) / 4)
+    assert scatter("perplexities", "mask") == pytest.approx(masked)
+    for source in ("uniform", "mask"):  # which is all that is known of such losses
+        found = scatter("perplexities", source, diverging=True)
+        assert found == pytest.approx(5 / math.sqrt(2))
+    run = on_text.run_perplexity(Value(100.0, 0.0), "mask")
+    assert run.error == pytest.approx(100.0 * masked)
+
+
+def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, one, none = (Cell("molecules", "small", seeds=seeds) for seeds in (3, 2, 1))
+    counts = {3: [500.0, 600.0, 700.0], 2: [400.0], 1: []}
+    monkeypatch.setattr(Runs, "counts", lambda self, cell, what: counts[cell.seeds])
+    runs = Runs((many, one, none))
+    assert runs.scatter(0) == pytest.approx(100.0)  # by the three, with two degrees of freedom
+    assert runs.mean(many, 0).value == 600.0
+    assert runs.mean(many, 0).error == pytest.approx(100.0 / math.sqrt(3))
+    assert runs.mean(one, 0).error == pytest.approx(100.0)  # a single run has the others' scatter
+    with pytest.raises(Missing):
+        runs.mean(none, 0)
+    counts[3] = [600.0, 600.0, 600.0]
+    assert runs.scatter(0) == COUNT_ERROR  # counting scatters, however equal three runs are
+
+
+def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (Cell("molecules", "small", steps=steps, seeds=3) for steps in (1, 2))
+    counts = {1: [400.0, 500.0, 600.0], 2: [430.0, 530.0, 630.0]}
+    monkeypatch.setattr(on_molecules, "by_seed", lambda cell, what: counts[cell.steps])
+    runs = Paired(((before, after),))
+    # Runs differ by a hundred, but not in what the solver adds: counting is all the error.
+    expected = 30 / (math.sqrt(2) * COUNT_ERROR / math.sqrt(3))
+    assert runs.gain(before, after, 0) == pytest.approx(expected)
+    assert runs.gain(after, before, 0) == pytest.approx(-expected)
+    counts[2] = [430.0, 530.0, 720.0]  # 30, 30, 120 more
+    assert runs.gain(before, after, 0) == pytest.approx(60 / (math.sqrt(2700) / math.sqrt(3)))
+
+
+def test_folds_that_agree_by_chance_have_the_error_of_counting() -> None:
+    assert counted_folds(Value(600.0, 2.0)).error == pytest.approx(COUNT_ERROR / math.sqrt(5))
+    assert counted_folds(Value(600.0, 30.0)).error == pytest.approx(30.0 / math.sqrt(5))
+
+
+def test_from_how_many_steps_on_weights_are_ahead() -> None:
+    def ahead(*gains: float) -> str:
+        return text_samples.ahead("higher", {64 * 4**i: gain for i, gain in enumerate(gains)})
+
+    assert ahead(0.1, -0.1, 0.1) == "higher from 1024 steps on"
+    assert ahead(0.1, 0.1, 0.1) == "higher from 64 steps on"
+    assert ahead(0.1, 0.1, 0.0) == "higher at no number of steps"
+
+
+def test_what_must_not_be_worse() -> None:
+    for gain, other, word in (
+        (2.1, -1.9, "holds"),
+        (3.1, -2.1, "holds partly"),
+        (1.0, -3.1, "does not hold here"),
+    ):
+        assert judged({"one": [gain], "other": [no_worse(other)]}, "").word == word
+
+
+def test_a_verdict_names_what_it_rests_on() -> None:
+    found = judged({"perplexity": [10.8, -0.04], "MAUVE": [no_worse(0.4)]}, "")
+    assert str(found) == "**holds partly** (perplexity: +10.8, +0.0; MAUVE: kept)"
+
+
+def test_a_growth_is_measured_by_the_one_that_is_promised() -> None:
+    # Odds of 1, 3 and 9; an error of 1,024 x share x rest x e is one of e in logarithms.
+    one, three, nine = (
+        Measured(1024 * odds / (1 + odds), 1024 * odds / (1 + odds) ** 2 * 0.1)
+        for odds in (1, 3, 9)
+    )
+    assert short_of((one, three), (three, nine)) == pytest.approx(0)
+    assert short_of((one, three), (one, nine)) == pytest.approx(math.log(3) / 0.2)
+    assert short_of((one, nine), (one, three)) == pytest.approx(-math.log(3) / 0.2)
