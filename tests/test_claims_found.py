@@ -19,6 +19,7 @@ from benchmarks.claims import (
     text_solvers,
     training,
     tuned,
+    variety,
 )
 from benchmarks.claims.beyond import beside_goal, most_valid, reached
 from benchmarks.claims.exact import trend
@@ -345,3 +346,17 @@ def test_mean_gains_have_the_error_of_the_counts_they_are_of(
     assert "the mean gain is +60 with learned positions, +0 with rotary ones" in told
     # Each gain is a difference of two counts.
     assert f"each ± {math.sqrt(2 * COUNT_ERROR**2 / len(learned)):.0f}." in told
+
+
+def test_weights_stand_beside_a_temperature_of_the_same_entropy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {key: (Value(0.5, 0.1), Value(100.0, 5.0), Value(7.0, 0.1)) for key in alike("variety")}
+    for t, bits, perplexity in ((1.0, 7.4, 400.0), (0.95, 7.2, 100.0), (0.9, 6.8, 90.0)):
+        rows["uniform", "Euler", f"{t:g}"] = Value(0.5), Value(perplexity, 5.0), Value(bits)
+    rows["uniform", "Neighbor", "1"] = Value(0.5), Value(150.0, 5.0), Value(7.3)
+    rows["uniform", "Entropy", "1"] = Value(0.5), Value(80.0, 5.0), Value(6.5)
+    monkeypatch.setattr(variety, "rows_of", lambda name: rows)
+    told = variety.variety()
+    assert "Neighbor 150 at 7.30 bits, Euler 200;" in told  # the middle of 100 and 400
+    assert "Entropy 80 at 6.50 bits, Euler beyond what was tried;" in told

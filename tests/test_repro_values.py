@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from cwdfm.repro.cell import TRAINING, Cell, apart_note, flow, runs_note, solver
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.locality import MANY
+from cwdfm.repro.experiments.solvers import TUNED, tuned_cells
+from cwdfm.repro.experiments.variety import variety_cells
 from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.jobs import HeldOut
 from cwdfm.repro.measure import measure, over_seeds
-from cwdfm.repro.scale import held_out
+from cwdfm.repro.scale import held_out, size
 from cwdfm.repro.scores import MauveScore, Updates
 from cwdfm.repro.table import Value
 
@@ -223,3 +226,30 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     assert novel.value == 510.0
     assert [value.value for value in figure.level] == [1000.0, 998.0]
     assert grid("t", ("solver",), lambda _: entries)("small").figures(store) == []
+
+
+@pytest.mark.parametrize("source", TUNED)
+def test_variety_is_that_of_tuned_solvers_at_other_temperatures(source: str) -> None:
+    cells, tuned = variety_cells(source, "small"), tuned_cells(source, "small")
+    steps = size("text", "small").steps
+    for (name, t), cell in cells.items():
+        assert (cell.sample() == tuned[name, steps].sample()) == (t == 1.0)  # which are not redrawn
+        assert cell.sample().choice.temperature == t
+
+
+def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hotter draws have more entropy here; what is not done is left out."""
+
+    def values(self: Cell, store: Store) -> tuple[Value, ...]:
+        t = self.choice.temperature
+        bits = None if t == 0.9 else 7.0 + t
+        return Value(0.5, 0.1), Value(100 * t, 5.0), Value(bits, 0.01)
+
+    monkeypatch.setattr(Cell, "values", values)
+    plan = EXPERIMENTS["variety"].plan("small")
+    uniform, _ = plan.figures(Store(Path("nowhere")))
+    assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([7.85, 7.95, 8.0])
+    assert [y.value for _, (_, y) in uniform.lines["Euler"]] == pytest.approx([85.0, 95.0, 100.0])
+    for measured in (True, False):  # then round numbers, else the points' own
+        ticks = replace(uniform, measured=measured).figure().axes[0].get_xticks()
+        assert any(abs(tick - 7.85) < 1e-9 for tick in ticks) != measured

@@ -42,6 +42,7 @@ from benchmarks.claims.text_samples import COMPARABLE
 from benchmarks.claims.text_solvers import after_scaled_on_text, corrector, solvers_on_text
 from benchmarks.claims.training import losses, paths
 from benchmarks.claims.tuned import as_shares, counted, independently, shares, tuned
+from benchmarks.claims.variety import variety
 from cwdfm.bench.settings import Shapes
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
@@ -231,6 +232,7 @@ def _differ() -> str:
 {revealed()}
 {readings()}
 {scaled_on_text()}
+{variety()}
 {scatter()}
 {tokens()}
 {coarse()}

@@ -40,6 +40,7 @@ class Curves:
     about: str = ""  # the model and its training, below the title
     paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
     worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
+    measured: bool = False  # x is a result itself: its axis has round numbers, not the points' own
 
     @property
     def blank(self) -> bool:
@@ -180,7 +181,10 @@ class Curves:
         if self._reported(panel):
             named[_BESIDE * self._last] = PAPER
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
-        axis.set_xticks(list(named), list(named.values()))
+        if self.measured:
+            axis.xaxis.set_major_locator(ticker.MaxNLocator(4))
+        else:
+            axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):
             axis.set_yscale("log", subs=[])
             decades = math.log10(max(self._known(panel)) / min(self._known(panel)))

@@ -14,6 +14,7 @@ from cwdfm.repro.experiments import (
     perplexity,
     solvers,
     training,
+    variety,
 )
 from cwdfm.repro.scale import CORPORA
 
@@ -113,6 +114,11 @@ def _all() -> Iterator[Experiment]:
         controls.after_scaled,
     )
     yield Experiment("nucleus", "table: CE and SCE with a nucleus, text", controls.nucleus)
+    yield Experiment(
+        "variety",
+        "figure: quality of solvers at equal entropy of samples, by temperature, text",
+        variety.variety,
+    )
     yield Experiment(
         "corrector",
         "figure: predictor-corrector with and without Neighbor weights",
