@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -57,17 +58,14 @@ def spans() -> dict[str, Span]:
 def at_once(some: Iterable[Span], every: Iterable[Span]) -> int:
     """How many of all GPU jobs were under way at a time, at most, while one of some was."""
     order = [span for span in every if span.gpu is not None and span.start < span.end]
-    under_way = {s.start: sum(o.start <= s.start < o.end for o in order) for s in order}
-    return max(
-        (
-            count
-            for span in some
-            if span.gpu is not None
-            for time, count in under_way.items()
-            if span.start <= time < span.end
-        ),
-        default=1,
-    )
+    starts, ends = sorted(span.start for span in order), sorted(span.end for span in order)
+    most = 1
+    for span in some:
+        if span.gpu is not None:
+            first, last = (bisect_left(starts, time) for time in (span.start, span.end))
+            times = starts[first:last]
+            most = max([most, *(bisect_right(starts, t) - bisect_right(ends, t) for t in times)])
+    return most
 
 
 def shares(spans: Mapping[str, Span]) -> dict[str, float]:
