@@ -230,7 +230,7 @@ def test_cells_of_a_table_share_the_scatter_between_runs(monkeypatch: pytest.Mon
     assert runs.scatter(0) == COUNT_ERROR  # counting scatters, however equal three runs are
 
 
-def test_solvers_are_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solvers_are_compared_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (Cell("molecules", "small", steps=steps, seeds=3) for steps in (1, 2))
     counts = {1: [400.0, 500.0, 600.0], 2: [430.0, 530.0, 630.0]}
     monkeypatch.setattr(on_molecules, "by_seed", lambda cell, what: counts[cell.steps])

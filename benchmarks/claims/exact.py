@@ -71,10 +71,17 @@ def exact() -> Iterator[Claim]:
         Verdict("holds"),
         command="pytest tests/test_solver.py",
     )
+    yield algorithm1()
+    yield cost_of_weights()
+    yield cost_of_scaling()
+
+
+def algorithm1() -> Claim:
+    """What the exact sampler of the context-weighted path costs, by length."""
     found = read("context_path")
     growth, seconds = found["growth_8192_over_1024"], found["seconds"]
     naive = seconds["1024"]["naive"] / seconds["256"]["naive"]
-    yield Claim(
+    return Claim(
         "Algorithm 1",
         "The context-weighted path is sampled without simulation, in O(N)",
         f"Exact. As written, each of up to N draws weighs all tokens: {naive:.1f} times the time "
@@ -91,9 +98,13 @@ def exact() -> Iterator[Claim]:
         ),
         command="python -m benchmarks.context_path --out path.json",
     )
+
+
+def cost_of_weights() -> Claim:
+    """Of a sampling step."""
     mask = fact("neighbor-mask", 1, "times_first")
     uniform = fact("neighbor-uniform", 1, "times_first")
-    yield Claim(
+    return Claim(
         f"abstract, bold text, {paper.figure('nfe_vs_quality_uniform')}",
         "Neighbor weights cost nothing to speak of",
         f"H200: {100 * (mask - 1):+.0f}% with a mask source. With a uniform source every proposal "
@@ -107,6 +118,10 @@ def exact() -> Iterator[Claim]:
         ),
         command="cwdfm bench --out bench.json --cases neighbor-mask neighbor-uniform",
     )
+
+
+def cost_of_scaling() -> Claim:
+    """Of a training step."""
     scaled = "Scaled cross-entropy keeps the efficiency of standard training"
     if "training-scaled" in newest():
         share = fact("training-scaled", 1, "times_first")
@@ -116,7 +131,7 @@ def exact() -> Iterator[Claim]:
         told = "`cwdfm bench --cases training-scaled` is ready; there is no result of it yet"
         verdict = Verdict("not tested yet")
     command = "cwdfm bench --out bench.json --cases training-scaled"
-    yield Claim("section on training", scaled, told, verdict, command=command)
+    return Claim("section on training", scaled, told, verdict, command=command)
 
 
 def _entropic() -> str:
