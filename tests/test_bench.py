@@ -3,28 +3,30 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import cwdfm
-from cwdfm.bench import bounds, ceilings, peer, table
+from cwdfm.bench import bounds, ceilings, peer, sampling, table
 from cwdfm.bench.bounds import Work
 from cwdfm.bench.case import Case, Measured, Outcome, Record, Way
 from cwdfm.bench.cases import CASES, chosen
 from cwdfm.bench.ceilings import Ceilings
-from cwdfm.bench.settings import Settings
+from cwdfm.bench.settings import SHAPES, Settings
 from cwdfm.bench.subject import SCHEDULE, make_model, shake
 from cwdfm.bench.suite import Results, run
 from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
 from cwdfm.method.base import Batch
 from cwdfm.method.flow import FlowObjective
-from cwdfm.model.dit import FREQUENCIES, DiT, DiTConfig
+from cwdfm.model.dit import FREQUENCIES, Begun, DiT, DiTConfig
+from cwdfm.model.record import AFTER
 from tests.test_cli import cwdfm as command
 
 TINY = Settings("tiny", torch.device("cpu"))
@@ -178,6 +180,23 @@ def test_results_come_back_from_their_file(everything: Path) -> None:
     assert {k: one[k] for k in one if k not in strip} == {
         k: other[k] for k in other if k not in strip
     }
+
+
+def test_all_numbers_of_sequences_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one alone, which is compiled apart: not while the clock runs."""
+    few = replace(TINY.shapes, sample_batch=6)
+    monkeypatch.setitem(SHAPES, "tiny", few)
+    source = cwdfm.MaskSource(few.vocab)
+    model = make_model(TINY, source)
+    sizes: list[int] = []
+
+    def begin(x_t: Tensor, t: Tensor) -> Begun:
+        sizes.append(len(x_t))
+        return DiT.begin(model, x_t, t)
+
+    monkeypatch.setattr(model, "begin", begin)
+    sampling._warm(TINY, model, source, sampling.EULER, few.whole)
+    assert all(sizes.count(size) > AFTER + 1 for size in (6, 4, 2, 1))
 
 
 # The suite.

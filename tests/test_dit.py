@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -144,6 +145,36 @@ def test_the_kernel_for_short_sequences_mixes_the_same(
     torch.testing.assert_close(mix(*qkv), plain)
     assert inside == [{SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}]
     assert enabled() == before > inside[0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+def test_all_versions_that_a_sampler_needs_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 of a block: the first or another, live or recorded, for three numbers of sequences."""
+    from torch._dynamo import config
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    model = perturbed(replace(SMALL, time="none"))  # less to compile
+    x = torch.randint(0, 11, (8, 12), generator=torch.manual_seed(0))
+    counter, real = CompileCounterWithBackend("eager"), torch.compile
+    # A version for any number would do as well as one for the second, and takes longer to make.
+    compiler = partial(real, backend=counter, fullgraph=True, dynamic=False)
+    monkeypatch.setattr(torch, "compile", compiler)
+
+    def ask(size: int, keeps: bool) -> Tensor:
+        # While it is recorded, autocast keeps no casts: compiled code asks whether it does.
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=keeps):
+            return model.trunk(x[:size], torch.full((size,), 0.3))
+
+    asked = [(size, keeps) for size in (8, 6, 1) for keeps in (True, False)]
+    plain = [ask(*how) for how in asked]
+    with config.patch(recompile_limit=8):  # PyTorch's own; afterwards it is what it was before
+        model.compile_trunk(by_block=True)
+        for how, expected in zip(asked * 2, plain * 2, strict=True):
+            assert torch.equal(ask(*how), expected)
+        assert counter.frame_count == 12
+    with config.patch(recompile_limit=500):
+        model.compile_trunk(by_block=True)
+        assert config.recompile_limit == 500
 
 
 def enabled() -> set[SDPBackend]:

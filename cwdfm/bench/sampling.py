@@ -92,11 +92,12 @@ def whole(solver: Solver, steps: Steps) -> Way:
 
 @torch.no_grad()
 def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps: int) -> None:
-    """Compile and record what a long run meets: fewer sequences than a batch, and few rows."""
+    """Compile and record what a long run meets: fewer sequences than a batch, one, and few rows."""
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
-    for part in range(QUARTERS, 0, -1):
-        few = -(-shapes.sample_batch // QUARTERS) * part
+    quarter = -(-shapes.sample_batch // QUARTERS)
+    # One sequence alone is compiled apart; it may be all that is left in a run's last steps.
+    for few in (*range(QUARTERS * quarter, 0, -quarter), 1):
         tokens = state.tokens[:few]
         for _ in range(AFTER + 2):
             model.begin(tokens, torch.zeros(len(tokens), device=device))

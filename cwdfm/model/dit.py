@@ -28,6 +28,10 @@ FREQUENCIES = 256
 MAX_PERIOD = 10_000.0
 MOST_BLOCKS = 10_000  # far beyond any use: more would be built for hours
 FEW_ROWS = 0.25  # share of coordinates, up to which the last block's rest works on these alone
+# Compiled versions of a block that are kept, over all blocks and networks of a process. One sampler
+# alone may need 12: the first block or another, live or while it is recorded, and of one sequence,
+# of as many as came first, or of any number. PyTorch's limit is 8, and the rest runs uncompiled.
+MOST_VERSIONS = 64
 
 # What may be made of hidden vectors [B, N, D] and the head in place of logits.
 Read = Callable[[Tensor, nn.Linear], Tensor]
@@ -118,6 +122,7 @@ class DiT(nn.Module):
         hooks that DDP and FSDP2 put around blocks stay outside, and gradients are exchanged while
         earlier blocks still compute theirs.
         """
+        _keep_versions()
         if not by_block:
             self.trunk = torch.compile(self.trunk)  # type: ignore[method-assign]
             return
@@ -304,6 +309,13 @@ class TimeEmbedding(nn.Module):
         wave = torch.cat([angle.cos(), angle.sin()], dim=-1).to(self.first.weight.dtype)
         conditioning: Tensor = F.silu(self.second(F.silu(self.first(wave))))
         return conditioning
+
+
+def _keep_versions() -> None:
+    """Let the compiler keep as many versions of a function, at least in this thread."""
+    from torch._dynamo import config  # not above: it takes as long as importing torch
+
+    config.recompile_limit = max(config.recompile_limit, MOST_VERSIONS)
 
 
 def zeroed(layer: nn.Linear) -> nn.Linear:
