@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cache
 from itertools import chain
 
-from benchmarks.claims.judging import STORE
+from benchmarks.claims.judging import STORE, read
 from benchmarks.speed_page import fact
 from cwdfm.bench.settings import Shapes
 from cwdfm.repro.experiment import Plan
@@ -39,10 +39,11 @@ class Span:
 
 @cache
 def spans() -> dict[str, Span]:
-    """Of all jobs with a result, by name; of earlier runs of theirs by name and date.
+    """Of all jobs with a result, by name; of earlier runs, and of other jobs, by name and date.
 
-    Of those the date alone is on record. They are taken to have lasted as long as the last, so that
-    what was under way beside them is not charged with their share.
+    What those lasted is in results/repro_runs.json. Of earlier runs that are not there yet the date
+    alone is on record: they are taken to have lasted as long as the last, so that what was under
+    way beside them is not charged with their share.
     """
     found = {}
     for path in STORE.folder.glob("*/result.json"):
@@ -52,6 +53,10 @@ def spans() -> dict[str, Span]:
         for run, date in runs.items():
             end = datetime.fromisoformat(date).timestamp()
             found[run] = Span(record["seconds"], end, told["hardware"]["gpu"])
+    for gpu, gone in read("repro_runs")["runs"].items():
+        for run, seconds in gone.items():
+            end = datetime.fromisoformat(run.split()[1]).timestamp()
+            found[run] = Span(seconds, end, gpu)
     return found
 
 
