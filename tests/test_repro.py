@@ -1021,6 +1021,10 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
             ["radius", "--out", "x", "--molecules", "/nowhere.smi"],
             "'/nowhere.smi' is neither a dataset nor a file",
         ),
+        (  # by its ending
+            ["losses", "--out", "x", "--molecules", __file__],
+            f"cannot tell how to read {__file__}: known are one SMILES a line",
+        ),
         (["radius", "--out", "x", "--tests", "lambada=/nowhere"], "'/nowhere' is neither a data"),
         (["perplexity", "--out", "x", "--tests", "lambada="], "--tests lambada= names no place"),
         (
