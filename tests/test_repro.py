@@ -830,6 +830,7 @@ def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
     assert "there already: none\nwould be done, on cpu: none\n" in told
     assert "not done here: 9 jobs (train (text, uniform source, ce, seed 0), ...): needs a" in told
     assert "not done here: 16 jobs (sample (" in told
+    assert "refused" not in told
     main([*arguments, "--only", "sample"])
     told = capsys.readouterr().out
     assert "cost: no training is to be done here" in told
@@ -845,6 +846,16 @@ def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
     with pytest.raises(cwdfm.InputError, match="neither a dataset nor a file"):
         main([*arguments, "--text", "/nowhere"])
     assert not out.exists()
+
+
+def test_a_dry_run_tells_what_would_be_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    main(["losses", "--scale", "small", "--out", str(tmp_path / "x"), "--dry-run"])
+    told = capsys.readouterr().out
+    assert "but it would be refused here: --scale small is for a GPU, and here is none" in told
+    assert told.endswith("nothing was done: --dry-run\n")
 
 
 def squares(number: int) -> Experiment:

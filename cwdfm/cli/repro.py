@@ -97,6 +97,9 @@ def main(arguments: list[str]) -> None:
         lacks = check(todo, resources, only)
         if options.dry_run:
             foretell(order, todo, foreseen(todo, with_any_judge(resources, toys), only), device)
+            with refusal_told():
+                check_device(options, device, lacks)
+            print("nothing was done: --dry-run")
             return
         check_possible(lacks, done=len(order) - len(todo))
         check_device(options, device, lacks)
@@ -282,7 +285,15 @@ def foretell(
     print(f"there already: {kinds(job for job in order if job not in gone)}")
     print(f"would be done, on {device}: {kinds(job for job in todo if job not in lacking)}")
     report_lacking(lacking)
-    print("nothing was done: --dry-run")
+
+
+@contextmanager
+def refusal_told() -> Iterator[None]:
+    """Say what a command would be refused for, and go on."""
+    try:
+        yield
+    except InputError as error:
+        print(f"but it would be refused here: {error}")
 
 
 def kinds(jobs: Iterable[Job]) -> str:
