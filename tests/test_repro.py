@@ -994,9 +994,11 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["losses", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
-        (["all", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
-        (["--out", "x", "losses"], "--out stands before the experiment's name"),
+        (["losses", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
+        (["all", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
+        (["Losess"], "unknown experiment 'Losess'; did you mean losses? `cwdfm repro list` has"),
+        (["steps-text"], "did you mean steps-text-uniform or steps-text-mask? `cwdfm repro list`"),
+        (["--out", "x", "losses"], "--out stands before the experiment's name; give that first"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
         (["losses", "--out", "x", "--only", "train", "tran"], "--only tran: no such jobs; there"),
         (["losses", "--out", "x", "--only", "context"], "--only context: no such jobs; there are"),

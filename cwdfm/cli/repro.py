@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -267,13 +268,21 @@ def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
 def chosen(given: list[str], before: str) -> list[str]:
     """The experiments that are named, each once."""
     if not given:
-        raise InputError(f"{before} stands before the experiment's name; there are:\n{listed()}")
+        raise InputError(
+            f"{before} stands before the experiment's name; give that first, one of `cwdfm repro "
+            f"list`"
+        )
     for word in given:
         if told := no_experiment(word):
             raise InputError(f"{word} is no experiment: {told}; see `cwdfm repro list`")
     names = [name for word in given for name in of_the_paper(word) or [word]]
-    if wrong := [name for name in names if name not in (*EXPERIMENTS, "all")]:
-        raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed()}")
+    known = (*EXPERIMENTS, "all")
+    if wrong := [name for name in names if name not in known]:
+        word = wrong[0].lower()
+        begun = [name for name in known if name.startswith(word)]
+        near = begun or get_close_matches(word, known)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise InputError(f"unknown experiment {wrong[0]!r}; {meant}`cwdfm repro list` has them all")
     return list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
 
 
