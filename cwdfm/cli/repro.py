@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -28,7 +28,7 @@ from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
 from cwdfm.repro.listing import listed, no_experiment, of_the_paper
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
-from cwdfm.repro.sweep import Outcome, check, foreseen, in_order, wanted, work
+from cwdfm.repro.sweep import NEEDS_FAILED, Outcome, check, foreseen, in_order, wanted, work
 from cwdfm.repro.toy_judge import toy_judge
 
 TOPICS = "python-topics"  # text in the box
@@ -315,20 +315,30 @@ def report_lacking(lacking: Mapping[Job, str]) -> None:
     """Say what is not done here, and why."""
     for reason in dict.fromkeys(lacking.values()):
         jobs = [job for job, why in lacking.items() if why == reason]
-        print(f"not done here: {len(jobs)} jobs ({jobs[0].label}, ...): {reason}")
+        more = ", ..." if len(jobs) > 1 else ""
+        print(f"not done here: {many(jobs)} ({jobs[0].label}{more}): {reason}")
+
+
+def many(jobs: Collection[Job]) -> str:
+    """How many, in words."""
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
 def report(outcome: Outcome, store: Store) -> None:
     """Say what is left, and why."""
     report_lacking(outcome.lacking)
     if outcome.elsewhere:
-        print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
+        print(f"in others' hands: {many(outcome.elsewhere)}; the same command goes on later")
     if outcome.waiting:
-        print(f"not begun: {len(outcome.waiting)} jobs; the same command goes on with them")
+        print(f"not begun: {many(outcome.waiting)}; the same command goes on there")
     if outcome.failed:
-        job, why = next(iter(outcome.failed.items()))
+        broken = {job: why for job, why in outcome.failed.items() if why != NEEDS_FAILED}
+        job, why = next(iter(broken.items()))
+        first = ", the first of them" if len(broken) > 1 else ":"
+        behind = len(outcome.failed) - len(broken)
+        left = f"; not done for want of what failed: {behind}" if behind else ""
         raise WorkFailed(
-            f"{len(outcome.failed)} jobs failed, the first of them {job.label}: {why}; see "
-            f"{store.place(job) / 'failure.txt'}; the same command tries again"
+            f"{many(broken)} failed{first} {job.label}: {why}; see "
+            f"{store.place(job) / 'failure.txt'}{left}; the same command tries again"
         )
     print("complete" if outcome.complete else "incomplete, for what is said above")
