@@ -263,11 +263,11 @@ def report() -> str:
         "from](#where-results-come-from))."
     )
     parts.append(
-        "Behind each command stands what its jobs took that are done. Where n of them had a GPU at "
-        "a time, each has 1/n of it; of a training that was interrupted it is the time since it "
-        "went on. Runs that were done again since, and those of jobs that no experiment needs any "
-        "more, had their share too: results/repro_runs.json tells how long they lasted. Jobs that "
-        "several experiments need count in each."
+        "Behind each command stands what those of its jobs took that are done. Where n of them had "
+        "a GPU at a time, each has 1/n of it; of a training that was interrupted it is the time "
+        "since it went on. Runs that were done again since, and those of jobs that no experiment "
+        "needs any more, had their share too: results/repro_runs.json tells how long they lasted. "
+        "Jobs that several experiments need count in each."
     )
     parts.append(
         "Cells are of one training run and one seed, or means of as many as a note says. Behind ± "

@@ -90,7 +90,7 @@ def origins() -> str:
     parts = [
         "## Where results come from\n\n"
         "Above each table of `cwdfm repro` stands the command that makes its jobs, "
-        "`cwdfm repro NAME --scale small`; it is not the one that most of them were done by. A "
+        "`cwdfm repro NAME --scale small`; not all of them were done by it. A "
         "job's folder is named by a checksum of its settings alone (and a version of its kind), "
         "whatever command does it: of "
         f"{len(paths):,} results here {kept:,} are of jobs that `cwdfm repro` makes today. "

@@ -141,7 +141,8 @@ def test_a_job_that_breaks_off_leaves_the_others_alone(
     why = {Count(1): "RuntimeError: out of memory", lost: "needs a job that failed"}
     assert outcome.failed == why
     assert "and more of that" in (store.place(Count(1)) / "failure.txt").read_text()
-    with pytest.raises(cwdfm.errors.WorkFailed, match=r"2 jobs failed.*count-.*tries again"):
+    said = r"1 job failed: .*count-.*; not done for want of what failed: 1; .*tries again"
+    with pytest.raises(cwdfm.errors.WorkFailed, match=said):
         report(outcome, store)
     assert work(store, jobs, HERE, say=silent).complete
     assert not (store.place(Count(1)) / "failure.txt").exists()
@@ -830,6 +831,7 @@ def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
     assert "there already: none\nwould be done, on cpu: none\n" in told
     assert "not done here: 9 jobs (train (text, uniform source, ce, seed 0), ...): needs a" in told
     assert "not done here: 16 jobs (sample (" in told
+    assert "refused" not in told
     main([*arguments, "--only", "sample"])
     told = capsys.readouterr().out
     assert "cost: no training is to be done here" in told
@@ -845,6 +847,16 @@ def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
     with pytest.raises(cwdfm.InputError, match="neither a dataset nor a file"):
         main([*arguments, "--text", "/nowhere"])
     assert not out.exists()
+
+
+def test_a_dry_run_tells_what_would_be_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    main(["losses", "--scale", "small", "--out", str(tmp_path / "x"), "--dry-run"])
+    told = capsys.readouterr().out
+    assert "but it would be refused here: --scale small is for a GPU, and here is none" in told
+    assert told.endswith("nothing was done: --dry-run\n")
 
 
 def squares(number: int) -> Experiment:
@@ -983,9 +995,11 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["losses", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
-        (["all", "tables"], "unknown experiment 'tables'; there are:\nthe paper's tables"),
-        (["--out", "x", "losses"], "--out stands before the experiment's name"),
+        (["losses", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
+        (["all", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
+        (["Losess"], "unknown experiment 'Losess'; did you mean losses? `cwdfm repro list` has"),
+        (["steps-text"], "did you mean steps-text-uniform or steps-text-mask? `cwdfm repro list`"),
+        (["--out", "x", "losses"], "--out stands before the experiment's name; give that first"),
         (["losses", "--out", "x", "--only", "tran"], "--only tran: no such jobs; there are"),
         (["losses", "--out", "x", "--only", "train", "tran"], "--only tran: no such jobs; there"),
         (["losses", "--out", "x", "--only", "context"], "--only context: no such jobs; there are"),
@@ -1020,6 +1034,10 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
         (  # though no job reads it
             ["radius", "--out", "x", "--molecules", "/nowhere.smi"],
             "'/nowhere.smi' is neither a dataset nor a file",
+        ),
+        (  # by its ending
+            ["losses", "--out", "x", "--molecules", __file__],
+            f"cannot tell how to read {__file__}: known are one SMILES a line",
         ),
         (["radius", "--out", "x", "--tests", "lambada=/nowhere"], "'/nowhere' is neither a data"),
         (["perplexity", "--out", "x", "--tests", "lambada="], "--tests lambada= names no place"),

@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
 from cwdfm.repro.listing import listed, no_experiment, of_the_paper
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
-from cwdfm.repro.sweep import Outcome, check, foreseen, in_order, wanted, work
+from cwdfm.repro.sweep import NEEDS_FAILED, Outcome, check, foreseen, in_order, wanted, work
 from cwdfm.repro.toy_judge import toy_judge
 
 TOPICS = "python-topics"  # text in the box
@@ -97,6 +98,9 @@ def main(arguments: list[str]) -> None:
         lacks = check(todo, resources, only)
         if options.dry_run:
             foretell(order, todo, foreseen(todo, with_any_judge(resources, toys), only), device)
+            with refusal_told():
+                check_device(options, device, lacks)
+            print("nothing was done: --dry-run")
             return
         check_possible(lacks, done=len(order) - len(todo))
         check_device(options, device, lacks)
@@ -264,13 +268,21 @@ def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
 def chosen(given: list[str], before: str) -> list[str]:
     """The experiments that are named, each once."""
     if not given:
-        raise InputError(f"{before} stands before the experiment's name; there are:\n{listed()}")
+        raise InputError(
+            f"{before} stands before the experiment's name; give that first, one of `cwdfm repro "
+            f"list`"
+        )
     for word in given:
         if told := no_experiment(word):
             raise InputError(f"{word} is no experiment: {told}; see `cwdfm repro list`")
     names = [name for word in given for name in of_the_paper(word) or [word]]
-    if wrong := [name for name in names if name not in (*EXPERIMENTS, "all")]:
-        raise InputError(f"unknown experiment {wrong[0]!r}; there are:\n{listed()}")
+    known = (*EXPERIMENTS, "all")
+    if wrong := [name for name in names if name not in known]:
+        word = wrong[0].lower()
+        begun = [name for name in known if name.startswith(word)]
+        near = begun or get_close_matches(word, known)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise InputError(f"unknown experiment {wrong[0]!r}; {meant}`cwdfm repro list` has them all")
     return list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
 
 
@@ -282,7 +294,15 @@ def foretell(
     print(f"there already: {kinds(job for job in order if job not in gone)}")
     print(f"would be done, on {device}: {kinds(job for job in todo if job not in lacking)}")
     report_lacking(lacking)
-    print("nothing was done: --dry-run")
+
+
+@contextmanager
+def refusal_told() -> Iterator[None]:
+    """Say what a command would be refused for, and go on."""
+    try:
+        yield
+    except InputError as error:
+        print(f"but it would be refused here: {error}")
 
 
 def kinds(jobs: Iterable[Job]) -> str:
@@ -295,20 +315,30 @@ def report_lacking(lacking: Mapping[Job, str]) -> None:
     """Say what is not done here, and why."""
     for reason in dict.fromkeys(lacking.values()):
         jobs = [job for job, why in lacking.items() if why == reason]
-        print(f"not done here: {len(jobs)} jobs ({jobs[0].label}, ...): {reason}")
+        more = ", ..." if len(jobs) > 1 else ""
+        print(f"not done here: {many(jobs)} ({jobs[0].label}{more}): {reason}")
+
+
+def many(jobs: Collection[Job]) -> str:
+    """How many, in words."""
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
 def report(outcome: Outcome, store: Store) -> None:
     """Say what is left, and why."""
     report_lacking(outcome.lacking)
     if outcome.elsewhere:
-        print(f"in others' hands: {len(outcome.elsewhere)} jobs; the same command goes on later")
+        print(f"in others' hands: {many(outcome.elsewhere)}; the same command goes on later")
     if outcome.waiting:
-        print(f"not begun: {len(outcome.waiting)} jobs; the same command goes on with them")
+        print(f"not begun: {many(outcome.waiting)}; the same command goes on there")
     if outcome.failed:
-        job, why = next(iter(outcome.failed.items()))
+        broken = {job: why for job, why in outcome.failed.items() if why != NEEDS_FAILED}
+        job, why = next(iter(broken.items()))
+        first = ", the first of them" if len(broken) > 1 else ":"
+        behind = len(outcome.failed) - len(broken)
+        left = f"; not done for want of what failed: {behind}" if behind else ""
         raise WorkFailed(
-            f"{len(outcome.failed)} jobs failed, the first of them {job.label}: {why}; see "
-            f"{store.place(job) / 'failure.txt'}; the same command tries again"
+            f"{many(broken)} failed{first} {job.label}: {why}; see "
+            f"{store.place(job) / 'failure.txt'}{left}; the same command tries again"
         )
     print("complete" if outcome.complete else "incomplete, for what is said above")

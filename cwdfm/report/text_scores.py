@@ -1,9 +1,7 @@
 """All scores of a set of texts; those that need a model are computed once and kept."""
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -155,7 +153,7 @@ class TextScorer:
     def _mauve(self, passages: Passages) -> Mauve:
         key = self._mauve_key(passages)
         if (found := self.cells.get(key)) is None:
-            with warnings.catch_warnings(), _quiet():
+            with warnings.catch_warnings():
                 # That few samples make a coarse score is said in the report.
                 warnings.filterwarnings("ignore", "MAUVE of")
                 score = mauve_score(
@@ -181,22 +179,6 @@ class TextScorer:
             "reference": list(self.reference.sha256),
             "features": self.feature_identity,
         }
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what native code writes to stderr.
-
-    faiss warns below 39 texts a cluster, and MAUVE's own rule makes clusters of 20.
-    """
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
 
 
 def check_reads_alike(judge: LoadedJudge, passages: Passages) -> None:

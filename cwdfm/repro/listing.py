@@ -24,6 +24,8 @@ def listed() -> str:
     beyond = [e for e in EXPERIMENTS.values() if not e.paper]
     return "\n".join(
         [
+            f"{'name':25} {'GPU minutes':>{len(UNKNOWN)}}  {'in the paper':16} subject",
+            "",
             "the paper's tables and figures:",
             *(f"{_head(e)}  {e.paper:16} {_subject(e)}" for e in own),
             "",
@@ -35,11 +37,11 @@ def listed() -> str:
             "The paper's own may be named by their numbers there: figure-4, table-5. Two are no "
             "experiments:",
             *(f"{number} is {what}." for number, what in NO_EXPERIMENTS.items()),
-            "Numbers here: GPU minutes at small scale, of all jobs of an experiment, those that "
-            "others need too.",
-            f"They are of an {found.gpu} that up to {found.at_once} jobs had at a time, each of n "
-            f"for 1/n of it; one after",
-            "another they take longer. Not measured: not all done yet.",
+            "GPU minutes: what all jobs of an experiment took at small scale, also those that "
+            "others need too,",
+            f"of an {found.gpu} that up to {found.at_once} jobs had at a time, each of n for 1/n "
+            f"of it; one after another",
+            "they take longer. Not measured: not all done yet.",
         ]
     )
 

@@ -4,7 +4,7 @@ import glob
 from functools import cache
 from pathlib import Path
 
-from cwdfm.data import CORPORA, DATASETS, find_corpus, load, reads_text
+from cwdfm.data import CORPORA, DATASETS, SmilesFile, find_corpus, load, reads_text
 from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError
 
@@ -27,5 +27,7 @@ def check_corpus(place: str, *, text: bool, length: int | None = None) -> None:
             f"{place!r} is read as {kinds[not text]}, and {kinds[text]} should be there; look at "
             f"which of --molecules, --text and --tests names it"
         )
+    if not text and not named and path.suffix != ".npz":
+        SmilesFile.of(path)  # which refuses endings that it does not know
     if length is not None and (is_prepared(path) or path.suffix == ".npz"):
         load(place, length=length)

@@ -193,7 +193,7 @@ def dynamics(scale: Scale) -> Plan:
             lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
         column = Column("validation loss, nats", False)
         title = "Loss during training, text, uniform source"
-        note = "SCE weighs tokens otherwise than CE."
+        note = "Not comparable: SCE weighs tokens otherwise."
         about = trained(cell("ce", None).train(), store)
         return Curves(title, "training steps", (column,), lines, note=note, about=about)
 

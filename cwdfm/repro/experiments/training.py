@@ -96,7 +96,8 @@ def tokens_that_count(lines: tuple[Line, ...]) -> tuple[str, ...]:
     alone = [", ".join(line.labels) for line in lines if line.fields["masked_only"]]
     if not alone:
         return ()
-    return (f"In the loss of {'; '.join(alone)} masked tokens alone count, in others all tokens.",)
+    rows = "; ".join(alone)
+    return (f"Masked tokens alone count in the loss of {rows}; in the others all tokens count.",)
 
 
 def plan_of(
