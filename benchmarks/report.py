@@ -20,6 +20,7 @@ from benchmarks.molecule_sections import (
 )
 from benchmarks.repro_costs import measured_file
 from benchmarks.repro_sections import origins, repro, shown_in_repro
+from benchmarks.run_scatter import named
 from benchmarks.search_sections import (
     qm9_best,
     qm9_best_spelled,
@@ -168,11 +169,8 @@ def gpu_tests(result: Result) -> str:
 def run_scatter(result: Result) -> str:
     rows, sampled = [], []
     for row in result["rows"]:
-        block = f", block {row['block']}" if row["method"] == "bd3lm" else ""
-        source = f", {row['source']}, {row['loss']}" if row["method"] == "flow" else ""
-        alone = " of masked tokens" if source and row["masked_only"] else ""
         losses = row["losses"]
-        what = f"{row['corpus']}: {row['method']}{block}{source}{alone}"
+        what = f"{row['corpus']}: {named(row)}"
         told = ", ".join(f"{loss:.4f}" for loss in losses)
         apart = f"{max(losses) - min(losses):.4f}"
         rows.append([what, told, apart, ", ".join(f"`{r}`" for r in row["revisions"])])

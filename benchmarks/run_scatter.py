@@ -16,7 +16,7 @@ from typing import Any
 
 from cwdfm.provenance import provenance, write_json
 
-FIELDS = ("method", "block", "source", "loss", "masked_only")
+FIELDS = ("method", "block", "source", "loss", "masked_only", "path", "seed")
 DRAWN = ("choice", "steps", "n", "at")  # how samples are drawn, but for their seed
 SCORES = {"perplexities": ("perplexity", "perplexity"), "entropies": ("statistics", "entropy")}
 Record = dict[str, Any]
@@ -74,6 +74,16 @@ def compare(folders: list[Path]) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: [row[name] for name in ("corpus", *FIELDS)])
+
+
+def named(row: Record) -> str:
+    """What a row is of, but for its corpus."""
+    seed = f", seed {row['seed']}" if row["seed"] else ""
+    if row["method"] == "bd3lm":
+        return f"block {row['block']} of BD3LM{seed}"
+    alone = " of masked tokens" if row["masked_only"] else ""
+    path = ", context path" if row["path"] == "context" else ""
+    return f"{row['source']} source, {row['loss']}{alone}{path}{seed}"
 
 
 def sampled(folders: list[Path]) -> dict[str, dict[str, list[tuple[str, dict[str, float]]]]]:

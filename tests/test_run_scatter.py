@@ -6,14 +6,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks.run_scatter import compare
+from benchmarks.run_scatter import compare, named
 
 HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
 
 
 def recipe(**more: Any) -> dict[str, Any]:
-    plain = {"method": "flow", "block": 16, "source": "mask", "loss": "nelbo", "steps": 9}
-    return {"corpus": "text", "recipe": plain | {"masked_only": True} | more}
+    plain: dict[str, Any] = {
+        "method": "flow",
+        "block": 16,
+        "source": "mask",
+        "loss": "nelbo",
+        "steps": 9,
+    }
+    plain |= {"masked_only": True, "path": "mixture", "seed": 0}
+    return {"corpus": "text", "recipe": plain | more}
 
 
 def record(folder: Path, name: str, job: Any, result: Any, date: str, **more: Any) -> None:
@@ -95,3 +102,11 @@ def test_of_a_run_its_first_quarter_and_its_end_are_told(tmp_path: Path) -> None
     few, many = row["samples"]
     assert few["perplexities"] == pytest.approx([10.0, 20.0])
     assert many["perplexities"] == pytest.approx([30.0, 40.0])
+
+
+def test_what_was_done_again_has_a_name_of_its_own() -> None:
+    """In the results of this project: rows of one name would hide each other on the pages."""
+    rows = json.loads((Path(__file__).parents[1] / "results/run_scatter.json").read_text())["rows"]
+    names = [(row["corpus"], named(row)) for row in rows]
+    assert len(set(names)) == len(names)
+    assert ("text", "mask source, sce, context path") in names

@@ -5,7 +5,6 @@ import statistics
 
 from benchmarks.claims.judging import (
     Missing,
-    Result,
     by_seed,
     number,
     or_missing,
@@ -20,6 +19,7 @@ from benchmarks.claims.on_text import (
     sample_scatter,
     tabled,
 )
+from benchmarks.run_scatter import named
 from cwdfm.repro.experiments.ablations import COUNTING, counting_cell
 from cwdfm.repro.experiments.headline import MASKED
 
@@ -29,13 +29,13 @@ LOSSES, TOKENS = ("CE", "SCE"), ("masked", "all")
 def scatter() -> str:
     """How far runs of one training on text end apart, and what errors have for it."""
     rows = done_again()
-    losses = {_name(row): max(row["losses"]) - min(row["losses"]) for row in rows}
+    losses = {named(row): max(row["losses"]) - min(row["losses"]) for row in rows}
     judged = {
-        _name(row): ", ".join(f"{value:.0f}" for value in found)
+        named(row): ", ".join(f"{value:.0f}" for value in found)
         for row in rows
         if (found := tabled(row, "perplexities"))
     }
-    begun = {_name(row): ", ".join(f"{loss:.2f}" for loss in row["early"]) for row in rows}
+    begun = {named(row): ", ".join(f"{loss:.2f}" for loss in row["early"]) for row in rows}
     nats = {source: sample_scatter("perplexities", source) for source in ("uniform", "mask")}
     worst = sample_scatter("perplexities", "mask", diverging=True)
     bits = sample_scatter("entropies", "uniform")
@@ -66,15 +66,9 @@ def most_runs() -> int:
 
 def same_training() -> str:
     """Perplexities of samples by runs of one training."""
-    (row,) = (row for row in done_again() if _name(row) == "uniform source, ce")
+    (row,) = (row for row in done_again() if named(row) == "uniform source, ce")
     found = sorted(tabled(row, "perplexities"))
     return f"{found[0]:.0f} to {found[-1]:.0f}"
-
-
-def _name(row: Result) -> str:
-    source = f"{row['source']} source, {row['loss']}"
-    source += " of masked tokens" if row["masked_only"] else ""
-    return f"block {row['block']} of BD3LM" if row["method"] == "bd3lm" else source
 
 
 def tokens() -> str:
