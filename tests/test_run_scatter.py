@@ -12,14 +12,8 @@ HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
 
 
 def recipe(**more: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "method": "flow",
-        "block": 16,
-        "source": "mask",
-        "loss": "nelbo",
-        "steps": 9,
-    }
-    plain |= {"masked_only": True, "path": "mixture", "seed": 0}
+    plain: dict[str, Any] = {"method": "flow", "block": 16, "source": "mask", "steps": 9}
+    plain |= {"loss": "nelbo", "masked_only": True, "path": "mixture", "seed": 0}
     return {"corpus": "text", "recipe": plain | more}
 
 
