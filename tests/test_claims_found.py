@@ -59,7 +59,7 @@ def test_a_page_without_results_of_experiments_says_so(
 
 
 def test_a_remark_alone_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "number", lambda value: _raise())
+    monkeypatch.setattr(Runs, "mean", lambda *_: _raise())
     assert training.by_one_solver() == []
 
 
@@ -300,6 +300,9 @@ def test_what_settings_give_is_told_once_it_is_known(monkeypatch: pytest.MonkeyP
     (told,) = training.by_other_weights()
     assert "(mask)" not in told
     assert training.best_of_sweep() == {}
+    rows["uniform", "Euler"] = (Value(1.0), Value(90.0), Value(1.0))
+    (told,) = training.by_other_weights("path-solvers-text", on_text.PERPLEXITY)
+    assert "perplexity: 90 to 100 (uniform), least by Euler" in told
     scaled = alike("scaled-text")
     monkeypatch.setattr(differ, "rows_of", lambda name: scaled)
     assert "100 and 100 (SCE, r = 3, s = 0.5, raw)" in differ._settings_of_scaled()

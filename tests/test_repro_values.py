@@ -10,7 +10,7 @@ import pytest
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.cell import TRAINING, Cell, apart_note, flow, runs_note, solver_notes, weights_note
-from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.experiments import EXPERIMENTS, curves
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.locality import MANY
 from cwdfm.repro.experiments.solvers import TUNED, tuned_cells
@@ -21,7 +21,7 @@ from cwdfm.repro.jobs import HeldOut
 from cwdfm.repro.measure import measure, over_seeds
 from cwdfm.repro.scale import held_out, size
 from cwdfm.repro.scores import MauveScore, Updates
-from cwdfm.repro.table import Value
+from cwdfm.repro.table import Column, Row, Value
 
 
 def put(store: Store, job: Job, result: dict[str, Any], day: int = 1, **more: object) -> None:
@@ -253,3 +253,22 @@ def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyP
     for measured in (True, False):  # then round numbers, else the points' own
         ticks = replace(uniform, measured=measured).figure().axes[0].get_xticks()
         assert any(abs(tick - 7.85) < 1e-9 for tick in ticks) != measured
+
+
+def test_the_best_solver_of_a_training_is_told_at_each_number_of_steps() -> None:
+    """By enumeration: three solvers, of which one lacks a value, and as many steps as smoke has."""
+    steps = curves.steps_of("smoke")
+    few, many = (Value(float(10 + k)) for k in range(2))
+    rest = [few] * (len(steps) - 2)
+    rows = [
+        Row(("mask", "CE", "Euler"), (many, few, *rest)),
+        Row(("mask", "CE", "Neighbor"), (few, many, *rest)),
+        Row(("mask", "CE", "Entropy"), (Value(None), few, *rest)),
+    ]
+    table = curves._best("smoke", Column("valid", True), rows)
+    euler, best = table.rows
+    assert euler == rows[0]
+    first, second, *others = steps
+    at = ", ".join(str(k) for k in (first, *others))
+    assert best.labels == ("mask", "CE", f"best: Euler ({at}), Neighbor ({second})")
+    assert best.ours == (many, many, *rest)

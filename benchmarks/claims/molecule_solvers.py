@@ -1,6 +1,5 @@
 """Claims about solvers on molecules, with the paper's settings."""
 
-import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -30,6 +29,7 @@ from benchmarks.claims.training import PATH_CELLS
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import STEPS as QUALITY
+from cwdfm.repro.experiments.curves import trainings
 from cwdfm.repro.experiments.solvers import steps_cells
 
 MOLECULES = {
@@ -115,26 +115,18 @@ def after_scaled() -> Iterator[Claim]:
     """Neighbor weights on models trained by SCE, from the table of all trainings and solvers."""
 
     def found(source: str) -> tuple[str, Verdict]:
-        tables = rows_of("curves", 0), rows_of("curves", 1)  # valid and novel ones
-
-        def counts(table: int, loss: str) -> list[list[float]]:
-            """By Euler and with Neighbor weights, at all numbers of steps."""
-            solved = [tables[table][source, loss, solver] for solver in ("Euler", "Neighbor")]
-            return [[number(value).value for value in values] for values in solved]
-
-        def gained(before: float, after: float) -> float:
-            return (after - before) / (math.sqrt(2) * COUNT_ERROR)
-
-        scaled, novelty = (counts(table, "SCE") for table in (0, 1))
-        told = [
-            f"{k} steps: {plain:.0f} to {weighted:.0f} valid, {before:.0f} to {after:.0f} novel"
-            for k, plain, weighted, before, after in zip(STEPS, *scaled, *novelty, strict=True)
-        ]
-        shown = f"{MODEL}, QM9, one run, Euler to Neighbor, {ends(told)}"
-        if not clearly(list(map(gained, *counts(0, "CE")))):
+        pairs = {
+            each.name: {k: (each.cells["Euler"][k], each.cells["Neighbor"][k]) for k in STEPS}
+            for each in trainings("small")
+            if each.source == source
+        }
+        scaled, plain = (Paired(tuple(pairs[loss].values())) for loss in ("SCE", "CE"))
+        told = [f"{k} steps: {_counts(scaled, *pair)}" for k, pair in pairs["SCE"].items()]
+        shown = f"{MODEL}, QM9, {scaled.told}, Euler to Neighbor, {ends(told)}"
+        if not clearly([plain.gain(*pair, VALID) for pair in plain.pairs]):
             shown += ". Models trained by CE gain nothing either"
-        gains = map(gained, *scaled)
-        return shown, judged({"no gain in valid": [no_worse(-gain) for gain in gains]}, ends(told))
+        kept = [no_worse(-scaled.gain(*pair, VALID)) for pair in scaled.pairs]
+        return shown, judged({"no gain in valid": kept}, ends(told))
 
     for source in ("uniform", "mask"):
         said = (

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
+from operator import itemgetter
 
 from benchmarks.claims.judging import (
     Claim,
@@ -18,7 +19,7 @@ from benchmarks.claims.judging import (
     rows_of,
     tested,
 )
-from benchmarks.claims.on_molecules import MODEL, NOVEL, QM9, STEPS, VALID, Runs, short_of
+from benchmarks.claims.on_molecules import MODEL, NOVEL, QM9, VALID, Runs, short_of
 from benchmarks.claims.on_text import (
     ENTROPY,
     MAUVE,
@@ -30,6 +31,7 @@ from benchmarks.claims.on_text import (
 )
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.ablations import revealed_entries
+from cwdfm.repro.experiments.curves import trainings
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES
 
 BOTH = ("SCE", "SCE, context path")  # as the table of curves calls the two paths
@@ -250,6 +252,7 @@ def paths() -> Iterator[Claim]:
             f"path sampled with its own weights (r = {choice.radius}, s = {choice.scale:g}), for "
             "which the paper searches too"
         )
+        told = ". ".join([told, *by_other_weights("path-solvers-text", PERPLEXITY)])
         return told, judged(
             {
                 "mask, perplexity and MAUVE": gains["mask"],
@@ -266,31 +269,30 @@ def paths() -> Iterator[Claim]:
     yield from tested(paper.table("path_ablation"), said, "paths", text)
 
 
-def by_other_weights() -> list[str]:
+def by_other_weights(experiment: str = "path-solvers", column: int = VALID) -> list[str]:
     """What other solver settings make of the context path; nothing while that is missing."""
     told = []
+    best, word, what = (max, "most", "valid") if column == VALID else (min, "least", "perplexity")
     for source in SOURCES:
-        if valid := _swept(source):
-            best = max(valid, key=lambda name: valid[name])
-            told.append(
-                f"{min(valid.values()):.0f} to {valid[best]:.0f} ({source}), most by {best}"
-            )
+        if found := _swept(source, experiment, column):
+            (name, _), values = best(found.items(), key=itemgetter(1)), found.values()
+            told.append(f"{min(values):.0f} to {max(values):.0f} ({source}), {word} by {name}")
     many = "Other solvers on the context path, as the paper searches them (one run, another seed)"
-    return [f"{many}: {', '.join(told)}"] if told else []
+    return [f"{many}, {what}: {', '.join(told)}"] if told else []
 
 
 def best_of_sweep() -> dict[str, float]:
     """The most valid molecules of the context path by any solver; nothing while some is missing."""
-    swept = {source: _swept(source) for source in SOURCES}
+    swept = {source: _swept(source, "path-solvers", VALID) for source in SOURCES}
     return {s: max(valid.values()) for s, valid in swept.items()} if all(swept.values()) else {}
 
 
-def _swept(source: str) -> dict[str, float]:
-    """Valid molecules of the context path by solver; nothing while some are missing."""
-    rows = {k[1]: v for k, v in rows_of("path-solvers").items() if k[0] == source}
-    valid = {name: row[VALID].value for name, row in rows.items()}
-    known = {name: value for name, value in valid.items() if value is not None}
-    return known if len(known) == len(valid) else {}
+def _swept(source: str, experiment: str, column: int) -> dict[str, float]:
+    """A measure of samples of the context path by solver; nothing while some are missing."""
+    rows = {k[1]: v for k, v in rows_of(experiment).items() if k[0] == source}
+    found = {name: row[column].value for name, row in rows.items()}
+    known = {name: value for name, value in found.items() if value is not None}
+    return known if len(known) == len(found) else {}
 
 
 def by_one_solver() -> list[str]:
@@ -298,16 +300,18 @@ def by_one_solver() -> list[str]:
 
     What a solver gains on the context path, it may gain on the other.
     """
-    curves, shown = rows_of("curves", VALID), STEPS.index(QM9.steps)
+    found = {(each.source, each.name): each.cells for each in trainings("small")}
+    cells = {
+        (source, solver): [found[source, name][solver][QM9.steps] for name in BOTH]
+        for source, solver in product(SOURCES, ("Euler", "Neighbor"))
+    }
+    runs = Runs(tuple(chain.from_iterable(cells.values())))
+    told: dict[str, list[Pair]] = {}
     try:
-        told = [
-            f"{solver} "
-            + changes(
-                pair(s, lambda row: number(row[shown]), *(curves[s, name, solver] for name in BOTH))
-                for s in SOURCES
-            )
-            for solver in ("Euler", "Neighbor")
-        ]
+        for (source, solver), sides in cells.items():
+            compared = pair(source, lambda cell: runs.mean(cell, VALID), *sides)
+            told.setdefault(solver, []).append(compared)
     except Missing:
         return []
-    return [f"One solver on both paths, one run, valid: {'; '.join(told)}"]
+    each = "; ".join(f"{solver} {changes(pairs)}" for solver, pairs in told.items())
+    return [f"One solver on both paths, {runs.told()}, valid: {each}"]

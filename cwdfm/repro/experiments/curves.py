@@ -2,7 +2,8 @@
 
 The tables of losses and paths look at one number of steps and one solver. Here each row is seen
 with others too, so that a solver that suits one of them does not decide between them: with the
-paper's settings for it, a context path with its own weights beside.
+paper's settings for it, a context path with its own weights beside. What each training makes of its
+best solver is a table of its own.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from itertools import product
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, apart_note, loss_note, weights_note
+from cwdfm.repro.cell import Cell, apart_note, loss_note, runs_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
@@ -20,7 +21,7 @@ from cwdfm.repro.grid import Entry, curves
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import Scale, held_out, size
-from cwdfm.repro.table import Column, Row, Table
+from cwdfm.repro.table import Column, Row, Table, Value
 
 CONTEXT_PATHS = tuple(line for line in PATHS if line.on_context)
 
@@ -41,8 +42,9 @@ def training(line: Line, scale: Scale) -> Training:
     if line.on_context:  # the path's own weights beside
         own = line.choice("molecules")
         choices[f"Neighbor, s = {own.scale:g}"] = own
+    seeds = size("molecules", scale).seeds
     cells = {
-        solver: {k: Cell("molecules", scale, fields, choice, k) for k in steps_of(scale)}
+        solver: {k: Cell("molecules", scale, fields, choice, k, seeds) for k in steps_of(scale)}
         for solver, choice in choices.items()
     }
     name = "SCE, context path" if line.on_context else line.labels[1]
@@ -61,7 +63,7 @@ def trainings(scale: Scale) -> list[Training]:
 
 
 def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table]:
-    """One for each measure, with a column for each number of steps."""
+    """One for each measure, and one of the best solvers."""
     tables = []
     columns = measure("molecules", scale).columns
     notes: tuple[str, ...] = ()
@@ -69,6 +71,9 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
         notes += weights_note(best("molecules", source).values(), f" with a {source} source")
     every = [cell for each in found for cells in each.cells.values() for cell in cells.values()]
     notes += loss_note(every)
+    most = steps_of(scale)[-1]
+    told = [((each.source, each.name), each.cells["Neighbor"][most]) for each in found]
+    notes += runs_note(told, store)
     notes += apart_note(
         [
             ((f"{each.source}, {each.name}, {solver}", str(k)), cell)
@@ -89,16 +94,48 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
             for each in found
             for solver, cells in each.cells.items()
         ]
-        tables.append(
-            Table(
-                f"Every training with every solver, QM9: {column.name}",
-                ("source", "training", "solver"),
-                tuple(Column(f"{k} steps", column.up) for k in steps_of(scale)),
-                tuple(rows),
-                notes=notes,
-            )
-        )
-    return tables
+        title = f"Every training with every solver, QM9: {column.name}"
+        tables.append(_by_steps(title, scale, column, rows, notes))
+    return [*tables, _best(scale, columns[0], tables[0].rows)]
+
+
+def _by_steps(
+    title: str, scale: Scale, column: Column, rows: Sequence[Row], notes: tuple[str, ...]
+) -> Table:
+    """A measure, with a column for each number of steps."""
+    columns = tuple(Column(f"{k} steps", column.up) for k in steps_of(scale))
+    return Table(title, ("source", "training", "solver"), columns, tuple(rows), notes=notes)
+
+
+def _best(scale: Scale, column: Column, rows: Sequence[Row]) -> Table:
+    """Each training by Euler, and by what is best for it at each number of steps."""
+    found: dict[tuple[str, ...], dict[str, tuple[Value, ...]]] = {}
+    for row in rows:
+        found.setdefault(row.labels[:2], {})[row.labels[2]] = row.ours
+    steps, shown = steps_of(scale), []
+    for labels, solved in found.items():
+        chosen = {k: _most(solved, i) for i, k in enumerate(steps)}
+        values = tuple(solved[solver][i] for i, solver in enumerate(chosen.values()))
+        shown += [
+            Row((*labels, "Euler"), solved["Euler"]),
+            Row((*labels, f"best: {_when(chosen)}"), values),
+        ]
+    title = f"Each training by Euler and by its best solver, QM9: {column.name}"
+    note = "The best is chosen by the counts that it shows, so that chance is part of its lead."
+    return _by_steps(title, scale, column, shown, (note,))
+
+
+def _most(solved: dict[str, tuple[Value, ...]], i: int) -> str:
+    """The solver with the largest of the values at one place."""
+    return max(solved, key=lambda solver: solved[solver][i].value or 0.0)
+
+
+def _when(chosen: dict[int, str]) -> str:
+    """Solvers with the numbers of steps at which they are chosen: Euler (16), Neighbor (32, 64)."""
+    by_solver: dict[str, list[str]] = {}
+    for k, solver in chosen.items():
+        by_solver.setdefault(solver, []).append(str(k))
+    return ", ".join(f"{solver} ({', '.join(at)})" for solver, at in by_solver.items())
 
 
 def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
