@@ -19,7 +19,9 @@ from tests.interpreter import hasten
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # Files whose fixtures are worth making once.
-ONE_WORKER = tuple(f"test_{name}.py" for name in ("bench", "data", "methods", "repro", "train"))
+ONE_WORKER = tuple(
+    f"test_{name}.py" for name in ("bench", "data", "methods", "repro", "train", "workers")
+)
 
 
 @pytest.hookimpl(optionalhook=True)

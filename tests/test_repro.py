@@ -180,6 +180,32 @@ def test_a_failure_is_not_tried_again_while_waiting_for_others(
     assert looks[0] == 5  # once for the one, four times for the other
 
 
+def test_what_failed_for_another_of_the_command_s_processes_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(job: Count, *_: object) -> dict[str, Any]:
+        if job.number == 1:
+            raise RuntimeError("broken")
+        return {"square": job.number**2}
+
+    store, jobs = Store(tmp_path), [Count(1), Add(Count(1), Count(2))]
+    monkeypatch.setattr(Count, "run", broken)
+    work(store, jobs, HERE, say=silent)
+    note = store.place(Count(1)) / "failure.txt"
+    os.utime(note, (100.0, 100.0))
+    said: list[str] = []
+    outcome = work(store, jobs, HERE, say=said.append, since=50.0)
+    assert said == []
+    assert outcome.failed == {Count(1): "RuntimeError: broken", jobs[1]: "needs a job that failed"}
+    assert work(store, jobs, HERE, say=silent, limit=0).with_failures(store, 50.0).failed == {
+        Count(1): "RuntimeError: broken"
+    }
+    assert not work(store, jobs, HERE, say=silent, limit=0).with_failures(store, 150.0).failed
+    work(store, jobs, HERE, say=said.append, since=150.0)  # of another command, long ago
+    assert [line for line in said if line.startswith("failed")] != []
+    assert note.stat().st_mtime > 150.0
+
+
 def test_memory_that_others_hold_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -951,7 +977,7 @@ def test_a_group_of_processes_is_refused(
 ) -> None:
     """Under torchrun each would wait in the collectives of another job."""
     monkeypatch.setenv("WORLD_SIZE", size)
-    with pytest.raises(cwdfm.InputError, match=rf"WORLD_SIZE is {size}: .*--device cuda:0, cuda:1"):
+    with pytest.raises(cwdfm.InputError, match=rf"WORLD_SIZE is {size}: .*--workers"):
         main(["updates", "--out", str(tmp_path / "x")])
     assert not list(tmp_path.iterdir())
 

@@ -32,9 +32,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
 def main() -> None:
     """Entry point of the `cwdfm` command."""
     arguments = sys.argv[1:]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # else the ± of a table could lose its numbers
-            stream.reconfigure(errors="replace")
+    write_any_text()
     check_text(arguments)
     if arguments[:1] == ["--version"]:
         print(f"cwdfm {cwdfm.__version__}")
@@ -47,9 +45,21 @@ def main() -> None:
         sys.exit(0 if arguments else 2)
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
+    run(VERBS[arguments[0]][0], arguments[1:])
+
+
+def write_any_text() -> None:
+    """Let output be written whatever its encoding: the ± of a table could lose its numbers."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def run(verb: Callable[[list[str]], None], arguments: list[str]) -> None:
+    """Do what a verb does; what goes wrong is told, and ends the program with its code."""
     try:
         with notes():
-            VERBS[arguments[0]][0](arguments[1:])
+            verb(arguments)
         sys.stdout.flush()
     except InputError as error:
         fail(str(error))

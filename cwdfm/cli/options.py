@@ -37,6 +37,18 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
     }
 
 
+def words(options: Any) -> list[str]:
+    """The command line that says what flat options do where they differ from defaults."""
+    found: list[str] = []
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if isinstance(value, tuple) and value:
+            found += [flag(field.name), *map(str, value)]
+        elif value != field.default:  # by "=": a value may begin with a dash
+            found.append(f"{flag(field.name)}={value}")
+    return found
+
+
 @contextmanager
 def by_flags(options: type, **others: str) -> Iterator[None]:
     """Errors that name fields of `options` name their flags instead.

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from cwdfm.cli.options import fields_given, parse
+from cwdfm.cli.options import fields_given, parse, words
+from cwdfm.cli.workers import dealt, side_by_side
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.files import check_place
@@ -33,13 +35,14 @@ from cwdfm.repro.toy_judge import toy_judge
 
 TOPICS = "python-topics"  # text in the box
 LONGEST_WAIT = 10**6  # seconds: what is much longer, no clock sleeps
+LOOK = 3.0  # seconds after which workers look again, unless --wait says
 
 
 @dataclass(frozen=True)
 class Options:
     """Make tables and figures of the paper. What is done is kept; interrupted, it goes on.
 
-    Several processes or machines may work in one folder at a time.
+    Several processes (--workers) or machines may work in one folder at a time.
     """
 
     out: Path  # folder for the jobs, and in OUT/SCALE for the tables made of them
@@ -52,8 +55,9 @@ class Options:
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
     wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
     limit: float = math.inf  # seconds after which no job is begun
+    workers: int = 1  # processes that do jobs side by side; 8 share one large GPU at small scale
     dry_run: bool = False  # tell what would be done, what is there, lacks here and costs; no more
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...; auto deals workers over all GPUs
 
 
 def main(arguments: list[str]) -> None:
@@ -66,14 +70,10 @@ def main(arguments: list[str]) -> None:
         if not arguments:
             sys.exit(2)
         return
-    given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    names = chosen(given, before=arguments[0])
-    verb = f"repro {' '.join(given)}"
-    flags = arguments[len(given) :]
-    options = parse(verb, flags, lambda missing: Options(missing))
+    names, flags, options = understood(arguments)
     check_seconds(options)
-    check_alone()
-    tests = places(options.tests)
+    check_alone(options.workers)
+    places(options.tests)
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; give a folder")
     check_place(options.out)
@@ -86,18 +86,21 @@ def main(arguments: list[str]) -> None:
     here = [job for job in todo if not options.only or job.kind in options.only]
     if told := cost(here, options.scale):
         print(f"cost: {told}")
-    with stopped_in_order(), joined(options.device) as device:
-        brought = Resources(device, options.molecules, options.text, options.judge, tests)
+    hangup = options.workers > 1  # nobody shall be left behind
+    with stopped_in_order(hangup=hangup), joined(options.device) as device:
+        brought = brought_by(options, device)
         check_brought(brought, fields_given(Options, flags))
         if idle := unread(brought, fields_given(Options, flags), order):
             why = f"read by no job of {', '.join(names)}"
             print(f"note: {', '.join(idle)}: {why}", file=sys.stderr)
         toys = options.scale == "smoke"
-        resources = with_toys(brought) if toys else brought
-        only, wait, limit = options.only, options.wait, options.limit
+        resources = resources_of(options, device)
+        only = options.only
         lacks = check(todo, resources, only)
         if options.dry_run:
             foretell(order, todo, foreseen(todo, with_any_judge(resources, toys), only), device)
+            if options.workers > 1:
+                print(f"by {options.workers} processes side by side: --workers")
             with refusal_told():
                 check_device(options, device, lacks)
             print("nothing was done: --dry-run")
@@ -106,8 +109,13 @@ def main(arguments: list[str]) -> None:
         check_device(options, device, lacks)
         check_folder(store, order, options, resources)
         resources = with_toy_judge(resources, store, todo) if toys else resources
+        possible = sum(why is None for why in lacks.values())
+        begun = time.monotonic()
         try:
-            outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
+            since = side_by_side_since(names, options, resources, min(options.workers, possible))
+            limit = max(0.0, options.limit - (time.monotonic() - begun))
+            outcome = work(store, order, resources, only=only, wait=options.wait, limit=limit)
+            outcome = outcome.with_failures(store, since)
         finally:  # interrupted, too: what is done is worth having
             wrong = show(plans, store, options.out / options.scale)
     report(outcome, store)
@@ -115,18 +123,64 @@ def main(arguments: list[str]) -> None:
         raise InputError(f"not written, for what is said above: {', '.join(wrong)}")
 
 
+def understood(arguments: list[str]) -> tuple[list[str], list[str], Options]:
+    """The experiments that a command line names, its flags, and what they say."""
+    given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    names = chosen(given, before=arguments[0])
+    flags = arguments[len(given) :]
+    verb = f"repro {' '.join(given)}"
+    return names, flags, parse(verb, flags, lambda missing: Options(missing))
+
+
 @contextmanager
-def stopped_in_order() -> Iterator[None]:
-    """Let SIGTERM, by which schedulers end a job, be an exit like others: tables are written."""
+def stopped_in_order(*, hangup: bool = False) -> Iterator[None]:
+    """Let SIGTERM, by which schedulers end a job, be an exit like others: tables are written.
+
+    With `hangup` let a terminal that is closed be one too, unless (`nohup`) it shall not matter.
+    """
 
     def stop(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+    if hangup and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def side_by_side_since(
+    names: Sequence[str], options: Options, resources: Resources, count: int
+) -> float:
+    """Let `count` processes do what can be done: when they began; never, if one were alone.
+
+    They wait for each other's jobs. What failed for one of them is left by the others, and tried
+    once more by this process at the end, when all memory is free.
+    """
+    if count < 2 or not options.limit:
+        return math.inf
+    since = time.time()
+    devices = dealt(options.device, resources.device, count)
+    print(f"{count} processes side by side, on {', '.join(dict.fromkeys(devices))}", flush=True)
+    same = replace(options, workers=1, wait=options.wait or LOOK, judge=resources.judge)
+    each = [words(replace(same, device=device)) for device in devices]
+    side_by_side([[str(since), *names, *flags] for flags in each], devices)
+    return since
+
+
+def brought_by(options: Options, device: torch.device) -> Resources:
+    """What the command brings along."""
+    tests = places(options.tests)
+    return Resources(device, options.molecules, options.text, options.judge, tests)
+
+
+def resources_of(options: Options, device: torch.device) -> Resources:
+    """What there is for jobs: what the command brings along, and toys; not yet a toy judge."""
+    brought = brought_by(options, device)
+    return with_toys(brought) if options.scale == "smoke" else brought
 
 
 def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
@@ -228,13 +282,23 @@ def check_seconds(options: Options) -> None:
         )
 
 
-def check_alone() -> None:
+def check_alone(workers: int) -> None:
     """Refuse a group of processes, which would wait for each other in different jobs."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    if workers < 1:
         raise InputError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: processes share the work of `cwdfm repro` "
-            f"by its folder, not by torchrun; start it once for each GPU, with --device cuda:0, "
-            f"cuda:1, ... and one --out"
+            f"--workers {workers}: give how many processes shall work side by side, 1 or more"
+        )
+    if sys.platform == "win32" and workers > 1:
+        raise InputError(
+            f"--workers {workers}: jobs have no locks on Windows, and each would be done {workers} "
+            f"times; leave --workers out"
+        )
+    group = "WORLD_SIZE" if os.environ.get("WORLD_SIZE", "1") != "1" else "RANK"
+    if group == "WORLD_SIZE" or (workers > 1 and group in os.environ):
+        raise InputError(
+            f"{group} is {os.environ[group]}: processes share the work of `cwdfm repro` by its "
+            f"folder, not by torchrun; start it once and alone, with --workers 2 for two processes "
+            f"and one --out for all machines"
         )
 
 

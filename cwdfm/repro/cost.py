@@ -76,9 +76,9 @@ def _by(scale: Scale) -> str:
         return "by the paper's times on H100s"
     found = measured()
     return (
-        f"by median runs of our own on an {found.gpu} that up to {found.at_once} jobs shared (one "
-        f"after another they take longer; single runs differ, so `cwdfm repro list` may have less "
-        f"for all jobs of an experiment)"
+        f"by median runs of our own on an {found.gpu} that up to {found.at_once} jobs shared "
+        f"(--workers {found.at_once}; one after another they take longer; single runs differ, so "
+        f"`cwdfm repro list` may have less for all jobs of an experiment)"
     )
 
 

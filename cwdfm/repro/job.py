@@ -30,6 +30,7 @@ from cwdfm.provenance import provenance, write_json
 Result = dict[str, Any]
 
 
+FAILURE = "failure.txt"  # in the folder of a job that broke off: how
 AGAIN = "again"  # a file in the folder of a job with a result that is being done again
 
 
@@ -261,7 +262,7 @@ class Store:
             if last is not None:
                 record["earlier"] = [*last.get("earlier", []), last["provenance"]["date"]]
             write_json(place / "result.json", record)
-            for name in (AGAIN, "failure.txt"):
+            for name in (AGAIN, FAILURE):
                 (place / name).unlink(missing_ok=True)
             return True
 

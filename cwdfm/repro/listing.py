@@ -39,8 +39,8 @@ def listed() -> str:
             *(f"{number} is {what}." for number, what in NO_EXPERIMENTS.items()),
             "GPU minutes: what all jobs of an experiment took at small scale, also those that "
             "others need too,",
-            f"of an {found.gpu} that up to {found.at_once} jobs had at a time, each of n for 1/n "
-            f"of it; one after another",
+            f"of an {found.gpu} that up to {found.at_once} jobs had at a time "
+            f"(--workers {found.at_once}), each of n for 1/n of it; one after another",
             "they take longer. Not measured: not all done yet.",
         ]
     )

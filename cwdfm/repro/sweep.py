@@ -7,14 +7,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from cwdfm.errors import InputError
 from cwdfm.files import is_full
-from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
+from cwdfm.repro.job import FAILURE, Job, Resources, Store, Unavailable, WrongFolder
 
 TRIES = 4  # of a job that lacks memory, where others may hold it
 NEEDS_FAILED, NEEDS_LACKING = "needs a job that failed", "needs a job that is not done here"
@@ -96,6 +96,17 @@ def foreseen(
     return found
 
 
+def failure(store: Store, job: Job, since: float) -> str:
+    """Why a job has failed since some time, by the note it left; nothing if it has not."""
+    path = store.place(job) / FAILURE
+    try:
+        if path.stat().st_mtime < since:
+            return ""
+        return path.read_text().rstrip().rpartition("\n")[2] or "unknown"
+    except FileNotFoundError:  # or another has done it this moment
+        return ""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How far a sweep came."""
@@ -110,6 +121,12 @@ class Outcome:
     def complete(self) -> bool:
         return not (self.lacking or self.elsewhere or self.waiting or self.failed)
 
+    def with_failures(self, store: Store, since: float) -> "Outcome":
+        """The same, where jobs that were not begun here have failed for others since some time."""
+        found = {job: why for job in self.waiting if (why := failure(store, job, since))}
+        waiting = [job for job in self.waiting if job not in found]
+        return replace(self, waiting=waiting, failed=self.failed | found)
+
 
 def work(
     store: Store,
@@ -120,6 +137,7 @@ def work(
     say: Callable[[str], object] = print,
     wait: float = 0.0,
     limit: float = math.inf,
+    since: float = math.inf,
 ) -> Outcome:
     """Do all jobs that can be done here; if `only` names kinds of them, none but those.
 
@@ -128,9 +146,11 @@ def work(
     With `wait` > 0, look again every so many seconds for what others were at, until nothing is in
     others' hands. A GPU's memory may be in their hands as well: a job that lacks it then is tried a
     few times. After `limit` seconds no job is begun.
+    A job that has failed `since` some time (of the clock) is not tried here: another process of the
+    same command has tried it.
     """
     end = time.monotonic() + limit
-    sweep = _Sweep(store, in_order(jobs), resources, only, say, wait)
+    sweep = _Sweep(store, in_order(jobs), resources, only, say, wait, since)
     while time.monotonic() < end:
         if sweep.step():
             continue
@@ -151,8 +171,10 @@ class _Sweep:
         only: Collection[str],
         say: Callable[[str], object],
         wait: float,
+        since: float,
     ) -> None:
         self.store, self.resources, self.say, self.wait = store, resources, say, wait
+        self.since = since
         self.total = len(order)
         self.left = wanted(store, order)
         self.undone = frozenset(self.left)
@@ -176,6 +198,9 @@ class _Sweep:
                 continue
             if self.later.get(job, 0.0) > time.monotonic():
                 self.elsewhere.append(job)
+                continue
+            if why := failure(self.store, job, self.since):
+                self.failed[job] = why
                 continue
             number = self.total - len(self.left) + 1
             about = f" ({job.about})" if job.about else ""
@@ -211,6 +236,7 @@ class _Sweep:
             self.elsewhere.append(job)
             self.say(f"no memory for {job} now; again later")
         else:
+            (self.store.place(job) / FAILURE).write_text(came.trace)
             self.failed[job] = came.why
             self.say(f"failed: {job}: {came.why}")
 
@@ -227,6 +253,7 @@ class Broke:
     """Why a job broke off."""
 
     why: str
+    trace: str
     short: bool  # of memory
 
 
@@ -246,10 +273,10 @@ def _tried(
     except Exception as error:  # of this one; the others are worth having
         if isinstance(error.__cause__, OSError) and is_full(error.__cause__):
             raise  # each of them would work up to where it is to be kept
-        (store.place(job) / "failure.txt").write_text(traceback.format_exc())
         plain = isinstance(error, InputError)  # its message says it all
         why = str(error) if plain else traceback.format_exception_only(error)[-1].splitlines()[0]
-        return Broke(why + _remedy(store, job, why), isinstance(error, torch.OutOfMemoryError))
+        why += _remedy(store, job, why)
+        return Broke(why, traceback.format_exc(), isinstance(error, torch.OutOfMemoryError))
 
 
 def _remedy(store: Store, job: Job, why: str) -> str:
