@@ -123,6 +123,18 @@ def test_a_corpus_of_the_other_kind_is_told(
     check(jobs, replace(HERE, molecules="qm9"))  # a name, whatever folder there is of it
 
 
+@pytest.mark.parametrize("name", ["paper.pdf", "paper", "paper.parquet.gz"])
+def test_a_file_of_unknown_ending_is_not_called_molecules(tmp_path: Path, name: str) -> None:
+    """What was given as text is told as text: which endings are known, and what to do."""
+    (tmp_path / name).write_text("x")
+    told = rf"cannot tell how to read .*{name} as text: known are \.txt, .*; save its text as"
+    for here in ("--text", str(tmp_path / name)), ("--tests", f"lambada={tmp_path / name}"):
+        ended = command("repro", "perplexity", "--out", tmp_path / "x", *here, "--dry-run")
+        assert ended.returncode == 2
+        assert re.search(told, ended.stderr)
+        assert "molecules" not in ended.stderr
+
+
 def test_data_prepared_at_another_length_are_told(tmp_path: Path) -> None:
     """Before jobs that need other data are done."""
     jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
