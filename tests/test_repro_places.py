@@ -106,7 +106,7 @@ def test_a_corpus_of_the_other_kind_is_told(
     jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
     molecules, novel = str(tmp_path / "a.smi"), str(tmp_path / "novel.txt")
     for path in (molecules, novel):
-        Path(path).write_text("")
+        Path(path).write_text("C\nCC\nCCC\n")
     for place in ("qm9", molecules):
         for here in (replace(HERE, text=place), replace(HERE, tests=(("lambada", place),))):
             with pytest.raises(cwdfm.InputError, match="is read as molecules, and text should be"):
@@ -133,6 +133,57 @@ def test_a_file_of_unknown_ending_is_not_called_molecules(tmp_path: Path, name: 
         assert ended.returncode == 2
         assert re.search(told, ended.stderr)
         assert "molecules" not in ended.stderr
+
+
+def files_of(folder: Path, contents: dict[str, str]) -> Path:
+    """A folder of them."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        packed = gzip.compress(content.encode()) if name.endswith("gz") else content.encode()
+        (folder / name).write_bytes(packed)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "content"),
+    [
+        ("--text", "a.txt", ""),
+        ("--text", "a.txt.gz", ""),
+        ("--text", "a.md", " \n\n\t\n"),
+        ("--text", "a.jsonl", '{"text": ""}\n{"text": " "}\n'),
+        ("--text", ".", "\n"),
+        ("--molecules", "a.smi", ""),
+        ("--molecules", "a.smi", "\n \n"),
+        ("--molecules", "a.smi", "Call me Ishmael.\nSome years ago\n"),
+        ("--molecules", "a.csv", "smiles\n"),
+    ],
+)
+def test_an_empty_corpus_is_told_before_the_first_job(
+    tmp_path: Path, flag: str, name: str, content: str
+) -> None:
+    corpus = files_of(tmp_path / "corpus", {"a.txt" if name == "." else name: content})
+    out = tmp_path / "x"
+    ended = command("repro", "losses", "--out", out, flag, corpus / name, "--device", "cpu")
+    assert ended.returncode == 2
+    assert re.search("holds no text|has 0 usable molecules", ended.stderr)
+    assert not out.exists()
+
+
+def test_a_corpus_is_looked_into_no_further_than_it_need_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file may have anything, and what a package is missing for is the job's to tell."""
+    blank, prose = "\n" * (1 << 20), "Call me Ishmael.\n"
+    few = {"a.txt": "\n", "b.jsonl": '{"text": "one"}\nno JSON\n', "c.parquet": "none"}
+    corpus = files_of(tmp_path, {"large.txt": blank + "x", "large.smi": prose * 1000})
+    for place in (corpus / "large.txt", files_of(tmp_path / "few", few)):
+        check_corpus(str(place), text=True)
+    check_corpus(str(corpus / "large.smi"), text=False)
+    files_of(tmp_path, {"one.parquet": "none", "few.smi": prose})
+    for module in ("pyarrow.parquet", "rdkit.Chem"):
+        monkeypatch.setitem(sys.modules, module, None)
+    check_corpus(str(tmp_path / "one.parquet"), text=True)
+    check_corpus(str(tmp_path / "few.smi"), text=False)
 
 
 def test_data_prepared_at_another_length_are_told(tmp_path: Path) -> None:
