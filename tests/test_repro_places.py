@@ -20,6 +20,7 @@ from cwdfm.repro.jobs import HeldOut, corpus_of
 from cwdfm.repro.places import check_corpus
 from cwdfm.repro.scores import Text
 from cwdfm.repro.sweep import Outcome, check, in_order, work
+from cwdfm.repro.toy_judge import toy_judge
 from tests.test_cli import cwdfm as command
 from tests.test_text_metric import byte_tokenizer, gpt2
 
@@ -60,6 +61,23 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     assert json.loads(note.read_text()) == "gpt2"
     with pytest.raises(cwdfm.InputError, match=r"other judge-any \(gpt2\) .*now \(gpt2-large\)"):
         judged(jobs[2], "gpt2-large")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_judge_comes_without_bars(
+    terminal: bool,
+    tmp_path: Path,
+    judge: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a sweep they would stand between its lines, elsewhere they are for a terminal alone."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    scores_module.loaded_judge.cache_clear()
+    scores_module.loaded_judge(toy_judge(tmp_path / "toy"), "float32", "cpu")
+    assert capsys.readouterr().err == ""
+    Judge(judge, device="cpu").load()
+    assert ("Loading weights" in capsys.readouterr().err) is terminal
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "NOVEL.TXT", "novel.txt.gz"])
