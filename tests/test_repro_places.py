@@ -16,11 +16,12 @@ from cwdfm.metric import Judge
 from cwdfm.repro.brought import unread
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Resources, Store
-from cwdfm.repro.jobs import HeldOut, corpus_of
+from cwdfm.repro.jobs import HeldOut, Train, corpus_of, tokens_of
 from cwdfm.repro.places import check_corpus
 from cwdfm.repro.scores import Text
 from cwdfm.repro.sweep import Outcome, check, in_order, work
 from cwdfm.repro.toy_judge import toy_judge
+from tests.test_cli import Ended
 from tests.test_cli import cwdfm as command
 from tests.test_text_metric import byte_tokenizer, gpt2
 
@@ -237,6 +238,54 @@ def test_places_that_no_job_reads_are_told() -> None:
         order = in_order(job for job in jobs if corpus_of(job) in corpora)
         assert unread(here, ("molecules", "text"), order) == idle
         assert not unread(HERE, (), order), "what is not given is none's"
+
+
+def test_a_dry_run_tells_another_corpus_or_judge_than_the_folder_s(
+    tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With exit code 2, as the run; and nothing is written, in the cache neither."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    for name, line in (("text", "It was the best of times. " * 500), ("other", "A whale. " * 900)):
+        files_of(tmp_path, {f"{name}.txt": line})
+    files_of(tmp_path, {"own.smi": "C\nCC\nCCC\nCO\n", "more.smi": "C\nCC\nCCC\nCN\n"})
+    jobs = in_order(EXPERIMENTS["losses"].plan("smoke").jobs)
+    store = Store(tmp_path / "x" / "jobs")
+    own = replace(HERE, molecules=str(tmp_path / "own.smi"), text=str(tmp_path / "text.txt"))
+    for job in jobs:
+        if isinstance(job, Train):
+            tokens_of(job.corpus, job.recipe.length, store, own)
+    store.same("judge-any", scores_module.judge_identity(judge))
+
+    def dry(molecules: str, text: str, by: str) -> Ended:
+        given = ["--molecules", tmp_path / molecules, "--text", tmp_path / text, "--judge", by]
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        ended = command("repro", "losses", "--out", tmp_path / "x", *given, "--dry-run")
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+        return ended
+
+    ended = dry("own.smi", "text.txt", judge)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    wrong = [
+        (("more.smi", "text.txt", judge), "molecules-"),
+        (("own.smi", "other.txt", judge), "text-"),
+        (("own.smi", "text.txt", "gpt2"), "judge-any"),
+    ]
+    for given, what in wrong:
+        ended = dry(*given)
+        assert ended.returncode == 2
+        assert f"were made with other {what}" in ended.stderr
+        assert "would be done, on" in ended.stdout
+
+
+def test_a_dry_run_downloads_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cwdfm.cli.repro.tokens_of", lambda *_: pytest.fail("it was read"))
+    (job, *_) = (job for job in EXPERIMENTS["radius"].plan("smoke").jobs if corpus_of(job))
+    trains = [job for job in in_order([job]) if isinstance(job, Train)]
+    Store(tmp_path / "jobs").same(f"text-{trains[0].recipe.length}", "a" * 64)
+    for name in ("openwebtext", "text8"):
+        ended = command("repro", "radius", "--out", tmp_path, "--text", name, "--dry-run")
+        assert ended.returncode == 0
+        assert f"whether {name} is the corpus of {tmp_path / 'jobs'} is seen" in ended.stdout
 
 
 def test_a_command_tells_what_none_of_its_jobs_reads(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from cwdfm.data import (
     CORPORA,
     DATASETS,
     SPLIT_SEED,
+    HubCorpus,
     SmilesFile,
     TextFiles,
     find_corpus,
@@ -20,6 +21,7 @@ from cwdfm.data import (
 from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.smiles_file import LINES
 from cwdfm.data.text import is_prepared
+from cwdfm.data.text.text8 import Text8
 from cwdfm.errors import InputError
 
 _LARGE = 1 << 20  # bytes of a file, beyond which it is taken to hold something
@@ -54,6 +56,11 @@ def check_corpus(place: str, *, text: bool, length: int | None = None) -> None:
         _check_text(TextFiles.of(place))
     elif not named:
         _check_molecules(SmilesFile.of(path), length)  # which refuses endings that it does not know
+
+
+def is_on_hub(place: str) -> bool:
+    """Whether this is a corpus by name that is downloaded."""
+    return isinstance(CORPORA.get(place), HubCorpus | Text8) and not is_prepared(Path(place))
 
 
 def _of_molecules(path: Path) -> bool:
