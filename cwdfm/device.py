@@ -11,8 +11,8 @@ def find_device(device: torch.device | str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise _wrong(device, str(error).partition("\n")[0]) from error
+    except (RuntimeError, TypeError) as error:  # which lists devices that nothing here runs on
+        raise _wrong(device, "no such device") from error
     # Not by a tensor, for which every process of a group would take memory of the first GPU.
     if found.type == "cuda" and not torch.cuda.is_available():
         raise _wrong(device, "no CUDA device is available")

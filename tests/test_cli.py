@@ -29,6 +29,7 @@ from cwdfm.errors import InputError
 from cwdfm.lock import held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
+from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.train.recipe import Recipe
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
@@ -325,6 +326,35 @@ def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
         assert "\\udcff" in ended.stderr
         assert "is not UTF-8; give it as UTF-8" in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+DEVICES = {  # commands that take one, with what else they need
+    "train": ["qm9-debug", "--out", "x"],
+    "sample": ["qm9-mask-small", "--out", "x.smi"],
+    "eval": ["a.jsonl", "--out", "x", "--folds", "1", "--judge", "gpt2"],
+    "perplexity": ["qm9-mask-small", "--data", "qm9"],
+    "analyze": ["context", "qm9-mask-small", "--data", "qm9", "--out", "x"],
+    "repro": ["updates", "--out", "x"],
+    "bench": ["--out", "x.json"],
+}
+
+
+@pytest.mark.parametrize("verb", DEVICES)
+def test_every_command_tells_a_wrong_device_alike(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_samples(tmp_path / "a.jsonl", SampleFile(["ab"], [[97, 98]], {"tokenizer": "bytes"}))
+    ended = cwdfm(verb, *DEVICES[verb], "--device", "foo")
+    told = "cwdfm: --device must be auto, cpu, cuda or cuda:NUMBER, got 'foo' (no such device)\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_all_commands_with_a_device_are_known() -> None:
+    first = {"train": ["qm9-debug"], "analyze": ["context"]}
+    helps = {verb: cwdfm(verb, *first.get(verb, []), "--help").stdout for verb in VERBS}
+    assert {verb for verb, told in helps.items() if "--device" in told} == set(DEVICES)
 
 
 def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from cwdfm.method.flow import Flow, FlowObjective
 from cwdfm.repro import listing, paper
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.cost import cost
-from cwdfm.repro.experiment import Experiment, Plan, write
+from cwdfm.repro.experiment import Experiment, Plan, numbered, write
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.solvers import _best_of
@@ -43,6 +43,7 @@ from cwdfm.repro.job import Job, Resources, Store, Unavailable, WrongFolder
 from cwdfm.repro.jobs import HeldOut, Sample, Train, _forget_others, corpus_of
 from cwdfm.repro.measure import measure
 from cwdfm.repro.measured import Measured
+from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Context, Molecules
 from cwdfm.repro.sweep import TRIES, in_order, wanted, work
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -554,9 +555,10 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     assert head[:5] == ["method", "MAUVE", "MAUVE, spread", "PPL", "PPL, spread"]
     assert first == ["a_b", "0.5", "0.01", "1234.5", "", "0.7", "0.1"]
     assert second == ["50%", "", "", "2.0", "0.5", "", ""]
-    tex = table.latex()
+    tex = table.latex("t")
     assert r"a\_b & 0.50 $\pm$ 0.01 & 1,234.5 & 0.7 $\pm$ 0.1 \\" in tex
-    assert r"\caption{One \& two}" in tex
+    head = [r"\begin{table}", r"\centering", r"\caption{One \& two}", r"\label{tab:t}"]
+    assert tex.splitlines()[:5] == [*head, r"\begin{tabular}{lrrr}"]
     plan = Plan(jobs=(), tables=lambda _: [table])
     files = write(plan, Store(tmp_path), tmp_path, "t")
     assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
@@ -564,6 +566,55 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     assert toys[0].startswith("% `cwdfm repro t` at smoke scale")
     assert toys[0].endswith("Toys: the numbers mean nothing.")
     assert "\n".join(toys[1:]) + "\n" == tex
+
+
+def test_signs_of_latex_are_escaped() -> None:
+    rows = (Row((r"[a] \ {x} $5 ~ ^ ≈ 12 `a_b <c>`",), (Value(1.0),)),)
+    tex = Table("t", ("*",), (Column("x_1", True),), rows).latex("t")
+    assert r"{*} & x\_1 $\uparrow$ \\" in tex
+    assert (
+        r"{[}a{]} \textbackslash{} \{x\} \$5 \textasciitilde{} \textasciicircum{} $\approx$ 12 "
+        r"\texttt{a\_b $<$c$>$} & 1 \\"
+    ) in tex
+
+
+def test_wide_tables_are_in_small_type() -> None:
+    def kind(columns: int) -> str | None:
+        row = Row(("a",), (Value(1234.5, 67.8),) * columns)
+        tex = Table("t", ("m",), (Column("x"),) * columns, (row,)).latex("t")
+        found = re.search(r"\\label{tab:t}\n\\(\w+)\n\\setlength{\\tabcolsep}{3pt}\n", tex)
+        return found and found[1]
+
+    assert [kind(n) for n in (1, 4, 5, 8)] == [None, None, "footnotesize", "scriptsize"]
+
+
+LATEX = {  # commands of LaTeX itself and of booktabs
+    *("begin", "end", "centering", "caption", "label", "footnotesize", "scriptsize", "setlength"),
+    *("tabcolsep", "toprule", "midrule", "bottomrule", "par", "medskip", "raggedright", "texttt"),
+    *("pm", "uparrow", "downarrow", "approx", "leq", "geq"),
+}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_tables_compile_with_booktabs_alone(scale: Scale) -> None:
+    """Plain letters, known commands, brackets in pairs, as many cells in a row as columns."""
+    ours = Store(Path(__file__).parents[1] / "results" / "repro" / "jobs")
+    for name, experiment in EXPERIMENTS.items():
+        for stem, table in numbered(name, experiment.plan(scale).tables(ours)):
+            tex = table.latex(stem)
+            assert tex.isascii(), name
+            assert set(re.findall(r"\\([a-z]+)", tex)) <= LATEX, name
+            bare = re.sub(r"\\[^a-z]", "", tex)  # without escapes and ends of lines
+            assert not set(bare) & set("#~^_"), name
+            assert "%" not in bare, name
+            assert bare.count("{") == bare.count("}"), name
+            assert all(line.count("$") % 2 == 0 for line in bare.splitlines()), name
+            opened = re.findall(r"\\(begin|end){(\w+)}", tex)
+            pairs = [("begin", "table"), ("begin", "tabular"), ("end", "tabular"), ("end", "table")]
+            assert opened == pairs, name
+            (shape,) = re.findall(r"{tabular}{([lr]+)}", tex)
+            cells = [line.count("&") + 1 for line in bare.splitlines() if "&" in line]
+            assert set(cells) == {len(shape)}, name
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,12 @@ from cwdfm.metric import Judge
 from cwdfm.repro.brought import unread
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Resources, Store
-from cwdfm.repro.jobs import HeldOut, corpus_of
+from cwdfm.repro.jobs import HeldOut, Train, corpus_of, tokens_of
 from cwdfm.repro.places import check_corpus
 from cwdfm.repro.scores import Text
 from cwdfm.repro.sweep import Outcome, check, in_order, work
+from cwdfm.repro.toy_judge import toy_judge
+from tests.test_cli import Ended
 from tests.test_cli import cwdfm as command
 from tests.test_text_metric import byte_tokenizer, gpt2
 
@@ -60,6 +62,23 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     assert json.loads(note.read_text()) == "gpt2"
     with pytest.raises(cwdfm.InputError, match=r"other judge-any \(gpt2\) .*now \(gpt2-large\)"):
         judged(jobs[2], "gpt2-large")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_judge_comes_without_bars(
+    terminal: bool,
+    tmp_path: Path,
+    judge: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a sweep they would stand between its lines, elsewhere they are for a terminal alone."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    scores_module.loaded_judge.cache_clear()
+    scores_module.loaded_judge(toy_judge(tmp_path / "toy"), "float32", "cpu")
+    assert capsys.readouterr().err == ""
+    Judge(judge, device="cpu").load()
+    assert ("Loading weights" in capsys.readouterr().err) is terminal
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "NOVEL.TXT", "novel.txt.gz"])
@@ -106,7 +125,7 @@ def test_a_corpus_of_the_other_kind_is_told(
     jobs = in_order(job for e in EXPERIMENTS.values() for job in e.plan("smoke").jobs)
     molecules, novel = str(tmp_path / "a.smi"), str(tmp_path / "novel.txt")
     for path in (molecules, novel):
-        Path(path).write_text("")
+        Path(path).write_text("C\nCC\nCCC\n")
     for place in ("qm9", molecules):
         for here in (replace(HERE, text=place), replace(HERE, tests=(("lambada", place),))):
             with pytest.raises(cwdfm.InputError, match="is read as molecules, and text should be"):
@@ -121,6 +140,69 @@ def test_a_corpus_of_the_other_kind_is_told(
     monkeypatch.chdir(tmp_path / "empty")
     check_corpus.cache_clear()
     check(jobs, replace(HERE, molecules="qm9"))  # a name, whatever folder there is of it
+
+
+@pytest.mark.parametrize("name", ["paper.pdf", "paper", "paper.parquet.gz"])
+def test_a_file_of_unknown_ending_is_not_called_molecules(tmp_path: Path, name: str) -> None:
+    """What was given as text is told as text: which endings are known, and what to do."""
+    (tmp_path / name).write_text("x")
+    told = rf"cannot tell how to read .*{name} as text: known are \.txt, .*; save its text as"
+    for here in ("--text", str(tmp_path / name)), ("--tests", f"lambada={tmp_path / name}"):
+        ended = command("repro", "perplexity", "--out", tmp_path / "x", *here, "--dry-run")
+        assert ended.returncode == 2
+        assert re.search(told, ended.stderr)
+        assert "molecules" not in ended.stderr
+
+
+def files_of(folder: Path, contents: dict[str, str]) -> Path:
+    """A folder of them."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        packed = gzip.compress(content.encode()) if name.endswith("gz") else content.encode()
+        (folder / name).write_bytes(packed)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "content"),
+    [
+        ("--text", "a.txt", ""),
+        ("--text", "a.txt.gz", ""),
+        ("--text", "a.md", " \n\n\t\n"),
+        ("--text", "a.jsonl", '{"text": ""}\n{"text": " "}\n'),
+        ("--text", ".", "\n"),
+        ("--molecules", "a.smi", ""),
+        ("--molecules", "a.smi", "\n \n"),
+        ("--molecules", "a.smi", "Call me Ishmael.\nSome years ago\n"),
+        ("--molecules", "a.csv", "smiles\n"),
+    ],
+)
+def test_an_empty_corpus_is_told_before_the_first_job(
+    tmp_path: Path, flag: str, name: str, content: str
+) -> None:
+    corpus = files_of(tmp_path / "corpus", {"a.txt" if name == "." else name: content})
+    out = tmp_path / "x"
+    ended = command("repro", "losses", "--out", out, flag, corpus / name, "--device", "cpu")
+    assert ended.returncode == 2
+    assert re.search("holds no text|has 0 usable molecules", ended.stderr)
+    assert not out.exists()
+
+
+def test_a_corpus_is_looked_into_no_further_than_it_need_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file may have anything, and what a package is missing for is the job's to tell."""
+    blank, prose = "\n" * (1 << 20), "Call me Ishmael.\n"
+    few = {"a.txt": "\n", "b.jsonl": '{"text": "one"}\nno JSON\n', "c.parquet": "none"}
+    corpus = files_of(tmp_path, {"large.txt": blank + "x", "large.smi": prose * 1000})
+    for place in (corpus / "large.txt", files_of(tmp_path / "few", few)):
+        check_corpus(str(place), text=True)
+    check_corpus(str(corpus / "large.smi"), text=False)
+    files_of(tmp_path, {"one.parquet": "none", "few.smi": prose})
+    for module in ("pyarrow.parquet", "rdkit.Chem"):
+        monkeypatch.setitem(sys.modules, module, None)
+    check_corpus(str(tmp_path / "one.parquet"), text=True)
+    check_corpus(str(tmp_path / "few.smi"), text=False)
 
 
 def test_data_prepared_at_another_length_are_told(tmp_path: Path) -> None:
@@ -156,6 +238,54 @@ def test_places_that_no_job_reads_are_told() -> None:
         order = in_order(job for job in jobs if corpus_of(job) in corpora)
         assert unread(here, ("molecules", "text"), order) == idle
         assert not unread(HERE, (), order), "what is not given is none's"
+
+
+def test_a_dry_run_tells_another_corpus_or_judge_than_the_folder_s(
+    tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With exit code 2, as the run; and nothing is written, in the cache neither."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    for name, line in (("text", "It was the best of times. " * 500), ("other", "A whale. " * 900)):
+        files_of(tmp_path, {f"{name}.txt": line})
+    files_of(tmp_path, {"own.smi": "C\nCC\nCCC\nCO\n", "more.smi": "C\nCC\nCCC\nCN\n"})
+    jobs = in_order(EXPERIMENTS["losses"].plan("smoke").jobs)
+    store = Store(tmp_path / "x" / "jobs")
+    own = replace(HERE, molecules=str(tmp_path / "own.smi"), text=str(tmp_path / "text.txt"))
+    for job in jobs:
+        if isinstance(job, Train):
+            tokens_of(job.corpus, job.recipe.length, store, own)
+    store.same("judge-any", scores_module.judge_identity(judge))
+
+    def dry(molecules: str, text: str, by: str) -> Ended:
+        given = ["--molecules", tmp_path / molecules, "--text", tmp_path / text, "--judge", by]
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        ended = command("repro", "losses", "--out", tmp_path / "x", *given, "--dry-run")
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+        return ended
+
+    ended = dry("own.smi", "text.txt", judge)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    wrong = [
+        (("more.smi", "text.txt", judge), "molecules-"),
+        (("own.smi", "other.txt", judge), "text-"),
+        (("own.smi", "text.txt", "gpt2"), "judge-any"),
+    ]
+    for given, what in wrong:
+        ended = dry(*given)
+        assert ended.returncode == 2
+        assert f"were made with other {what}" in ended.stderr
+        assert "would be done, on" in ended.stdout
+
+
+def test_a_dry_run_downloads_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cwdfm.cli.repro.tokens_of", lambda *_: pytest.fail("it was read"))
+    (job, *_) = (job for job in EXPERIMENTS["radius"].plan("smoke").jobs if corpus_of(job))
+    trains = [job for job in in_order([job]) if isinstance(job, Train)]
+    Store(tmp_path / "jobs").same(f"text-{trains[0].recipe.length}", "a" * 64)
+    for name in ("openwebtext", "text8"):
+        ended = command("repro", "radius", "--out", tmp_path, "--text", name, "--dry-run")
+        assert ended.returncode == 0
+        assert f"whether {name} is the corpus of {tmp_path / 'jobs'} is seen" in ended.stdout
 
 
 def test_a_command_tells_what_none_of_its_jobs_reads(tmp_path: Path) -> None:

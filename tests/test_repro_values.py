@@ -15,6 +15,7 @@ from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.locality import MANY
 from cwdfm.repro.experiments.solvers import TUNED, tuned_cells
 from cwdfm.repro.experiments.variety import variety_cells
+from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.jobs import HeldOut
@@ -188,6 +189,31 @@ def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> No
         shown = [value.value for _, (value,) in line]
         assert shown == pytest.approx([40, 30, 20, 5, 2.5, 1.5, 1.0])  # the last: or more
         assert len(shown) == MANY + 1
+    assert axis_labels(figure)[-1] == f"≥{MANY}"
+
+
+def axis_labels(curves: Curves) -> list[str]:
+    """What stands below the first panel."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    figure = curves.figure()
+    figure.draw_without_rendering()
+    return [text.get_text() for text in figure.axes[0].get_xticklabels()]
+
+
+def test_the_last_distance_is_told_to_be_that_or_more(tmp_path: Path) -> None:
+    """Of neighbours there are no more than the last; of distances all further ones are there."""
+    store, plan = Store(tmp_path), EXPERIMENTS["context"].plan("small")
+    (job,) = plan.jobs
+    names = ("entropy", "entropy_error", "nll", "nll_error")
+    bins = {"neighbors": list(range(17)), "distance": list(range(1, 17))}
+    curves = {k: {"bins": b} | {n: [1.0] * len(b) for n in names} for k, b in bins.items()}
+    assert all(not figure.last for figure in plan.figures(store)), "nothing is done"
+    put(store, job, curves)
+    neighbors, distance = map(axis_labels, plan.figures(store))
+    assert neighbors[-1] == "16"
+    assert (distance[0], distance[-1]) == ("1", "≥16")
+    tables = plan.tables(store)
+    assert [table.title.endswith("(the last: or more)") for table in tables] == [False, True]
 
 
 def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:

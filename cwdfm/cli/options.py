@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+from cwdfm.device import find_device
 from cwdfm.errors import InputError, load_extra
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
     """Fill a dataclass from the command line; a wrong flag ends the program with code 2.
 
     `defaults(missing)` returns the options with `missing` in place of what must be given. Fields
-    of nested dataclasses become flags without a prefix.
+    of nested dataclasses become flags without a prefix. A `device` that is not here is refused.
     """
     check_empty(arguments)
     tyro = load_extra("tyro", "cli")
@@ -127,4 +128,16 @@ def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
         default=default,
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    with by_flags(type(default)):
+        _check_device(filled)  # before a folder is made for the work
     return filled
+
+
+def _check_device(options: Any) -> None:
+    """Refuse a device that is not here, in the options or in nested ones."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name == "device":
+            find_device(value)
+        elif is_dataclass(value):
+            _check_device(value)

@@ -28,6 +28,7 @@ from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
 from cwdfm.repro.listing import listed, no_experiment, of_the_paper
+from cwdfm.repro.places import is_on_hub
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
 from cwdfm.repro.sweep import NEEDS_FAILED, Outcome, check, foreseen, in_order, wanted, work
@@ -103,6 +104,7 @@ def main(arguments: list[str]) -> None:
                 print(f"by {options.workers} processes side by side: --workers")
             with refusal_told():
                 check_device(options, device, lacks)
+            check_folder(store, order, options, resources)
             print("nothing was done: --dry-run")
             return
         check_possible(lacks, done=len(order) - len(todo))
@@ -253,15 +255,22 @@ def check_device(options: Options, device: torch.device, lacks: Mapping[Job, str
 def check_folder(
     store: Store, order: Sequence[Job], options: Options, resources: Resources
 ) -> None:
-    """Refuse another corpus or judge than the folder's results are of, though all be done."""
+    """Refuse another corpus or judge than the folder's results are of, though all be done.
+
+    A dry run keeps nothing of what it prepares for that, and leaves corpora of the hub alone.
+    """
     given: dict[Corpus, bool] = {
         "molecules": options.molecules != Options.molecules,
         "text": options.text is not None,
     }
     lengths = {(job.corpus, job.recipe.length) for job in order if isinstance(job, Train)}
     for corpus, length in sorted(lengths):
-        if given[corpus] and store.remembers(f"{corpus}-{length}"):
-            tokens_of(corpus, length, store, resources)
+        if not given[corpus] or not store.remembers(f"{corpus}-{length}"):
+            continue
+        if options.dry_run and is_on_hub(place := resources.corpus(corpus)):
+            print(f"whether {place} is the corpus of {store.folder} is seen when it has been read")
+        else:
+            tokens_of(corpus, length, store, resources, "read" if options.dry_run else True)
     judges = {job.judge for job in order if isinstance(job, Text)} if options.judge else set()
     for name in judges:
         if store.remembers(judge_note(name)):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cwdfm.chemistry import canonical
-from cwdfm.data.cache import cache_folder, cached
+from cwdfm.data.cache import Cache, cache_folder, cached
 from cwdfm.data.dataset import Split, TokenData
 from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.moses import MOSES
@@ -95,7 +95,7 @@ def load(
     folder: str | Path | None = None,
     streaming: bool = False,
     workers: int = 1,
-    cache: bool = True,
+    cache: Cache = True,
     progress: Callable[[int], object] | None = None,
 ) -> TokenData:
     """A dataset or corpus by name, files of one's own, or what was prepared from them.
@@ -115,7 +115,8 @@ def load(
     tokenizer: for molecules a vocabulary to keep to, for a model that exists; molecules with other
         tokens are left out and counted. For text one of `find_tokenizer`'s, or its name; "chars"
         for the characters of the corpus; None for the corpus's default, GPT-2's (text8: "chars").
-    cache: keep the prepared data under `$CWDFM_CACHE`, or `~/.cache/cwdfm`, and find them there.
+    cache: keep the prepared data under `$CWDFM_CACHE`, or `~/.cache/cwdfm`, and find them there;
+        "read": find them there, and keep none.
     progress: is told how many rows or documents have been read, every so often.
 
     Of text only:
@@ -206,7 +207,7 @@ def _load_molecules(
     limit: int | None,
     seed: int | None,
     tokenizer: Tokenizer | str | None,
-    cache: bool,
+    cache: Cache,
     progress: Callable[[int], object] | None,
 ) -> TokenData:
     """What `load` does for molecules, as `load_text` does for text."""
@@ -231,7 +232,7 @@ def _load_molecules(
         return make()
     vocabulary = tokenizer.tokens if tokenizer is not None else dataset.tokens
     source = dataset.source(length=length, limit=limit, seed=seed)
-    return cached(dataset.name, [dataset.name, source, vocabulary], make)
+    return cached(dataset.name, [dataset.name, source, vocabulary], make, keep=cache != "read")
 
 
 def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:

@@ -7,9 +7,12 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from cwdfm.data.dataset import FORMAT, TokenData
 from cwdfm.errors import InputError
+
+Cache = bool | Literal["read"]
 
 
 def cache_folder() -> Path:
@@ -25,8 +28,10 @@ def cache_folder() -> Path:
         ) from None
 
 
-def cached(name: str, key: object, make: Callable[[], TokenData]) -> TokenData:
-    """`make()`, or what an earlier call with an equal key (JSON) made.
+def cached(
+    name: str, key: object, make: Callable[[], TokenData], *, keep: bool = True
+) -> TokenData:
+    """`make()`, or what an earlier call with an equal key (JSON) made and kept.
 
     The key must hold everything the data depend on. An entry that cannot be read is made again,
     one that cannot be written is done without; both with a warning.
@@ -40,6 +45,8 @@ def cached(name: str, key: object, make: Callable[[], TokenData]) -> TokenData:
     except (InputError, OSError) as error:
         _warn(f"the cached data are made again: {error}")
     data = make()
+    if not keep:
+        return data
     try:
         data.save(path)
     except InputError as error:

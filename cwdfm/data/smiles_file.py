@@ -10,7 +10,7 @@ from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.reading import column, is_table, kind_of, lines, sha256
 from cwdfm.errors import InputError
 
-_LINES = (".smi", ".smiles", ".txt")
+LINES = (".smi", ".smiles", ".txt")
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class SmilesFile(Molecules):
     @classmethod
     def of(cls, path: Path, column: str | None = None) -> "SmilesFile":
         """The dataset of a file, with the defaults: length 32, the file's own vocabulary."""
-        if not is_table(path) and kind_of(path) not in _LINES:
+        if not is_table(path) and kind_of(path) not in LINES:
             raise InputError(
                 f"cannot tell how to read {path}: known are one SMILES a line "
-                f"({', '.join(_LINES)}) and tables (.csv, .tsv), also with .gz, and prepared .npz; "
+                f"({', '.join(LINES)}) and tables (.csv, .tsv), also with .gz, and prepared .npz; "
                 f"rename the file to fit"
             )
         if column is not None and not is_table(path):

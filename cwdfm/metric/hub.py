@@ -1,5 +1,8 @@
 """Load pretrained text models by hub name, from a local folder or from a GGUF file."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,10 +47,11 @@ def load_text_model(
             load_extra(module, "text")
     transformers = load_extra("transformers", "text")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
-        model, report = getattr(transformers, kind).from_pretrained(
-            **where, dtype=getattr(torch, dtype), output_loading_info=True
-        )
+        with bars(shown=sys.stderr.isatty()):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+            model, report = getattr(transformers, kind).from_pretrained(
+                **where, dtype=getattr(torch, dtype), output_loading_info=True
+            )
     except Exception as error:  # of many kinds: cut files, other models, no network, no such name
         raise InputError(_advice(kind, str(name), error)) from error
     missing = sorted(report["missing_keys"])
@@ -64,6 +68,23 @@ def load_text_model(
             f"put tokenizer and weights of one model into the folder"
         )
     return TextModel(model.to(place).eval(), tokenizer, place)
+
+
+@contextmanager
+def bars(*, shown: bool) -> Iterator[None]:
+    """Keep progress bars of transformers off for a while, unless they are to be shown.
+
+    Those that are off stay off.
+    """
+    logging = load_extra("transformers.utils.logging", "text")
+    if shown or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def whereabouts(name: str, revision: str | None = None) -> dict[str, Any]:

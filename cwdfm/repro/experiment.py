@@ -52,7 +52,7 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
     shown = [f"![{f.title}]({stem}.png)\n" for stem, f in figures]
     texts = {f"{name}.md": "\n".join([head, *(table.markdown() for table in tables), *shown])}
     for stem, table in numbered(name, tables):
-        texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": f"% {head}{table.latex()}"}
+        texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": f"% {head}{table.latex(stem)}"}
     paths = []
     try:
         for file, text in texts.items():

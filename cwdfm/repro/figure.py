@@ -40,6 +40,7 @@ class Curves:
     about: str = ""  # the model and its training, below the title
     paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
     worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
+    last: str = ""  # what the last x is called, if it stands for more than itself
     measured: bool = False  # x is a result itself: its axis has round numbers, not the points' own
 
     @property
@@ -203,12 +204,13 @@ class Curves:
     def _ticks(self) -> dict[float, str]:
         """Labels below a panel: the last, and of the others those for which there is room."""
         ticks = sorted({x for points in self.lines.values() for x, _ in points})
-        ticks = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
+        thinned = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
+        ticks = sorted({*thinned, ticks[-1]}) if self.last else thinned
         at = [math.log(x) if self.log else x for x in ticks]
         kept: dict[float, str] = {}
         last, free = "", math.inf  # the label to the right, and how many inches from the left it is
         for x, place in zip(reversed(ticks), reversed(at), strict=True):
-            name = NUMBER.format(x=x)
+            name = self.last if self.last and x == ticks[-1] else NUMBER.format(x=x)
             inches = _WIDTH * (place - at[0]) / ((at[-1] - at[0]) or 1.0)
             if free - inches >= _LETTER * (len(name) + len(last)) / 2 + _APART:
                 kept[x], last, free = name, name, inches

@@ -11,6 +11,7 @@ import torch
 
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
+from cwdfm.data.cache import Cache
 from cwdfm.data.reading import kind_of
 from cwdfm.errors import InputError
 from cwdfm.generation import fitting_batch, generate
@@ -201,11 +202,13 @@ def corpus_of(job: Job) -> Corpus | None:
     return own or next((corpus_of(other) for other in job.needs), None)
 
 
-def tokens_of(corpus: Corpus, length: int, store: Store, resources: Resources) -> TokenData:
+def tokens_of(
+    corpus: Corpus, length: int, store: Store, resources: Resources, cache: Cache = True
+) -> TokenData:
     """A corpus in windows of some length: the one that the store's other results come from."""
     place = resources.corpus(corpus)
     # A .txt file is taken for molecules where no tokenizer of text is given.
     tokenizer = "gpt2" if corpus == "text" and kind_of(Path(place)) == ".txt" else None
-    found = load_tokens(place, length=length, tokenizer=tokenizer)
+    found = load_tokens(place, length=length, tokenizer=tokenizer, cache=cache)
     store.same(f"{corpus}-{length}", found.fingerprint)
     return found

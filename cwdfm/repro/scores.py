@@ -22,7 +22,7 @@ from cwdfm.metric import (
     score_molecules,
     text_statistics,
 )
-from cwdfm.metric.hub import whereabouts
+from cwdfm.metric.hub import bars, whereabouts
 from cwdfm.pretrained import Pretrained
 from cwdfm.report.cells import model_identity
 from cwdfm.report.reference import MoleculeReference
@@ -210,5 +210,6 @@ def judge_identity(place: str) -> str:
 
 @lru_cache(maxsize=1)
 def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"], device: str) -> LoadedJudge:
-    """The judge, read once."""
-    return Judge(place, dtype=dtype, device=device).load()
+    """The judge, read once, and without a bar between the lines of jobs."""
+    with bars(shown=False):
+        return Judge(place, dtype=dtype, device=device).load()

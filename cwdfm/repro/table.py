@@ -2,9 +2,20 @@
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+_WIDE, _WIDER = 70, 95  # letters that a page's text is wide, in its own type and in footnotes'
+_BETWEEN = 2  # letters of room that two columns have between them
+_LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "%&_#${}"}
+    | {sign: f"{{{sign}}}" for sign in "[]*"}  # which could be options of the line's end before
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$"}
+    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +29,7 @@ class Value:
     spread: float | None = None
     digits: int = 1
 
-    def text(self, between: str = " ± ") -> str:
+    def text(self) -> str:
         """The number, and behind it the spread where there is one."""
         if self.value is None:
             return ""
@@ -26,7 +37,7 @@ class Value:
         whole = self.spread is None and self.digits == 1 and float(self.value).is_integer()
         digits = 0 if whole or (self.spread or 0.0) >= 100 else self.digits
         number = f"{self.value:,.{digits}f}"
-        return number if self.spread is None else f"{number}{between}{self.spread:,.{digits}f}"
+        return number if self.spread is None else f"{number} ± {self.spread:,.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -68,10 +79,8 @@ class Table:
 
     def markdown(self) -> str:
         """With the title as a heading and the notes below."""
-        head = [*self.labels, *(c.title for c in self.columns)]
-        head += [f"paper: {c.title}" for c in self.paper]
         rule = ["---"] * len(self.labels) + ["---:"] * (len(self.columns) + len(self.paper))
-        lines = [head, rule, *(self._cells(row, " ± ") for row in self.rows)]
+        lines = [self._head, rule, *(self._cells(row) for row in self.rows)]
         body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         notes = "".join(f"\n\n{note}" for note in self.notes)
         return f"### {self.title}\n\n{body}{notes}\n"
@@ -89,40 +98,50 @@ class Table:
             )
         return out.getvalue()
 
-    def latex(self) -> str:
-        """A booktabs table, with the notes below."""
-        columns = [*self.columns, *self.paper]
-        head = [*self.labels, *(_arrow(c) for c in self.columns)]
-        head += [f"paper: {_arrow(c)}" for c in self.paper]
-        lines = [" & ".join(_escape(cell) for cell in head) + r" \\", r"\midrule"]
-        for row in self.rows:
-            cells = [_escape(cell) for cell in self._cells(row, "@")]
-            lines.append(" & ".join(cell.replace("@", r" $\pm$ ") for cell in cells) + r" \\")
-        shape = "l" * len(self.labels) + "r" * len(columns)
-        body = "\n".join(lines)
-        notes = "".join(f"\\par\\footnotesize {_escape(note)}\n" for note in self.notes)
-        return (
-            f"\\begin{{table}}\n\\caption{{{_escape(self.title)}}}\n\\begin{{tabular}}{{{shape}}}\n"
-            f"\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n{notes}\\end{{table}}\n"
-        )
+    def latex(self, label: str) -> str:
+        """A float with a booktabs table, small if it is wide, and the notes below."""
+        lines = [self._head, *map(self._cells, self.rows)]
+        first, *others = [" & ".join(map(_escape, line)) + r" \\" for line in lines]
+        shape = "l" * len(self.labels) + "r" * (len(self.columns) + len(self.paper))
+        parts = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escape(self.title)}}}",
+            rf"\label{{tab:{label}}}",
+            *self._type(),
+            *(rf"\begin{{tabular}}{{{shape}}}", r"\toprule", first, r"\midrule"),
+            *(*others, r"\bottomrule", r"\end{tabular}"),
+            *([r"\par\medskip\raggedright\footnotesize"] if self.notes else []),
+            *(_escape(note) + r"\par" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _type(self) -> list[str]:
+        """What sets a table that is wider than a page's text in smaller type."""
+        columns = zip(self._head, *map(self._cells, self.rows), strict=True)
+        letters = sum(max(map(len, column)) + _BETWEEN for column in columns)
+        if letters <= _WIDE:
+            return []
+        size = r"\footnotesize" if letters <= _WIDER else r"\scriptsize"
+        return [size, r"\setlength{\tabcolsep}{3pt}"]
+
+    @property
+    def _head(self) -> list[str]:
+        ours, papers = [c.title for c in self.columns], [c.title for c in self.paper]
+        return [*self.labels, *ours, *(f"paper: {title}" for title in papers)]
 
     def _papers(self, row: Row) -> Sequence[Value]:
         return row.paper or [Value(None)] * len(self.paper)
 
-    def _cells(self, row: Row, between: str) -> list[str]:
-        return [*row.labels, *(v.text(between) for v in (*row.ours, *self._papers(row)))]
+    def _cells(self, row: Row) -> list[str]:
+        return [*row.labels, *(v.text() for v in (*row.ours, *self._papers(row)))]
 
 
 def _bare(x: float | None) -> str:
     return "" if x is None else repr(x)
 
 
-def _arrow(column: Column) -> str:
-    mark = {True: r" $\uparrow$", False: r" $\downarrow$", None: ""}[column.up]
-    return column.name + mark
-
-
-def _escape(cell: str) -> str:
-    for sign in "%&_#":
-        cell = cell.replace(sign, "\\" + sign)
-    return cell
+def _escape(text: str) -> str:
+    """Text as LaTeX, with what stands between backticks as code."""
+    return re.sub(r"`([^`]*)`", r"\\texttt{\1}", text.translate(_LATEX))

@@ -66,7 +66,8 @@ def find_files(path: str | Path) -> list[Path]:
     if root.is_file():
         if not is_text(root):
             raise InputError(
-                f"cannot tell how to read {root} as text: known are {endings}; rename the file"
+                f"cannot tell how to read {root} as text: known are {endings}; save its text as "
+                f"one of these, or rename the file to fit"
             )
         return [root]
     if root.is_dir():

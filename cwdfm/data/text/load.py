@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cwdfm.data.cache import cache_folder
+from cwdfm.data.cache import Cache, cache_folder
 from cwdfm.data.dataset import TokenData
 from cwdfm.data.text import gpt2
 from cwdfm.data.text.corpus import Corpus
@@ -16,7 +16,7 @@ from cwdfm.data.text.files import TextFiles
 from cwdfm.data.text.find import find_tokenizer
 from cwdfm.data.text.hub import HubCorpus
 from cwdfm.data.text.prepare import SEED, describe, prepare
-from cwdfm.data.text.prepared import open_prepared
+from cwdfm.data.text.prepared import is_prepared, open_prepared
 from cwdfm.data.text.records import Unit
 from cwdfm.data.text.text8 import Text8
 from cwdfm.data.text.tokenizer import TextTokenizer
@@ -75,7 +75,7 @@ def load_text(
     limit: int | None,
     seed: int | None,
     workers: int,
-    cache: bool,
+    cache: Cache,
     progress: Callable[[int], object] | None,
 ) -> TokenData:
     """A corpus prepared under the cache folder, or opened where it lies there."""
@@ -98,13 +98,15 @@ def load_text(
             progress=progress,
         )
 
-    if not cache:
-        with TemporaryDirectory(prefix="cwdfm-") as folder:
-            return make(Path(folder) / corpus.name)  # the mapping keeps what the folder loses
-    source = describe(corpus, found, length, part=part, limit=limit, seed=seed)
-    digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:60]
-    return make(cache_folder() / f"{name}-{digest[:24]}")
+    if cache:
+        source = describe(corpus, found, length, part=part, limit=limit, seed=seed)
+        digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:60]
+        place = cache_folder() / f"{name}-{digest[:24]}"
+        if cache != "read" or is_prepared(place):
+            return make(place)
+    with TemporaryDirectory(prefix="cwdfm-") as folder:
+        return make(Path(folder) / corpus.name)  # the mapping keeps what the folder loses
 
 
 def load_prepared(

@@ -14,9 +14,10 @@ from cwdfm.repro.table import Column, Row, Table, Value
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 STATES = 16_000  # partly masked sequences that the paper's figures of context are of
 MANY = 6  # updates of a token from which on they are shown together
+OPEN = " (the last: or more)"  # which figures tell at the axis
 AGAINST = {
     "neighbors": "revealed neighbours within 8",
-    "distance": "distance to the nearest revealed token (the last: or more)",
+    "distance": f"distance to the nearest revealed token{OPEN}",
 }
 
 
@@ -53,14 +54,16 @@ def context(scale: Scale) -> Plan:
         ]
 
     def figures(store: Store) -> list[Curves]:
+        found = {kind: points(store, kind) for kind in AGAINST}
         return [
             Curves(
-                f"Masked tokens by {name}",
-                name,
+                f"Masked tokens by {name.removesuffix(OPEN)}",
+                name.removesuffix(OPEN),
                 MEASURES,
-                {"CE": points(store, kind)},
+                {"CE": found[kind]},
                 note="Bars: one standard error.",
                 about=trained(job.model, store),
+                last=f"≥{found[kind][-1][0]:g}" if name.endswith(OPEN) and found[kind] else "",
             )
             for kind, name in AGAINST.items()
         ]
@@ -105,8 +108,9 @@ def updates(scale: Scale) -> Plan:
             shares = [Value(100 * count / each["tokens"] or None) for count in counts]
             told = f"{name}, mean {each['updates_per_token']:.3f}"  # which no one reads off a curve
             lines[told] = [(float(k), (share,)) for k, share in enumerate(shares)]
-        x, column = f"updates ({MANY}: or more)", Column("tokens, %", axis="log")
+        column = Column("tokens, %", axis="log")
         note = "Where a line ends, no token has more."
-        return [Curves(title, x, (column,), lines, note=note, about=trained(model, store))]
+        about, last = trained(model, store), f"≥{MANY}"
+        return [Curves(title, "updates", (column,), lines, note=note, about=about, last=last)]
 
     return Plan(tuple(jobs.values()), tables, figures)
