@@ -27,7 +27,9 @@ import cwdfm.repro.scores as scores_module
 import cwdfm.repro.sweep as sweep_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag as flag_of
-from cwdfm.cli.repro import Options, check_device, chosen, main, report, with_toy_judge, with_toys
+from cwdfm.cli.repro import check_device, main, with_toy_judge, with_toys
+from cwdfm.cli.repro_options import Options, chosen
+from cwdfm.cli.repro_told import report
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective

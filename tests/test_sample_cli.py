@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, repro, train
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, repro_options, train
 from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import parse
@@ -186,7 +186,7 @@ def test_every_option_is_explained() -> None:
     """Each field of each verb's options has a comment, which becomes its help."""
     shown = [sample_cli.Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
     shown += [Recipe, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
-    shown += [SolverChoice, repro.Options]
+    shown += [SolverChoice, repro_options.Options]
     nested = ("recipe", "text")
     for kind in shown:
         lines = inspect.getsource(kind).splitlines()

@@ -16,7 +16,8 @@ import torch
 import cwdfm.cli.mps as mps_module
 from cwdfm.cli import workers
 from cwdfm.cli.options import parse, words
-from cwdfm.cli.repro import Options, main
+from cwdfm.cli.repro import main
+from cwdfm.cli.repro_options import Options
 from cwdfm.cli.worker import end_with_parent
 from cwdfm.cli.workers import dealt, environment, side_by_side
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -307,7 +308,7 @@ def test_workers_are_told_all_that_the_command_was() -> None:
         only=("train", "sample"),
         wait=0.1,
         limit=1 / 3,
-        device="cuda:1",
+        device="cpu",
     )
     for each in (options, Options(Path("x"))):
         assert parse("repro", words(each), lambda missing: Options(missing)) == each

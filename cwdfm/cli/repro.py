@@ -1,24 +1,22 @@
 """`cwdfm repro NAME ... --scale SCALE --out DIR`: tables and figures of the paper, from nothing."""
 
-import itertools
 import math
-import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from cwdfm.cli.options import fields_given, parse, words
+from cwdfm.cli.repro_options import Options, check_alone, check_seconds, places, understood
+from cwdfm.cli.repro_told import foretell, refusal_told, report
 from cwdfm.cli.workers import dealt, side_by_side
 from cwdfm.distributed import joined
-from cwdfm.errors import InputError, WorkFailed
+from cwdfm.errors import InputError
 from cwdfm.files import check_place
 from cwdfm.repro.brought import check_brought, unread
 from cwdfm.repro.cost import cost, trainings
@@ -27,38 +25,14 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.job import Job, Resources, Store
 from cwdfm.repro.jobs import Corpus, Train, corpus_of, tokens_of
-from cwdfm.repro.listing import listed, no_experiment, of_the_paper
+from cwdfm.repro.listing import listed
 from cwdfm.repro.places import is_on_hub
-from cwdfm.repro.scale import Scale
 from cwdfm.repro.scores import Text, judge_identity, judge_note
-from cwdfm.repro.sweep import NEEDS_FAILED, Outcome, check, foreseen, in_order, wanted, work
+from cwdfm.repro.sweep import check, foreseen, in_order, wanted, work
 from cwdfm.repro.toy_judge import toy_judge
 
 TOPICS = "python-topics"  # text in the box
-LONGEST_WAIT = 10**6  # seconds: what is much longer, no clock sleeps
 LOOK = 3.0  # seconds after which workers look again, unless --wait says
-
-
-@dataclass(frozen=True)
-class Options:
-    """Make tables and figures of the paper. What is done is kept; interrupted, it goes on.
-
-    Several processes (--workers) or machines may work in one folder at a time.
-    """
-
-    out: Path  # folder for the jobs, and in OUT/SCALE for the tables made of them
-    scale: Scale = "smoke"  # smoke: minutes on a CPU; small: one GPU; paper: the paper's own
-    molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
-    text: str | None = None  # corpus of text: a prepared folder, a file, a name; smoke has its own
-    judge: str | None = None  # of text: a causal LM by hub name, a folder, a .gguf; smoke: a toy
-    tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
-    corpora: tuple[Corpus, ...] = ()  # of experiments on both, one alone; none named: both
-    only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...
-    wait: float = 0.0  # seconds after which to look again for jobs that others are at; 0: do not
-    limit: float = math.inf  # seconds after which no job is begun
-    workers: int = 1  # processes that do jobs side by side; 8 share one large GPU at small scale
-    dry_run: bool = False  # tell what would be done, what is there, lacks here and costs; no more
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...; auto deals workers over all GPUs
 
 
 def main(arguments: list[str]) -> None:
@@ -123,15 +97,6 @@ def main(arguments: list[str]) -> None:
     report(outcome, store)
     if wrong:
         raise InputError(f"not written, for what is said above: {', '.join(wrong)}")
-
-
-def understood(arguments: list[str]) -> tuple[list[str], list[str], Options]:
-    """The experiments that a command line names, its flags, and what they say."""
-    given = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    names = chosen(given, before=arguments[0])
-    flags = arguments[len(given) :]
-    verb = f"repro {' '.join(given)}"
-    return names, flags, parse(verb, flags, lambda missing: Options(missing))
 
 
 @contextmanager
@@ -277,54 +242,6 @@ def check_folder(
             store.same(judge_note(name), judge_identity(str(options.judge)))
 
 
-def check_seconds(options: Options) -> None:
-    """Refuse times that are none."""
-    if not 0 <= options.wait <= LONGEST_WAIT:
-        raise InputError(
-            f"--wait {options.wait:g}: give a finite number of seconds, from 0 to "
-            f"{LONGEST_WAIT:,}; 0 is not to look again"
-        )
-    if not options.limit >= 0:  # NaN is not, either
-        raise InputError(
-            f"--limit {options.limit:g}: give a number of seconds, 0 or more; leave it out for no "
-            f"limit"
-        )
-
-
-def check_alone(workers: int) -> None:
-    """Refuse a group of processes, which would wait for each other in different jobs."""
-    if workers < 1:
-        raise InputError(
-            f"--workers {workers}: give how many processes shall work side by side, 1 or more"
-        )
-    if sys.platform == "win32" and workers > 1:
-        raise InputError(
-            f"--workers {workers}: jobs have no locks on Windows, and each would be done {workers} "
-            f"times; leave --workers out"
-        )
-    group = "WORLD_SIZE" if os.environ.get("WORLD_SIZE", "1") != "1" else "RANK"
-    if group == "WORLD_SIZE" or (workers > 1 and group in os.environ):
-        raise InputError(
-            f"{group} is {os.environ[group]}: processes share the work of `cwdfm repro` by its "
-            f"folder, not by torchrun; start it once and alone, with --workers 2 for two processes "
-            f"and one --out for all machines"
-        )
-
-
-def places(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Test corpora and where they lie, from NAME=PLACE or NAME alone."""
-    parts = [test.partition("=") for test in tests]
-    if wrong := [name for name, _, _ in parts if name not in TEST_CORPORA]:
-        known = ", ".join(TEST_CORPORA)
-        raise InputError(f"--tests {' '.join(wrong)}: no such test corpus; there are {known}")
-    for name, equals, place in parts:
-        if equals and not place:
-            raise InputError(f"--tests {name}= names no place; give one, or {name} alone")
-        if [other for other, _, _ in parts].count(name) > 1:
-            raise InputError(f"--tests names {name} more than once; give one place for it")
-    return tuple((name, place or name) for name, _, place in parts)
-
-
 def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
     """Write tables and figures of whatever is done, and tell why some are not: their names."""
     wrong = []
@@ -336,82 +253,3 @@ def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
             print(f"{name} is not written: {error}")
             wrong.append(name)
     return wrong
-
-
-def chosen(given: list[str], before: str) -> list[str]:
-    """The experiments that are named, each once."""
-    if not given:
-        raise InputError(
-            f"{before} stands before the experiment's name; give that first, one of `cwdfm repro "
-            f"list`"
-        )
-    for word in given:
-        if told := no_experiment(word):
-            raise InputError(f"{word} is no experiment: {told}; see `cwdfm repro list`")
-    names = [name for word in given for name in of_the_paper(word) or [word]]
-    known = (*EXPERIMENTS, "all")
-    if wrong := [name for name in names if name not in known]:
-        word = wrong[0].lower()
-        begun = [name for name in known if name.startswith(word)]
-        near = begun or get_close_matches(word, known)
-        meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise InputError(f"unknown experiment {wrong[0]!r}; {meant}`cwdfm repro list` has them all")
-    return list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
-
-
-def foretell(
-    order: Sequence[Job], todo: Sequence[Job], lacking: Mapping[Job, str], device: torch.device
-) -> None:
-    """Say what the command would do, without --dry-run."""
-    gone = set(todo)
-    print(f"there already: {kinds(job for job in order if job not in gone)}")
-    print(f"would be done, on {device}: {kinds(job for job in todo if job not in lacking)}")
-    report_lacking(lacking)
-
-
-@contextmanager
-def refusal_told() -> Iterator[None]:
-    """Say what a command would be refused for, and go on."""
-    try:
-        yield
-    except InputError as error:
-        print(f"but it would be refused here: {error}")
-
-
-def kinds(jobs: Iterable[Job]) -> str:
-    """How many jobs of each kind."""
-    counts = Counter(job.kind for job in jobs)
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
-
-
-def report_lacking(lacking: Mapping[Job, str]) -> None:
-    """Say what is not done here, and why."""
-    for reason in dict.fromkeys(lacking.values()):
-        jobs = [job for job, why in lacking.items() if why == reason]
-        more = ", ..." if len(jobs) > 1 else ""
-        print(f"not done here: {many(jobs)} ({jobs[0].label}{more}): {reason}")
-
-
-def many(jobs: Collection[Job]) -> str:
-    """How many, in words."""
-    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-
-
-def report(outcome: Outcome, store: Store) -> None:
-    """Say what is left, and why."""
-    report_lacking(outcome.lacking)
-    if outcome.elsewhere:
-        print(f"in others' hands: {many(outcome.elsewhere)}; the same command goes on later")
-    if outcome.waiting:
-        print(f"not begun: {many(outcome.waiting)}; the same command goes on there")
-    if outcome.failed:
-        broken = {job: why for job, why in outcome.failed.items() if why != NEEDS_FAILED}
-        job, why = next(iter(broken.items()))
-        first = ", the first of them" if len(broken) > 1 else ":"
-        behind = len(outcome.failed) - len(broken)
-        left = f"; not done for want of what failed: {behind}" if behind else ""
-        raise WorkFailed(
-            f"{many(broken)} failed{first} {job.label}: {why}; see "
-            f"{store.place(job) / 'failure.txt'}{left}; the same command tries again"
-        )
-    print("complete" if outcome.complete else "incomplete, for what is said above")

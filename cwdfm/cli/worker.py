@@ -10,7 +10,8 @@ import sys
 from threading import Thread
 
 from cwdfm.cli.main import run, write_any_text
-from cwdfm.cli.repro import asked, resources_of, stopped_in_order, understood
+from cwdfm.cli.repro import asked, resources_of, stopped_in_order
+from cwdfm.cli.repro_options import understood
 from cwdfm.distributed import joined
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store

@@ -1,0 +1,69 @@
+"""What `cwdfm repro` tells: what it would do, and at the end what is left and why."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from cwdfm.errors import InputError, WorkFailed
+from cwdfm.repro.job import Job, Store
+from cwdfm.repro.sweep import NEEDS_FAILED, Outcome
+
+
+def foretell(
+    order: Sequence[Job], todo: Sequence[Job], lacking: Mapping[Job, str], device: torch.device
+) -> None:
+    """Say what the command would do, without --dry-run."""
+    gone = set(todo)
+    print(f"there already: {kinds(job for job in order if job not in gone)}")
+    print(f"would be done, on {device}: {kinds(job for job in todo if job not in lacking)}")
+    report_lacking(lacking)
+
+
+@contextmanager
+def refusal_told() -> Iterator[None]:
+    """Say what a command would be refused for, and go on."""
+    try:
+        yield
+    except InputError as error:
+        print(f"but it would be refused here: {error}")
+
+
+def kinds(jobs: Iterable[Job]) -> str:
+    """How many jobs of each kind."""
+    counts = Counter(job.kind for job in jobs)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+
+
+def report_lacking(lacking: Mapping[Job, str]) -> None:
+    """Say what is not done here, and why."""
+    for reason in dict.fromkeys(lacking.values()):
+        jobs = [job for job, why in lacking.items() if why == reason]
+        more = ", ..." if len(jobs) > 1 else ""
+        print(f"not done here: {many(jobs)} ({jobs[0].label}{more}): {reason}")
+
+
+def many(jobs: Collection[Job]) -> str:
+    """How many, in words."""
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+
+
+def report(outcome: Outcome, store: Store) -> None:
+    """Say what is left, and why."""
+    report_lacking(outcome.lacking)
+    if outcome.elsewhere:
+        print(f"in others' hands: {many(outcome.elsewhere)}; the same command goes on later")
+    if outcome.waiting:
+        print(f"not begun: {many(outcome.waiting)}; the same command goes on there")
+    if outcome.failed:
+        broken = {job: why for job, why in outcome.failed.items() if why != NEEDS_FAILED}
+        job, why = next(iter(broken.items()))
+        first = ", the first of them" if len(broken) > 1 else ":"
+        behind = len(outcome.failed) - len(broken)
+        left = f"; not done for want of what failed: {behind}" if behind else ""
+        raise WorkFailed(
+            f"{many(broken)} failed{first} {job.label}: {why}; see "
+            f"{store.place(job) / 'failure.txt'}{left}; the same command tries again"
+        )
+    print("complete" if outcome.complete else "incomplete, for what is said above")
