@@ -354,12 +354,19 @@ def test_mean_gains_have_the_error_of_the_counts_they_are_of(
 def test_weights_stand_beside_a_temperature_of_the_same_entropy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = {key: (Value(0.5, 0.1), Value(100.0, 5.0), Value(7.0, 0.1)) for key in alike("variety")}
+    measured = Value(0.5, 0.1), Value(100.0, 5.0), Value(7.0, 0.1)
+    rows = dict.fromkeys(alike("variety"), measured)
+    counts = dict.fromkeys(alike("variety-molecules"), (Value(640.0), Value(630.0), Value(200.0)))
     for t, bits, perplexity in ((1.0, 7.4, 400.0), (0.95, 7.2, 100.0), (0.9, 6.8, 90.0)):
         rows["uniform", "Euler", f"{t:g}"] = Value(0.5), Value(perplexity, 5.0), Value(bits)
     rows["uniform", "Neighbor", "1"] = Value(0.5), Value(150.0, 5.0), Value(7.3)
     rows["uniform", "Entropy", "1"] = Value(0.5), Value(80.0, 5.0), Value(6.5)
-    monkeypatch.setattr(variety, "rows_of", lambda name: rows)
+    counts["mask", "Euler", "1"] = Value(500.0), Value(500.0), Value(300.0)
+    counts["mask", "Euler", "0.9"] = Value(720.0), Value(700.0), Value(250.0)
+    counts["mask", "Neighbor", "1"] = Value(650.0), Value(640.0), Value(275.0)
+    tables = {"variety": rows, "variety-molecules": counts}
+    monkeypatch.setattr(variety, "rows_of", tables.__getitem__)
     told = variety.variety()
+    assert "Neighbor 650 at 275 novel, Euler 600;" in told  # the root of 500 x 720
     assert "Neighbor 150 at 7.30 bits, Euler 200;" in told  # the middle of 100 and 400
     assert "Entropy 80 at 6.50 bits, Euler beyond what was tried;" in told

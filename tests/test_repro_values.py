@@ -13,12 +13,12 @@ from cwdfm.repro.cell import TRAINING, Cell, apart_note, flow, runs_note, solver
 from cwdfm.repro.experiments import EXPERIMENTS, curves
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.locality import MANY
-from cwdfm.repro.experiments.solvers import TUNED, tuned_cells
+from cwdfm.repro.experiments.solvers import steps_cells, tuned_cells
 from cwdfm.repro.experiments.variety import variety_cells
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Job, Store
-from cwdfm.repro.jobs import HeldOut
+from cwdfm.repro.jobs import Corpus, HeldOut
 from cwdfm.repro.measure import measure, over_seeds
 from cwdfm.repro.scale import held_out, size
 from cwdfm.repro.scores import MauveScore, Updates
@@ -254,13 +254,18 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     assert grid("t", ("solver",), lambda _: entries)("small").figures(store) == []
 
 
-@pytest.mark.parametrize("source", TUNED)
-def test_variety_is_that_of_tuned_solvers_at_other_temperatures(source: str) -> None:
-    cells, tuned = variety_cells(source, "small"), tuned_cells(source, "small")
-    steps = size("text", "small").steps
-    for (name, t), cell in cells.items():
-        assert (cell.sample() == tuned[name, steps].sample()) == (t == 1.0)  # which are not redrawn
-        assert cell.sample().choice.temperature == t
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_variety_is_that_of_known_solvers_at_other_temperatures(source: str) -> None:
+    known: dict[Corpus, dict[tuple[str, int], Cell]] = {
+        "text": tuned_cells(source, "small"),
+        "molecules": steps_cells("molecules", source, "small"),
+    }
+    for corpus, others in known.items():
+        steps = size(corpus, "small").steps
+        for (name, t), cell in variety_cells(corpus, source, "small").items():
+            same = cell.sample() == others[name, steps].sample()
+            assert same == (t == 1.0)  # which are not redrawn
+            assert cell.sample().choice.temperature == t
 
 
 def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +281,9 @@ def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyP
     uniform, _ = plan.figures(Store(Path("nowhere")))
     assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([7.85, 7.95, 8.0])
     assert [y.value for _, (_, y) in uniform.lines["Euler"]] == pytest.approx([85.0, 95.0, 100.0])
+    molecules = EXPERIMENTS["variety-molecules"].plan("small").figures(Store(Path("nowhere")))[0]
+    found = [(x, y.value) for x, (y,) in molecules.lines["Neighbor"]]
+    assert found == [(7.0 + t, 0.5) for t in (1.0, 1.1, 1.2, 1.3)]  # valid against novel ones
     for measured in (True, False):  # then round numbers, else the points' own
         ticks = replace(uniform, measured=measured).figure().axes[0].get_xticks()
         assert any(abs(tick - 7.85) < 1e-9 for tick in ticks) != measured

@@ -1,53 +1,74 @@
-"""What weights are worth on text where samples have the same entropy."""
+"""What weights are worth where samples are equally varied."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
-from benchmarks.claims.judging import by_folds, number, or_missing, rows_of
-from benchmarks.claims.on_text import ENTROPY, PERPLEXITY, short_runs
-from cwdfm.repro.experiments.solvers import TUNED
-from cwdfm.repro.experiments.variety import COOLER, SOLVERS
+from benchmarks.claims.judging import number, or_missing, rows_of
+from benchmarks.claims.on_molecules import MODEL
+from benchmarks.claims.on_text import short_runs
+from cwdfm.repro.experiments.training import SOURCES
+from cwdfm.repro.experiments.variety import TRIED
+from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
+
+EXPERIMENT: dict[Corpus, str] = {"text": "variety", "molecules": "variety-molecules"}
+JUDGED: dict[Corpus, int] = {"text": 1, "molecules": 0}  # columns: perplexity, valid ones
 
 
 def variety() -> str:
     """Whether weights gain more than a lower temperature does."""
+    text, molecules = (or_missing(name, partial(_told, c)) for c, name in EXPERIMENT.items())
     return (
         "- **Variety.** Weights lower the entropy of samples with their perplexity, and so does a "
-        f"lower temperature.\n  {or_missing('variety', _variety)}"
+        f"lower temperature.\n  {text}\n  On molecules both make more of them valid and fewer "
+        f"novel. {molecules}"
     )
 
 
-def _variety() -> str:
-    told = []
-    for source in TUNED:
-        rows = {key[1:]: row for key, row in rows_of("variety").items() if key[0] == source}
-        euler = [_point(rows["Euler", f"{t:g}"]) for t in COOLER]
-        each = []
-        for name in SOLVERS[1:]:
-            bits, judged = _point(rows[name, "1"])
-            beside = at_entropy(bits, euler)
-            plain = "beyond what was tried" if beside is None else f"{beside:.0f}"
-            each.append(f"{name} {judged:.0f} at {bits:.2f} bits, Euler {plain}")
-        told.append(f"{source} source, {'; '.join(each)}")
-    steps, lines = size("text", "small").steps, ".\n  ".join(told)
-    return (
+def _told(corpus: Corpus) -> str:
+    steps = size(corpus, "small").steps
+    lines = ".\n  ".join(
+        f"{source} source, {'; '.join(beside_euler(corpus, source))}" for source in SOURCES
+    )
+    what = (
         f"Perplexity at {steps} steps ({short_runs()}), and by Euler at a temperature with that "
-        f"entropy:\n  {lines}\n  ([results](results.md#solvers-at-several-temperatures-text-"
-        f"{steps}-steps))."
+        "entropy"
+        if corpus == "text"
+        else f"Valid ones at {steps} steps ({MODEL}), and by Euler at a temperature with as many "
+        "novel ones"
     )
+    named = "text" if corpus == "text" else "qm9"
+    at = f"results.md#solvers-at-several-temperatures-{named}-{steps}-steps"
+    return f"{what}:\n  {lines}\n  ([results]({at}))."
 
 
-def _point(row: tuple[Value, ...]) -> tuple[float, float]:
-    """Entropy and perplexity."""
-    return number(row[ENTROPY]).value, by_folds(row[PERPLEXITY]).value
+def beside_euler(corpus: Corpus, source: str) -> list[str]:
+    """Each solver's quality as it is, and Euler's where its samples are as varied."""
+    tried = TRIED[corpus]
+    found = rows_of(EXPERIMENT[corpus])
+    rows = {key[1:]: row for key, row in found.items() if key[0] == source}
+    euler = [_point(corpus, rows["Euler", f"{t:g}"]) for t in tried.cooler]
+    told = []
+    for name in tried.solvers[1:]:
+        x, judged = _point(corpus, rows[name, "1"])
+        equal = at_variety(x, euler)
+        plain = "beyond what was tried" if equal is None else f"{equal:.0f}"
+        unit = f"{x:.2f} bits" if corpus == "text" else f"{x:.0f} novel"
+        told.append(f"{name} {judged:.0f} at {unit}, Euler {plain}")
+    return told
 
 
-def at_entropy(bits: float, points: list[tuple[float, float]]) -> float | None:
-    """The perplexity at an entropy, between points by logarithms; None outside of them."""
+def _point(corpus: Corpus, row: tuple[Value, ...]) -> tuple[float, float]:
+    """Variety and quality."""
+    return number(row[TRIED[corpus].varied]).value, number(row[JUDGED[corpus]]).value
+
+
+def at_variety(x: float, points: list[tuple[float, float]]) -> float | None:
+    """The quality at some variety, between points by logarithms; None outside of them."""
     for (a, low), (b, high) in pairwise(sorted(points)):
-        if a <= bits <= b:
-            share = (bits - a) / (b - a) if b > a else 0.0
+        if a <= x <= b:
+            share = (x - a) / (b - a) if b > a else 0.0
             return math.exp((1 - share) * math.log(low) + share * math.log(high))
     return None

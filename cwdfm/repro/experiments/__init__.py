@@ -117,7 +117,12 @@ def _all() -> Iterator[Experiment]:
     yield Experiment(
         "variety",
         "figure: quality of solvers at equal entropy of samples, by temperature, text",
-        variety.variety,
+        variety.variety("text"),
+    )
+    yield Experiment(
+        "variety-molecules",
+        "figure: quality of solvers at equal novelty of samples, by temperature, QM9",
+        variety.variety("molecules"),
     )
     yield Experiment(
         "corrector",

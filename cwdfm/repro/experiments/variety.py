@@ -1,70 +1,111 @@
-"""Whether weights gain more than bolder draws do: quality at equal variety of samples, text."""
+"""Whether weights gain more than bolder draws do: quality at equal variety of samples."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.experiments.solvers import TUNED, tuned_cells
+from cwdfm.repro.experiments.solvers import steps_cells, tuned_cells
+from cwdfm.repro.experiments.training import SOURCES
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Store
+from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
-from cwdfm.repro.scale import Scale, held_out, size
+from cwdfm.repro.scale import NAMES, Scale, held_out, size
 from cwdfm.repro.table import Value
 
-SOLVERS = ("Euler", "Neighbor", "Entropy", "Entropy-counted")
-COOLER, HOTTER = (1.0, 0.95, 0.9, 0.85), (1.0, 1.05, 1.1)  # temperatures of Euler, and of weights
-MAUVE, PERPLEXITY, ENTROPY = range(3)  # columns of text
+
+@dataclass(frozen=True)
+class Tried:
+    """What is tried on a corpus, and by which of its measures."""
+
+    solvers: tuple[str, ...]
+    cooler: tuple[float, ...]  # temperatures of Euler
+    hotter: tuple[float, ...]  # of weights
+    quality: tuple[int, ...]  # columns
+    varied: int  # the column that tells how varied samples are
+    axis: str  # what it is called
 
 
-def variety_cells(source: str, scale: Scale) -> dict[tuple[str, float], Cell]:
-    """By solver and temperature, with the settings of the sweep at the scale's number of steps."""
-    tuned, steps = tuned_cells(source, scale), size("text", scale).steps
-    few = 2 if scale == "smoke" else None
+TRIED: dict[Corpus, Tried] = {
+    "text": Tried(
+        ("Euler", "Neighbor", "Entropy", "Entropy-counted"),
+        (1.0, 0.95, 0.9, 0.85),
+        (1.0, 1.05, 1.1),
+        quality=(0, 1),
+        varied=2,
+        axis="entropy of samples, bits",
+    ),
+    "molecules": Tried(
+        ("Euler", "Neighbor", "Entropy"),
+        (1.0, 0.9, 0.8, 0.7),
+        (1.0, 1.1, 1.2, 1.3),
+        quality=(0,),
+        varied=2,
+        axis="novel molecules",
+    ),
+}
+
+
+def variety_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, float], Cell]:
+    """By solver and temperature, at the scale's number of steps.
+
+    On text with the settings of the sweep, on molecules with the paper's.
+    """
+    found = tuned_cells(source, scale) if corpus == "text" else steps_cells(corpus, source, scale)
+    tried, few = TRIED[corpus], 2 if scale == "smoke" else None
     return {
         (name, t): replace(cell, choice=replace(cell.choice, temperature=t))
-        for name in SOLVERS[:few]
-        for cell in (tuned[name, steps],)
-        for t in (COOLER if name == "Euler" else HOTTER)[:few]
+        for name in tried.solvers[:few]
+        for cell in (found[name, size(corpus, scale).steps],)
+        for t in (tried.cooler if name == "Euler" else tried.hotter)[:few]
     }
 
 
-def variety(scale: Scale) -> Plan:
-    """Solvers at several temperatures: perplexity against the entropy of samples, both sources.
+def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Solvers at several temperatures: quality against the variety of samples, both sources.
 
-    Weights lower both, and so does a lower temperature. What they are worth shows where entropies
-    are equal: Euler's draws made bolder, or theirs more even.
+    Weights change both, and so does a lower temperature. What they are worth shows where samples
+    are equally varied: Euler's draws made bolder, or theirs more even.
     """
+    tried = TRIED[corpus]
 
     def entries(scale: Scale) -> list[Entry]:
         return [
             Entry((source, name, f"{t:g}"), cell)
-            for source in TUNED
-            for (name, t), cell in variety_cells(source, scale).items()
+            for source in SOURCES
+            for (name, t), cell in variety_cells(corpus, source, scale).items()
         ]
 
-    def drawn(source: str, store: Store) -> Curves:
-        how, cells = measure("text", scale), variety_cells(source, scale)
-        columns = tuple(how.columns[i] for i in (MAUVE, PERPLEXITY))
+    def drawn(source: str, scale: Scale, store: Store) -> Curves:
+        how, cells = measure(corpus, scale), variety_cells(corpus, source, scale)
         lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
         for (name, _), cell in cells.items():
             values = how.barred(cell.values(store))
-            if (bits := values[ENTROPY].value) is not None:
-                lines.setdefault(name, []).append((bits, (values[MAUVE], values[PERPLEXITY])))
-        own = how.values(store, held_out("text", scale, 0))
-        data = own[ENTROPY].value
-        told = "" if data is None else f" The data's entropy: {data:.2f} bits."
+            if (x := values[tried.varied].value) is not None:
+                lines.setdefault(name, []).append((x, tuple(values[i] for i in tried.quality)))
+        own = how.values(store, held_out(corpus, scale, 0))
+        data = own[tried.varied]
+        text = corpus == "text" and data.value is not None
+        told = f" The data's entropy: {data.value:.2f} bits." if text else ""
         return Curves(
-            f"Quality at equal variety, text, {source} source",
-            "entropy of samples, bits",
-            columns,
+            f"Quality at equal variety, {NAMES[corpus]}, {source} source",
+            tried.axis,
+            tuple(how.columns[i] for i in tried.quality),
             {name: sorted(points, key=lambda point: point[0]) for name, points in lines.items()},
-            (own[MAUVE], own[PERPLEXITY]),
+            tuple(own[i] for i in tried.quality),
             note=f"Points of a line: temperatures.{told} {how.bars}",
             about=trained(next(iter(cells.values())).train(), store),
             measured=True,
         )
 
-    title = f"Solvers at several temperatures, text, {size('text', scale).steps:,} steps"
-    plan = grid(title, ("source", "solver", "temperature"), entries)(scale)
-    return replace(plan, figures=lambda store: [drawn(source, store) for source in TUNED])
+    def plan(scale: Scale) -> Plan:
+        steps = size(corpus, scale).steps
+        title = f"Solvers at several temperatures, {NAMES[corpus]}, {steps:,} steps"
+        found = grid(title, ("source", "solver", "temperature"), entries)(scale)
+        return replace(
+            found, figures=lambda store: [drawn(source, scale, store) for source in SOURCES]
+        )
+
+    return plan
