@@ -13,17 +13,18 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Job, Resources, Store
 
 NAME = "toys"
+MORTAL = __name__ == "__main__"  # a worker, and not who reads this module
 
 
 @dataclass(frozen=True)
 class Toy(Job):
-    """Writes a line each time it is done; the first attempt at a deadly one kills its process."""
+    """Writes a line each time it is done; the first attempt at a deadly one kills a worker."""
 
     number: int
     deadly: bool = False
 
     def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
-        if self.deadly and not (place / "tried").exists():
+        if MORTAL and self.deadly and not (place / "tried").exists():
             (place / "tried").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)

@@ -122,8 +122,19 @@ def test_a_signal_ends_workers_first(
     """In order, and with the code and tables that a single process would leave."""
     stand_in(monkeypatch, ENDING.format(folder=str(tmp_path), number=int(number)))
     monkeypatch.setitem(EXPERIMENTS, NAME, toys())
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
-    ended = command("repro", NAME, "--out", tmp_path / "out", *CPU, "--workers", "2")
+    usual: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    # In the background of a shell, or by nohup, tests may be run with these ignored.
+    found = {each: signal.signal(each, handler) for each, handler in usual.items()}
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, *usual)]
+    try:
+        ended = command("repro", NAME, "--out", tmp_path / "out", *CPU, "--workers", "2")
+        assert [signal.getsignal(each) for each in (signal.SIGTERM, *usual)] == before
+    finally:
+        for each, handler in found.items():
+            signal.signal(each, handler)
     assert ended.returncode == code
     assert "written: " in ended.stdout
     assert "note: worker" not in ended.stderr
@@ -133,7 +144,6 @@ def test_a_signal_ends_workers_first(
     for pid in begun:
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_a_worker_ends_with_who_started_it() -> None:
@@ -253,7 +263,7 @@ def test_workers_that_share_no_gpu_need_no_daemon(
 ) -> None:
     side_by_side([[], []], devices)
     assert told(calls) == []
-    assert capsys.readouterr().out == "".join(sorted(["1: None\n", "2: None\n"]))
+    assert sorted(capsys.readouterr().out.splitlines()) == ["1: None", "2: None"]
 
 
 def test_a_daemon_of_the_user_s_is_used(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
