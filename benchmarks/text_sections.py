@@ -5,7 +5,7 @@ from statistics import mean
 
 from benchmarks.markdown import Result, table
 from cwdfm.analyze import ContextAnalysis, context_plot
-from cwdfm.repro.experiments.locality import AGAINST
+from cwdfm.repro.experiments.locality import AGAINST, binned
 
 
 def text_small(result: Result) -> str:
@@ -86,7 +86,7 @@ def text_cells(row: Result) -> list[str]:
 def against_context(found: Result) -> str:
     """Some points of the picture."""
     tables = []
-    for kind, name in AGAINST.items():
+    for kind in AGAINST:
         curve = found[kind]
         rows = [
             [
@@ -95,7 +95,7 @@ def against_context(found: Result) -> str:
             ]
             for i in picked(len(curve["bins"]))
         ]
-        tables.append(table([name, "entropy, nats", "NLL, nats"], rows))
+        tables.append(table([binned(kind), "entropy, nats", "NLL, nats"], rows))
     return "\n\n".join(["Masked tokens of held-out text, by context:", *tables])
 
 

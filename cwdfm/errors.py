@@ -21,6 +21,10 @@ class InputError(ValueError):
     """The caller's input is wrong; the message says how to put it right."""
 
 
+class NotInstalled(InputError):
+    """What was asked for needs a package that is not here; the message says how to install it."""
+
+
 class WorkFailed(RuntimeError):
     """The input was right and the work went wrong; the message says how far it came."""
 
@@ -38,7 +42,7 @@ def load_extra(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise InputError(
+        raise NotInstalled(
             f"{module.split('.')[0]} is needed here and cannot be imported ({error}); "
             f"install it with: pip install 'cwdfm[{extra}]'"
         ) from error

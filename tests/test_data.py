@@ -516,6 +516,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "limit-zero": ("a.smi", "C", {"limit": 0}, "limit must be an integer >= 1, got 0"),
     "seed-negative": ("a.smi", "C", {"seed": -1}, "seed must be an integer >= 0, got -1"),
     "tokenizer-type": ("a.smi", "C", {"tokenizer": "C"}, "need a SmilesTokenizer, got 'C'; leave"),
+    "cache": ("a.smi", "C", {"cache": "raed"}, "cache must be True, False or .read., got"),
 }
 
 

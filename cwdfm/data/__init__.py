@@ -135,6 +135,8 @@ def load(
             f"give a dataset by name ({', '.join(map(repr, [*DATASETS, *CORPORA]))}) or by path, "
             f"got {describe(name_or_path)}"
         )
+    if cache not in (True, False, "read"):
+        raise InputError(f"cache must be True, False or 'read', got {describe(cache)}")
     path = Path(name_or_path)
     if reads_text(name_or_path, tokenizer):
         of_text = _of_text(name_or_path, tokenizer)

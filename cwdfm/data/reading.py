@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from cwdfm.data.zst import ZstReader
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, NotInstalled
 
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstandard"}
 _BROKEN = (EOFError, zlib.error, lzma.LZMAError, OSError)
@@ -151,13 +151,13 @@ def package_files(module: str, package: str, install: str, names: list[str]) -> 
     """Files inside an installed package, found without importing the package's code."""
     spec = find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(
+        raise NotInstalled(
             f"this dataset comes with the package {package}, which is not installed; run: {install}"
         )
     root = Path(spec.submodule_search_locations[0])
     files = [root / name for name in names]
     if missing := [str(file) for file in files if not file.is_file()]:
-        raise InputError(
+        raise NotInstalled(
             f"the installed {package} lacks {', '.join(missing)}; "
             f"run: pip install --force-reinstall --no-deps {package}"
         )

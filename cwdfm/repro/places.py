@@ -1,8 +1,7 @@
 """Where corpora lie: wrong places are told before any work."""
 
 import glob
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.smiles_file import LINES
 from cwdfm.data.text import is_prepared
 from cwdfm.data.text.text8 import Text8
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, NotInstalled
 
 _LARGE = 1 << 20  # bytes of a file, beyond which it is taken to hold something
 _MANY = 1000  # lines of a file of molecules, likewise
@@ -73,23 +72,13 @@ def _check_text(files: TextFiles) -> None:
     if any(path.stat().st_size > _LARGE for path in files.paths):
         return
     lines = replace(files, unit="lines").documents(None, None)  # read no further than the first
-    with _if_installed():
+    with suppress(NotInstalled):  # which the job tells
         if not any(line.text.strip() for line in lines):
             raise InputError(f"{files.name} holds no text: all of it is blank; give another corpus")
 
 
 def _check_molecules(file: SmilesFile, length: int | None) -> None:
     """Refuse a file without molecules, if it has few lines."""
-    with _if_installed():
+    with suppress(NotInstalled):  # which the job tells
         if len(list(file.rows(_MANY))) < _MANY:
             file.prepare(length=length or _LONG, limit=None, seed=SPLIT_SEED)  # which refuses it
-
-
-@contextmanager
-def _if_installed() -> Iterator[None]:
-    """Pass over what a package is needed for that is not here: the job tells that itself."""
-    try:
-        yield
-    except InputError as error:
-        if "pip install" not in str(error):
-            raise

@@ -10,7 +10,7 @@ import torch
 
 from cwdfm.analyze import context_analysis, update_statistics
 from cwdfm.data import TokenData
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import fitting_batch, given
 from cwdfm.held_out import bound, held_out
 from cwdfm.method.choice import SolverChoice
@@ -102,10 +102,8 @@ class MauveScore(Job):
         sides = [np.load(store.place(t) / "features.npy") for t in (self.samples, self.reference)]
         try:
             return mauve_score(*sides).to_json()
-        except InputError as error:
-            if "pip install" in str(error):
-                raise Unavailable(str(error)) from error
-            raise
+        except NotInstalled as error:
+            raise Unavailable(str(error)) from error
 
 
 @dataclass(frozen=True)

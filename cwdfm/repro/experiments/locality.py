@@ -14,11 +14,16 @@ from cwdfm.repro.table import Column, Row, Table, Value
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 STATES = 16_000  # partly masked sequences that the paper's figures of context are of
 MANY = 6  # updates of a token from which on they are shown together
-OPEN = " (the last: or more)"  # which figures tell at the axis
 AGAINST = {
     "neighbors": "revealed neighbours within 8",
-    "distance": f"distance to the nearest revealed token{OPEN}",
+    "distance": "distance to the nearest revealed token",
 }
+OPEN = "distance"  # whose last bin stands for all beyond it
+
+
+def binned(kind: str) -> str:
+    """What bins are by, as tables call it; figures tell at the axis that one is open."""
+    return AGAINST[kind] + (" (the last: or more)" if kind == OPEN else "")
 
 
 def context(scale: Scale) -> Plan:
@@ -45,25 +50,25 @@ def context(scale: Scale) -> Plan:
     def tables(store: Store) -> list[Table]:
         return [
             Table(
-                f"Masked tokens by {name}",
-                (name,),
+                f"Masked tokens by {binned(kind)}",
+                (binned(kind),),
                 MEASURES,
                 tuple(Row((f"{x:g}",), values) for x, values in points(store, kind)),
             )
-            for kind, name in AGAINST.items()
+            for kind in AGAINST
         ]
 
     def figures(store: Store) -> list[Curves]:
         found = {kind: points(store, kind) for kind in AGAINST}
         return [
             Curves(
-                f"Masked tokens by {name.removesuffix(OPEN)}",
-                name.removesuffix(OPEN),
+                f"Masked tokens by {name}",
+                name,
                 MEASURES,
                 {"CE": found[kind]},
                 note="Bars: one standard error.",
                 about=trained(job.model, store),
-                last=f"≥{found[kind][-1][0]:g}" if name.endswith(OPEN) and found[kind] else "",
+                last=f"≥{found[kind][-1][0]:g}" if kind == OPEN and found[kind] else "",
             )
             for kind, name in AGAINST.items()
         ]
