@@ -272,6 +272,7 @@ def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
     "weight",
     [
         cwdfm.Entropy(2.0),
+        cwdfm.EntropyInverse(),
         cwdfm.Confidence(3.0),
         cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(1.0) + cwdfm.Confidence(0.5),
     ],

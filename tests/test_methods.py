@@ -127,7 +127,9 @@ def test_by_the_commands(
 
 
 SUITED = {
-    "flow": {"euler", "ancestral", "neighbor", "entropy", "neighbor-counted", "entropy-counted"},
+    "flow": {"euler", "ancestral"}
+    | {f"neighbor{rest}" for rest in ("", "-counted", "-share")}
+    | {f"entropy{rest}" for rest in ("", "-counted", "-inverse")},
     "mdlm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
     "bd3lm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
     "sedd-mask": {"analytic", "score-euler"},

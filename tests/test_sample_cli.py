@@ -329,7 +329,10 @@ WRONG = [
         ["--accept", "0.9", "--accept-tries", "10" * 9],
         "cwdfm: --accept-tries must be an integer <=",
     ),
-    (["--radius", "7"], "--radius is read by --solver neighbor and neighbor-counted alone, and"),
+    (
+        ["--radius", "7"],
+        "--radius is read by --solver neighbor, neighbor-counted and neighbor-share alone, and",
+    ),
     (["--solver", "entropy", "--scale", "2"], "alone, and the solver is entropy; leave it out"),
     (["--solver", "euler", "--beta", "3"], "read by --solver entropy and entropy-counted alone"),
     (["--gamma", "1"], "--gamma is read by --solver entropy-bound alone, and the solver is euler"),
@@ -342,7 +345,7 @@ WRONG = [
     (["--accept-tries", "3"], "--accept-tries is read with --accept alone"),
     (
         ["--solver", "neighbor-counted", "--corrector", "1"],
-        "the neighbor-counted solver has no corrector; use --solver euler, neighbor or entropy",
+        "the neighbor-counted solver has no corrector; use --solver euler, neighbor, entropy, n",
     ),
     (["--refine-steps", "3", "--mend", "2"], "--refine-steps is read with --refine alone"),
 ]

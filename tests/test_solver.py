@@ -7,12 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
 from cwdfm.solver import euler
-from tests.exact import Chain, correlated_target, entropy, neighbor
+from tests.exact import Array, Chain, correlated_target, entropy, neighbor
 from tests.stats import assert_differs, assert_follows, binomial, histogram
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -72,10 +73,22 @@ def test_exact_posterior_is_bayes_rule() -> None:
                 np.testing.assert_allclose(p[s], chain.posterior(x, t**2), atol=1e-6)
 
 
+def share(revealed: NDArray[np.bool_], p: Array) -> Array:
+    """In proportion to the neighbours; to nothing where no masked coordinate has any."""
+    counts = neighbor(1, 1.0)(revealed, p)
+    some = (counts * ~revealed).any(-1, keepdims=True)
+    return np.log(np.where(some, np.where(counts > 0, counts, 1e-300), 1.0))
+
+
 WEIGHTS = {
     "none": (None, None),
     "neighbor": (cwdfm.Neighbor(1, 2.0), neighbor(1, 2.0)),
     "entropy": (cwdfm.Entropy(3.0), entropy(3.0)),
+    "share": (cwdfm.NeighborShare(1), share),
+    "inverse": (
+        cwdfm.EntropyInverse(),
+        lambda r, p: -np.log(np.maximum(-entropy(1.0)(r, p), 1e-6)),
+    ),
     "sum": (
         cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(2.0),
         lambda r, p: neighbor(1, 1.0)(r, p) + entropy(2.0)(r, p),

@@ -82,7 +82,7 @@ def assert_marginals(revealed_BN: Tensor, kappa: float) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize("weight", NEIGHBORS, ids=str)
+@pytest.mark.parametrize("weight", [*NEIGHBORS, cwdfm.NeighborShare(1)], ids=str)
 @pytest.mark.parametrize("t", [0.3, 0.7])
 def test_path_keeps_counts_and_marginals(
     source: cwdfm.Source, weight: cwdfm.Weight, t: float

@@ -80,6 +80,33 @@ def test_a_radius_beyond_the_ends_sees_all(grid: tuple[int, int] | None, places:
 
 
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
+@pytest.mark.parametrize("radius", [1, 3])
+def test_shares_are_in_proportion_to_the_counts(radius: int, boundary: str) -> None:
+    """By loops; and where no masked coordinate has a revealed neighbour, all are equal."""
+    n = 11
+    revealed = random_masks(30, n)
+    revealed[0] = False
+    weight = cwdfm.NeighborShare(radius, boundary)  # type: ignore[arg-type]
+    for alpha, mask in zip(weight(revealed).tolist(), revealed.tolist(), strict=True):
+        window = range(-radius, radius + 1)
+        inside = [
+            [i + k for k in window if boundary == "circular" or 0 <= i + k < n] for i in range(n)
+        ]
+        counts = [sum(mask[j % n] for j in inside[i]) for i in range(n) if not mask[i]]
+        counts = counts if sum(counts) else [1] * len(counts)
+        shares = iter(count * len(counts) / sum(counts) for count in counts)
+        assert alpha == pytest.approx([0.0 if shown else next(shares) for shown in mask])
+    assert weight.equivariant == (boundary == "circular")
+
+
+def test_a_sure_prediction_has_no_infinite_weight() -> None:
+    """1 / 0 is bounded: two that are sure share all there is, and halves of it are theirs."""
+    logits = torch.tensor([[[60.0, -60.0], [60.0, -60.0], [0.0, 0.0]]])
+    alpha = cwdfm.EntropyInverse()(torch.zeros(1, 3, dtype=torch.bool), logits)
+    assert alpha[0].tolist() == pytest.approx([1.5, 1.5, 0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("boundary", ["circular", "cut"])
 @pytest.mark.parametrize("cap", [1, 4, 12, 120])
 def test_distance_by_loops(boundary: str, cap: int) -> None:
     n = 12
@@ -104,6 +131,7 @@ def test_prediction_weights_by_loops() -> None:
     ordered = np.sort(p, axis=-1)
     expected = {
         cwdfm.Entropy(6.0): -6.0 * entropy,
+        cwdfm.EntropyInverse(): -np.log(entropy),
         cwdfm.Confidence(3.0): 3.0 * ordered[..., -1],
         cwdfm.Margin(2.0): 2.0 * (ordered[..., -1] - ordered[..., -2]),
     }
@@ -115,7 +143,12 @@ def test_prediction_weights_by_loops() -> None:
 def test_excluded_tokens_do_not_make_nan() -> None:
     logits = torch.tensor([[[0.0, -torch.inf, 1.0], [0.0, 0.0, -torch.inf]]])
     revealed = torch.zeros(1, 2, dtype=torch.bool)
-    for weight in (cwdfm.Entropy(6.0), cwdfm.Confidence(1.0), cwdfm.Margin(1.0)):
+    for weight in (
+        cwdfm.Entropy(6.0),
+        cwdfm.EntropyInverse(),
+        cwdfm.Confidence(1.0),
+        cwdfm.Margin(1.0),
+    ):
         alpha = weight(revealed, logits=logits)
         assert bool(torch.isfinite(alpha).all())
         assert float(alpha.mean()) == pytest.approx(1)

@@ -14,7 +14,7 @@ from cwdfm.method.flow import Flow
 from cwdfm.method.left_to_right import LeftToRight
 from cwdfm.method.sedd import SEDD, Analytic, ScoreEuler
 from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, Solver, TopK
-from cwdfm.weight import Entropy, Neighbor, Weight
+from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
 from cwdfm.weight.neighbor import Boundary
 
 Name = Literal[
@@ -25,6 +25,8 @@ Name = Literal[
     "entropy",
     "neighbor-counted",
     "entropy-counted",
+    "neighbor-share",
+    "entropy-inverse",
     "first-hitting",
     "confidence",
     "margin",
@@ -49,7 +51,7 @@ class SolverChoice:
     boundary: Boundary = "circular"  # neighbor: windows go round the ends or are cut; bd3lm cuts
     beta: float = 6.0  # entropy: how much one nat slows a token down
     gamma: float = 0.1  # entropy-bound: nats of dependence that may be drawn at once
-    corrector: float = 0.0  # of euler, neighbor, entropy: scale of the corrector; 0 for none
+    corrector: float = 0.0  # of euler and its weights: scale of the corrector; 0 for none
     hazard: Literal["euler", "integrated"] = "euler"  # integrated: exact without a weight
     temperature: float = 1.0  # of the predictions: below 1 bolder, above 1 more even
     top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
@@ -58,10 +60,10 @@ class SolverChoice:
 
     def check(self) -> None:
         """Refuse settings that no solver takes, before there is a model."""
-        if self.corrector and self.solver not in ("auto", "euler", "neighbor", "entropy"):
+        if self.corrector and self.solver != "auto" and "corrector" not in READS[self.solver]:
             raise InputError(
-                f"the {self.solver} solver has no corrector; use --solver euler, neighbor or "
-                f"entropy with one, or leave --corrector out"
+                f"the {self.solver} solver has no corrector; use --solver "
+                f"{readers('corrector', 'or')} with one, or leave --corrector out"
             )
         if not self.corrector and self.corrector_power != POWER:
             raise InputError(
@@ -79,10 +81,9 @@ class SolverChoice:
             if field.name not in READ_BY_SOME or field.name in READS[self.solver]:
                 continue
             if getattr(self, field.name) != field.default:
-                *others, last = (name for name, reads in READS.items() if field.name in reads)
-                readers = f"{', '.join(others)} and {last}" if others else last
                 raise InputError(
-                    f"--{field.name.replace('_', '-')} is read by --solver {readers} alone, and "
+                    f"--{field.name.replace('_', '-')} is read by --solver "
+                    f"{readers(field.name, 'and')} alone, and "
                     f"the solver is {self.solver}; leave it out, or choose a solver that reads it"
                 )
 
@@ -145,6 +146,8 @@ BUILD: dict[str, Callable[[SolverChoice], Any]] = {
     "entropy": lambda choice: _euler(choice, Entropy(choice.beta)),
     "neighbor-counted": lambda choice: _euler(choice, _neighbor(choice), counted=True),
     "entropy-counted": lambda choice: _euler(choice, Entropy(choice.beta), counted=True),
+    "neighbor-share": lambda choice: _euler(choice, NeighborShare(choice.radius, choice.boundary)),
+    "entropy-inverse": lambda choice: _euler(choice, EntropyInverse()),
     "first-hitting": _draws(FirstHitting),
     "confidence": _top_k("confidence"),
     "margin": _top_k("margin"),
@@ -165,8 +168,18 @@ READS: dict[str, tuple[str, ...]] = dict.fromkeys(BUILD, ()) | {
     "entropy": ("beta", *_STEPS),
     "neighbor-counted": (*_NEAR, "hazard"),
     "entropy-counted": ("beta", "hazard"),
+    "neighbor-share": ("radius", "boundary", *_STEPS),
+    "entropy-inverse": _STEPS,
     "entropy-bound": ("gamma",),
 }
+
+
+def readers(setting: str, join: str) -> str:
+    """The solvers that read a setting: "a, b and c", or whatever joins the last."""
+    *others, last = (name for name, reads in READS.items() if setting in reads)
+    return f"{', '.join(others)} {join} {last}" if others else last
+
+
 READ_BY_SOME = frozenset(name for names in READS.values() for name in names)
 
 OWN: dict[type[Method], Name] = {

@@ -4,16 +4,20 @@ from cwdfm.weight.base import ContextWeight, PredictionWeight, Sum, Weight
 from cwdfm.weight.confidence import Confidence
 from cwdfm.weight.distance import Distance
 from cwdfm.weight.entropy import Entropy
+from cwdfm.weight.entropy_inverse import EntropyInverse
 from cwdfm.weight.margin import Margin
 from cwdfm.weight.neighbor import Neighbor
+from cwdfm.weight.neighbor_share import NeighborShare
 
 __all__ = [
     "Confidence",
     "ContextWeight",
     "Distance",
     "Entropy",
+    "EntropyInverse",
     "Margin",
     "Neighbor",
+    "NeighborShare",
     "PredictionWeight",
     "Sum",
     "Weight",

@@ -108,6 +108,12 @@ def _all() -> Iterator[Experiment]:
         "table: Entropy weights by shares of the largest entropy, text",
         controls.shares,
     )
+    for corpus in CORPORA:
+        yield Experiment(
+            f"weights-{corpus}",
+            f"table: readings of the weights, {corpus}",
+            controls.weights(corpus),
+        )
     yield Experiment(
         "scaled-solvers",
         "table: solvers of models trained by SCE, text",

@@ -9,7 +9,7 @@ from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, flow
 from cwdfm.repro.experiment import Plan
-from cwdfm.repro.experiments.solvers import TUNED, best, corrector_steps
+from cwdfm.repro.experiments.solvers import RADII, TUNED, best, corrector_steps
 from cwdfm.repro.experiments.training import EULER, PATHS, SOURCES, loss_line, searched
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.jobs import Corpus
@@ -51,6 +51,33 @@ def shares_cells(scale: Scale) -> dict[tuple[str, float, int], Cell]:
         choice = SolverChoice(solver="entropy", beta=round(share / LARGEST, 3))
         found[source, share, k] = Cell("text", scale, flow(source), choice, k, sample_seed=2000)
     return found
+
+
+def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Weights as the paper's main text prints them, ~ n and ~ 1 / H, beside exp(s n), exp(-beta H).
+
+    Both sources, at the scale's own number of steps.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [Entry(labels, cell) for labels, cell in weights_cells(corpus, scale).items()]
+
+    def plan(scale: Scale) -> Plan:
+        title = f"Readings of the weights, {NAMES[corpus]}, {size(corpus, scale).steps:,} steps"
+        return grid(title, ("source", "weight"), entries)(scale)
+
+    return plan
+
+
+def weights_cells(corpus: Corpus, scale: Scale) -> dict[tuple[str, str], Cell]:
+    """By source and weight."""
+    printed = {f"n, r = {r}": SolverChoice("neighbor-share", r) for r in RADII}
+    printed["1 / H"] = SolverChoice("entropy-inverse")
+    return {
+        (source, name): Cell(corpus, scale, flow(source), choice, seeds=size(corpus, scale).seeds)
+        for source in SOURCES
+        for name, choice in (best(corpus, source) | printed).items()
+    }
 
 
 def few_data(scale: Scale) -> Plan:
