@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from cwdfm import __version__
-from cwdfm.cli import evaluate, perplexity, prepare, repro, sample
+from cwdfm.cli import evaluate, perplexity, prepare, repro, sample_options
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
@@ -244,7 +244,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (evaluate.Options, "use keep, or give its spelling as end='...'", "use keep"),
         (perplexity.Options, "use a radius below 8, or boundary='cut'", "use a radius below 8"),
         (perplexity.Options, "cut it, or use boundary='cut'; or not", "cut it; or not"),
-        (sample.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
+        (sample_options.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
         (prepare.Options, "column='a b' is for tables", "--column 'a b' is for tables"),
         (prepare.Options, "column= and part= are of text", "--column and --part are of text"),
     ],
