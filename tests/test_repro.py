@@ -41,7 +41,7 @@ from cwdfm.repro.sweep import in_order, work
 from cwdfm.repro.table import Column, Row, Table, Value
 from cwdfm.train.recipe import build
 from cwdfm.train.recipes import RECIPES
-from tests.test_cli import cwdfm as command
+from tests.command import command
 from tests.test_jobs import HERE, Count, silent
 
 
