@@ -90,7 +90,6 @@ def draw(
 ) -> None:
     """Samples of every model and setting that is not there yet, until the time is up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    half = device.type == "cuda"
     start = time.perf_counter()
     for name in models:
         trained = cwdfm.load(name, device)
@@ -105,43 +104,46 @@ def draw(
             if time.perf_counter() - start > budget:
                 print("the time is up")
                 return
-            begun = time.perf_counter()
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                solver = setting.choice().build(trained.method)
-                out = generate(
-                    trained,
-                    solver,
-                    n=n,
-                    steps=setting.steps,
-                    seed=seed,
-                    refine=setting.refine(),
-                    mend=setting.mending(),
-                    accept=setting.acceptance(),
-                )
-                seconds = time.perf_counter() - begun
-                plausible = cwdfm.plausibility(
-                    trained.model,
-                    trained.source,
-                    trained.schedule,
-                    out.tokens,
-                    seed=seed,
-                    fixed=given(trained)[1],
-                    batch_size=fitting_batch(trained),
-                )
-            texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
-            found = {
-                "model": name,
-                "weights": trained.fingerprint(),
-                "samples": n,
-                "seed": seed,
-                "setting": asdict(setting),
-                "seconds": seconds,
-                "evaluations": float(out.evaluations.double().mean()),
-                "plausibility": plausible.tolist(),
-                "texts": texts,
-            }
-            write_json(path, provenance() | found)
+            found = drawn(trained, setting, n, seed)
+            write_json(path, provenance() | {"model": name} | found)
             print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
+
+
+def drawn(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> dict[str, Any]:
+    """Samples by one setting, with their plausibility and what they took."""
+    device = next(trained.model.parameters()).device
+    begun = time.perf_counter()
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        out = generate(
+            trained,
+            setting.choice().build(trained.method),
+            n=n,
+            steps=setting.steps,
+            seed=seed,
+            refine=setting.refine(),
+            mend=setting.mending(),
+            accept=setting.acceptance(),
+        )
+        seconds = time.perf_counter() - begun
+        plausible = cwdfm.plausibility(
+            trained.model,
+            trained.source,
+            trained.schedule,
+            out.tokens,
+            seed=seed,
+            fixed=given(trained)[1],
+            batch_size=fitting_batch(trained),
+        )
+    return {
+        "weights": trained.fingerprint(),
+        "samples": n,
+        "seed": seed,
+        "setting": asdict(setting),
+        "seconds": seconds,
+        "evaluations": float(out.evaluations.double().mean()),
+        "plausibility": plausible.tolist(),
+        "texts": [trained.tokenizer.decode(row) for row in out.tokens.tolist()],
+    }
 
 
 def counts(texts: list[str], training: CanonicalSet, fold: int = SAMPLES) -> dict[str, float]:

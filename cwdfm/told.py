@@ -27,12 +27,12 @@ class Told:
 
     @property
     def arrived(self) -> bool:
-        """Whether it is there."""
+        """Whether the host has it."""
         return self._event is None or self._event.query()
 
     @property
     def value(self) -> Tensor:
-        """It, once it is there."""
+        """The tensor on the host, which waits for it."""
         if self._event is not None:
             self._event.synchronize()
         return self._x

@@ -27,7 +27,7 @@ from cwdfm.method.base import Batch
 from cwdfm.method.flow import FlowObjective
 from cwdfm.model.dit import FREQUENCIES, Begun, DiT, DiTConfig
 from cwdfm.model.record import AFTER
-from tests.test_cli import cwdfm as command
+from tests.command import command
 
 TINY = Settings("tiny", torch.device("cpu"))
 ONES = Ceilings(flops=10.0, bytes=2.0, dtype="float32")

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 import torch
 
 from cwdfm import __version__
-from cwdfm.cli import evaluate, perplexity, prepare, repro, sample
+from cwdfm.cli import evaluate, perplexity, prepare, repro, sample_options
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
@@ -31,34 +30,9 @@ from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.train.recipe import Recipe
+from tests.command import command
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended and what it said."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def cwdfm(*arguments: object) -> Ended:
-    """The command in this process: starting one costs more than most commands do."""
-    out, err = io.StringIO(), io.StringIO()
-    code: object = 0
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        patch.setattr(sys, "argv", ["cwdfm", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as left:
-            code = left.code
-    return Ended(int(str(code or 0)), out.getvalue(), err.getvalue())
 
 
 def test_the_command_in_a_process_of_its_own() -> None:
@@ -100,7 +74,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
     (tmp_path / "my.smi").write_text("\n".join(MOLECULES))
     out = tmp_path / "new" / "my.npz"
-    done = cwdfm("prepare", tmp_path / "my.smi", "--length", 16, "--spellings", 3, "--out", out)
+    done = command("prepare", tmp_path / "my.smi", "--length", 16, "--spellings", 3, "--out", out)
     assert done.returncode == 0, done.stderr
     assert f"written: {out}" in done.stdout
     own, spelled = load(tmp_path / "my.smi", length=16, cache=False), load(out)
@@ -114,23 +88,23 @@ def test_prepared_molecules_take_no_other_file_s_place(tmp_path: Path) -> None:
     mine, other, out = tmp_path / "my.smi", tmp_path / "other.smi", tmp_path / "my.npz"
     flags = ["--length", 16, "--out", out]
     out.write_text("precious")
-    refused = cwdfm("prepare", mine, *flags)
+    refused = command("prepare", mine, *flags)
     assert (refused.returncode, out.read_text()) == (2, "precious")
     assert f"{out} exists; give another name, or --force to overwrite it" in refused.stderr
-    assert cwdfm("prepare", mine, *flags, "--force").returncode == 0
+    assert command("prepare", mine, *flags, "--force").returncode == 0
     before = out.stat().st_mtime_ns, out.read_bytes()
-    again = cwdfm("prepare", mine, *flags)
+    again = command("prepare", mine, *flags)
     assert (again.returncode, f"written: {out}" in again.stdout) == (0, True)
     for different in ([other, *flags], [mine, *flags, "--spellings", 2], [mine, "--out", out]):
-        refused = cwdfm("prepare", *different)
+        refused = command("prepare", *different)
         assert refused.returncode == 2
         assert "prepared from something else or in another way; give another" in refused.stderr
     assert before == (out.stat().st_mtime_ns, out.read_bytes())
     spelled = [mine, *flags, "--spellings", 2, "--seed", 3]
     for more in (["--force"], []):
-        assert cwdfm("prepare", *spelled, *more).returncode == 0
+        assert command("prepare", *spelled, *more).returncode == 0
     assert load(out).source["spelling_seed"] == 3
-    assert cwdfm("prepare", *spelled[:-1], 4).returncode == 2
+    assert command("prepare", *spelled[:-1], 4).returncode == 2
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +112,10 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run")
     flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
     flags += ["--checkpoint-every", 6, "--validate-every", 6, "--log-every", 6]
-    done = cwdfm("train", "qm9-debug", "--out", out, *flags)
+    done = command("train", "qm9-debug", "--out", out, *flags)
     assert done.returncode == 0, done.stderr
     assert "validation_loss" in done.stdout
-    again = cwdfm("train", "qm9-debug", "--out", out, *flags)
+    again = command("train", "qm9-debug", "--out", out, *flags)
     assert "going on from step 12" in again.stdout
     return out / "model"
 
@@ -153,7 +127,7 @@ def test_an_interrupted_training_is_no_success(
     """It saves and says so, and what stands behind `&&` is not begun."""
     monkeypatch.setattr(Terminal, "step", lambda *_: os.kill(os.getpid(), number))
     flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
-    done = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
+    done = command("train", "qm9-debug", "--out", tmp_path, *flags)
     assert done.returncode == code, done.stderr
     assert "interrupted at step 2; the same command goes on from there" in done.stdout
     assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-00000002"]
@@ -161,31 +135,31 @@ def test_an_interrupted_training_is_no_success(
     monkeypatch.undo()
     sample = ["--n", 2, "--steps", 2, "--force", "--out", tmp_path / "a.smi"]
     told = f"{tmp_path} is not finished: its checkpoint of step 2 of 12 is sampled\n"
-    assert cwdfm("sample", tmp_path, *sample).stderr.endswith(told)
-    named = cwdfm("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
+    assert command("sample", tmp_path, *sample).stderr.endswith(told)
+    named = command("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
     assert (named.returncode, "not finished" in named.stderr) == (0, False), "asked for by name"
-    again = cwdfm("train", "qm9-debug", "--out", tmp_path, *flags)
+    again = command("train", "qm9-debug", "--out", tmp_path, *flags)
     assert again.returncode == 0, again.stderr
     assert "going on from step 2" in again.stdout
-    assert "not finished" not in cwdfm("sample", tmp_path, *sample).stderr
+    assert "not finished" not in command("sample", tmp_path, *sample).stderr
     shutil.rmtree(tmp_path / "model")  # the last checkpoint is as good
-    assert "not finished" not in cwdfm("sample", tmp_path, *sample).stderr
+    assert "not finished" not in command("sample", tmp_path, *sample).stderr
 
 
 @pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
 def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
     out = tmp_path / "a.jsonl"
     flags = ["--n", 8, "--steps", 6, "--solver", solver, "--batch-size", 3]
-    done = cwdfm("sample", trained, "--out", out, *flags)
+    done = command("sample", trained, "--out", out, *flags)
     assert done.returncode == 0, done.stderr
     head, *rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert head["options"]["solver"] == solver
     assert head["provenance"]["command"]
     assert len(rows) == 8
     smi = tmp_path / "a.smi"
-    assert cwdfm("sample", trained, "--out", smi, *flags).returncode == 0
+    assert command("sample", trained, "--out", smi, *flags).returncode == 0
     assert smi.read_text().split("\n")[:8] == [row["text"] for row in rows]
-    refused = cwdfm("sample", trained, "--out", out, *flags)
+    refused = command("sample", trained, "--out", out, *flags)
     assert refused.returncode == 2
     assert "exists; give another name, or --force" in refused.stderr
 
@@ -227,7 +201,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["repro"], "usage: cwdfm repro NAME"),
     ]
     for arguments, message in cases:
-        done = cwdfm(*arguments)
+        done = command(*arguments)
         assert done.returncode == 2, (arguments, done)
         assert message in done.stderr + done.stdout, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
@@ -244,7 +218,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (evaluate.Options, "use keep, or give its spelling as end='...'", "use keep"),
         (perplexity.Options, "use a radius below 8, or boundary='cut'", "use a radius below 8"),
         (perplexity.Options, "cut it, or use boundary='cut'; or not", "cut it; or not"),
-        (sample.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
+        (sample_options.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
         (prepare.Options, "column='a b' is for tables", "--column 'a b' is for tables"),
         (prepare.Options, "column= and part= are of text", "--column and --part are of text"),
     ],
@@ -255,20 +229,20 @@ def test_advice_is_what_the_command_offers(options: type, said: str, told: str) 
 
 
 def test_the_version_is_told_and_written_down() -> None:
-    told = cwdfm("--version")
+    told = command("--version")
     assert (told.returncode, told.stdout) == (0, f"cwdfm {__version__}\n")
     assert provenance()["versions"]["cwdfm"] == __version__
 
 
 def test_help() -> None:
-    assert cwdfm().returncode == 2
-    assert "train" in cwdfm("--help").stdout
+    assert command().returncode == 2
+    assert "train" in command("--help").stdout
     for arguments in (["--help"], ["--out", "y", "-h"]):
-        told = cwdfm("train", *arguments)
+        told = command("train", *arguments)
         assert (told.returncode, "qm9-paper" in told.stdout) == (0, True)
-    assert "qm9-paper" in cwdfm("train").stdout
-    assert "--mend-share" in cwdfm("sample", "--help").stdout
-    assert "--learning-rate" in cwdfm("train", "qm9-debug", "--help").stdout
+    assert "qm9-paper" in command("train").stdout
+    assert "--mend-share" in command("sample", "--help").stdout
+    assert "--learning-rate" in command("train", "qm9-debug", "--help").stdout
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
@@ -312,7 +286,7 @@ def test_half_of_what_torchrun_sets_is_refused(
     for variables, told in steps:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        ended = cwdfm(*line)
+        ended = command(*line)
         assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
         assert told in ended.stderr
         assert "start with torchrun, or unset RANK" in ended.stderr
@@ -321,7 +295,7 @@ def test_half_of_what_torchrun_sets_is_refused(
 
 def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
     for word in ("--prompt=\udcff", f"--out={tmp_path}/\udcff.smi"):
-        ended = cwdfm("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
+        ended = command("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
         assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
         assert "\\udcff" in ended.stderr
         assert "is not UTF-8; give it as UTF-8" in ended.stderr
@@ -345,7 +319,7 @@ def test_every_command_tells_a_wrong_device_alike(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_samples(tmp_path / "a.jsonl", SampleFile(["ab"], [[97, 98]], {"tokenizer": "bytes"}))
-    ended = cwdfm(verb, *DEVICES[verb], "--device", "foo")
+    ended = command(verb, *DEVICES[verb], "--device", "foo")
     told = "cwdfm: --device must be auto, cpu, cuda or cuda:NUMBER, got 'foo' (no such device)\n"
     assert (ended.returncode, ended.stderr) == (2, told)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
@@ -353,7 +327,7 @@ def test_every_command_tells_a_wrong_device_alike(
 
 def test_all_commands_with_a_device_are_known() -> None:
     first = {"train": ["qm9-debug"], "analyze": ["context"]}
-    helps = {verb: cwdfm(verb, *first.get(verb, []), "--help").stdout for verb in VERBS}
+    helps = {verb: command(verb, *first.get(verb, []), "--help").stdout for verb in VERBS}
     assert {verb for verb, told in helps.items() if "--device" in told} == set(DEVICES)
 
 
@@ -381,7 +355,7 @@ def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None
         ([*training, "--steps", huge], "steps must be an integer <= 1,000,000,000, got 1000"),
         ([*training, "--batch-size", huge], "batch_size must be an integer <= 1,000,000,000"),
     ):
-        ended = cwdfm(*line)
+        ended = command(*line)
         assert ended.returncode == 2
         assert message in " ".join(ended.stderr.split())
         assert not list(tmp_path.iterdir())
@@ -391,19 +365,19 @@ def test_a_folder_in_which_a_run_goes_on_is_left_alone(tmp_path: Path) -> None:
     train = ["train", "qm9-debug", "--out", str(tmp_path), "--data", "/no.smi", "--device", "cpu"]
     with held(tmp_path) as mine:
         assert mine
-        ended = cwdfm(*train)
+        ended = command(*train)
     assert ended.returncode == 2
     assert f"another run goes on in {tmp_path}; wait until it is done" in ended.stderr
-    assert "another run" not in cwdfm(*train).stderr  # but that there are no data
+    assert "another run" not in command(*train).stderr  # but that there are no data
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_a_refused_run_leaves_nothing(tmp_path: Path) -> None:
     train = ["train", "qm9-debug", "--out", str(tmp_path / "a" / "run"), "--device", "cpu"]
-    assert cwdfm(*train, "--data", "/nowhere.smi").returncode == 2
+    assert command(*train, "--data", "/nowhere.smi").returncode == 2
     assert not list(tmp_path.iterdir())
     if importlib.util.find_spec("wandb") is None:
-        ended = cwdfm(*train, "--wandb", "mine")
+        ended = command(*train, "--wandb", "mine")
         assert ended.returncode == 2
         assert "pip install 'cwdfm[wandb]'" in ended.stderr
         assert not list(tmp_path.iterdir())
@@ -432,7 +406,7 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for lacks in (short, lambda _: torch.empty(2**60)):  # of the CPU's, torch tells in words
         monkeypatch.setitem(VERBS, "demo", (lacks, ""))
-        ended = cwdfm("demo")
+        ended = command("demo")
         assert ended.returncode == 2
         assert "memory does not hold what was asked for; ask for less" in ended.stderr
 
@@ -442,7 +416,7 @@ def test_a_model_with_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> Non
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "lenght": 9}))
     few = ("--n", 2, "--steps", 2, "--device", "cpu")
-    ended = cwdfm("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    ended = command("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
     assert ended.returncode == 2
     assert f"{config} is wrong: it sets lenght, and known are card, fix_first" in ended.stderr
     assert not (tmp_path / "a.smi").exists()
@@ -462,11 +436,11 @@ def test_what_may_not_be_read_or_written_is_told(
 
     monkeypatch.setattr(Path, "open", refuse)
     few = ("--n", 2, "--steps", 2, "--device", "cpu")
-    ended = cwdfm("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    ended = command("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
     assert f"there is no permission to read {weights}; give yourself one" in ended.stderr
     monkeypatch.setattr(os, "access", lambda *_: False)
-    ended = cwdfm("repro", "updates", "--out", tmp_path / "all")
+    ended = command("repro", "updates", "--out", tmp_path / "all")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"there is no permission to write into {tmp_path}; give another place" in ended.stderr
 
@@ -481,7 +455,7 @@ def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
     trained.save_pretrained(tmp_path / "nan")
     for name, message in (("without", "it lacks model.safetensors; give"), ("nan", "hold NaN")):
         out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--device", "cpu"]
-        ended = cwdfm("sample", str(tmp_path / name), *out)
+        ended = command("sample", str(tmp_path / name), *out)
         assert ended.returncode == 2
         assert message in ended.stderr
 
@@ -502,7 +476,7 @@ def test_numbers_are_told_by_their_flags_and_commands_advise_what_they_have(
         (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
         (["eval", "a.smi", "--data", "a.csv"], "for other commands, prepare the file first"),
     ):
-        ended = cwdfm(*line)
+        ended = command(*line)
         assert ended.returncode == 2
         assert message in ended.stderr
 
@@ -524,9 +498,9 @@ def test_an_empty_word_is_not_the_folder_one_is_in(
         ("out", ["repro", "updates", "--out", ""]),
         ("data", ["train", "qm9-debug", "--out", "run", "--data", ""]),
     ):
-        ended = cwdfm(*line)
+        ended = command(*line)
         assert ended.returncode == 2
         assert f"--{name} is empty, as where a variable of the shell is not set" in ended.stderr
         assert not list(tmp_path.iterdir())
-    ended = cwdfm("sample", model, "--out", "a.smi", "--n", 2, "--steps", 2, "--prompt", "")
+    ended = command("sample", model, "--out", "a.smi", "--n", 2, "--steps", 2, "--prompt", "")
     assert ended.returncode == 0

@@ -56,7 +56,7 @@ def test_uniforms_of_any_shape_and_size_are_bit_identical(seed: int, step: int) 
     reason="no fused draws here",
 )
 def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
-    from cwdfm.kernel import triton_random, triton_reveal
+    from cwdfm.kernel import triton_random, triton_reveal_few, triton_reveal_start
 
     weight = cwdfm.Neighbor(1, 1.0)
 
@@ -72,7 +72,7 @@ def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
 
     work(1)  # the weight's tables come to the device
     device = torch.cuda.current_device()
-    kernels = (triton_random.uniform, triton_reveal.prepare, triton_reveal.reveal_few)
+    kernels = (triton_random.uniform, triton_reveal_start.prepare, triton_reveal_few.reveal_few)
     compiled = [len(k.device_caches[device][0]) for k in kernels]
     with no_waiting():
         for step in (16, 2**31, 2**32 - 1):

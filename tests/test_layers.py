@@ -67,6 +67,8 @@ LOCAL_MODULES = {
     "triton_rows",
     "triton_random",
     "triton_reveal",
+    "triton_reveal_few",
+    "triton_reveal_start",
     "triton_rotary",
     "triton_short_attention",
 }

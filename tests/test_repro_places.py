@@ -21,9 +21,8 @@ from cwdfm.repro.places import check_corpus
 from cwdfm.repro.scores import Text
 from cwdfm.repro.sweep import Outcome, check, in_order, work
 from cwdfm.repro.toy_judge import toy_judge
-from tests.test_cli import Ended
-from tests.test_cli import cwdfm as command
-from tests.test_text_metric import byte_tokenizer, gpt2
+from tests.command import Ended, command
+from tests.judges import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
 

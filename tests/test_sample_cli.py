@@ -20,8 +20,9 @@ from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import VERBS, main
 from cwdfm.cli.options import parse
 from cwdfm.cli.parts import Parts
-from cwdfm.cli.sample import Options, finish, settings
+from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
+from cwdfm.cli.sample_options import Options, settings
 from cwdfm.errors import WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.lock import held
@@ -184,7 +185,7 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 def test_every_option_is_explained() -> None:
     """Each field of each verb's options has a comment, which becomes its help."""
-    shown = [sample_cli.Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
+    shown = [Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
     shown += [Recipe, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
     shown += [SolverChoice, repro_options.Options]
     nested = ("recipe", "text")

@@ -40,9 +40,9 @@ from cwdfm.report.text_reference import TextReference
 from cwdfm.report.text_scores import TextScorer, TextScores, check_reads_alike
 from cwdfm.report.text_table import ScoredText, cells, meaning, score_cells, spread
 from cwdfm.sample_file import SampleFile, write_samples
+from tests.judges import byte_tokenizer, gpt2
 from tests.test_analyze_cli import tiny
 from tests.test_report import Links
-from tests.test_text_metric import byte_tokenizer, gpt2
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")

@@ -21,9 +21,8 @@ from cwdfm.cli.repro_options import Options
 from cwdfm.cli.worker import end_with_parent
 from cwdfm.cli.workers import dealt, environment, side_by_side
 from cwdfm.repro.experiments import EXPERIMENTS
+from tests.command import Ended, command
 from tests.repro_worker import NAME, toys
-from tests.test_cli import Ended
-from tests.test_cli import cwdfm as command
 
 CPU = ["--device", "cpu"]
 

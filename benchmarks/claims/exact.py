@@ -8,7 +8,6 @@ from benchmarks.claims.judging import (
     STORE,
     Claim,
     Measured,
-    Result,
     Verdict,
     met,
     number,
@@ -17,6 +16,7 @@ from benchmarks.claims.judging import (
 )
 from benchmarks.claims.on_text import short_runs
 from benchmarks.claims.text_samples import longer
+from benchmarks.markdown import Result
 from benchmarks.speed_page import fact, newest
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from benchmarks.markdown import Result
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
 from cwdfm.repro.measure import measure
 from cwdfm.repro.table import Table, Value
 
-Result = dict[str, Any]
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
 STORE = Store(ROOT / "results" / "repro" / "jobs")

@@ -56,82 +56,86 @@ PROMISED = min(
 
 
 def main_table() -> Iterator[Claim]:
-    # Labels are (type, name); names alone tell the rows apart.
-    rows = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
     for source, where, promise in (
         ("uniform", f"abstract, bold text, {MAIN}", "82.2 to 30.2 (63%), and MAUVE 0.63 to 0.78"),
         ("mask", MAIN, "40.9 to 38.9, and MAUVE 0.67 to 0.69"),
     ):
-
-        def scaled(source: str = source) -> tuple[str, Verdict]:
-            ce, sce = rows[f"DFM, {source}"], rows[f"DFM + SCE, {source}"]
-            a, b = (over_runs(row[PERPLEXITY], source) for row in (ce, sce))
-            many = " and ".join(str(len(all_runs(row[PERPLEXITY]))) for row in (ce, sce))
-            c, d = (number(row[MAUVE]) for row in (ce, sce))
-            effect = (
-                f"perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to {d.value:.2f}"
-            )
-            told = (
-                f"Novels ({short_runs()}): {effect}, entropy {ce[ENTROPY].value:.2f} to "
-                f"{sce[ENTROPY].value:.2f} bits; perplexities are means of {many} runs of one "
-                f"seed, the others are of the table's run. {WEIGHTS}"
-            )
-            before, after = (
-                number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce")
-            )
-            short = _grown(a, b, by=math.log(after.value / before.value))  # of what is promised
-            if no_worse(-short) < 0:
-                told += f". A fall as large as the paper's is {short:.0f} standard errors away"
-            return told, judged(
-                {
-                    "perplexity": [a.over(b)],
-                    "MAUVE": [d.above(c)],
-                    "a fall as the paper's": [no_worse(-short)],
-                },
-                effect,
-            )
-
         said = f"Scaled cross-entropy lowers perplexity, {source} source: {promise}"
-        yield from tested(where, said, "baselines", scaled)
-
-    def rank() -> tuple[str, Verdict]:
-        ppl = {
-            name: run_perplexity(
-                row[PERPLEXITY],
-                "uniform" if "uniform" in name else "mask",
-                diverging=name in DIVERGING,
-            )
-            for name, row in rows.items()
-            if name
-        }
-        mauve = {name: number(row[MAUVE]) for name, row in rows.items() if name}
-        gains = {}
-        for source, other in product(SOURCES, ("SEDD", "MDLM")):
-            ours = f"DFM + SCE, {source}"
-            gains[f"{source} beside {other}, perplexity and MAUVE"] = [
-                ppl[other].over(ppl[ours]),
-                mauve[ours].above(mauve[other]),
-            ]
-        gains[f"uniform beside {' and '.join(CLOSE)}, MAUVE"] = [
-            no_worse(mauve["DFM + SCE, uniform"].above(mauve[block])) for block in CLOSE
-        ]
-        listed = "; ".join(f"{n} {ppl[n].value:.0f} and {mauve[n].value:.2f}" for n in ppl)
-        told = (
-            f"{NOVELS}, perplexity and MAUVE: {listed}. BD3LM reads every sequence twice, noised "
-            f"and clean, and has half the steps: all read as many tokens"
-        )
-        if all(ppl[other].over(ppl["DFM, uniform"]) > CLEAR for other in ("SEDD", "MDLM")):
-            told += ". Plain cross-entropy with a uniform source clearly passes both in perplexity"
-        compared = ("SEDD", "MDLM", "DFM + SCE, uniform", "DFM + SCE, mask")
-        effect = ", ".join(f"{name} {ppl[name].value:.0f}" for name in compared)
-        return told, judged(gains, f"perplexity: {effect}")
+        yield from tested(where, said, "baselines", partial(_scaled, source))
 
     said = (
         "With scaled cross-entropy flows with a uniform source match block diffusion (in the main "
         "table: come close to it, in MAUVE), and with either source pass SEDD and MDLM in MAUVE "
         "and perplexity"
     )
-    yield from tested(f"abstract, {MAIN}, bold text", said, "baselines", rank)
+    yield from tested(f"abstract, {MAIN}, bold text", said, "baselines", _rank)
+
+
+def _by_name() -> dict[str, tuple[Value, ...]]:
+    """The rows of text; labels are (type, name), and names alone tell them apart."""
+    return {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
+
+
+def _scaled(source: str) -> tuple[str, Verdict]:
+    """Cross-entropy and its scaled form."""
+    rows = _by_name()
+    ce, sce = rows[f"DFM, {source}"], rows[f"DFM + SCE, {source}"]
+    a, b = (over_runs(row[PERPLEXITY], source) for row in (ce, sce))
+    many = " and ".join(str(len(all_runs(row[PERPLEXITY]))) for row in (ce, sce))
+    c, d = (number(row[MAUVE]) for row in (ce, sce))
+    effect = f"perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to {d.value:.2f}"
+    told = (
+        f"Novels ({short_runs()}): {effect}, entropy {ce[ENTROPY].value:.2f} to "
+        f"{sce[ENTROPY].value:.2f} bits; perplexities are means of {many} runs of one "
+        f"seed, the others are of the table's run. {WEIGHTS}"
+    )
+    before, after = (number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce"))
+    short = _grown(a, b, by=math.log(after.value / before.value))  # of what is promised
+    if no_worse(-short) < 0:
+        told += f". A fall as large as the paper's is {short:.0f} standard errors away"
+    return told, judged(
+        {
+            "perplexity": [a.over(b)],
+            "MAUVE": [d.above(c)],
+            "a fall as the paper's": [no_worse(-short)],
+        },
+        effect,
+    )
+
+
+def _rank() -> tuple[str, Verdict]:
+    """All methods beside each other."""
+    rows = _by_name()
+    ppl = {
+        name: run_perplexity(
+            row[PERPLEXITY],
+            "uniform" if "uniform" in name else "mask",
+            diverging=name in DIVERGING,
+        )
+        for name, row in rows.items()
+        if name
+    }
+    mauve = {name: number(row[MAUVE]) for name, row in rows.items() if name}
+    gains = {}
+    for source, other in product(SOURCES, ("SEDD", "MDLM")):
+        ours = f"DFM + SCE, {source}"
+        gains[f"{source} beside {other}, perplexity and MAUVE"] = [
+            ppl[other].over(ppl[ours]),
+            mauve[ours].above(mauve[other]),
+        ]
+    gains[f"uniform beside {' and '.join(CLOSE)}, MAUVE"] = [
+        no_worse(mauve["DFM + SCE, uniform"].above(mauve[block])) for block in CLOSE
+    ]
+    listed = "; ".join(f"{n} {ppl[n].value:.0f} and {mauve[n].value:.2f}" for n in ppl)
+    told = (
+        f"{NOVELS}, perplexity and MAUVE: {listed}. BD3LM reads every sequence twice, noised "
+        f"and clean, and has half the steps: all read as many tokens"
+    )
+    if all(ppl[other].over(ppl["DFM, uniform"]) > CLEAR for other in ("SEDD", "MDLM")):
+        told += ". Plain cross-entropy with a uniform source clearly passes both in perplexity"
+    compared = ("SEDD", "MDLM", "DFM + SCE, uniform", "DFM + SCE, mask")
+    effect = ", ".join(f"{name} {ppl[name].value:.0f}" for name in compared)
+    return told, judged(gains, f"perplexity: {effect}")
 
 
 def perplexities() -> Iterator[Claim]:
@@ -150,9 +154,8 @@ def perplexities() -> Iterator[Claim]:
 
 def _tests(source: str) -> tuple[str, Verdict]:
     """Of the novels, and of the paper's test corpora that are to be had."""
-    main = {labels[-1]: row for labels, row in rows_of("baselines", 0).items()}
     tests = rows_of("perplexity", 0)
-    pairs = {"novels, held out (`baselines`)": _pair(main, source)}
+    pairs = {"novels, held out (`baselines`)": _pair(_by_name(), source)}
     for i, test in enumerate(TEST_CORPORA):
         values = [tests[name, source][i] for name in ("DFM", "DFM + SCE")]
         if all(value.value is not None for value in values):

@@ -9,7 +9,6 @@ from typing import Literal
 from benchmarks.claims.judging import (
     STORE,
     Measured,
-    Result,
     by_folds,
     by_seed,
     number,
@@ -17,6 +16,7 @@ from benchmarks.claims.judging import (
     read,
     rows_of,
 )
+from benchmarks.markdown import Result
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments.ablations import counting_cell
 from cwdfm.repro.experiments.training import SOURCES

@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.claims.judging import KEPT, Measured, Result, by_folds, number, read, rows_of
+from benchmarks.claims.judging import KEPT, Measured, by_folds, number, read, rows_of
 from benchmarks.claims.on_text import ENTROPY, MAUVE, PERPLEXITY, drawn, of_runs, short_runs
+from benchmarks.markdown import Result
 from cwdfm.repro.experiments.solvers import steps_cells
 
 COMPARABLE = 0.03  # of an entropy, by which it may fall

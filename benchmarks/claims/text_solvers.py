@@ -167,60 +167,60 @@ def with_masks(steps: int) -> Claim:
 
 
 def corrector() -> Iterator[Claim]:
-    def found() -> tuple[str, Verdict]:
-        rows, cells = rows_of("corrector"), corrector_cells("text", "uniform", "small")
-        scales = CORRECTORS[1:]  # the first is none
-        told = []
-        gains: dict[str, list[float]] = {
-            "perplexity, beside the corrector alone": [],
-            "beside Neighbor weights alone": [],
-            "MAUVE, beside the corrector alone": [],
-        }
-        by_perplexity, by_neighbor, by_mauve = gains.values()
-
-        def row(solver: str, steps: int, c: float) -> tuple[Value, ...]:
-            return rows[solver, str(steps), f"{c:g}"]
-
-        def judged_by(solver: str, steps: int, c: float) -> Drawn:
-            return drawn(row(solver, steps, c)[PERPLEXITY], cells[solver, steps, c])
-
-        for steps in corrector_steps("text", "small"):
-            named = {
-                "Euler": [row("Euler", steps, 0.0)],
-                "corrector": [row("Euler", steps, c) for c in scales],
-                "Neighbor": [row("Neighbor", steps, 0.0)],
-                "both": [row("Neighbor", steps, c) for c in scales],
-            }
-            each = [
-                f"{name} {', '.join(f'{span(part, k)}' for k in (PERPLEXITY, MAUVE, ENTROPY))}"
-                for name, part in named.items()
-            ]
-            told.append(f"{steps} steps: {'; '.join(each)}")
-            for c in scales:
-                alone, both = (row(solver, steps, c)[MAUVE] for solver in ("Euler", "Neighbor"))
-                by_mauve.append(number(both).above(number(alone)))
-                by_perplexity.append(
-                    judged_by("Euler", steps, c).over(judged_by("Neighbor", steps, c))
-                )
-            together = [judged_by("Neighbor", steps, c) for c in scales]
-            best = min(together, key=lambda each: each.value)
-            by_neighbor.append(judged_by("Neighbor", steps, 0.0).over(best))
-        many = f"{len(scales)} scales, a = b = {Corrector().a:g}"
-        runs = short_runs(of_runs(cells.values()))
-        shown = f"Novels ({runs}), uniform source, {many}; perplexity, MAUVE and entropy"
-        shown += f" at {'; at '.join(told)}"
-        if not clearly(by_neighbor):
-            shown += ". Both together are not clearly better than Neighbor weights alone"
-        low = [f"{name} {span(part, PERPLEXITY)}" for name, part in named.items()]
-        effect = f"perplexity at {steps:,} steps: {', '.join(low)}"
-        return f"{shown}{by_powers()}", judged(gains, effect)
-
     said = (
         "Neighbor weights and a predictor-corrector complement each other: both together lower "
         "perplexity further and slightly improve MAUVE, at the cost of lower entropy"
     )
     where = f"{paper.figure('corrector_uniform_nw')}, bold text"
-    yield from tested(where, said, "corrector", found)
+    yield from tested(where, said, "corrector", _corrector)
+
+
+def _corrector() -> tuple[str, Verdict]:
+    """Correctors of several scales, with and without Neighbor weights."""
+    rows, cells = rows_of("corrector"), corrector_cells("text", "uniform", "small")
+    scales = CORRECTORS[1:]  # the first is none
+    told = []
+    gains: dict[str, list[float]] = {
+        "perplexity, beside the corrector alone": [],
+        "beside Neighbor weights alone": [],
+        "MAUVE, beside the corrector alone": [],
+    }
+    by_perplexity, by_neighbor, by_mauve = gains.values()
+
+    def row(solver: str, steps: int, c: float) -> tuple[Value, ...]:
+        return rows[solver, str(steps), f"{c:g}"]
+
+    def judged_by(solver: str, steps: int, c: float) -> Drawn:
+        return drawn(row(solver, steps, c)[PERPLEXITY], cells[solver, steps, c])
+
+    for steps in corrector_steps("text", "small"):
+        named = {
+            "Euler": [row("Euler", steps, 0.0)],
+            "corrector": [row("Euler", steps, c) for c in scales],
+            "Neighbor": [row("Neighbor", steps, 0.0)],
+            "both": [row("Neighbor", steps, c) for c in scales],
+        }
+        each = [
+            f"{name} {', '.join(f'{span(part, k)}' for k in (PERPLEXITY, MAUVE, ENTROPY))}"
+            for name, part in named.items()
+        ]
+        told.append(f"{steps} steps: {'; '.join(each)}")
+        for c in scales:
+            alone, both = (row(solver, steps, c)[MAUVE] for solver in ("Euler", "Neighbor"))
+            by_mauve.append(number(both).above(number(alone)))
+            by_perplexity.append(judged_by("Euler", steps, c).over(judged_by("Neighbor", steps, c)))
+        together = [judged_by("Neighbor", steps, c) for c in scales]
+        best = min(together, key=lambda each: each.value)
+        by_neighbor.append(judged_by("Neighbor", steps, 0.0).over(best))
+    many = f"{len(scales)} scales, a = b = {Corrector().a:g}"
+    runs = short_runs(of_runs(cells.values()))
+    shown = f"Novels ({runs}), uniform source, {many}; perplexity, MAUVE and entropy"
+    shown += f" at {'; at '.join(told)}"
+    if not clearly(by_neighbor):
+        shown += ". Both together are not clearly better than Neighbor weights alone"
+    low = [f"{name} {span(part, PERPLEXITY)}" for name, part in named.items()]
+    effect = f"perplexity at {steps:,} steps: {', '.join(low)}"
+    return f"{shown}{by_powers()}", judged(gains, effect)
 
 
 def by_powers() -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from cwdfm.bench.bounds import Work
-from cwdfm.bench.peer import NotInstalled
 from cwdfm.bench.settings import Settings, Shapes
+from cwdfm.errors import NotInstalled
 
 
 @dataclass(frozen=True)

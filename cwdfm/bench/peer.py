@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cwdfm.errors import NotInstalled
 from cwdfm.method.base import Batch, Lesson, Objective
 from cwdfm.model.protocol import Model
 from cwdfm.source import MaskSource, Source
@@ -21,10 +22,6 @@ from cwdfm.source import MaskSource, Source
 NAME = "flow_matching"
 POWER = 2.0  # kappa = t^2
 _REVEALED = -100  # the target that F.cross_entropy leaves out
-
-
-class NotInstalled(Exception):
-    """The peer is not here."""
 
 
 def version() -> str | None:

@@ -11,8 +11,8 @@ import torch
 
 from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample import Options as Sampling
 from cwdfm.cli.sample import head
+from cwdfm.cli.sample_options import Options as Sampling
 from cwdfm.generation import generate
 from cwdfm.metric import score_molecules
 from cwdfm.pretrained import load

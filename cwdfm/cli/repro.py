@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from cwdfm.cli.options import fields_given, parse, words
+from cwdfm.cli.options import HELP, fields_given, parse, words
 from cwdfm.cli.repro_options import Options, check_alone, check_seconds, places, understood
 from cwdfm.cli.repro_told import foretell, refusal_told, report
 from cwdfm.cli.workers import dealt, side_by_side
@@ -37,13 +37,8 @@ LOOK = 3.0  # seconds after which workers look again, unless --wait says
 
 def main(arguments: list[str]) -> None:
     """Parse, work, write the tables."""
-    if not arguments or arguments[0] in ("list", "-h", "--help"):
-        print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\n{listed()}\n")
-        if arguments and arguments[0] != "list":
-            parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
-        print("`cwdfm repro --help` shows all options.")
-        if not arguments:
-            sys.exit(2)
+    if not arguments or arguments[0] in ("list", *HELP):
+        usage(arguments)
         return
     names, flags, options = understood(arguments)
     check_seconds(options)
@@ -63,40 +58,66 @@ def main(arguments: list[str]) -> None:
         print(f"cost: {told}")
     hangup = options.workers > 1  # nobody shall be left behind
     with stopped_in_order(hangup=hangup), joined(options.device) as device:
-        brought = brought_by(options, device)
-        check_brought(brought, fields_given(Options, flags))
-        if idle := unread(brought, fields_given(Options, flags), order):
+        brought, given = brought_by(options, device), fields_given(Options, flags)
+        check_brought(brought, given)
+        if idle := unread(brought, given, order):
             why = f"read by no job of {', '.join(names)}"
             print(f"note: {', '.join(idle)}: {why}", file=sys.stderr)
-        toys = options.scale == "smoke"
         resources = resources_of(options, device)
-        only = options.only
-        lacks = check(todo, resources, only)
+        lacks = check(todo, resources, options.only)
         if options.dry_run:
-            foretell(order, todo, foreseen(todo, with_any_judge(resources, toys), only), device)
-            if options.workers > 1:
-                print(f"by {options.workers} processes side by side: --workers")
-            with refusal_told():
-                check_device(options, device, lacks)
-            check_folder(store, order, options, resources)
-            print("nothing was done: --dry-run")
+            dry_run(store, order, todo, lacks, options, resources)
             return
         check_possible(lacks, done=len(order) - len(todo))
         check_device(options, device, lacks)
         check_folder(store, order, options, resources)
-        resources = with_toy_judge(resources, store, todo) if toys else resources
+        if options.scale == "smoke":
+            resources = with_toy_judge(resources, store, todo)
         possible = sum(why is None for why in lacks.values())
         begun = time.monotonic()
         try:
             since = side_by_side_since(names, options, resources, min(options.workers, possible))
             limit = max(0.0, options.limit - (time.monotonic() - begun))
-            outcome = work(store, order, resources, only=only, wait=options.wait, limit=limit)
+            only, wait = options.only, options.wait
+            outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
             outcome = outcome.with_failures(store, since)
         finally:  # interrupted, too: what is done is worth having
             wrong = show(plans, store, options.out / options.scale)
     report(outcome, store)
     if wrong:
         raise InputError(f"not written, for what is said above: {', '.join(wrong)}")
+
+
+def usage(arguments: list[str]) -> None:
+    """List the experiments; after --help the options too, after nothing with exit code 2."""
+    print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\n{listed()}\n")
+    if arguments and arguments[0] in HELP:
+        parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
+    print("`cwdfm repro --help` shows all options.")
+    if not arguments:
+        sys.exit(2)
+
+
+def dry_run(
+    store: Store,
+    order: Sequence[Job],
+    todo: Sequence[Job],
+    lacks: Mapping[Job, str | None],
+    options: Options,
+    resources: Resources,
+) -> None:
+    """Say what the command would do, and what it would be refused for."""
+    device = resources.device
+    judged = resources
+    if options.scale == "smoke":  # the toy judge is not made for that
+        judged = replace(resources, judge=resources.judge or "toy")
+    foretell(order, todo, foreseen(todo, judged, options.only), device)
+    if options.workers > 1:
+        print(f"by {options.workers} processes side by side: --workers")
+    with refusal_told():
+        check_device(options, device, lacks)
+    check_folder(store, order, options, resources)
+    print("nothing was done: --dry-run")
 
 
 @contextmanager
@@ -192,11 +213,6 @@ def with_toy_judge(brought: Resources, store: Store, todo: Iterable[Job]) -> Res
     except InputError as error:
         print(f"text is not judged: {error}")
         return brought
-
-
-def with_any_judge(brought: Resources, toys: bool) -> Resources:
-    """To foretell: as with the toy judge, which is not made for that."""
-    return replace(brought, judge=brought.judge or "toy") if toys else brought
 
 
 def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:

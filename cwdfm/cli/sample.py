@@ -3,67 +3,35 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
-from cwdfm.cli.options import by_flags, fields_given, flag, model_first, parse
+from cwdfm.cli.limits import check_window
+from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.parts import Parts
 from cwdfm.cli.progress import Progress
+from cwdfm.cli.sample_options import (
+    Options,
+    acceptance,
+    check,
+    mending,
+    refinement,
+    rework,
+    settings,
+)
 from cwdfm.cli.unread import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
-from cwdfm.errors import LONGEST, InputError, WorkFailed, check_integer
-from cwdfm.files import check_new_file
+from cwdfm.errors import InputError, WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method import Autoregressive
-from cwdfm.method.choice import SolverChoice
 from cwdfm.pretrained import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
-from cwdfm.random import check_seed
-from cwdfm.sample_file import LINES, SampleFile, check_format, write_samples
-from cwdfm.solver import Accept, EntropyBound, FirstHitting, Mend, Refine, Rework, Solver
+from cwdfm.sample_file import LINES, SampleFile, write_samples
+from cwdfm.solver import EntropyBound, FirstHitting, Solver
 from cwdfm.solver.sample import Tick
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(SolverChoice):
-    """Draw sequences. Sample number i of a seed is the same whatever the batch size.
-
-    Interrupted and started again with the same options, it goes on with what is missing; under
-    torchrun the processes share the work.
-    """
-
-    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
-    out: Path  # .jsonl (tokens, text, provenance), .csv; of molecules also .smi, .txt (one a line)
-    n: int = 1024  # how many samples
-    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token, ar has it
-    seed: int = 0  # of all randomness
-    grid: Literal["t", "kappa"] = "t"  # what the steps are even in
-    length: int | None = None  # tokens a sample; None for the model's own, or a text template's
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
-    prompt: str | None = None  # how every sample begins
-    template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
-    refine: int = 0  # rounds in which a share of the tokens is noised and sampled again; 0 for none
-    refine_share: float = 0.1  # which share of them
-    refine_steps: int = 6  # of the solver in each round
-    refine_temperature: float | None = None  # of the draws there; None for --temperature
-    mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
-    mend_share: float | None = None  # of the tokens, noise to the network; None for the usual
-    mend_trust: float | None = None  # the least chance of a token that is left alone; None: usual
-    mend_temperature: float | None = None  # of the draws there; None for --temperature
-    mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
-    accept: float = 0.0  # the least plausibility of a sample that is not drawn again; 0 for any
-    accept_tries: int = 8  # of a sample, at most; then it is the most plausible of them
-    accept_share: float | None = None  # of the tokens, noise to the network; None for the usual
-    compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
-    batch_size: int = 0  # sequences at once; 0 for as many as fit
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
-    force: bool = False  # overwrite the output file
 
 
 def main(arguments: list[str]) -> None:
@@ -111,35 +79,6 @@ def head(trained: Pretrained, options: Options) -> dict[str, Any]:
     }
 
 
-def check(options: Options) -> None:
-    """Refuse what is wrong before any model is loaded."""
-    check_integer("n", options.n, most=MOST_SAMPLES)
-    check_integer("steps", options.steps, most=MOST_STEPS)
-    check_format(options.out)
-    if options.length is not None:
-        check_integer("length", options.length, 3, LONGEST)
-    if options.batch_size:
-        check_integer("batch_size", options.batch_size)
-    check_new_file(options.out, force=options.force)
-    check_seed(options.seed)
-    options.check()
-    check_left_out(options)
-    rework(options)
-    acceptance(options)
-
-
-def check_left_out(options: Options) -> None:
-    """Refuse settings, by their names, of what is not done at all."""
-    for field in fields(Options):
-        what = field.name.partition("_")[0]
-        settles = what in ("refine", "mend", "accept") and not getattr(options, what)
-        if settles and getattr(options, field.name) != field.default:
-            raise InputError(
-                f"{flag(field.name)} is read with --{what} alone; leave it out, or give --{what} "
-                f"too"
-            )
-
-
 def check_idle(trained: Pretrained, options: Options) -> None:
     """Refuse settings that neither the solver nor the method reads."""
     options.check_idle()
@@ -147,49 +86,6 @@ def check_idle(trained: Pretrained, options: Options) -> None:
         raise InputError(
             f"--grid is of steps in time, and {options.model} takes one a token; leave it out"
         )
-
-
-def refinement(options: Options) -> Refine | None:
-    """Whether and how samples are refined."""
-    check_integer("refine", options.refine, 0, MOST_STEPS)
-    check_integer("refine_steps", options.refine_steps, most=MOST_STEPS)
-    rounds, temperature = max(1, options.refine), options.refine_temperature
-    with as_flags_of("refine", Refine):
-        found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
-    return found if options.refine else None
-
-
-def mending(options: Options) -> Mend | None:
-    """Whether and how samples are mended."""
-    check_integer("mend", options.mend, 0, MOST_STEPS)
-    with as_flags_of("mend", Mend):
-        found = Mend(
-            max(1, options.mend),
-            options.mend_share,
-            options.mend_trust,
-            options.mend_temperature,
-            at_once=options.mend_at_once,
-        )
-    return found if options.mend else None
-
-
-def acceptance(options: Options) -> Accept | None:
-    """Whether samples are drawn again, and which."""
-    check_integer("accept_tries", options.accept_tries, most=MOST_STEPS)
-    with as_flags_of("accept", Accept, least="accept"):
-        found = Accept(options.accept, options.accept_tries, options.accept_share)
-    return found if options.accept else None
-
-
-def as_flags_of(prefix: str, kind: type, **others: str) -> AbstractContextManager[None]:
-    """Errors about fields of `kind` name the flags that set them, --PREFIX-FIELD but for others."""
-    named = {field.name: f"{prefix}_{field.name}" for field in fields(kind)}
-    return by_flags(Options, **named | others)
-
-
-def rework(options: Options) -> list[Rework]:
-    """What is done to the samples afterwards."""
-    return [found for found in (refinement(options), mending(options)) if found is not None]
 
 
 def length_of(trained: Pretrained, options: Options) -> int:
@@ -249,12 +145,6 @@ def check_given(trained: Pretrained, options: Options) -> None:
             f"note: {options.solver} takes up to a step a token, in refining too, where about "
             f"{noised} are noised at once. Give --refine-steps {noised}"
         )
-
-
-def settings(options: Options) -> dict[str, Any]:
-    """What the samples depend on, apart from the model's weights."""
-    other = ("out", "batch_size", "device", "force")
-    return {name: value for name, value in asdict(options).items() if name not in other}
 
 
 def _todo(parts: Parts, options: Options) -> Sequence[int]:

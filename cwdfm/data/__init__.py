@@ -15,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cwdfm.chemistry import canonical
-from cwdfm.data.cache import Cache, cache_folder, cached
+from cwdfm.data.cache import Cache, cache_folder
 from cwdfm.data.dataset import Split, TokenData
+from cwdfm.data.load_molecules import DATASETS, find_molecules, load_molecules, load_npz
 from cwdfm.data.molecules import Molecules, Row
-from cwdfm.data.moses import MOSES
 from cwdfm.data.packaged import PackagedMolecules
-from cwdfm.data.qm9 import QM9
 from cwdfm.data.reading import kind_of
 from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.data.smiles_file import SmilesFile
@@ -40,14 +39,10 @@ from cwdfm.data.text import (
     is_prepared,
     prepare,
 )
-from cwdfm.data.text.load import brief, find_corpus, load_prepared, load_text
+from cwdfm.data.text.load import find_corpus, load_prepared, load_text
 from cwdfm.data.text.records import Unit, is_text
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError, check_integer, describe
-
-DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
-SPLIT_SEED = 42
-LONGEST_SMILES = 10**4  # every molecule takes as much room; no SMILES is as long
+from cwdfm.errors import InputError, describe
 
 __all__ = [
     "CORPORA",
@@ -167,9 +162,9 @@ def load(
         name_or_path, part=part, documents=documents, folder=folder, streaming=streaming or None
     )
     if path.suffix == ".npz":
-        return _prepared(path, length, limit, column, seed, tokenizer)
-    return _load_molecules(
-        _find(name_or_path, column),
+        return load_npz(path, length, limit, column, seed, tokenizer)
+    return load_molecules(
+        find_molecules(name_or_path, column),
         length=length,
         limit=limit,
         seed=seed,
@@ -202,41 +197,6 @@ def _refuse_for_molecules(name_or_path: str | Path, **only_text: object) -> None
         )
 
 
-def _load_molecules(
-    dataset: Molecules,
-    *,
-    length: int | None,
-    limit: int | None,
-    seed: int | None,
-    tokenizer: Tokenizer | str | None,
-    cache: Cache,
-    progress: Callable[[int], object] | None,
-) -> TokenData:
-    """What `load` does for molecules, as `load_text` does for text."""
-    length = dataset.length if length is None else length
-    seed = SPLIT_SEED if seed is None else seed
-    check_integer("length", length, 3, LONGEST_SMILES)
-    check_integer("seed", seed, 0)
-    if limit is not None:
-        check_integer("limit", limit)
-    if tokenizer is not None and not isinstance(tokenizer, SmilesTokenizer):
-        raise InputError(
-            f"molecules need a SmilesTokenizer, got {brief(tokenizer)}; leave tokenizer out to "
-            f"have one made, or give other data"
-        )
-
-    def make() -> TokenData:
-        return dataset.prepare(
-            length=length, limit=limit, seed=seed, tokenizer=tokenizer, progress=progress
-        )
-
-    if not cache:
-        return make()
-    vocabulary = tokenizer.tokens if tokenizer is not None else dataset.tokens
-    source = dataset.source(length=length, limit=limit, seed=seed)
-    return cached(dataset.name, [dataset.name, source, vocabulary], make, keep=cache != "read")
-
-
 def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:
     """Whether `load` reads text; molecules else."""
     if str(name_or_path) in DATASETS:
@@ -247,46 +207,3 @@ def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> b
     if kind_of(path) == ".txt":
         return isinstance(tokenizer, TextTokenizer | str)
     return path.is_file() and is_text(path)
-
-
-def _find(name_or_path: str | Path, column: str | None) -> Molecules:
-    if isinstance(name_or_path, str) and name_or_path in DATASETS:
-        if column is not None:
-            raise InputError(
-                f"column={column!r} is for tables of one's own, {name_or_path!r} knows its "
-                f"column; leave column out"
-            )
-        return DATASETS[name_or_path]
-    path = Path(name_or_path)
-    if not path.is_file():
-        raise InputError(
-            f"{str(name_or_path)!r} is neither a dataset nor a file; give one of "
-            f"{', '.join(map(repr, [*DATASETS, *CORPORA]))}, or the path of a file (molecules: "
-            f".smi, .txt, .csv, .tsv, a prepared .npz; text: .txt with a tokenizer of text, "
-            f".jsonl, .parquet, .tar, a folder; also compressed)"
-        )
-    return SmilesFile.of(path, column)
-
-
-def _prepared(
-    path: Path,
-    length: int | None,
-    limit: int | None,
-    column: str | None,
-    seed: int | None,
-    tokenizer: Tokenizer | str | None,
-) -> TokenData:
-    data = TokenData.load(path)
-    asked = {"length": length, "limit": limit, "column": column, "seed": seed}
-    for name, value in asked.items():
-        if value is not None and value != (has := data.source.get(name)):
-            raise InputError(
-                f"{path} was prepared with {name}={has!r}, asked for is {value!r}; "
-                f"ask for what it has, or prepare the raw data again with what is asked for"
-            )
-    if tokenizer is not None and tokenizer != data.tokenizer:
-        raise InputError(
-            f"{path} was prepared with another vocabulary than the one asked for; "
-            f"give the raw data, which are read with the one asked for"
-        )
-    return data

@@ -28,6 +28,12 @@ def cache_folder() -> Path:
         ) from None
 
 
+def cache_place(name: str, key: object) -> Path:
+    """Where data lie that depend on a key (JSON), by the name of what they are made of."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_folder() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}-{digest[:24]}"
+
+
 def cached(
     name: str, key: object, make: Callable[[], TokenData], *, keep: bool = True
 ) -> TokenData:
@@ -36,9 +42,8 @@ def cached(
     The key must hold everything the data depend on. An entry that cannot be read is made again,
     one that cannot be written is done without; both with a warning.
     """
-    text = json.dumps({"format": FORMAT, "key": key}, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}-{digest[:24]}.npz"
+    place = cache_place(name, {"format": FORMAT, "key": key})
+    path = place.with_name(f"{place.name}.npz")
     try:
         if path.exists():
             return TokenData.load(path)

@@ -69,7 +69,7 @@ def _reveal(
     ascending: bool,
 ) -> Tensor:
     """Two launches, and little before them: the host takes longer for it than the GPU."""
-    from cwdfm.kernel import triton_reveal
+    from cwdfm.kernel import triton_reveal, triton_reveal_few, triton_reveal_start
 
     length, neighbors = neighbors_NK.shape
     buckets = len(ratio_CC)
@@ -88,7 +88,7 @@ def _reveal(
     levels = 1 << (chunk * chunks - 1).bit_length()
     border_LB = torch.empty(levels + 2, batch, dtype=torch.int32, device=u_BN.device)
     with torch.cuda.device_of(u_BN):
-        triton_reveal.prepare[(batch,)](
+        triton_reveal_start.prepare[(batch,)](
             state_3BN,
             border_LB,
             u_BN,
@@ -104,7 +104,7 @@ def _reveal(
             num_warps=4,
         )
         few = buckets <= FEW
-        kernel = triton_reveal.reveal_few if few else triton_reveal.reveal
+        kernel = triton_reveal_few.reveal_few if few else triton_reveal.reveal
         kernel[(-(-batch // lanes),)](
             state_3BN,
             border_LB,

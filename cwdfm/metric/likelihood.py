@@ -102,28 +102,22 @@ def bound_split(
     that so many tokens at the end of that row only fill it up, and do not count: see
     `_without_fill`. `weight` is a flow's, see `elbo`.
     """
-    whole = isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"
-    whole = whole or (isinstance(rows, Tensor) and not rows.is_floating_point())
-    if not whole or rows.ndim != 2 or 0 in rows.shape:
-        raise InputError(
-            f"rows must be token ids [sequences, length] with at least one of each, got "
-            f"{describe(rows)}"
-        )
+    _check_rows(rows)
     check_integer("batch_size", batch_size)
     check_integer("limit", len(rows) if limit is None else limit)
-    count = min(len(rows), limit or len(rows))
-    index_R = torch.arange(count) * len(rows) // count
-    device = model_device(model) or torch.device("cpu")
-    likelihood: Callable[..., Bound] = method.likelihood
-    if weight is not None:
-        likelihood = partial(likelihood, weight=weight)
     fixed_N = torch.zeros(rows.shape[1], dtype=torch.bool) if fixed is None else fixed
     check_mask("fixed", fixed_N, (rows.shape[1],))
     fixed_N = fixed_N.cpu()
+    count = min(len(rows), limit or len(rows))
+    index_R = torch.arange(count) * len(rows) // count
     last, fill = filled or (-1, 0)
     full, short = (index_R != last).nonzero()[:, 0], (index_R == last).nonzero()[:, 0]
     asked = [(place_B, fixed_N) for place_B in full.split(batch_size)]
     asked += [(short, part_n) for part_n in _without_fill(method, fixed_N, fill)]
+    device = model_device(model) or torch.device("cpu")
+    likelihood: Callable[..., Bound] = method.likelihood
+    if weight is not None:
+        likelihood = partial(likelihood, weight=weight)
     nats_R, tokens_R = torch.zeros(2, count, dtype=torch.float64)
     variance = 0.0
     for place_B, given_n in asked:
@@ -143,10 +137,8 @@ def bound_split(
         nats_R[place_B] += bound.nats_B.cpu()
         tokens_R[place_B] += int((~given_n).sum())
         variance += (bound.standard_error * bound.tokens) ** 2
+    mean, error = _ratio(nats_R, tokens_R)
     total = int(tokens_R.sum())
-    mean = float(nats_R.sum()) / total
-    residual = float((nats_R - mean * tokens_R).square().sum())  # of a ratio of two sums
-    error = math.sqrt(residual * count / (count - 1)) / total if count > 1 else None
     return SplitBound(
         nats_per_token=mean,
         standard_error=error,
@@ -158,6 +150,24 @@ def bound_split(
         seed=seed,
         exact=method.exact,
     )
+
+
+def _check_rows(rows: Tensor | NDArray[Any]) -> None:
+    whole = isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"
+    whole = whole or (isinstance(rows, Tensor) and not rows.is_floating_point())
+    if not whole or rows.ndim != 2 or 0 in rows.shape:
+        raise InputError(
+            f"rows must be token ids [sequences, length] with at least one of each, got "
+            f"{describe(rows)}"
+        )
+
+
+def _ratio(nats_R: Tensor, tokens_R: Tensor) -> tuple[float, float | None]:
+    """sum nats / sum tokens, and the standard error of such a ratio; None for a single row."""
+    count, total = len(nats_R), float(tokens_R.sum())
+    mean = float(nats_R.sum()) / total
+    residual = float((nats_R - mean * tokens_R).square().sum())
+    return mean, math.sqrt(residual * count / (count - 1)) / total if count > 1 else None
 
 
 def _without_fill(method: Method, fixed_N: Tensor, fill: int) -> list[Tensor]:

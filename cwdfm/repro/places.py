@@ -9,7 +9,6 @@ from pathlib import Path
 from cwdfm.data import (
     CORPORA,
     DATASETS,
-    SPLIT_SEED,
     HubCorpus,
     SmilesFile,
     TextFiles,
@@ -17,6 +16,7 @@ from cwdfm.data import (
     load,
     reads_text,
 )
+from cwdfm.data.load_molecules import SPLIT_SEED
 from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.smiles_file import LINES
 from cwdfm.data.text import is_prepared

@@ -1,14 +1,11 @@
 """What `cwdfm.data.load` does for text: find the corpus, prepare it once, open it."""
 
-import hashlib
-import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cwdfm.data.cache import Cache, cache_folder
+from cwdfm.data.cache import Cache, cache_place
 from cwdfm.data.dataset import TokenData
 from cwdfm.data.text import gpt2
 from cwdfm.data.text.corpus import Corpus
@@ -100,9 +97,7 @@ def load_text(
 
     if cache:
         source = describe(corpus, found, length, part=part, limit=limit, seed=seed)
-        digest = hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", corpus.name)[:60]
-        place = cache_folder() / f"{name}-{digest[:24]}"
+        place = cache_place(corpus.name, source)
         if cache != "read" or is_prepared(place):
             return make(place)
     with TemporaryDirectory(prefix="cwdfm-") as folder:

@@ -76,14 +76,7 @@ def prepare(
             except InputError:  # nothing of this will be used again
                 shutil.rmtree(work, ignore_errors=True)
                 raise
-            if out.exists():
-                out.rmdir()  # it is empty, or `_finished` would have refused it
-            work.rename(out)
-            os.truncate(out / "train.bin", rows * packing.row_size)
-            for name in ("valid.stream", "progress.json", LOCK):
-                (out / name).unlink(missing_ok=True)
-            for left in out.glob("*.json.*.part"):  # by a process that was killed
-                left.unlink()
+            _settle(work, out, rows * packing.row_size)
     except OSError as error:
         raise InputError(
             f"cannot write {out}: {error.strerror or error}; {elsewhere(error)}: out (--out), or "
@@ -117,6 +110,18 @@ def describe(
         "unit": "documents",
         "preparation": PREPARATION,
     }
+
+
+def _settle(work: Path, out: Path, size: int) -> None:
+    """Give finished work its place, with `size` bytes to train on, and without what made it."""
+    if out.exists():
+        out.rmdir()  # it is empty, or `_finished` would have refused it
+    work.rename(out)
+    os.truncate(out / "train.bin", size)
+    for name in ("valid.stream", "progress.json", LOCK):
+        (out / name).unlink(missing_ok=True)
+    for left in out.glob("*.json.*.part"):  # by a process that was killed
+        left.unlink()
 
 
 def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:

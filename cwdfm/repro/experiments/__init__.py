@@ -1,4 +1,4 @@
-"""The paper's tables and figures."""
+"""The paper's tables and figures, and experiments beyond them, in the order of `repro all`."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ STEPS = {
 }
 
 
-def _all() -> Iterator[Experiment]:
+def _training() -> Iterator[Experiment]:
     yield Experiment(
         "baselines",
         "main table: AR, BD3LM, SEDD, MDLM and flows",
@@ -55,6 +55,9 @@ def _all() -> Iterator[Experiment]:
         paper.table("abl_cwdfm"),
     )
     yield Experiment("perplexity", "table: test perplexity", perplexity.plan, paper.table("elbo"))
+
+
+def _settings() -> Iterator[Experiment]:
     yield Experiment(
         "radius",
         "figure: radius of the loss's weights",
@@ -82,6 +85,9 @@ def _all() -> Iterator[Experiment]:
         ablations.dynamics,
         paper.figure("training_dynamics"),
     )
+
+
+def _solvers() -> Iterator[Experiment]:
     for corpus, source in paper.BEST:
         end = f"{corpus}-{source}"
         told = f"{corpus}, {source} source"
@@ -103,6 +109,9 @@ def _all() -> Iterator[Experiment]:
                 f"figure: quality against steps, settings of the sweep, {told}",
                 solvers.tuned(source),
             )
+
+
+def _controls() -> Iterator[Experiment]:
     yield Experiment(
         "entropy-shares",
         "table: Entropy weights by shares of the largest entropy, text",
@@ -157,6 +166,9 @@ def _all() -> Iterator[Experiment]:
     yield Experiment(
         "positions", "table: what is known of positions, mask source, QM9", controls.positions
     )
+
+
+def _context() -> Iterator[Experiment]:
     yield Experiment(
         "context",
         "figures: entropy and NLL against context",
@@ -171,4 +183,8 @@ def _all() -> Iterator[Experiment]:
     )
 
 
-EXPERIMENTS = {experiment.name: experiment for experiment in _all()}
+EXPERIMENTS = {
+    experiment.name: experiment
+    for group in (_training, _settings, _solvers, _controls, _context)
+    for experiment in group()
+}
