@@ -477,7 +477,7 @@ def test_the_bound_of_given_positions() -> None:
 
 def test_a_row_of_few_tokens_counts_for_little_in_the_error() -> None:
     """Beside the jackknife of the same ratio, nats over tokens; the spread of the rows' nats alone
-    would make it a quarter larger.
+    would make it a seventh larger.
     """
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, filled=(4, 6), draws=4)
