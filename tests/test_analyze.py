@@ -161,6 +161,11 @@ def test_updates_by_hand() -> None:
     assert (one.updates_per_token, one.standard_error, one.sequences) == (2.5, None, 1)
     data = json.loads(json.dumps(found.to_json()))
     assert (data["histogram"], data["tokens"]) == ([1, 3, 1, 0, 1], 6)
+    # Of 1, 3 and 2 free tokens: 1, 6 and 4 updates, where 11 / 6 a token are expected.
+    samples = made([[1, 2, 0], [1, 1, 4], [2, 2, 2]], [[0] * 3] * 3)
+    some = update_statistics(samples, torch.tensor([[0, 1, 1], [0, 0, 0], [0, 0, 1]]).bool())
+    square = (1 - 11 / 6) ** 2 + (6 - 33 / 6) ** 2 + (4 - 22 / 6) ** 2
+    assert some.standard_error == pytest.approx(math.sqrt(3 / 2 * square) / 6)
 
 
 def solve(source: cwdfm.Source, weight: cwdfm.Weight | None = None) -> cwdfm.Samples:

@@ -12,7 +12,7 @@ from cwdfm.model.exact import ExactPosterior
 from cwdfm.schedule import Linear
 from cwdfm.solver import Corrector, Euler, sample
 from cwdfm.source import MaskSource, UniformSource
-from cwdfm.weight import Entropy, Neighbor
+from cwdfm.weight import ContextWeight, Entropy, Neighbor
 from tests.stats import assert_differs, assert_follows, binomial, histogram
 
 LENGTH = 4
@@ -76,9 +76,14 @@ def test_without_a_weight_it_changes_nothing() -> None:
     assert torch.equal(plain.tokens, counted.tokens)
 
 
-@pytest.mark.parametrize("weight", [WEIGHT, Entropy(3.0)], ids=str)
+@pytest.mark.parametrize(
+    "weight", [WEIGHT, Entropy(3.0), Neighbor(radius=2, scale=1e3), Entropy(1e4)], ids=str
+)
 def test_as_many_move_as_without_a_weight(weight: Neighbor) -> None:
-    """At any number of steps, where the paper's rule leaves more for the last one."""
+    """At any number of steps, where the paper's rule leaves more for the last one.
+
+    Of the steep weights most are 0 in float64.
+    """
     n, length, steps = 2000, 12, 4
     moved: dict[bool, list[int]] = {False: [0] * steps, True: [0] * steps}
     g = torch.Generator().manual_seed(0)
@@ -98,6 +103,53 @@ def test_as_many_move_as_without_a_weight(weight: Neighbor) -> None:
     # Five standard errors, each step: a false alarm in 4e-7 of seeds a step.
     assert all(abs(count - expected) < 5 * spread for count in moved[True])
     assert moved[False][-1] > expected + 10 * spread
+
+
+def test_of_steep_weights_the_larger_go_first() -> None:
+    """Two in a row are given. Who has both in sight moves before who has one, and that before who
+    has none, though in float64 the weights of the last two kinds are 0.
+    """
+    source, length, n = MaskSource(2), 10, 4000
+    solver = Euler(weight=Neighbor(radius=3, scale=1e3), counted=True)
+    prompt = torch.full((length,), source.mask_id)
+    prompt[:2] = 0
+    state = solver.init(source, torch.arange(n), length, prompt=prompt)
+    _, info = solver.step(blank, source, Linear(), state, 0.5, 0.9)
+    rank = torch.tensor([-1, -1, 0, 0, 1, 2, 2, 1, 0, 0])  # in sight of both, of one, of none
+    alpha = solver.weight(state.fixed[:1])[0]  # type: ignore[misc]
+    assert (alpha == 0).tolist() == [True, True, *(rank[2:] > 0).tolist()]
+    assert int(info.forward[:, :2].sum()) == 0
+    moved = info.forward.long()
+    for k in (1, 2):
+        before = (rank < k) & (rank >= 0)
+        some = moved[:, rank == k].any(1)
+        assert 0 < int(some.sum()) < n
+        assert bool(moved[some][:, before].all())
+    for i, j in ((5, 6), (4, 7)):  # alike in weight, and so in chance: five standard errors
+        apart = int((moved[:, i] != moved[:, j]).sum())
+        assert abs(int(moved[:, i].sum() - moved[:, j].sum())) < 5 * apart**0.5
+
+
+def test_a_weight_of_nothing_comes_last() -> None:
+    """At random among its like; what is revealed never moves."""
+
+    class OddOnes(ContextWeight):
+        equivariant = False
+
+        def context_score(self, revealed_BN: Tensor) -> Tensor:
+            odd_N = torch.arange(revealed_BN.shape[1]) % 2 == 1
+            return torch.where(odd_N, 0.0, -torch.inf).double().expand(revealed_BN.shape)
+
+    solver = Euler(weight=OddOnes(), counted=True)
+    prompt, n = torch.full((8,), SOURCE.mask_id), 4000
+    prompt[0] = prompt[1] = 1
+    state = solver.init(SOURCE, torch.arange(n), 8, prompt=prompt)
+    _, info = solver.step(blank, SOURCE, Linear(), state, 0.5, 0.9)
+    odd, even = info.forward[:, 3::2], info.forward[:, 2::2]
+    assert not bool(info.forward[:, :2].any())
+    assert bool(odd[even.any(1)].all())
+    assert_follows(info.forward.sum(1).bincount(minlength=7).numpy(), binomial(6, 1 - np.exp(-0.8)))
+    assert_follows(even[even.sum(1) == 1].sum(0).numpy(), np.full(3, 1 / 3))
 
 
 @pytest.mark.parametrize("source", [MaskSource(2), UniformSource(2)], ids=str)

@@ -89,6 +89,13 @@ def test_scores_counted_by_hand() -> None:
     assert str(scores) == "valid 6, unique 4, novel 2 of 8 (1 fold)"
 
 
+def test_a_new_molecule_is_new_once_however_it_is_spelt() -> None:
+    samples = ["CC(=O)N", "NC(C)=O", "CC(=O)N", "C1CC1", "CCO", "OCC"]
+    scores = score_molecules(samples, ["C(O)C"], fold_size=6)
+    expected = FoldCounts((6,)), FoldCounts((3,)), FoldCounts((2,))
+    assert (scores.valid, scores.unique, scores.novel) == expected
+
+
 def test_folds_are_counted_apart_and_spread_as_numpy_does() -> None:
     folds = [["C", "C", "CC", "x"], ["C", "CC", "CCC", "CCCC"], ["x", "x", "x", "O"]]
     samples = [s for fold in folds for s in fold] + ["CCCCC", "CCCCCC"]

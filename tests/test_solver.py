@@ -373,6 +373,22 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
     assert float(state.updates.double().mean()) > 1.5  # it did correct
 
 
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+def test_corrector_has_the_strength_of_the_step_s_beginning(hazard: str) -> None:
+    """One long step, within which it would grow eightfold: how many tokens move, either way."""
+    source, corrector, (t, t_next) = cwdfm.MaskSource(3), cwdfm.Corrector(4.0, 1.5, 0.0), (0.2, 0.8)
+    solver = cwdfm.Euler(corrector=corrector, hazard=hazard)  # type: ignore[arg-type]
+    state = solver.init(source, torch.arange(N_SAMPLES), 2)
+    state = replace(state, tokens=torch.tensor([source.mask_id, 1]).repeat(N_SAMPLES, 1))
+    flat = torch.zeros(N_SAMPLES, 2, 4)
+    _, info = solver.step(lambda x, t: flat[: len(x)], source, SCHEDULE, state, t, t_next)
+    rates = hazards(t, t_next, hazard == "integrated", corrector)
+    moved = (info.forward[:, 0], info.backward[:, 1])
+    for jumps, rate in zip(moved, rates, strict=True):
+        stay = math.exp(-rate)
+        assert_follows(np.bincount(jumps.numpy(), minlength=2), np.array([stay, 1 - stay]))
+
+
 @pytest.mark.parametrize("a", [0.0, 0.25, 1.0])
 def test_corrector_is_safe_at_both_ends(a: float) -> None:
     for source in (cwdfm.MaskSource(3), cwdfm.UniformSource(3)):

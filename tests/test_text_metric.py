@@ -403,6 +403,22 @@ def test_the_bound_of_given_positions() -> None:
     assert ours.tokens == 23 * 6
 
 
+def test_a_row_of_few_tokens_counts_for_little_in_the_error() -> None:
+    """Beside the jackknife of the same ratio, nats over tokens; the spread of the rows' nats alone
+    would make it a seventh larger.
+    """
+    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
+    ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, filled=(4, 6), draws=4)
+    fixed = torch.zeros(23, 7, dtype=torch.bool)
+    fixed[4, 1:] = True
+    nats = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed, draws=4).nats_B.numpy()
+    tokens = np.where(np.arange(23) == 4, 1, 7)
+    assert ours.nats_per_token == pytest.approx(nats.sum() / tokens.sum())
+    without = (nats.sum() - nats) / (tokens.sum() - tokens)
+    error = math.sqrt(22 / 23 * ((without - without.mean()) ** 2).sum())
+    assert ours.standard_error == pytest.approx(error, rel=0.05)
+
+
 Change = Callable[[Path], None]
 
 

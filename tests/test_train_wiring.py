@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cwdfm.train import validate as validation
 from cwdfm.train.batch import EpochStream
 from cwdfm.train.optimise import Average
 from cwdfm.train.run import Run
@@ -158,3 +159,15 @@ def test_validations_of_the_same_weights_agree_whenever_they_are(tmp_path: Path)
     other = stirred(tmp_path, elbo_rows=0, previews=0, seed=1)
     other.average = run.average
     assert validate(other)["validation_loss"] != losses[0]  # by other noise it is another
+
+
+def test_the_validation_loss_is_that_of_all_rows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of 7 leave a smaller one, which counts for less."""
+    run = stirred(tmp_path, elbo_rows=0, previews=0)
+    whole = validate(run)["validation_loss"]
+    rows = min(len(run.valid_rows), run.recipe.validation_rows)
+    assert 0 < rows % 7 < 4
+    monkeypatch.setattr(validation, "CHUNK", 7)
+    assert validate(run)["validation_loss"] == pytest.approx(whole, rel=1e-6)

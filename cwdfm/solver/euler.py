@@ -34,6 +34,7 @@ from cwdfm.weight import Weight
 from cwdfm.weight.base import terms
 
 CROWDED = 5.0  # jumps of a sequence to be expected, from where on hardly any has none
+LEAST = -1e13  # log-weight, for those that are -inf: below the largest scale times any length
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Euler(Solver):
         left = 1.0 if known_BN is None else float(schedule.survival(t))
         if self.weight is None or (known_BN is not None and not self.weight.needs_logits):
             # The jumps first, then the model, where they are.
-            jump_BN, back_BN = self._jumps(state, movable_BN, forward_hazard, backward_BN)
+            jump_BN, back_BN = self._rings(state, movable_BN, 0.0, forward_hazard, backward_BN)
             expected = left * -expm1(-forward_hazard) * state.free
             rows = Rows.of(jump_BN & movable_BN, crowded=expected >= CROWDED)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
@@ -108,8 +109,8 @@ class Euler(Solver):
             scores = (self.weight,) if self.weight.needs_logits else ()
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
-            alpha_BN = self.weight.alpha(revealed_BN, scored[0] if scored else 0.0)
-            jump_BN, back_BN = self._rings(state, alpha_BN, forward_hazard, backward_BN)
+            score = scored[0] if scored else 0.0
+            jump_BN, back_BN = self._rings(state, ~revealed_BN, score, forward_hazard, backward_BN)
             jump_BN = jump_BN & ~revealed_BN
 
         back_BN = back_BN & ~jump_BN
@@ -135,7 +136,7 @@ class Euler(Solver):
 
         def step(k: Tensor) -> None:
             now = replace(state, step=(state.step + k).expand(len(state.index)))
-            jump_BN, _ = self._jumps(now, movable_BN, hazard_S.index_select(0, k), None)
+            jump_BN, _ = self._rings(now, movable_BN, 0.0, hazard_S.index_select(0, k), None)
             jump_BN = jump_BN & movable_BN
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
@@ -144,32 +145,28 @@ class Euler(Solver):
         last = len(hazards) - 1
         return Reveals(reveal_BN.masked_fill(movable_BN, last) if ends else reveal_BN, self)
 
-    def _jumps(
-        self,
-        state: State,
-        movable_BN: Tensor,
-        forward_hazard: float | Tensor,
-        backward_BN: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Where clocks ring, forward and backward, if the weight needs no logits."""
-        alpha_BN = movable_BN.double() if self.weight is None else self.weight(~movable_BN)
-        return self._rings(state, alpha_BN, forward_hazard, backward_BN)
-
     def _rings(
         self,
         state: State,
-        alpha_BN: Tensor,
+        masked_BN: Tensor,
+        prediction_score: Tensor | float,
         forward_hazard: float | Tensor,
         backward_BN: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Which clocks ring within the step, forward and backward.
 
-        An infinite forward hazard, the last step's, moves everything, whatever its alpha.
+        `prediction_score` is what logits add to the log-weight, [B, N] or 0. An infinite forward
+        hazard, the last step's, moves everything, whatever its alpha.
         """
         if isinstance(forward_hazard, float) and forward_hazard == inf:
             return torch.ones_like(state.fixed), torch.zeros_like(state.fixed)
-        if self.counted and self.weight is not None:
-            return _counted(state, alpha_BN, forward_hazard), torch.zeros_like(state.fixed)
+        if self.weight is None:
+            return _race(state, masked_BN.double(), forward_hazard, backward_BN)
+        if self.counted:
+            log_weight_BN = self.weight.context_score(~masked_BN).double() + prediction_score
+            jump_BN = _counted(state, masked_BN, log_weight_BN, forward_hazard)
+            return jump_BN, torch.zeros_like(state.fixed)
+        alpha_BN = self.weight.alpha(~masked_BN, prediction_score)
         return _race(state, alpha_BN, forward_hazard, backward_BN)
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
@@ -210,17 +207,19 @@ def _race(
     return forward_rings_BN & ~(backward_rings_BN & earlier_BN), backward_rings_BN
 
 
-def _counted(state: State, alpha_BN: Tensor, hazard: float | Tensor) -> Tensor:
+def _counted(
+    state: State, masked_BN: Tensor, log_weight_BN: Tensor, hazard: float | Tensor
+) -> Tensor:
     """The first m clocks E / alpha to ring, m being how many ring within the step without a weight.
 
-    So m ~ Binomial(n, 1 - exp(-H)) of the n coordinates with alpha > 0, and they are drawn one by
-    one without replacement, each with probability alpha^i over the sum of what is left.
+    So m ~ Binomial(n, 1 - exp(-H)) of the n masked coordinates, and they are drawn one by one
+    without replacement, each with probability alpha^i over the sum of what is left. By logarithms:
+    of steep weights most are 0 in float64, and their coordinates have an order and a number too.
     """
-    clock_BN, free_BN = _exponential(state, Purpose.FORWARD), alpha_BN > 0
-    u_BN = _exponential(state, Purpose.COUNT)
-    count_B = ((u_BN < hazard) & free_BN).sum(1)
-    order_BN = torch.where(free_BN, clock_BN / alpha_BN, inf).argsort(dim=1)
-    return first_of(order_BN, count_B)
+    clock_BN = _exponential(state, Purpose.FORWARD)
+    count_B = ((_exponential(state, Purpose.COUNT) < hazard) & masked_BN).sum(1)
+    rings_BN = clock_BN.log() - log_weight_BN.clamp(min=LEAST)
+    return first_of(torch.where(masked_BN, rings_BN, inf).argsort(dim=1), count_B)
 
 
 def _exponential(state: State, purpose: Purpose) -> Tensor:
