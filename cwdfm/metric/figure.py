@@ -20,6 +20,8 @@ _SOLVERS = {
     "Entropy": ("#EE7733", "^"),
     "Neighbor-counted": ("#004488", "h"),
     "Entropy-counted": ("#CC3311", "<"),
+    "Neighbor-share": ("#004488", "H"),
+    "Entropy-inverse": ("#CC3311", "v"),
     "Confidence": ("#AA4499", "P"),
     "Margin": ("#AA4499", "d"),
     "Low-entropy": ("#AA4499", ">"),
