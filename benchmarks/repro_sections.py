@@ -20,7 +20,7 @@ def shown_in_repro() -> Iterator[tuple[Experiment, Plan, list[Table]]]:
     """The paper's tables and figures of which results/repro has most at small scale."""
     for experiment in EXPERIMENTS.values():
         plan = experiment.plan("small")
-        tables = [_done(found) for found in map(filled, plan.tables(STORE)) if _half(found)]
+        tables = [done(found) for found in map(filled, plan.tables(STORE)) if _half(found)]
         if tables:
             yield experiment, plan, tables
 
@@ -147,11 +147,15 @@ def _half(found: Table) -> bool:
     return bool(cells) and sum(value is not None for value in cells) >= 0.5 * len(cells)
 
 
-def _done(found: Table) -> Table:
+def done(found: Table) -> Table:
     """A table without its blank rows, which are told below it."""
     blank = [row for row in found.rows if all(value.value is None for value in row.ours)]
     if not blank:
         return found
-    told = "; ".join(" ".join(filter(None, row.labels)) for row in blank)
+    named: dict[tuple[str, ...], list[str]] = {}  # rows that differ in their last label alone
+    for row in blank:
+        *others, last = filter(None, row.labels)
+        named.setdefault(tuple(others), []).append(last)
+    told = "; ".join(" ".join((*others, ", ".join(each))) for others, each in named.items())
     rows = tuple(row for row in found.rows if row not in blank)
     return replace(found, rows=rows, notes=(*found.notes, f"Not done yet: {told}."))

@@ -13,7 +13,7 @@ from benchmarks.claims.judging import anchor
 from benchmarks.claims.on_molecules import COUNT_ERROR
 from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
-from benchmarks.repro_sections import LOST, _half, filled, left_out
+from benchmarks.repro_sections import LOST, _half, done, filled, left_out
 from benchmarks.search_tables import barred_table
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
@@ -161,3 +161,12 @@ def test_blank_columns_are_told_and_not_shown() -> None:
     ]
     assert found.notes == ("Not done yet: b.",)
     assert filled(found) is found
+
+
+def test_blank_rows_are_told_and_not_shown() -> None:
+    columns, one, none = (Column("a"),), (Value(1.0),), (Value(None),)
+    named = [(("x", "p", "16"), none), (("x", "p", "32"), none), (("y", "", "16"), none)]
+    rows = (Row(("x", "q", "16"), one), *(Row(labels, values) for labels, values in named))
+    found = done(Table("title", ("source", "solver", "steps"), columns, rows))
+    assert found.rows == rows[:1]
+    assert found.notes == ("Not done yet: x p 16, 32; y 16.",)

@@ -1,7 +1,6 @@
 """What experiments cost, by the records of their jobs."""
 
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from benchmarks import repro_costs
 from benchmarks.repro_costs import Span, at_once
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
-from cwdfm.repro.jobs import corpus_of
 from cwdfm.repro.measured import FILE
 from cwdfm.repro.sweep import in_order
 
@@ -80,16 +78,14 @@ def test_jobs_one_after_another_are_not_at_once() -> None:
     assert at_once([second], [first, second, beside]) == 2
 
 
-def test_experiments_take_half_an_hour_at_most_but_for_those_that_the_page_names() -> None:
+def test_experiments_take_half_an_hour_at_most() -> None:
     had = repro_costs.shares(repro_costs.spans())
-    minutes: defaultdict[tuple[str, str | None], float] = defaultdict(float)
-    for name, experiment in EXPERIMENTS.items():
-        for job in in_order(experiment.plan("small").jobs):
-            minutes[name, corpus_of(job)] += had.get(job.name, 0.0) / 60
-            minutes[name, "both"] += had.get(job.name, 0.0) / 60
-    long = {key for key, found in minutes.items() if found > 30}
-    assert long == {("losses", "both")}  # its halves take less each
-    assert max(minutes.values()) < 33  # "a little more"
+    minutes = {
+        name: sum(had.get(job.name, 0.0) for job in in_order(experiment.plan("small").jobs)) / 60
+        for name, experiment in EXPERIMENTS.items()
+    }
+    assert {name for name, found in minutes.items() if found > 30} == set()
+    assert max(minutes.values()) > 20  # they do cost something
 
 
 def test_earlier_runs_of_a_job_had_their_share_too(

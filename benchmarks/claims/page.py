@@ -36,6 +36,7 @@ from benchmarks.claims.judging import ALONE, CLEAR, Claim, Word, anchor
 from benchmarks.claims.main_table import HARDLY, main_table, perplexities
 from benchmarks.claims.molecule_solvers import after_scaled, few_data, solvers_on_molecules
 from benchmarks.claims.on_text import short_runs
+from benchmarks.claims.printed import printed
 from benchmarks.claims.settings import best_settings, settings
 from benchmarks.claims.text_runs import most_runs, same_training, scatter, tokens
 from benchmarks.claims.text_samples import COMPARABLE
@@ -227,6 +228,7 @@ def _differ() -> str:
   weights: on molecules most of what Neighbor weights lose at few steps comes back, and less than
   half of what Entropy weights lose ([results](results.md#counted-jumps)).{counted()}{as_shares()}
 {fewer_valid()}
+{printed()}
 {positions()}
 {settings()}
 {revealed()}

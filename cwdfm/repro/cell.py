@@ -134,8 +134,8 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
     return (f"From an earlier run of the same training, whose models were lost: {said}.",)
 
 
-def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str, ...]:
-    """The settings of context weights, of solvers that have one setting throughout."""
+def weights_of(choices: Iterable[SolverChoice]) -> dict[str, set[str]]:
+    """The settings of context weights that solvers have, by kind of weight."""
     found: dict[str, set[str]] = {}
     for choice in choices:
         kind = choice.solver.removesuffix("-counted")
@@ -143,18 +143,36 @@ def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str,
             found.setdefault(kind, set()).add(f"r = {choice.radius}, s = {choice.scale:g}")
         elif kind == "entropy":
             found.setdefault(kind, set()).add(f"beta = {choice.beta:g}")
+    return found
+
+
+def weights_note(choices: Iterable[SolverChoice], where: str = "") -> tuple[str, ...]:
+    """The settings of context weights, of solvers that have one setting throughout."""
+    found = weights_of(choices)
     told = [f"{kind.capitalize()} {one}" for kind, (one, *more) in found.items() if not more]
     return (f"Weights{where}: {'; '.join(told)}.",) if told else ()
 
 
 def solver_notes(cells: Iterable[Cell]) -> tuple[str, ...]:
-    """The same of a table's cells: those on a context-weighted path may have its weights."""
-    found: dict[bool, list[SolverChoice]] = {False: [], True: []}
+    """The same of a table's cells: those on a context-weighted path may have its weights.
+
+    Where settings differ, each source may have one of its own.
+    """
+    found: dict[bool, dict[str, list[SolverChoice]]] = {False: {}, True: {}}
     for cell in cells:
         recipe = cell.train().recipe
-        found[recipe.method == "flow" and recipe.path == "context"].append(cell.choice)
-    where = " on the context-weighted path" if found[False] else ""
-    return (*weights_note(found[False]), *weights_note(found[True], where))
+        on_context = recipe.method == "flow" and recipe.path == "context"
+        found[on_context].setdefault(recipe.source, []).append(cell.choice)
+    notes: list[str] = []
+    for on_context, by_source in found.items():
+        where = " on the context-weighted path" if on_context and found[False] else ""
+        together = [choice for choices in by_source.values() for choice in choices]
+        if len(by_source) > 1 and any(len(one) > 1 for one in weights_of(together).values()):
+            for source, choices in by_source.items():
+                notes += weights_note(choices, f"{where} with a {source} source")
+        else:
+            notes += weights_note(together, where)
+    return tuple(notes)
 
 
 def loss_note(cells: Iterable[Cell]) -> tuple[str, ...]:

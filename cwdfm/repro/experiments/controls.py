@@ -56,27 +56,27 @@ def shares_cells(scale: Scale) -> dict[tuple[str, float, int], Cell]:
 def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
     """Weights as the paper's main text prints them, ~ n and ~ 1 / H, beside exp(s n), exp(-beta H).
 
-    Both sources, at the scale's own number of steps.
+    Both sources, at few steps, at the scale's own number, and at many.
     """
 
     def entries(scale: Scale) -> list[Entry]:
-        return [Entry(labels, cell) for labels, cell in weights_cells(corpus, scale).items()]
+        cells = weights_cells(corpus, scale)
+        return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
 
-    def plan(scale: Scale) -> Plan:
-        title = f"Readings of the weights, {NAMES[corpus]}, {size(corpus, scale).steps:,} steps"
-        return grid(title, ("source", "weight"), entries)(scale)
-
-    return plan
+    title = f"Readings of the weights, {NAMES[corpus]}"
+    return grid(title, ("source", "weight", "steps"), entries)
 
 
-def weights_cells(corpus: Corpus, scale: Scale) -> dict[tuple[str, str], Cell]:
-    """By source and weight."""
-    printed = {f"n, r = {r}": SolverChoice("neighbor-share", r) for r in RADII}
+def weights_cells(corpus: Corpus, scale: Scale) -> dict[tuple[str, str, int], Cell]:
+    """By source, weight and number of steps."""
+    sizes = size(corpus, scale)
+    printed = {f"n (r = {r})": SolverChoice("neighbor-share", r) for r in RADII}
     printed["1 / H"] = SolverChoice("entropy-inverse")
     return {
-        (source, name): Cell(corpus, scale, flow(source), choice, seeds=size(corpus, scale).seeds)
+        (source, name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
         for source in SOURCES
         for name, choice in (best(corpus, source) | printed).items()
+        for k in dict.fromkeys((sizes.curve[0], sizes.steps, sizes.curve[-1]))
     }
 
 

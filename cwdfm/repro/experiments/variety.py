@@ -39,7 +39,7 @@ TRIED: dict[Corpus, Tried] = {
     ),
     "molecules": Tried(
         ("Euler", "Neighbor", "Entropy"),
-        (1.0, 0.9, 0.8, 0.7),
+        (1.0, 0.9, 0.8, 0.7, 0.6, 0.5),
         (1.0, 1.1, 1.2, 1.3),
         quality=(0,),
         varied=2,
