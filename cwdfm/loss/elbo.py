@@ -126,7 +126,9 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
     Second differences leave such a line out and keep what is drawn: the noise, and where in its
     stratum a sequence's v lies. The last counts as if drawn for each sequence apart: somewhat too
     much for sequences in a row, which share it evenly (`stratum_places`); too little for few that
-    step through a data set by a large Fibonacci number, whose places fall together.
+    step through a data set by a large Fibonacci number, whose places fall together. The outermost
+    strata count less than the others: where the noise is largest at an end, as with a uniform
+    source of few tokens, the error is somewhat too small.
     Two strata have only their difference, which counts the line: an error far too large.
     """
     strata = len(estimates_DB)
