@@ -452,7 +452,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "sample-from-no-model": (
         foreign_folder,
-        r"notes is no trained model: it lacks config\.json; give a folder",
+        r"notes is no trained model: it lacks config\.json; give a run, a checkpoint or a model",
     ),
     "sample-from-nowhere": (
         sampling(model="nowhere"),

@@ -72,7 +72,8 @@ def main(arguments: list[str]) -> None:
             raise
         say(f"{name}: {describe(run)}")
         if run.resume():
-            say(f"going on from step {run.step}")
+            done = run.step == run.recipe.steps
+            say("all steps are done" if done else f"going on from step {run.step}")
         if rank() == 0:
             write_json(options.out / "recipe.json", {**run.told(), **run.card})
         stopped = fit(run, listeners(options, run) if rank() == 0 else ())
