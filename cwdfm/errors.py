@@ -25,6 +25,10 @@ class NotInstalled(InputError):
     """What was asked for needs a package that is not here; the message says how to install it."""
 
 
+class NotFinite(InputError):
+    """Logits that define no distribution; a model in training has diverged."""
+
+
 class WorkFailed(RuntimeError):
     """The input was right and the work went wrong; the message says how far it came."""
 
@@ -116,9 +120,9 @@ def check_finite(logits: Tensor) -> None:
         raise not_finite(int((~torch.isfinite(top)).sum()), top.numel())
 
 
-def not_finite(bad: int, rows: int) -> InputError:
+def not_finite(bad: int, rows: int) -> NotFinite:
     """The message for rows of logits that define no distribution."""
-    return InputError(
+    return NotFinite(
         f"the model's logits hold NaN, +inf, or nothing but -inf in {bad} of {rows} rows; they "
         f"must be finite (single entries of -inf are allowed: probability zero). Check the model's "
         f"weights for NaN and its half-precision overflow"

@@ -32,7 +32,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path that cannot be made: a file stands where a folder should, or no permission."""
+    """Refuse a path that cannot be made: a file or a dead link is in its way, or no permission."""
+    for link in (path, *path.parents):
+        if os.path.islink(link) and not os.path.exists(link):  # noqa: PTH110, PTH114
+            raise InputError(
+                f"{path} cannot be written: {link} is a link to {os.readlink(link)}, which is not "  # noqa: PTH115
+                f"there; make that, or give another place"
+            )
     above = _above(path)
     if not above.is_dir():
         raise InputError(

@@ -112,6 +112,9 @@ def given(
     """
     if prompt is not None and template is not None:
         raise InputError("a prompt and a template at once; a template can begin with the prompt")
+    for name, text in (("prompt", prompt), ("template", template)):
+        if text is not None:
+            check_instance(name, text, str, "'CC'")
     asked, tokenizer = length, trained.tokenizer
     length = trained.length if asked is None else asked
     check_integer("length", length)

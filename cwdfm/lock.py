@@ -5,6 +5,7 @@ A lock goes with the process that has it, however that ends.
 
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,21 +26,30 @@ def locked(folder: Path) -> Iterator[None]:
 
     path = folder / LOCK
     while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:  # deleted within `mkdir`, unless something else is in the way
+            if not folder.parent.is_dir() or _is_no_folder(folder):
+                raise
+            continue
         with ExitStack() as stack:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(path.open("ab"))
                 fcntl.flock(file, fcntl.LOCK_EX)
                 same = os.path.samestat(os.fstat(file.fileno()), path.stat())
             except FileNotFoundError:  # whoever had it moved or deleted the folder meanwhile
                 continue
-            except FileExistsError:  # or did so within `mkdir`, unless a file is in the way
-                if folder.is_file():
-                    raise
-                continue
             if same:
                 yield
                 return
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Whether something else lies there, a link too; one look, as folders come and go."""
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

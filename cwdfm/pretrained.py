@@ -63,7 +63,8 @@ class Pretrained:
         if not isinstance(self.method, Flow):
             raise InputError(
                 f"this needs a discrete flow, with a source and a schedule, and the model was "
-                f"trained as {type(self.method).__name__}; give a model of another method"
+                f"trained as {type(self.method).__name__}; give one that was trained with --method "
+                f"flow or mdlm"
             )
         return self.method
 
@@ -126,7 +127,8 @@ class Pretrained:
         except FileNotFoundError as error:
             raise InputError(
                 f"{folder} is no trained model: it lacks {Path(error.filename).name}; give a "
-                f"folder written by save_pretrained"
+                f"run, a checkpoint or a model of `cwdfm train`, or a folder written by "
+                f"save_pretrained"
             ) from error
         except PermissionError as error:
             raise InputError(
@@ -269,6 +271,11 @@ def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pret
             if checkpoint == checkpoints[-1]:
                 raise
             warnings.warn(f"{error}; using the one before", stacklevel=2)
+    if (folder / "recipe.json").exists():
+        raise InputError(
+            f"{folder} is a training run that has saved nothing yet; go on with it up to its first "
+            f"checkpoint (--checkpoint-every)"
+        )
     return Pretrained.from_pretrained(folder, device)
 
 

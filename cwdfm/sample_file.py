@@ -83,10 +83,13 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
 
 
 def read_samples(path: Path) -> SampleFile:
-    """Read what `write_samples` wrote; a line of .smi may have a name behind its SMILES."""
+    """Read what `write_samples` wrote, or a file from elsewhere.
+
+    A line of .smi may have a name behind its SMILES, and a .csv a column `smiles` for `text`.
+    """
     check_format(path)
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a mark
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; give a file of samples") from error
@@ -98,14 +101,24 @@ def read_samples(path: Path) -> SampleFile:
             rows = list(csv.DictReader(io.StringIO(text, newline="")))
         except csv.Error as error:
             raise InputError(f"{path} is no CSV ({error}); sample again") from error
-        if rows and "text" not in rows[0]:
-            raise InputError(f"{path} has no column 'text', only {', '.join(rows[0])}")
-        samples = SampleFile([row["text"] or "" for row in rows])
+        samples = SampleFile(_column(path, rows) if rows else [])
     elif path.suffix == ".smi":
         samples = SampleFile([(line.split(maxsplit=1) or [""])[0] for line in text.splitlines()])
     else:
         samples = SampleFile(text.splitlines())
     return _filled(path, samples)
+
+
+def _column(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
+    """The texts of a table with a header, at least one row."""
+    names = {str(name).lower(): name for name in reversed(rows[0])}
+    found = next((names[name] for name in ("text", "smiles") if name in names), None)
+    if found is None:
+        raise InputError(
+            f"{path} has no column 'text' or 'smiles', only {', '.join(map(repr, rows[0]))}; "
+            f"rename the one with the samples"
+        )
+    return [row[found] or "" for row in rows]
 
 
 def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:

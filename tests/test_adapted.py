@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
+from tests.models import SmallSplitModel
 
 OURS = ["a", "b", "c", "d", "pad", "mask"]
 THEIRS = ["a", "mask", "pad", "d", "b", "c"]
@@ -133,7 +134,17 @@ def test_what_is_wrong_is_told() -> None:
         cwdfm.generate(Network(), n=1, steps=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError) as caught:
         draw(Network())  # which takes no time
-    assert "shape (2, 4) on cpu with ids 0..5" in caught.value.__notes__[0]
+    assert "shape (2, 4) on cpu with ids up to 5 (" in caught.value.__notes__[0]
     assert "cwdfm.Adapted makes one" in caught.value.__notes__[0]
     with pytest.raises(cwdfm.InputError, match=r"got a SimpleNamespace; return its \.logits"):
         draw(lambda x, t: Network()(x))
+
+
+def test_a_split_model_that_lacks_the_mask_is_told_what_it_was_called_with() -> None:
+    """The mask source's ids are one more than the data's: an embedding of 5 rows has none for 5."""
+    solver = cwdfm.Euler()
+    with pytest.raises(IndexError) as caught:
+        cwdfm.sample(
+            SmallSplitModel(5), cwdfm.MaskSource(5), cwdfm.Linear(), solver, shape=(2, 4), steps=2
+        )
+    assert "with ids up to 5 (a mask source's mask is one more" in caught.value.__notes__[0]

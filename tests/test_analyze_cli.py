@@ -146,7 +146,8 @@ def test_context_is_that_of_the_function(
     lines = capsys.readouterr().out.splitlines()
     assert " ".join(lines[0].split()) == "neighbours within 2 tokens entropy neg. log-likelihood"
     assert lines[1].split()[:2] == ["0", f"{direct['neighbors']['tokens'][0]:,}"]
-    assert len(lines) == 1 + 5 + 1 + 3 + 1
+    assert lines[-2] == "  3: that far or further, or nothing is revealed"
+    assert len(lines) == 1 + 5 + 1 + 3 + 2
 
 
 def test_given_tokens_are_context(folder: Path, tmp_path: Path) -> None:

@@ -515,7 +515,12 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "length-too-small": ("a.smi", "C", {"length": 2}, "length must be an integer >= 3, got 2"),
     "limit-zero": ("a.smi", "C", {"limit": 0}, "limit must be an integer >= 1, got 0"),
     "seed-negative": ("a.smi", "C", {"seed": -1}, "seed must be an integer >= 0, got -1"),
-    "tokenizer-type": ("a.smi", "C", {"tokenizer": "C"}, "need a SmilesTokenizer, got 'C'; leave"),
+    "tokenizer-type": (
+        "a.smi",
+        "C",
+        {"tokenizer": "C"},
+        "need a SmilesTokenizer, and a.smi is read as molecules, got 'C'; leave",
+    ),
     "cache": ("a.smi", "C", {"cache": "raed"}, "cache must be True, False or .read., got"),
 }
 

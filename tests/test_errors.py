@@ -108,6 +108,20 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: sample(lambda x, t: torch.zeros(*x.shape, 5)),
         r"shape \(3, 8, 6\).*num_tokens.*\(3, 8, 5\)",
     ),
+    "trained-for-model": (
+        lambda: sample(cwdfm.load("qm9-mask-small")),
+        r"\(x_t, t\) -> logits, got a Pretrained; give its \.model, or use cwdfm\.generate",
+    ),
+    "model-by-name": (lambda: sample("qm9-mask-small"), "got a str; give a module or function"),
+    "network-by-name": (
+        lambda: cwdfm.Adapted("bert", num_tokens=9, mask_id=0),  # type: ignore[arg-type]
+        "network must be a module or function from tokens to logits, got 'bert'; load it first",
+    ),
+    "sample-device": (lambda: sample(device="gpu0"), "device must be .*got 'gpu0' "),
+    "prompt-of-ids": (
+        lambda: cwdfm.generate(cwdfm.load("qm9-mask-small"), n=1, steps=1, prompt=[3]),  # type: ignore[arg-type]
+        r"prompt must be a str such as 'CC', got \[3\]",
+    ),
     "not-its-halves": (lambda: sample(NotItsHalves(6)), r"head\(trunk\(x, t\)\) is not model"),
     "prompt-as-list": (lambda: sample(prompt=[1] * 8), "prompt must be a tensor.*got list"),
     "index-as-list": (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),

@@ -93,6 +93,12 @@ def test_what_cannot_be_written_is_known_before(
     ):
         with pytest.raises(InputError, match=message):
             check_new_file(tmp_path / place, force=force)
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for place in ("link", "link/a/b"):
+        with pytest.raises(InputError, match=r"link is a link to .*gone, which is not there; make"):
+            check_place(tmp_path / place)
+    (tmp_path / "gone").mkdir()
+    check_place(tmp_path / "link" / "a" / "b")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
         check_new_file(tmp_path / "a" / "new.json", force=False)

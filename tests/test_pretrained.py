@@ -95,6 +95,10 @@ def test_bad_folders(tmp_path: Path) -> None:
         config.write_text(json.dumps({**written, **change}))
         with pytest.raises(cwdfm.InputError, match=message):
             cwdfm.load(tmp_path / "m")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "recipe.json").write_text("{}")
+    with pytest.raises(cwdfm.InputError, match="begun is a training run that has saved nothing"):
+        cwdfm.load(tmp_path / "begun")
 
 
 def test_damaged_folders(tmp_path: Path) -> None:

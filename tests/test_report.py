@@ -95,6 +95,26 @@ def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixtur
     )
 
 
+def test_models_of_other_data_are_told_where_nobody_chose_qm9(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_reference = MoleculeReference.load
+    monkeypatch.setattr(MoleculeReference, "load", lambda _: load_reference(data))
+    monkeypatch.setattr("cwdfm.report.molecules.pictures", lambda *_: ((), ()))
+    head: dict[str, Any] = {"options": OPTIONS}
+    note = "Novel is what is not in qm9, and small was trained on my.csv: give that as --data"
+    for card, chosen, noted in (
+        ({"data": "my.csv"}, "auto", True),
+        ({"data": "my.csv"}, "qm9", False),
+        ({"data": "qm9"}, "auto", False),
+        ({}, "auto", False),
+    ):
+        file = SampleFile(BY_HAND, [[1]] * len(BY_HAND), head | {"model": card})
+        write_samples(tmp_path / "a.jsonl", file)
+        found = evaluate_molecules(gather([tmp_path / "a.jsonl"]), tmp_path, Settings(chosen))
+        assert any(each.startswith(note) for each in found.notes) == noted
+
+
 def test_numbers_are_those_of_the_metric(tmp_path: Path, data: str) -> None:
     texts = ["C" * (i % 9 + 1) + "ON("[i % 3] for i in range(50)]
     out = tmp_path / "out"

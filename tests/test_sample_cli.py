@@ -381,7 +381,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         "m.jsonl": ('{"text": "C", "tokens": [-1]}\n', "'tokens' are no list of ids"),
         "f.jsonl": ("[1]\n", "lines that are no objects"),
         "g.jsonl": ('{"options": 5}\n', "options that are no object"),
-        "c.csv": ("name\nC\n", "no column 'text'"),
+        "c.csv": ("name\nC\n", "no column 'text' or 'smiles', only 'name'; rename"),
         "d.smi": ("", "holds no samples"),
         "e.doc": ("C\n", "must end in"),
     }
@@ -396,6 +396,13 @@ def test_unreadable_files(tmp_path: Path) -> None:
 def test_names_behind_smiles(tmp_path: Path) -> None:
     (tmp_path / "a.smi").write_text("CCO ethanol\n\nC\n")
     assert read_samples(tmp_path / "a.smi").texts == ["CCO", "", "C"]
+
+
+def test_tables_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\ufeffSMILES,id\nCCO,1\nC,2\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("smiles,text\nCCO,a\nC,b\n")
+    assert read_samples(tmp_path / "a.csv").texts == ["CCO", "C"]
+    assert read_samples(tmp_path / "b.csv").texts == ["a", "b"]
 
 
 def test_the_head_says_where_samples_come_from(tmp_path: Path) -> None:

@@ -198,6 +198,10 @@ REFUSED: dict[str, tuple[Command, str]] = {
         lambda at: ["prepare", at.own, "--out", at.own / "out", "--tokenizer", "bytes"],
         r"is a folder without text files; known are \.txt",
     ),
+    "corpus-unknown": (
+        lambda at: ["prepare", "openwebtxt", "--out", at.own / "out"],
+        r"'openwebtxt' is neither a dataset nor a file; give one of 'qm9', .*'openwebtext'",
+    ),
     "no-such-field": (
         preparing("a.jsonl", jsonl({"title": "x", "body": "y"}), "--column", "content"),
         r"line 1: no field 'content', there is 'title', 'body'; .*as column \(--column\)",
@@ -209,7 +213,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     "tokenizer-other-than-the-data": (
         training("chars", "--tokenizer", "bytes"),
         r"prepared with another tokenizer \('characters', 16 kinds of tokens\) than the one asked "
-        r"for \('bytes'\); ask for what it has, or prepare the text again",
+        r"for \('bytes'\); ask for what it has \(`--tokenizer None`\), or prepare the text again",
     ),
     "tokenizer-other-than-the-checkpoint": (
         training("chars", "--init", lambda at: at.good / "model", recipe="finetune"),
@@ -448,7 +452,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "sample-from-no-model": (
         foreign_folder,
-        r"notes is no trained model: it lacks config\.json; give a folder",
+        r"notes is no trained model: it lacks config\.json; give a run, a checkpoint or a model",
     ),
     "sample-from-nowhere": (
         sampling(model="nowhere"),

@@ -580,6 +580,20 @@ def test_bad_weights_never_take_a_good_checkpoint_s_place(tmp_path: Path) -> Non
     assert all(torch.isfinite(x).all() for x in final_state(tmp_path).values())
 
 
+@pytest.mark.parametrize("at", [{"elbo_rows": 4}, {"previews": 2}])
+def test_a_validation_that_meets_no_numbers_is_a_divergence(
+    tmp_path: Path, at: dict[str, int]
+) -> None:
+    """Before the loss is looked at; not wrong input, which the model's user would be told of."""
+    quiet = {"elbo_rows": 0, "previews": 0, "validate_every": 2, "log_every": 20}
+    run = make_run(tmp_path, recipe(**quiet | at))
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(torch.nan)
+    with pytest.raises(Diverged, match=r"predictions are no longer numbers by step 2 \(learning"):
+        fit(run)
+    assert not checkpoints(tmp_path / "checkpoints")
+
+
 def test_the_hazard_may_make_a_loss_large(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe(loss="nelbo", source="mask"))
     loop.check_loss(run, 140.0)

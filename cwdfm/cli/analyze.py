@@ -146,6 +146,7 @@ def context(arguments: list[str]) -> None:
     write(options, record, lambda path: context_plot(analysis, path, title=title))
     print("\n".join(curve_lines(f"neighbours within {options.radius}", analysis.neighbors)))
     print("\n".join(curve_lines("distance to the nearest", analysis.distance)))
+    print(f"  {options.farthest}: that far or further, or nothing is revealed")
     print(f"written: {options.out}")
 
 

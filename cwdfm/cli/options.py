@@ -55,7 +55,7 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     """Errors that name fields of `options` name their flags instead.
 
     Fields are known where a message begins with `name must` or `name NUMBER`, as a file of that
-    name would not, and as `name=` or `name='value'`.
+    name would not, and as `name=` or `name='value'`, in backquotes also as `name=value`.
     `others` are names that the objects behind the options have for what a field of `options` sets.
     What the library could do instead and the options cannot, `, or name='value'` at the end of an
     advice, is left out.
@@ -75,6 +75,7 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     except InputError as error:
         message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, str(error))
         message = re.sub(r"^(\w+)()(?= must | -?\d)", told, message)
+        message = re.sub(r"(?<=`)(\w+)=([^`']+)(?=`)", told, message)
         message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;]|$))", told, message)
         raise InputError(message) from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cwdfm.cli.options import by_flags, cores, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, prepare, respelled
+from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, no_data, prepare, respelled
 from cwdfm.data.reading import is_table, kind_of
 from cwdfm.data.spelling import check_spellings
 from cwdfm.data.text import is_prepared
@@ -137,6 +137,9 @@ def text(options: Options) -> TokenData:
             f"{options.corpus} is prepared already, with its tokenizer and length; give it to "
             f"other commands as it is, or prepare the raw text"
         )
+    named = options.corpus in CORPORA or glob.has_magic(options.corpus)
+    if not named and not Path(options.corpus).exists():
+        raise no_data(options.corpus)
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give a folder to write")
     if not options.out.exists():

@@ -17,7 +17,13 @@ from pathlib import Path
 from cwdfm.chemistry import canonical
 from cwdfm.data.cache import Cache, cache_folder
 from cwdfm.data.dataset import Split, TokenData
-from cwdfm.data.load_molecules import DATASETS, find_molecules, load_molecules, load_npz
+from cwdfm.data.load_molecules import (
+    DATASETS,
+    find_molecules,
+    load_molecules,
+    load_npz,
+    no_data,
+)
 from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.packaged import PackagedMolecules
 from cwdfm.data.reading import kind_of
@@ -69,6 +75,7 @@ __all__ = [
     "find_corpus",
     "find_tokenizer",
     "load",
+    "no_data",
     "prepare",
     "reads_text",
     "respelled",

@@ -31,13 +31,18 @@ def find_molecules(name_or_path: str | Path, column: str | None) -> Molecules:
         return DATASETS[name_or_path]
     path = Path(name_or_path)
     if not path.is_file():
-        raise InputError(
-            f"{str(name_or_path)!r} is neither a dataset nor a file; give one of "
-            f"{', '.join(map(repr, [*DATASETS, *CORPORA]))}, or the path of a file (molecules: "
-            f".smi, .txt, .csv, .tsv, a prepared .npz; text: .txt with a tokenizer of text, "
-            f".jsonl, .parquet, .tar, a folder; also compressed)"
-        )
+        raise no_data(name_or_path)
     return SmilesFile.of(path, column)
+
+
+def no_data(name_or_path: str | Path) -> InputError:
+    """The message where there are no data of that name or path."""
+    return InputError(
+        f"{str(name_or_path)!r} is neither a dataset nor a file; give one of "
+        f"{', '.join(map(repr, [*DATASETS, *CORPORA]))}, or the path of a file (molecules: "
+        f".smi, .txt, .csv, .tsv, a prepared .npz; text: .txt with a tokenizer of text, "
+        f".jsonl, .parquet, .tar, a folder; also compressed)"
+    )
 
 
 def load_molecules(
@@ -58,9 +63,11 @@ def load_molecules(
     if limit is not None:
         check_integer("limit", limit)
     if tokenizer is not None and not isinstance(tokenizer, SmilesTokenizer):
+        out = "leave it out (`tokenizer=None`) to have one made, or "
         raise InputError(
-            f"molecules need a SmilesTokenizer, got {brief(tokenizer)}; leave tokenizer out to "
-            f"have one made, or give other data"
+            f"molecules need a SmilesTokenizer, and {dataset.name} is read as molecules, got "
+            f"{brief(tokenizer)}; {out if isinstance(tokenizer, str) else ''}give other data (text "
+            f"in a table: as .jsonl or .parquet)"
         )
 
     def make() -> TokenData:

@@ -111,7 +111,9 @@ def column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
             raise InputError(
                 f"{path} has no column {wanted!r}, its columns are "
                 f"{', '.join(map(repr, names))}; name one of them as column (--column of prepare "
-                f"and train; for other commands, prepare the file first)"
+                f"and train; for other commands, prepare the file first). Columns are told apart "
+                f"by commas in .csv, by tabs in .tsv; text in a table is read from .jsonl or "
+                f".parquet"
             )
         for row in reader:
             yield reader.line_num, row[place] if place < len(row) else ""

@@ -29,6 +29,11 @@ class Adapted(nn.Module):
         never: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        if not callable(network):
+            raise InputError(
+                f"network must be a module or function from tokens to logits, got {network!r}; "
+                f"load it first, such as by AutoModelForMaskedLM.from_pretrained"
+            )
         check_integer("num_tokens", num_tokens, 3)
         for name, token in (("mask_id", mask_id), *(("never", token) for token in never)):
             check_integer(name, token, 0)

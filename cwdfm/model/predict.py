@@ -25,7 +25,13 @@ MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
 
 
 def check_flow_network(model: object) -> None:
-    """Refuse a transformer that was built for another method: it would answer, with nonsense."""
+    """Refuse what is no model, and a transformer of another method: it would answer nonsense."""
+    if not callable(model):
+        inside = callable(getattr(model, "model", None))
+        hint = "give its .model, or use cwdfm.generate" if inside else "give a module or function"
+        raise InputError(
+            f"model must be a callable (x_t, t) -> logits, got a {type(model).__name__}; {hint}"
+        )
     config = getattr(model, "config", None)
     kind = getattr(config, "attention", "full")
     if kind in ("causal", "block"):
@@ -69,19 +75,27 @@ def _row_chunks(
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
             yield logits_kV
     else:
-        try:
+        with _telling(x_BN, t_B, source.num_tokens - 1):
             logits_BNV = model(x_BN, t_B)
-        except Exception as error:
-            error.add_note(
-                f"the model was called as model(x_t, t), x_t being {describe(x_BN)} on "
-                f"{x_BN.device} with ids 0..{source.num_tokens - 1}, t {describe(t_B)}; of a "
-                f"network of tokens alone, or with a mask id of its own, cwdfm.Adapted makes one"
-            )
-            raise
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         logits_MV = logits_BNV.flatten(0, 1)
         for place_k in rows.place.split(k):
             yield logits_MV[place_k]
+
+
+@contextmanager
+def _telling(x_BN: Tensor, t_B: Tensor, largest: int) -> Iterator[None]:
+    """Say of an error inside a model what it was called with."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(
+            f"the model was called as model(x_t, t), x_t being {describe(x_BN)} on {x_BN.device} "
+            f"with ids up to {largest} (a mask source's mask is one more than its data's), t "
+            f"{describe(t_B)}; of a network of tokens alone, or with a mask id of its own, "
+            f"cwdfm.Adapted makes one"
+        )
+        raise
 
 
 def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Tensor:
@@ -168,7 +182,8 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
         return
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
     few = 4  # positions: enough to tell, without another tensor of the vocabulary's width
-    whole_KV = model(x_BN[:1], t_1)[0, :few].float()
+    with _telling(x_BN[:1], t_1, int(x_BN[:1].max())):
+        whole_KV = model(x_BN[:1], t_1)[0, :few].float()
     check_finite(whole_KV)  # first: what is no number equals nothing
     hidden_KD = model.trunk(x_BN[:1], t_1)[0, :few]
     halves_KV = model.head(hidden_KD).float()

@@ -28,11 +28,12 @@ def evaluate_molecules(sets: Sequence[SampleSet], out: Path, settings: Settings)
         shares = histograms(samples.texts, reference.shown) if reference else None
         scored.append(Scored(samples, scores, shares))
     drawn, notes = pictures(scored, out, reference)
+    others = _of_other_data(sets, data) if settings.data == AUTO else []
     return Evaluation(
         title="Molecules: " + ", ".join(dict.fromkeys(s.model for s in sets)),
         table=Table(COLUMNS, tuple(Row(s.samples.model, cells(s)) for s in scored)),
         meaning=_meaning(reference),
-        notes=(*_unusual(scored, fold_size), *_gaps(reference), *notes),
+        notes=(*_unusual(scored, fold_size), *others, *_gaps(reference), *notes),
         pictures=drawn,
         settings={"data": data, "fold size": fold_size, "rdkit": package_version("rdkit")},
         scores={
@@ -79,6 +80,17 @@ def _unusual(scored: Sequence[Scored], fold_size: int) -> list[str]:
         f"{reason}: {'all sets' if len(names) == len(scored) > 1 else '; '.join(names)}."
         for reason, names in reasons.items()
         if names
+    ]
+
+
+def _of_other_data(sets: Sequence[SampleSet], data: str) -> list[str]:
+    """What to say of models that have learnt other molecules than those that nobody chose."""
+    trained = {samples.model: on for samples in sets if (on := samples.trained_on) is not None}
+    return [
+        f"Novel is what is not in {data}, and {model} was trained on {on}: give that as --data to "
+        f"count what is not copied from it."
+        for model, on in trained.items()
+        if on != data
     ]
 
 

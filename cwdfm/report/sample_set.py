@@ -85,6 +85,12 @@ class SampleSet:
         """All samples, file after file."""
         return [text for file in self.files for text in file.samples.texts]
 
+    @property
+    def trained_on(self) -> str | None:
+        """The data of the model by the card in the files; None where it does not say."""
+        card = self.files[0].samples.head.get("model")
+        return str(card["data"]) if isinstance(card, dict) and "data" in card else None
+
     def to_json(self) -> dict[str, Any]:
         """Where the samples belong, and their files."""
         return {

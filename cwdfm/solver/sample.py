@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_instance, check_integer, check_tokens, describe
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
@@ -100,7 +101,7 @@ def sample(
     first = start.t if isinstance(start, Start) else 0.0
     times = time_grid(schedule, steps, grid, first=first).tolist()
     check_seed(seed)
-    device = torch.device(device or model_device(model) or "cpu")
+    device = find_device(device or model_device(model) or "cpu")
     index_B = sample_index(index, batch, device)
     if prompt is not None or fixed is not None:
         # Checked and spread here once, so that every batch gets its own rows.

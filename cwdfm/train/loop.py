@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cwdfm.distributed import from_first, rank, world
-from cwdfm.errors import WorkFailed
+from cwdfm.errors import NotFinite, WorkFailed
 from cwdfm.train.checkpoint import checkpoints
 from cwdfm.train.listen import JsonLines, Listener
 from cwdfm.train.optimise import learning_rate
@@ -54,7 +54,7 @@ def fit(run: Run, listeners: Sequence[Listener] = ()) -> int:
                     record |= {"loss": loss, "learning_rate": rate} | clock.read()
                 better = False
                 if run.step % recipe.validate_every == 0 or last:
-                    with clock.stopped():
+                    with clock.stopped(), predicting(run):
                         record |= validate(run)
                     better = note_best(run, record["validation_loss"])
                 # Before the checkpoint: lines beyond it are taken back when the run goes on from an
@@ -94,6 +94,15 @@ def check_weights(run: Run) -> None:
     """Stop a run before weights that are no numbers take a good checkpoint's place."""
     if not run.finite():
         raise Diverged(diagnosis(run, "weights are no longer numbers"))
+
+
+@contextmanager
+def predicting(run: Run) -> Iterator[None]:
+    """Stop a run whose bound or samples find predictions that are no numbers, before its loss."""
+    try:
+        yield
+    except NotFinite as error:
+        raise Diverged(diagnosis(run, "predictions are no longer numbers")) from error
 
 
 def diagnosis(run: Run, what: str) -> str:

@@ -116,19 +116,22 @@ def load_prepared(
     """A prepared folder is what it is: options that would change it are refused."""
     data = open_prepared(folder)
     asked = {"length": length, "part": part, "limit": limit, "seed": seed}
-    wrong = []
+    wrong, right = [], []
     if not _is_tokenizer(tokenizer, data):
         wrong.append(
             f"with another tokenizer ({brief(data.tokenizer)}) than the one asked for "
             f"({brief(tokenizer)})"
         )
+        right += ["`tokenizer=None`"] if isinstance(tokenizer, str) else []
     for name, value in asked.items():
         if value is not None and value != (has := data.source[name]):
             wrong.append(f"with {name}={has!r}, asked for is {value!r}")
+            right.append(f"`{name}={has}`")
     if wrong:
+        ask = f"ask for what it has ({', '.join(right)}), or " if right else ""
         raise InputError(
-            f"{folder} was prepared {', and '.join(wrong)}; ask for what it has, or "
-            f"prepare the text again with what is asked for"
+            f"{folder} was prepared {', and '.join(wrong)}; {ask}prepare the text again with what "
+            f"is asked for"
         )
     return data
 

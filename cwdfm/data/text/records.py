@@ -83,11 +83,15 @@ def _field(line: str, column: str, place: str) -> str:
             f"{place}: not JSON ({error}); each line must be one JSON object, such as "
             f'{{"{column}": "..."}}'
         ) from error
-    if not isinstance(row, dict) or column not in row:
-        fields = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
+    if not isinstance(row, dict):
         raise InputError(
-            f"{place}: no field {column!r}, there is {fields or 'nothing'}; name the one with "
-            f"the text as column (--column)"
+            f"{place}: a {type(row).__name__} and no JSON object; each line must be one, such as "
+            f'{{"{column}": "..."}}'
+        )
+    if column not in row:
+        raise InputError(
+            f"{place}: no field {column!r}, there is {', '.join(map(repr, row)) or 'nothing'}; "
+            f"name the one with the text as column (--column)"
         )
     return as_text(row[column], column, place)
 

@@ -19,7 +19,7 @@ from cwdfm.schedule import Linear
 from cwdfm.solver import Samples, sample
 from cwdfm.times import Spacing, time_grid
 
-ALLOWED = "Analytic(), or ScoreEuler()"
+ALLOWED = "Analytic() (--solver analytic), or ScoreEuler() (--solver score-euler)"
 REASON = (
     "its network gives scores, ratios of probabilities that need not sum to anything, and not the "
     "p_{1|t} that flow solvers and context weights read"
