@@ -364,9 +364,14 @@ def test_weights_stand_beside_a_temperature_of_the_same_entropy(
     counts["mask", "Euler", "1"] = Value(500.0), Value(500.0), Value(300.0)
     counts["mask", "Euler", "0.9"] = Value(720.0), Value(700.0), Value(250.0)
     counts["mask", "Neighbor", "1"] = Value(650.0), Value(640.0), Value(275.0)
+    counts["mask", "Euler", "0.6"] = counts["mask", "Euler", "0.5"] = (Value(None),) * 3  # to come
+    for t, valid, novel in ((1.0, 500.0, 300.0), (0.9, 600.0, 320.0), (0.8, 900.0, 310.0)):
+        counts["uniform", "Euler", f"{t:g}"] = Value(valid), Value(valid), Value(novel)
+    counts["uniform", "Neighbor", "1"] = Value(650.0), Value(640.0), Value(310.0)
     tables = {"variety": rows, "variety-molecules": counts}
     monkeypatch.setattr(variety, "rows_of", tables.__getitem__)
     told = variety.variety()
     assert "Neighbor 650 at 275 novel, Euler 600;" in told  # the root of 500 x 720
+    assert "Neighbor 650 at 310 novel, Euler 548;" in told  # the root of 500 x 600, not of the last
     assert "Neighbor 150 at 7.30 bits, Euler 200;" in told  # the middle of 100 and 400
     assert "Entropy 80 at 6.50 bits, Euler beyond what was tried;" in told

@@ -1,10 +1,11 @@
 """What weights are worth where samples are equally varied."""
 
 import math
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
-from benchmarks.claims.judging import number, or_missing, rows_of
+from benchmarks.claims.judging import Missing, number, or_missing, rows_of
 from benchmarks.claims.on_molecules import MODEL
 from benchmarks.claims.on_text import short_runs
 from cwdfm.repro.experiments.training import SOURCES
@@ -22,7 +23,7 @@ def variety() -> str:
     text, molecules = (or_missing(name, partial(_told, c)) for c, name in EXPERIMENT.items())
     return (
         "- **Variety.** Weights lower the entropy of samples with their perplexity, and so does a "
-        f"lower temperature.\n  {text}\n  On molecules both make more of them valid and fewer "
+        f"lower temperature.\n  {text}\n  The same question on molecules, of which some are "
         f"novel. {molecules}"
     )
 
@@ -49,7 +50,10 @@ def beside_euler(corpus: Corpus, source: str) -> list[str]:
     tried = TRIED[corpus]
     found = rows_of(EXPERIMENT[corpus])
     rows = {key[1:]: row for key, row in found.items() if key[0] == source}
-    euler = [_point(corpus, rows["Euler", f"{t:g}"]) for t in tried.cooler]
+    euler = []
+    for t in tried.cooler:
+        with suppress(Missing):
+            euler.append(_point(corpus, rows["Euler", f"{t:g}"]))
     told = []
     for name in tried.solvers[1:]:
         x, judged = _point(corpus, rows[name, "1"])
@@ -66,9 +70,12 @@ def _point(corpus: Corpus, row: tuple[Value, ...]) -> tuple[float, float]:
 
 
 def at_variety(x: float, points: list[tuple[float, float]]) -> float | None:
-    """The quality at some variety, between points by logarithms; None outside of them."""
-    for (a, low), (b, high) in pairwise(sorted(points)):
-        if a <= x <= b:
-            share = (x - a) / (b - a) if b > a else 0.0
-            return math.exp((1 - share) * math.log(low) + share * math.log(high))
+    """The quality at some variety, between points by logarithms; None outside of them.
+
+    Points go from temperature to temperature, not always to less variety: the first pair counts.
+    """
+    for (a, before), (b, after) in pairwise(points):
+        if min(a, b) <= x <= max(a, b):
+            share = (x - a) / (b - a) if a != b else 0.0
+            return math.exp((1 - share) * math.log(before) + share * math.log(after))
     return None

@@ -81,10 +81,15 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
     def drawn(source: str, scale: Scale, store: Store) -> Curves:
         how, cells = measure(corpus, scale), variety_cells(corpus, source, scale)
         lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-        for (name, _), cell in cells.items():
+        warmth: dict[str, list[float]] = {"Euler": [], "weights": []}
+        for (name, t), cell in cells.items():  # a line goes from temperature to temperature
             values = how.barred(cell.values(store))
             if (x := values[tried.varied].value) is not None:
                 lines.setdefault(name, []).append((x, tuple(values[i] for i in tried.quality)))
+                warmth["Euler" if name == "Euler" else "weights"].append(t)
+        ranges = " and ".join(
+            f"{min(each):g} to {max(each):g} of {whose}" for whose, each in warmth.items() if each
+        )
         own = how.values(store, held_out(corpus, scale, 0))
         data = own[tried.varied]
         text = corpus == "text" and data.value is not None
@@ -93,9 +98,9 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
             f"Quality at equal variety, {NAMES[corpus]}, {source} source",
             tried.axis,
             tuple(how.columns[i] for i in tried.quality),
-            {name: sorted(points, key=lambda point: point[0]) for name, points in lines.items()},
+            lines,
             tuple(own[i] for i in tried.quality),
-            note=f"Points of a line: temperatures.{told} {how.bars}",
+            note=f"A line goes from temperature to temperature: {ranges}.{told} {how.bars}",
             about=trained(next(iter(cells.values())).train(), store),
             measured=True,
         )
