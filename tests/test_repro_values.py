@@ -269,7 +269,7 @@ def test_variety_is_that_of_known_solvers_at_other_temperatures(source: str) -> 
 
 
 def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hotter draws have more entropy here; what is not done is left out."""
+    """From temperature to temperature; what is not done is left out."""
 
     def values(self: Cell, store: Store) -> tuple[Value, ...]:
         t = self.choice.temperature
@@ -279,8 +279,11 @@ def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Cell, "values", values)
     plan = EXPERIMENTS["variety"].plan("small")
     uniform, _ = plan.figures(Store(Path("nowhere")))
-    assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([7.85, 7.95, 8.0])
-    assert [y.value for _, (_, y) in uniform.lines["Euler"]] == pytest.approx([85.0, 95.0, 100.0])
+    assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([8.0, 7.95, 7.85])
+    assert [y.value for _, (_, y) in uniform.lines["Euler"]] == pytest.approx([100.0, 95.0, 85.0])
+    assert uniform.note.startswith(
+        "A line goes from temperature to temperature: 0.85 to 1 of Euler and 1 to 1.1 of weights."
+    )
     molecules = EXPERIMENTS["variety-molecules"].plan("small").figures(Store(Path("nowhere")))[0]
     found = [(x, y.value) for x, (y,) in molecules.lines["Neighbor"]]
     assert found == [(7.0 + t, 0.5) for t in (1.0, 1.1, 1.2, 1.3)]  # valid against novel ones
