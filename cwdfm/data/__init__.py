@@ -132,6 +132,33 @@ def load(
 
     What was prepared is what it is: options that would change it are refused.
     """
+    _check_asked(name_or_path, cache)
+    path = Path(name_or_path)
+    cut = {"length": length, "limit": limit, "seed": seed}
+    if not reads_text(name_or_path, tokenizer):
+        _refuse_for_molecules(
+            name_or_path, part=part, documents=documents, folder=folder, streaming=streaming or None
+        )
+        if path.suffix == ".npz":
+            return load_npz(path, tokenizer, column, **cut)
+        dataset = find_molecules(name_or_path, column)
+        return load_molecules(dataset, tokenizer, cache, progress, **cut)
+    of_text = _of_text(name_or_path, tokenizer)
+    if is_prepared(path):
+        return load_prepared(path, of_text, part, **cut)
+    corpus = find_corpus(
+        name_or_path,
+        CORPORA,
+        column=column,
+        documents=documents,
+        folder=folder,
+        streaming=streaming,
+    )
+    return load_text(corpus, of_text, part, workers, cache, progress, **cut)
+
+
+def _check_asked(name_or_path: str | Path, cache: Cache) -> None:
+    """Refuse what is no name or path, and a cache that is no choice."""
     if not isinstance(name_or_path, str | Path):
         raise InputError(
             f"give a dataset by name ({', '.join(map(repr, [*DATASETS, *CORPORA]))}) or by path, "
@@ -139,46 +166,6 @@ def load(
         )
     if cache not in (True, False, "read"):
         raise InputError(f"cache must be True, False or 'read', got {describe(cache)}")
-    path = Path(name_or_path)
-    if reads_text(name_or_path, tokenizer):
-        of_text = _of_text(name_or_path, tokenizer)
-        if is_prepared(path):
-            return load_prepared(
-                path, length=length, tokenizer=of_text, part=part, limit=limit, seed=seed
-            )
-        corpus = find_corpus(
-            name_or_path,
-            CORPORA,
-            column=column,
-            documents=documents,
-            folder=folder,
-            streaming=streaming,
-        )
-        return load_text(
-            corpus,
-            length=length,
-            tokenizer=of_text,
-            part=part,
-            limit=limit,
-            seed=seed,
-            workers=workers,
-            cache=cache,
-            progress=progress,
-        )
-    _refuse_for_molecules(
-        name_or_path, part=part, documents=documents, folder=folder, streaming=streaming or None
-    )
-    if path.suffix == ".npz":
-        return load_npz(path, length, limit, column, seed, tokenizer)
-    return load_molecules(
-        find_molecules(name_or_path, column),
-        length=length,
-        limit=limit,
-        seed=seed,
-        tokenizer=tokenizer,
-        cache=cache,
-        progress=progress,
-    )
 
 
 def _of_text(

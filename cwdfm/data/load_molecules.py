@@ -47,13 +47,13 @@ def no_data(name_or_path: str | Path) -> InputError:
 
 def load_molecules(
     dataset: Molecules,
+    tokenizer: Tokenizer | str | None,
+    cache: Cache,
+    progress: Callable[[int], object] | None,
     *,
     length: int | None,
     limit: int | None,
     seed: int | None,
-    tokenizer: Tokenizer | str | None,
-    cache: Cache,
-    progress: Callable[[int], object] | None,
 ) -> TokenData:
     """A dataset prepared and kept in the cache, or read from there."""
     length = dataset.length if length is None else length
@@ -84,11 +84,12 @@ def load_molecules(
 
 def load_npz(
     path: Path,
+    tokenizer: Tokenizer | str | None,
+    column: str | None,
+    *,
     length: int | None,
     limit: int | None,
-    column: str | None,
     seed: int | None,
-    tokenizer: Tokenizer | str | None,
 ) -> TokenData:
     """A prepared file is what it is: options that would change it are refused."""
     data = TokenData.load(path)

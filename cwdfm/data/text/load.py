@@ -65,15 +65,15 @@ def _given(**options: object) -> str:
 
 def load_text(
     corpus: Corpus,
-    *,
-    length: int | None,
     tokenizer: TextTokenizer | str | None,
     part: str | None,
-    limit: int | None,
-    seed: int | None,
     workers: int,
     cache: Cache,
     progress: Callable[[int], object] | None,
+    *,
+    length: int | None,
+    limit: int | None,
+    seed: int | None,
 ) -> TokenData:
     """A corpus prepared under the cache folder, or opened where it lies there."""
     found = corpus.tokenizer if tokenizer is None else tokenizer
@@ -106,10 +106,10 @@ def load_text(
 
 def load_prepared(
     folder: Path,
-    *,
-    length: int | None,
     tokenizer: TextTokenizer | str | None,
     part: str | None,
+    *,
+    length: int | None,
     limit: int | None,
     seed: int | None,
 ) -> TokenData:
