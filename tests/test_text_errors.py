@@ -14,8 +14,8 @@ from cwdfm.cli import main
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, TextFiles, prepare
 from tests.judges import byte_tokenizer, gpt2, write_gguf
 from tests.test_analyze_cli import LENGTH, tiny
-from tests.test_text_data import BROKEN_GZ, jsonl, write_parquet, zst
 from tests.test_text_report import written
+from tests.texts import BROKEN_GZ, jsonl, write_parquet, zst
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'text'")
 hub = pytest.importorskip("huggingface_hub.constants", reason="needs the extra 'text'")
