@@ -12,6 +12,7 @@ picture anew.
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.errors import load_extra
+from cwdfm.cli.main import run
+from cwdfm.errors import InputError, check_integer, load_extra
+from cwdfm.files import check_place
 from cwdfm.metric.figure import NUMBER, figure_of, save_figure, styles_of
 from cwdfm.provenance import provenance, write_json
 
@@ -156,19 +159,32 @@ def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
     save_figure(figure, path)
 
 
-def main() -> None:
+def recorded(path: Path) -> tuple[list[dict[str, Any]], float]:
+    """The rows and the noise floor that an earlier run wrote."""
+    try:
+        result = json.loads(path.read_text())
+        return result["rows"], result["floor"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} holds no results of this example ({error}); give the --out of an earlier run, "
+            f"or leave --redraw out"
+        ) from error
+
+
+def main(arguments: list[str]) -> None:
     """Measure, print, draw, write."""
     parser = argparse.ArgumentParser(description="Compare the solvers on an exact target.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results")
     parser.add_argument("--samples", type=int, default=30_000, help="samples for each point")
     parser.add_argument("--redraw", action="store_true", help="the picture alone, from the JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    check_integer("--samples", options.samples)
     picture, data = options.out / "exact_target.png", options.out / "exact_target.json"
     if options.redraw:
-        result = json.loads(data.read_text())
-        draw(result["rows"], result["floor"], picture)
+        draw(*recorded(data), picture)
         print(f"Written: {picture}")
         return
+    check_place(data)
     floor = noise_floor(ring_target(), options.samples)
     rows = measure(options.samples)
 
@@ -190,4 +206,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, sys.argv[1:])

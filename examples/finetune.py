@@ -8,6 +8,7 @@ the share that has such a ring.
 """
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,10 @@ import cwdfm
 from cwdfm import data
 from cwdfm.chemistry import parse
 from cwdfm.cli import sample, train
+from cwdfm.cli.limits import MOST_SAMPLES
+from cwdfm.cli.main import run
+from cwdfm.errors import check_integer
+from cwdfm.files import check_new_file
 from cwdfm.metric import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
 from cwdfm.sample_file import read_samples
@@ -24,13 +29,16 @@ from cwdfm.sample_file import read_samples
 MOLECULES, BOX = 2000, "qm9-uniform-small"
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Fine-tune, sample before and after, score, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    check_integer("--samples", options.samples, most=MOST_SAMPLES)
+    check_integer("--steps", options.steps)
+    check_new_file(options.out, force=True)
     qm9 = data.load("qm9")
     own = [text for text in qm9.texts("train") if aromatic(text)][:MOLECULES]
     flags = ["--solver", "neighbor", "--n", str(options.samples), "--steps", "64"]
@@ -72,4 +80,4 @@ def score(texts: list[str], qm9: data.TokenData, own: list[str]) -> dict[str, An
 
 
 if __name__ == "__main__":
-    main()
+    run(main, sys.argv[1:])

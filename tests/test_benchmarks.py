@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.gpu_tests import files, outcomes
 from benchmarks.text_sections import draw_context
 from benchmarks.text_small import of_source
 from cwdfm.analyze import ContextAnalysis
-from examples import exact_target
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -57,28 +55,3 @@ def test_pictures_of_context_are_drawn_from_results(
     assert (RESULTS / path.name).exists()
     recorded = result["config"][f"context-{source}"]["neighbors"]["entropy"]
     assert list(analysis.neighbors.entropy) == recorded
-
-
-def test_the_example_s_picture_is_drawn_anew_without_measuring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    figures = []
-    monkeypatch.setattr(exact_target, "save_figure", lambda figure, _: figures.append(figure))
-    monkeypatch.setattr(exact_target, "reveal_times", lambda *_, **__: torch.zeros(2, 3))
-    recorded = (RESULTS / "exact_target.json").read_text()
-    (tmp_path / "exact_target.json").write_text(recorded)
-    monkeypatch.setattr("sys.argv", ["exact_target.py", "--out", str(tmp_path), "--redraw"])
-    exact_target.main()
-    assert (tmp_path / "exact_target.json").read_text() == recorded
-    (figure,) = figures
-    (legend,) = figure.legends
-    assert set(exact_target.SOLVERS) < {text.get_text() for text in legend.get_texts()}
-    rows = json.loads(recorded)["rows"]
-    euler = [r["total_variation"] for r in rows if (r["source"], r["solver"]) == ("mask", "Euler")]
-    lines = {each.get_label(): each.lines[0] for each in figure.axes[0].containers}
-    assert list(lines["Euler"].get_ydata()) == euler
-    # Both are to be seen where they are one: the narrow line is on the wide one.
-    under = lines["Neighbor-weighted"]
-    assert under.get_zorder() < lines["Euler"].get_zorder()
-    assert under.get_linewidth() > 2 * lines["Euler"].get_linewidth()
