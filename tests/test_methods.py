@@ -260,6 +260,23 @@ def test_steps_are_those_that_are_taken(models: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "other.jsonl.parts").exists()
 
 
+def test_steps_other_than_those_asked_for_are_told(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks take a step each, at least; as many as they are, or more, are what was asked for."""
+    line = [str(models / "bd3lm"), "--n", "1", "--force", "--out", str(tmp_path / "a.jsonl")]
+    blocks = LENGTH // 4
+    told = f"has {blocks} blocks of 4 tokens and takes at least a step for each: {blocks} steps, "
+    for steps in (1, blocks - 1):
+        sample.main([*line, "--steps", str(steps)])
+        assert f"{told}not the {steps} of --steps\n" in capsys.readouterr().out
+    for steps in (blocks, LENGTH):
+        sample.main([*line, "--steps", str(steps)])
+        assert "note:" not in capsys.readouterr().out
+    sample.main([*line, "--steps", str(blocks), "--solver", "first-hitting"])
+    assert "the last one of a block draws all that is left at once" in capsys.readouterr().out
+
+
 def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Path) -> None:
     flags = ["--n", "2", "--steps", "4", "--solver", "neighbor", "--radius", "12"]
     with pytest.raises(cwdfm.InputError, match="overlap"):

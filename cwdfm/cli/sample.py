@@ -26,11 +26,11 @@ from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.method import Autoregressive
+from cwdfm.method import Autoregressive, BlockDiffusion, Method
 from cwdfm.pretrained import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, SampleFile, write_samples
-from cwdfm.solver import EntropyBound, FirstHitting, Solver
+from cwdfm.solver import Solver
 from cwdfm.solver.sample import Tick
 
 
@@ -49,10 +49,12 @@ def main(arguments: list[str]) -> None:
         check_steps(
             fields_given(Options, asked), options.model, trained.method, options.steps, length
         )
-        steps = trained.method.steps(options.steps, length)
-        options = replace(options, steps=steps)
+        asked_for = options.steps
+        options = replace(options, steps=trained.method.steps(asked_for, length))
         with by_flags(Options):
             check_given(trained, options)
+        if rank() == 0:
+            note_steps(trained.method, options, asked_for, length)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
         trained.model.record_trunk()
@@ -134,13 +136,25 @@ def check_given(trained: Pretrained, options: Options) -> None:
     if isinstance(solver, Solver):
         for after in rework(options):
             after.check(solver)
-    if isinstance(solver, FirstHitting | EntropyBound) and options.steps < length:
+
+
+def note_steps(method: Method, options: Options, asked: int, length: int) -> None:
+    """Say where fewer steps were asked for than a block model takes, or a solver wants."""
+    if isinstance(method, BlockDiffusion) and asked < options.steps:
         print(
-            f"note: {options.solver} takes up to a step a token; in {options.steps} steps the last "
-            f"one draws all that is left of {length} at once. Give --steps {length}"
+            f"note: {options.model} has {options.steps} blocks of {method.block} tokens and takes "
+            f"at least a step for each: {options.steps} steps, not the {asked} of --steps"
+        )
+    if options.solver not in ("first-hitting", "entropy-bound"):
+        return
+    if options.steps < length:
+        last = "last one of a block" if isinstance(method, BlockDiffusion) else "last one"
+        print(
+            f"note: {options.solver} takes up to a step a token; in {options.steps} steps for "
+            f"{length} tokens the {last} draws all that is left at once. Give --steps {length}"
         )
     noised = round(options.refine_share * length) if options.refine else 0
-    if isinstance(solver, FirstHitting | EntropyBound) and options.refine_steps < noised:
+    if options.refine_steps < noised:
         print(
             f"note: {options.solver} takes up to a step a token, in refining too, where about "
             f"{noised} are noised at once. Give --refine-steps {noised}"
