@@ -23,7 +23,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.cli.main import run
 from cwdfm.errors import InputError, check_integer, load_extra
-from cwdfm.files import check_place
+from cwdfm.files import check_folder_place
 from cwdfm.metric.figure import NUMBER, figure_of, save_figure, styles_of
 from cwdfm.provenance import provenance, write_json
 
@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> None:
         draw(*recorded(data), picture)
         print(f"Written: {picture}")
         return
-    check_place(data)
+    check_folder_place(options.out)
     floor = noise_floor(ring_target(), options.samples)
     rows = measure(options.samples)
 

@@ -17,7 +17,7 @@ from cwdfm.cli.repro_told import foretell, refusal_told, report
 from cwdfm.cli.workers import dealt, side_by_side
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError
-from cwdfm.files import check_place
+from cwdfm.files import check_folder_place
 from cwdfm.repro.brought import check_brought, unread
 from cwdfm.repro.cost import cost, trainings
 from cwdfm.repro.experiment import Plan, write
@@ -44,9 +44,7 @@ def main(arguments: list[str]) -> None:
     check_seconds(options)
     check_alone(options.workers)
     places(options.tests)
-    if options.out.exists() and not options.out.is_dir():
-        raise InputError(f"--out {options.out} is a file; give a folder")
-    check_place(options.out)
+    check_folder_place(options.out)
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
     order = asked(plans, options)

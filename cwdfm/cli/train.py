@@ -18,7 +18,7 @@ from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.distributed import barrier, joined, rank, world
 from cwdfm.errors import InputError, load_extra
-from cwdfm.files import check_place
+from cwdfm.files import check_folder_place
 from cwdfm.lock import LOCK
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
@@ -53,9 +53,7 @@ def main(arguments: list[str]) -> None:
         check_of_the_model(given)
     if options.wandb is not None:
         load_extra("wandb", "wandb")  # before anything is written
-    if options.out.exists() and not options.out.is_dir():
-        raise InputError(f"{options.out} is a file; give a folder for the run")
-    check_place(options.out)
+    check_folder_place(options.out)
     made = [path for path in (options.out, *options.out.parents) if not path.exists()]
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     other = f"another run goes on in {options.out}"  # they would write each other's files

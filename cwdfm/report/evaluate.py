@@ -7,7 +7,7 @@ from pathlib import Path
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, FastTokenizer, SmilesTokenizer
 from cwdfm.data.text import CORPORA, is_prepared
 from cwdfm.errors import InputError, check_integer
-from cwdfm.files import check_place, elsewhere, replacing
+from cwdfm.files import check_folder_place, elsewhere, replacing
 from cwdfm.provenance import provenance, write_json
 from cwdfm.report.cells import CELLS
 from cwdfm.report.evaluation import Evaluation
@@ -107,8 +107,6 @@ def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
 
 def check_folder(out: Path, *, force: bool) -> None:
     """Refuse a folder in which something would be overwritten; scores on their way are welcome."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder for the report")
-    check_place(out)
+    check_folder_place(out)
     if out.is_dir() and any(path.name != CELLS for path in out.iterdir()) and not force:
         raise InputError(f"{out} is not empty; give another folder, or --force to write into it")
