@@ -34,6 +34,14 @@ def test_prepared_text_is_what_the_trainer_uses(prepared: Path) -> None:
     assert load(prepared).train[0, 0] != 5 or data.fingerprint != load(prepared).fingerprint
 
 
+@pytest.mark.parametrize(
+    "option", [{"column": "text"}, {"documents": "lines"}, {"folder": "."}, {"streaming": True}]
+)
+def test_options_of_raw_text_are_refused(prepared: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(option))}= is for raw text, and .*prepared"):
+        load(prepared, **option)
+
+
 def test_uint16_reaches_torch(tmp_path: Path) -> None:
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000))) + "".join(
         map(chr, range(0xAC00, 0xAC00 + 11_000))

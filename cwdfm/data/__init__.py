@@ -145,6 +145,9 @@ def load(
         return load_molecules(dataset, tokenizer, cache, progress, **cut)
     of_text = _of_text(name_or_path, tokenizer)
     if is_prepared(path):
+        _refuse_for_prepared(
+            path, column=column, documents=documents, folder=folder, streaming=streaming or None
+        )
         return load_prepared(path, of_text, part, **cut)
     corpus = find_corpus(
         name_or_path,
@@ -188,6 +191,15 @@ def _refuse_for_molecules(name_or_path: str | Path, **only_text: object) -> None
         raise InputError(
             f"{', '.join(given)} is for text, and {str(name_or_path)!r} is read as molecules; "
             f"leave it out (a .txt file is text where a tokenizer of text is given)"
+        )
+
+
+def _refuse_for_prepared(path: Path, **of_raw_text: object) -> None:
+    """Refuse options of how raw text is read for a prepared folder; None is one not given."""
+    if given := [f"{name}=" for name, value in of_raw_text.items() if value is not None]:
+        raise InputError(
+            f"{', '.join(given)} is for raw text, and {path} is prepared already; leave it out, "
+            f"or prepare the text again with it"
         )
 
 
