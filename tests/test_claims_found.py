@@ -374,4 +374,4 @@ def test_weights_stand_beside_a_temperature_of_the_same_entropy(
     assert "Neighbor 650 at 275 novel, Euler 600;" in told  # the root of 500 x 720
     assert "Neighbor 650 at 310 novel, Euler 548;" in told  # the root of 500 x 600, not of the last
     assert "Neighbor 150 at 7.30 bits, Euler 200;" in told  # the middle of 100 and 400
-    assert "Entropy 80 at 6.50 bits, Euler beyond what was tried;" in told
+    assert "Entropy 80 at 6.50 bits, Euler 90 at 6.80 bits, the nearest;" in told

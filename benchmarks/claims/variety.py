@@ -57,11 +57,19 @@ def beside_euler(corpus: Corpus, source: str) -> list[str]:
     told = []
     for name in tried.solvers[1:]:
         x, judged = _point(corpus, rows[name, "1"])
-        equal = at_variety(x, euler)
-        plain = "beyond what was tried" if equal is None else f"{equal:.0f}"
-        unit = f"{x:.2f} bits" if corpus == "text" else f"{x:.0f} novel"
-        told.append(f"{name} {judged:.0f} at {unit}, Euler {plain}")
+        plain = f"{equal:.0f}" if (equal := at_variety(x, euler)) else _nearest(corpus, x, euler)
+        told.append(f"{name} {judged:.0f} at {_unit(corpus, x)}, Euler {plain}")
     return told
+
+
+def _nearest(corpus: Corpus, x: float, points: list[tuple[float, float]]) -> str:
+    """Where no temperature has such variety: the quality of the one that comes nearest."""
+    varied, judged = min(points, key=lambda point: abs(point[0] - x))
+    return f"{judged:.0f} at {_unit(corpus, varied)}, the nearest"
+
+
+def _unit(corpus: Corpus, varied: float) -> str:
+    return f"{varied:.2f} bits" if corpus == "text" else f"{varied:.0f} novel"
 
 
 def _point(corpus: Corpus, row: tuple[Value, ...]) -> tuple[float, float]:
