@@ -46,9 +46,10 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
         r"50\% &  & 2.0$_{\pm 0.5}$ &  \\",
     ]
     plan = Plan(jobs=(), tables=lambda _: [table])
-    files = write(plan, Store(tmp_path), tmp_path, "t")
+    files = list(write(plan, Store(tmp_path), tmp_path, "t"))
     assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
-    toys = write(plan, Store(tmp_path), tmp_path / "smoke", "t")[-1].read_text().splitlines()
+    *_, last = write(plan, Store(tmp_path), tmp_path / "smoke", "t")
+    toys = last.read_text().splitlines()
     assert toys[0].startswith("% `cwdfm repro t` at smoke scale")
     assert toys[0].endswith("Toys: the numbers mean nothing.")
     assert "\n".join(toys[1:]) + "\n" == tex
