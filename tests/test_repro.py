@@ -211,6 +211,13 @@ def test_what_no_experiment_makes_is_told(word: str, what: str) -> None:
     assert set(re.findall(r"cwdfm train (\S+)", listing.no_experiment(word))) <= set(RECIPES)
 
 
+def test_the_page_tells_what_each_experiment_beyond_the_paper_shows() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "repro.md").read_text()
+    rows = page.partition("| name | what it shows |")[2].partition("\n\n")[0].splitlines()[1:]
+    told = [name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
+    assert sorted(told) == sorted(e.name for e in EXPERIMENTS.values() if not e.paper)
+
+
 def test_figures_with_a_longer_number_are_no_drawing() -> None:
     assert listing.no_experiment("figure-11") == ""
     assert chosen(["figure-11"], "") == ["updates"]

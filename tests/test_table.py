@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from functools import cache
 from importlib import import_module
@@ -146,13 +147,19 @@ def test_our_tables_fit_a_page_with_letters_that_can_be_read() -> None:
         rows = [row[:-3].split(" & ") for row in tex.splitlines() if row.endswith(r" \\")]
         rows = [row for row in rows if "multicolumn" not in "".join(row)]
         # Letters of 8 pt are 0.85 times as wide as those of 10 pt, not 0.8.
-        size, ratio, room = (8, 0.85, 6) if r"\tabcolsep}{3pt}" in tex else (10, 1.0, 12)
+        small = "\n" r"\footnotesize" "\n" in tex.partition(r"\begin{tabular}")[0]
+        size, ratio, line = (8, 0.85, 9.5) if small else (10, 1.0, 12)
+        room = 6 if r"\tabcolsep}{3pt}" in tex else 12
         columns = list(zip(*rows, strict=True))
         natural = (max(points(line) for cell in c for line in stack(cell)) for c in columns)
         width = sum(ratio * each + room for each in natural)
-        assert size * min(1.0, 345 / width) >= 5, f"{name} is {width:.0f} pt wide"
+        scaled = min(1.0, 345 / width)
+        assert size * scaled >= 5, f"{name} is {width:.0f} pt wide"
         lines = sum(max(len(stack(cell)) for cell in row) for row in rows)
-        assert lines <= 45, f"{name} has {lines} lines of 12 pt"
+        notes = tex.partition(r"\raggedright\footnotesize" "\n")[2].partition(r"\end{table}")[0]
+        below = sum(math.ceil(0.85 * points(note) / 345) for note in notes.splitlines())
+        height = 40 + scaled * line * lines + 9.5 * below  # with the caption and rules
+        assert height <= 550, f"{name} is {height:.0f} pt high"
 
 
 def test_digits_end_where_the_spread_is_large() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_WIDE = 70  # letters that a page's text is wide
+_WIDE, _LONG = 70, 30  # letters that a page's text is wide, and rows that leave room for notes
 _BETWEEN = 2  # letters of room that two columns have between them
 _PACKAGES = r"% Packages it needs: \usepackage{booktabs,graphicx}"
 _LABEL = 25  # letters of a label's line, in a table that is wider
@@ -106,8 +106,8 @@ class Table:
     def latex(self, label: str) -> str:
         """A float with a booktabs table that is no wider than the text, and the notes below.
 
-        One that would be is set in footnotes' type, with headings and labels in several lines; what
-        is too wide even so is scaled, by graphicx.
+        One that would be is set in footnotes' type, as a long one is, with headings and labels in
+        several lines; what is too wide even so is scaled, by graphicx.
         """
         columns = list(zip(self._titles, *map(self._cells, self.rows), strict=True))
         wide = sum(max(map(_letters, column)) + _BETWEEN for column in columns) > _WIDE
@@ -122,7 +122,8 @@ class Table:
             r"\centering",
             rf"\caption{{{_escape(self.title)}}}",
             rf"\label{{tab:{label}}}",
-            *([r"\footnotesize", r"\setlength{\tabcolsep}{3pt}"] if wide else []),
+            *([r"\footnotesize"] if wide or len(self.rows) > _LONG else []),
+            *([r"\setlength{\tabcolsep}{3pt}"] if wide else []),
             *(rf"{_FIT}\begin{{tabular}}{{{sides}}}", r"\toprule", *self._whose()),
             *(first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}}"),
             *([r"\par\medskip\raggedright\footnotesize"] if self.notes else []),
