@@ -1,5 +1,7 @@
 """`cwdfm repro`: experiments, their cost and their tables, from a command to the files."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
@@ -19,7 +21,7 @@ import cwdfm.repro.cost as cost_module
 import cwdfm.repro.scores as scores_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag as flag_of
-from cwdfm.cli.repro import check_device, main, with_toy_judge, with_toys
+from cwdfm.cli.repro import check_device, main, show, with_toy_judge, with_toys
 from cwdfm.cli.repro_options import Options, chosen
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
@@ -501,6 +503,18 @@ def test_files_are_told_as_they_are_written_and_which_could_not_be(
     what = f"square-1 is not written: {in_the_way} could not be written: Is a directory"
     remedy = "Put that right and start again with the same command"
     assert ended.stdout.splitlines()[-3:] == [*told, f"{what}. {remedy}"]
+
+
+def test_all_files_are_written_though_nobody_reads_what_is_said(tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    plans = {f"square-{number}": squares(number).plan("smoke") for number in (1, 2)}
+    with contextlib.redirect_stdout(Closed()):
+        assert show(plans, Store(tmp_path / "jobs"), tmp_path / "smoke") == []
+    written = {path.name for path in (tmp_path / "smoke").iterdir()}
+    assert written == {f"{name}.{kind}" for name in plans for kind in ("md", "csv", "tex")}
 
 
 def test_a_folder_that_may_not_be_written_is_refused_but_may_be_asked_about(

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -273,12 +273,17 @@ def check_folder(
 
 def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
     """Write tables and figures of whatever is done, and tell why some are not: their names."""
+
+    def say(line: str) -> None:
+        with suppress(BrokenPipeError):  # files are worth having though nobody reads any more
+            print(line)
+
     wrong = []
     for name, plan in plans.items():
         try:
             for path in write(plan, store, out, name):
-                print(f"written: {path}")
+                say(f"written: {path}")
         except InputError as error:
-            print(f"{name} is not written: {error}")
+            say(f"{name} is not written: {error}")
             wrong.append(name)
     return wrong
