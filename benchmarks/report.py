@@ -120,7 +120,8 @@ def draw() -> None:
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
             drawn.add(folder / f"{stem}.png")
             data = " of English novels" if corpus_of(plan.jobs[0]) == "text" else ""
-            replace(figure, about=figure.about + data).draw([folder / f"{stem}.png"])
+            shown = replace(figure, about=figure.about + data).drawn(["png"])
+            (folder / f"{stem}.png").write_bytes(shown["png"])
     for old in set(folder.glob("*.png")) - drawn:
         old.unlink()
     for name, section in SECTIONS.items():

@@ -447,6 +447,17 @@ def test_no_job_is_begun_after_the_limit(
     with pytest.raises(cwdfm.errors.WorkFailed):
         report(outcome, store)
     assert "not begun: 2 jobs" in capsys.readouterr().out
+    waiting = replace(outcome, failed={})
+    for limit, why in (
+        (15.0, "the same command goes on there"),
+        (0.0, "--limit 0 begins none; the same command without it goes on there"),
+    ):
+        report(waiting, store, limit=limit)
+        assert f"not begun: 2 jobs; {why}\n" in capsys.readouterr().out
+    report(replace(waiting, elsewhere=[Count(1)]), store)
+    told = capsys.readouterr().out
+    assert "in others' hands: 1 job; the same command goes on later, or waits for them" in told
+    assert "not begun: 2 jobs; they need what is in others' hands\n" in told
     assert work(store, jobs[1:], HERE, say=silent).complete
 
 

@@ -1,5 +1,7 @@
 """`cwdfm repro`: experiments, their cost and their tables, from a command to the files."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
@@ -19,7 +21,7 @@ import cwdfm.repro.cost as cost_module
 import cwdfm.repro.scores as scores_module
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag as flag_of
-from cwdfm.cli.repro import check_device, main, with_toy_judge, with_toys
+from cwdfm.cli.repro import check_device, main, show, with_toy_judge, with_toys
 from cwdfm.cli.repro_options import Options, chosen
 from cwdfm.config import from_config, to_config
 from cwdfm.method.choice import SolverChoice
@@ -62,7 +64,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
             plan = experiment.plan("smoke")
             outcome = work(store, plan.jobs, here, say=silent)
             assert outcome.complete, (experiment.name, outcome)
-            write(plan, store, folder / "smoke", experiment.name)
+            assert list(write(plan, store, folder / "smoke", experiment.name))
     return store
 
 
@@ -182,8 +184,14 @@ def test_experiments_are_found_by_the_paper_s_own_numbers() -> None:
     assert chosen(["figure-4"], "") == ["steps-molecules-mask"]
     assert chosen(["Fig6", "Table 2", "context"], "") == ["context", "losses"]  # Figures 2 and 6
     assert [name.split("-")[0] for name in chosen(["table-5"], "")] == ["sweep"] * 4
-    for word in ("figure", "figure-44", "4"):
-        with pytest.raises(cwdfm.InputError, match=f"unknown experiment '{word}'"):
+    told = {
+        "figure-44": "the paper's last is Figure 11, and",
+        "tab 9": "the paper's last is Table 7",
+    }
+    for word in ("figure", "figure-44", "tab 9", "4"):
+        with pytest.raises(
+            cwdfm.InputError, match=f"unknown experiment '{word}'; {told.get(word, '')}"
+        ):
             chosen([word], "")
 
 
@@ -203,6 +211,13 @@ def test_what_no_experiment_makes_is_told(word: str, what: str) -> None:
         assert ended.stderr.startswith(f"cwdfm: {word} is no experiment: {what}")
     assert what in listing.listed()
     assert set(re.findall(r"cwdfm train (\S+)", listing.no_experiment(word))) <= set(RECIPES)
+
+
+def test_the_page_tells_what_each_experiment_beyond_the_paper_shows() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "repro.md").read_text()
+    rows = page.partition("| name | what it shows |")[2].partition("\n\n")[0].splitlines()[1:]
+    told = [name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
+    assert sorted(told) == sorted(e.name for e in EXPERIMENTS.values() if not e.paper)
 
 
 def test_figures_with_a_longer_number_are_no_drawing() -> None:
@@ -432,9 +447,112 @@ def test_a_result_without_a_field_of_a_table_costs_no_other_table(
     (tmp_path / "smoke" / "square-2.md").unlink()
     ended = command(*arguments)
     assert ended.returncode == 2
-    assert f"square-1 is not written: {path} is damaged (it lacks 'square')" in ended.stdout
+    assert f"square-1 is not written: {path} is damaged (it lacks 'square'); delete" in ended.stdout
     assert ended.stderr.startswith("cwdfm: not written, for what is said above: square-1")
+    assert "complete" not in ended.stdout
     assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
+
+
+@pytest.mark.parametrize("value", ["9", ["9"], {"mean": 9.0}])
+def test_a_result_of_another_shape_is_told_and_costs_no_other_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object
+) -> None:
+    """As of another version: it is found among the jobs of its experiment, by leaving some out."""
+    jobs = tuple(Count(number) for number in range(1, 8))
+
+    def tables(store: Store) -> list[Table]:
+        done = [store.result(job) for job in jobs]
+        squares = [None if each is None else each["result"]["square"] for each in done]
+        rows = (Row(("n",), (Value(square, 0.5),)) for square in squares)
+        return [Table("Squares", ("number",), (Column("square"),), tuple(rows))]
+
+    several = Experiment("squares", "squares", lambda _: Plan(jobs, tables))
+    for experiment in (several, squares(2)):
+        monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
+    arguments = ("repro", "squares", "square-2", "--out", tmp_path, "--device", "cpu")
+    assert command(*arguments).returncode == 0
+    path = tmp_path / "jobs" / Count(5).name / "result.json"
+    path.write_text(path.read_text().replace('"square": 25', f'"square": {json.dumps(value)}'))
+    (tmp_path / "smoke" / "square-2.md").unlink()
+    ended = command(*arguments)
+    assert ended.returncode == 2
+    assert f"squares is not written: {path} is damaged, or of another version (" in ended.stdout
+    assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
+    shutil.rmtree(path.parent)
+    assert command(*arguments).returncode == 0
+
+
+def test_an_error_of_a_table_s_own_is_no_result_s_fault(tmp_path: Path) -> None:
+    def tables(_: Store) -> list[Table]:
+        raise TypeError("a mistake")
+
+    with pytest.raises(TypeError, match="a mistake"):
+        list(write(Plan((Count(1),), tables), Store(tmp_path), tmp_path, "t"))
+
+
+def test_files_are_told_as_they_are_written_and_which_could_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "square-1", squares(1))
+    in_the_way = tmp_path / "smoke" / "square-1.tex"
+    in_the_way.mkdir(parents=True)
+    ended = command("repro", "square-1", "--out", tmp_path, "--device", "cpu")
+    assert ended.returncode == 2
+    written = [tmp_path / "smoke" / f"square-1.{kind}" for kind in ("md", "csv")]
+    told = [f"written: {path}" for path in written]
+    what = f"square-1 is not written: {in_the_way} could not be written: Is a directory"
+    remedy = "Put that right and start again with the same command"
+    assert ended.stdout.splitlines()[-3:] == [*told, f"{what}. {remedy}"]
+
+
+def test_all_files_are_written_though_nobody_reads_what_is_said(tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    plans = {f"square-{number}": squares(number).plan("smoke") for number in (1, 2)}
+    with contextlib.redirect_stdout(Closed()):
+        assert show(plans, Store(tmp_path / "jobs"), tmp_path / "smoke") == []
+    written = {path.name for path in (tmp_path / "smoke").iterdir()}
+    assert written == {f"{name}.{kind}" for name in plans for kind in ("md", "csv", "tex")}
+
+
+def test_a_folder_that_may_not_be_written_is_refused_but_may_be_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first job, though it is within the folder; the superuser may write anywhere."""
+    monkeypatch.setitem(EXPERIMENTS, "square-1", squares(1))
+    (tmp_path / "jobs").mkdir()
+    closed = {tmp_path / "jobs"}
+    plain = os.access
+    monkeypatch.setattr(os, "access", lambda path, *how: path not in closed and plain(path, *how))
+    arguments = ("repro", "square-1", "--out", tmp_path, "--device", "cpu")
+    ended = command(*arguments)
+    refused = f"{tmp_path / 'jobs'} cannot be written: there is no permission"
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"cwdfm: {refused}")
+    assert not ended.stdout
+    ended = command(*arguments, "--dry-run")
+    assert ended.returncode == 0
+    assert "would be done, on cpu: 1 count\n" in ended.stdout
+    assert f"but it would be refused here: {refused}" in ended.stdout
+
+
+def test_all_experiments_are_named_in_a_word_and_costs_in_short_lines(tmp_path: Path) -> None:
+    ended = command("repro", "all", "--scale", "paper", "--out", tmp_path / "x", "--dry-run")
+    first, *others = ended.stdout.splitlines()
+    assert first.startswith(f"all {len(EXPERIMENTS)} experiments at paper scale: ")
+    start = others.index(next(line for line in others if line.startswith("cost: ")))
+    cost_told = [
+        others[start],
+        *itertools.takewhile(lambda line: line[:2] == "  ", others[start + 1 :]),
+    ]
+    assert len(cost_told) > 2
+    assert max(map(len, cost_told)) <= 100
+    plans = [experiment.plan("paper") for experiment in EXPERIMENTS.values()]
+    jobs = in_order(job for plan in plans for job in plan.jobs)
+    whole = " ".join(line.strip() for line in cost_told)
+    assert whole == f"cost: {cost(jobs, 'paper')}"
 
 
 @pytest.mark.parametrize("size", ["2", "two"])
@@ -489,6 +607,7 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
     [
         (["losses", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
         (["all", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
+        (["list", "losses"], "takes nothing more than that: losses; what one would do and cost"),
         (["Losess"], "unknown experiment 'Losess'; did you mean losses? `cwdfm repro list` has"),
         (["steps-text"], "did you mean steps-text-uniform or steps-text-mask? `cwdfm repro list`"),
         (["--out", "x", "losses"], "--out stands before the experiment's name; give that first"),

@@ -2,7 +2,10 @@
 
 import csv
 import io
+import math
 import re
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,13 +36,21 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     assert first == ["a_b", "0.5", "0.01", "1234.5", "", "0.7", "0.1"]
     assert second == ["50%", "", "", "2.0", "0.5", "", ""]
     tex = table.latex("t")
-    assert r"a\_b & 0.50 $\pm$ 0.01 & 1,234.5 & 0.7 $\pm$ 0.1 \\" in tex
-    head = [r"\begin{table}", r"\centering", r"\caption{One \& two}", r"\label{tab:t}"]
-    assert tex.splitlines()[:5] == [*head, r"\begin{tabular}{lrrr}"]
+    assert tex.splitlines()[1:13] == [
+        *(r"\begin{table}", r"\centering", r"\caption{One \& two}", r"\label{tab:t}"),
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{lrrr}",
+        *(r"\toprule", r"& \multicolumn{2}{c}{measured here} & \multicolumn{1}{c}{paper} \\"),
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-4}",
+        r"method & MAUVE $\uparrow$ & PPL $\downarrow$ & MAUVE $\uparrow$ \\",
+        r"\midrule",
+        r"a\_b & 0.50$_{\pm 0.01}$ & 1,234.5 & 0.7$_{\pm 0.1}$ \\",
+        r"50\% &  & 2.0$_{\pm 0.5}$ &  \\",
+    ]
     plan = Plan(jobs=(), tables=lambda _: [table])
-    files = write(plan, Store(tmp_path), tmp_path, "t")
+    files = list(write(plan, Store(tmp_path), tmp_path, "t"))
     assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
-    toys = write(plan, Store(tmp_path), tmp_path / "smoke", "t")[-1].read_text().splitlines()
+    *_, last = write(plan, Store(tmp_path), tmp_path / "smoke", "t")
+    toys = last.read_text().splitlines()
     assert toys[0].startswith("% `cwdfm repro t` at smoke scale")
     assert toys[0].endswith("Toys: the numbers mean nothing.")
     assert "\n".join(toys[1:]) + "\n" == tex
@@ -55,43 +66,100 @@ def test_signs_of_latex_are_escaped() -> None:
     ) in tex
 
 
-def test_wide_tables_are_in_small_type() -> None:
-    def kind(columns: int) -> str | None:
-        row = Row(("a",), (Value(1234.5, 67.8),) * columns)
-        tex = Table("t", ("m",), (Column("x"),) * columns, (row,)).latex("t")
-        found = re.search(r"\\label{tab:t}\n\\(\w+)\n\\setlength{\\tabcolsep}{3pt}\n", tex)
-        return found and found[1]
+def test_wide_tables_are_in_small_type_and_their_long_words_in_lines() -> None:
+    def tex(columns: int) -> str:
+        row = Row(("best: Euler (16), Neighbor (32, 64)",), (Value(1234.5, 67.8),) * columns)
+        measures = (Column("entropy of samples", True),) * columns
+        return Table("t", ("m",), measures, (row,)).latex("t")
 
-    assert [kind(n) for n in (1, 4, 5, 8)] == [None, None, "footnotesize", "scriptsize"]
+    narrow, wide = tex(1), tex(5)
+    small = r"\footnotesize" "\n" r"\setlength{\tabcolsep}{3pt}" "\n"
+    assert small not in narrow
+    assert r"m & entropy of samples $\uparrow$ \\" in narrow
+    assert small in wide
+    assert wide.count(r" & \shortstack[r]{entropy of\\samples $\uparrow$}") == 5
+    assert r"\shortstack[l]{best: Euler (16),\\Neighbor (32, 64)} & 1,234.5" in wide
 
 
-LATEX = {  # commands of LaTeX itself and of booktabs
-    *("begin", "end", "centering", "caption", "label", "footnotesize", "scriptsize", "setlength"),
+LATEX = {  # commands of LaTeX itself, of booktabs and of graphicx
+    *("begin", "end", "centering", "caption", "label", "footnotesize", "setlength", "shortstack"),
     *("tabcolsep", "toprule", "midrule", "bottomrule", "par", "medskip", "raggedright", "texttt"),
+    *("multicolumn", "cmidrule", "resizebox", "ifdim", "width", "linewidth", "else", "fi"),
     *("pm", "uparrow", "downarrow", "approx", "leq", "geq"),
 }
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
-def test_tables_compile_with_booktabs_alone(scale: Scale) -> None:
-    """Plain letters, known commands, brackets in pairs, as many cells in a row as columns."""
+@cache
+def in_latex(scale: Scale) -> dict[str, str]:
+    """All tables, with this project's results, by their names."""
     ours = Store(Path(__file__).parents[1] / "results" / "repro" / "jobs")
-    for name, experiment in EXPERIMENTS.items():
-        for stem, table in numbered(name, experiment.plan(scale).tables(ours)):
-            tex = table.latex(stem)
-            assert tex.isascii(), name
-            assert set(re.findall(r"\\([a-z]+)", tex)) <= LATEX, name
-            bare = re.sub(r"\\[^a-z]", "", tex)  # without escapes and ends of lines
-            assert not set(bare) & set("#~^_"), name
-            assert "%" not in bare, name
-            assert bare.count("{") == bare.count("}"), name
-            assert all(line.count("$") % 2 == 0 for line in bare.splitlines()), name
-            opened = re.findall(r"\\(begin|end){(\w+)}", tex)
-            pairs = [("begin", "table"), ("begin", "tabular"), ("end", "tabular"), ("end", "table")]
-            assert opened == pairs, name
-            (shape,) = re.findall(r"{tabular}{([lr]+)}", tex)
-            cells = [line.count("&") + 1 for line in bare.splitlines() if "&" in line]
-            assert set(cells) == {len(shape)}, name
+    plans = {name: experiment.plan(scale) for name, experiment in EXPERIMENTS.items()}
+    named = [each for name, plan in plans.items() for each in numbered(name, plan.tables(ours))]
+    return {stem: table.latex(stem) for stem, table in named}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_tables_compile_with_two_packages(scale: Scale) -> None:
+    """Plain letters, known commands, brackets in pairs, as many cells in a row as columns."""
+    for name, whole in in_latex(scale).items():
+        packages, tex = whole.split("\n", 1)
+        assert packages.endswith(r"\usepackage{booktabs,graphicx}"), name
+        assert tex.isascii(), name
+        bare = re.sub(r"\\[^a-z]", "", tex)  # without escapes and ends of lines
+        assert set(re.findall(r"\\([a-z]+)", bare)) <= LATEX, name
+        bare = re.sub(r"(?<=\d)\$_{\\pm [\d.,]+}\$", "", bare)  # and spreads
+        assert not set(bare) & set("#~^_%"), name
+        assert bare.count("{") == bare.count("}"), name
+        assert all(line.count("$") % 2 == 0 for line in bare.splitlines()), name
+        opened = re.findall(r"\\(begin|end){(\w+)}", tex)
+        pairs = [("begin", "table"), ("begin", "tabular"), ("end", "tabular"), ("end", "table")]
+        assert opened == pairs, name
+        (shape,) = re.findall(r"{tabular}{([lr]+)}", tex)
+        for row in filter(lambda line: "&" in line, bare.splitlines()):
+            spans = [int(number) for number in re.findall(r"multicolumn{(\d+)}", row)]
+            assert row.count("&") + 1 + sum(spans) - len(spans) == len(shape), name
+
+
+def letters() -> dict[str, float]:
+    """How many points wide each of Computer Modern's letters is, in 10 pt."""
+    matplotlib = pytest.importorskip("matplotlib")
+    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "cmr10.ttf"
+    font = import_module("matplotlib.ft2font").FT2Font(str(file))
+    font.set_size(10, 72)
+    return {chr(code): font.load_char(code).linearHoriAdvance / 65536 for code in range(32, 127)}
+
+
+def test_our_tables_fit_a_page_with_letters_that_can_be_read() -> None:
+    """On the page of LaTeX's `article`, 345 pt x 550 pt, all is there and no type is below 5 pt."""
+    wide = letters()
+
+    def points(line: str) -> float:
+        number, _, spread = line.partition(r"$_{\pm ")
+        plain = re.sub(r"\$\\[a-z]+\$", "+", number)  # a sign that is as wide, or wider
+        own = sum(wide[letter] for letter in re.sub(r"\\[a-z]+|[\\{}$]", "", plain))
+        return own + (0.75 * (wide["+"] + points(spread)) if spread else 0.0)
+
+    def stack(cell: str) -> list[str]:
+        stacked = re.fullmatch(r"\\shortstack\[[lr]\]{(.*)}", cell)
+        return stacked[1].split(r"\\") if stacked else [cell]
+
+    for name, tex in in_latex("small").items():
+        rows = [row[:-3].split(" & ") for row in tex.splitlines() if row.endswith(r" \\")]
+        rows = [row for row in rows if "multicolumn" not in "".join(row)]
+        # Letters of 8 pt are 0.85 times as wide as those of 10 pt, not 0.8.
+        small = "\n" r"\footnotesize" "\n" in tex.partition(r"\begin{tabular}")[0]
+        size, ratio, line = (8, 0.85, 9.5) if small else (10, 1.0, 12)
+        room = 6 if r"\tabcolsep}{3pt}" in tex else 12
+        columns = list(zip(*rows, strict=True))
+        natural = (max(points(line) for cell in c for line in stack(cell)) for c in columns)
+        width = sum(ratio * each + room for each in natural)
+        scaled = min(1.0, 345 / width)
+        assert size * scaled >= 5, f"{name} is {width:.0f} pt wide"
+        lines = sum(max(len(stack(cell)) for cell in row) for row in rows)
+        notes = tex.partition(r"\raggedright\footnotesize" "\n")[2].partition(r"\end{table}")[0]
+        below = sum(math.ceil(0.85 * points(note) / 345) for note in notes.splitlines())
+        height = 40 + scaled * line * lines + 9.5 * below  # with the caption and rules
+        assert height <= 550, f"{name} is {height:.0f} pt high"
 
 
 def test_digits_end_where_the_spread_is_large() -> None:

@@ -5,15 +5,16 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 
 import torch
 
 from cwdfm.cli.options import HELP, fields_given, parse, words
 from cwdfm.cli.repro_options import Options, check_alone, check_seconds, places, understood
-from cwdfm.cli.repro_told import foretell, refusal_told, report
+from cwdfm.cli.repro_told import foretell, refusal_told, report, together
 from cwdfm.cli.workers import dealt, side_by_side
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError
@@ -44,22 +45,23 @@ def main(arguments: list[str]) -> None:
     check_seconds(options)
     check_alone(options.workers)
     places(options.tests)
-    check_folder_place(options.out)
+    if not (options.dry_run and options.out.is_dir()):
+        check_writable(options)
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
     order = asked(plans, options)
     todo = wanted(store, order)
     left = f"{len(todo)} of {len(order)} jobs to do, {trainings(todo)}"
-    print(f"{', '.join(names)} at {options.scale} scale: {left}")
+    print(f"{together(names)} at {options.scale} scale: {left}")
     here = [job for job in todo if not options.only or job.kind in options.only]
     if told := cost(here, options.scale):
-        print(f"cost: {told}")
+        print(fill(f"cost: {told}", 100, subsequent_indent="  ", break_on_hyphens=False))
     hangup = options.workers > 1  # nobody shall be left behind
     with stopped_in_order(hangup=hangup), joined(options.device) as device:
         brought, given = brought_by(options, device), fields_given(Options, flags)
         check_brought(brought, given)
         if idle := unread(brought, given, order):
-            why = f"read by no job of {', '.join(names)}"
+            why = f"read by no job of {together(names)}"
             print(f"note: {', '.join(idle)}: {why}", file=sys.stderr)
         resources = resources_of(options, device)
         lacks = check(todo, resources, options.only)
@@ -81,13 +83,17 @@ def main(arguments: list[str]) -> None:
             outcome = outcome.with_failures(store, since)
         finally:  # interrupted, too: what is done is worth having
             wrong = show(plans, store, options.out / options.scale)
-    report(outcome, store)
-    if wrong:
-        raise InputError(f"not written, for what is said above: {', '.join(wrong)}")
+    report(outcome, store, limit=options.limit, unwritten=wrong)
 
 
 def usage(arguments: list[str]) -> None:
     """List the experiments; after --help the options too, after nothing with exit code 2."""
+    if arguments[:1] == ["list"] and len(arguments) > 1:
+        raise InputError(
+            f"`cwdfm repro list` lists all experiments, and takes nothing more than that: "
+            f"{' '.join(arguments[1:])}; what one would do and cost, `cwdfm repro NAME --scale "
+            f"SCALE --out DIR --dry-run` tells"
+        )
     print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\n{listed()}\n")
     if arguments and arguments[0] in HELP:
         parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
@@ -113,6 +119,7 @@ def dry_run(
     if options.workers > 1:
         print(f"by {options.workers} processes side by side: --workers")
     with refusal_told():
+        check_writable(options)
         check_device(options, device, lacks)
     check_folder(store, order, options, resources)
     print("nothing was done: --dry-run")
@@ -213,6 +220,12 @@ def with_toy_judge(brought: Resources, store: Store, todo: Iterable[Job]) -> Res
         return brought
 
 
+def check_writable(options: Options) -> None:
+    """Refuse a folder that jobs, or what is made of them, cannot be written into."""
+    for folder in (options.out, options.out / "jobs", options.out / options.scale):
+        check_folder_place(folder)
+
+
 def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:
     """Refuse to begin where no job can be done; tables of what is done are worth having, though."""
     first = [why for job, why in lacks.items() if not lacks.keys() & set(job.needs)]
@@ -258,12 +271,17 @@ def check_folder(
 
 def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
     """Write tables and figures of whatever is done, and tell why some are not: their names."""
+
+    def say(line: str) -> None:
+        with suppress(BrokenPipeError):  # files are worth having though nobody reads any more
+            print(line)
+
     wrong = []
     for name, plan in plans.items():
         try:
             for path in write(plan, store, out, name):
-                print(f"written: {path}")
+                say(f"written: {path}")
         except InputError as error:
-            print(f"{name} is not written: {error}")
+            say(f"{name} is not written: {error}")
             wrong.append(name)
     return wrong

@@ -13,7 +13,7 @@ from cwdfm.errors import InputError
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.perplexity import TEST_CORPORA
 from cwdfm.repro.jobs import Corpus
-from cwdfm.repro.listing import no_experiment, of_the_paper
+from cwdfm.repro.listing import last_of, no_experiment, of_the_paper
 from cwdfm.repro.scale import Scale
 
 LONGEST_WAIT = 10**6  # seconds: what is much longer, no clock sleeps
@@ -63,6 +63,11 @@ def chosen(given: list[str], before: str) -> list[str]:
     names = [name for word in given for name in of_the_paper(word) or [word]]
     known = (*EXPERIMENTS, "all")
     if wrong := [name for name in names if name not in known]:
+        if last := last_of(wrong[0]):
+            raise InputError(
+                f"unknown experiment {wrong[0]!r}; the paper's last is {last}, and `cwdfm repro "
+                f"list` has them all"
+            )
         word = wrong[0].lower()
         begun = [name for name in known if name.startswith(word)]
         near = begun or get_close_matches(word, known)

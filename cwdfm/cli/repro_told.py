@@ -1,5 +1,6 @@
 """What `cwdfm repro` tells: what it would do, and at the end what is left and why."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from cwdfm.errors import InputError, WorkFailed
+from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.sweep import NEEDS_FAILED, Outcome
 
@@ -30,6 +32,11 @@ def refusal_told() -> Iterator[None]:
         print(f"but it would be refused here: {error}")
 
 
+def together(names: Sequence[str]) -> str:
+    """The experiments of a command in words."""
+    return f"all {len(names)} experiments" if len(names) == len(EXPERIMENTS) else ", ".join(names)
+
+
 def kinds(jobs: Iterable[Job]) -> str:
     """How many jobs of each kind."""
     counts = Counter(job.kind for job in jobs)
@@ -49,13 +56,21 @@ def many(jobs: Collection[Job]) -> str:
     return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
-def report(outcome: Outcome, store: Store) -> None:
-    """Say what is left, and why."""
+def report(
+    outcome: Outcome, store: Store, *, limit: float = math.inf, unwritten: Sequence[str] = ()
+) -> None:
+    """Say what is left, and why; also which experiments' tables could not be written."""
     report_lacking(outcome.lacking)
     if outcome.elsewhere:
-        print(f"in others' hands: {many(outcome.elsewhere)}; the same command goes on later")
+        later = "the same command goes on later, or waits for them with --wait 10"
+        print(f"in others' hands: {many(outcome.elsewhere)}; {later}")
     if outcome.waiting:
-        print(f"not begun: {many(outcome.waiting)}; the same command goes on there")
+        why = "the same command goes on there"
+        if not limit:
+            why = "--limit 0 begins none; the same command without it goes on there"
+        elif limit == math.inf:
+            why = "they need what is in others' hands"
+        print(f"not begun: {many(outcome.waiting)}; {why}")
     if outcome.failed:
         broken = {job: why for job, why in outcome.failed.items() if why != NEEDS_FAILED}
         job, why = next(iter(broken.items()))
@@ -66,4 +81,6 @@ def report(outcome: Outcome, store: Store) -> None:
             f"{many(broken)} failed{first} {job.label}: {why}; see "
             f"{store.place(job) / 'failure.txt'}{left}; the same command tries again"
         )
+    if unwritten:
+        raise InputError(f"not written, for what is said above: {', '.join(unwritten)}")
     print("complete" if outcome.complete else "incomplete, for what is said above")

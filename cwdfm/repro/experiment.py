@@ -1,19 +1,21 @@
 """An experiment: the jobs that a table or figure of the paper is made of, and how to show them."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from cwdfm.errors import InputError
-from cwdfm.files import replacing
+from cwdfm.files import repair, replacing
 from cwdfm.repro.figure import Curves
-from cwdfm.repro.job import Job, Store
+from cwdfm.repro.job import Job, Result, Store, WrongFolder
 from cwdfm.repro.scale import Scale
 from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Table
 
 T = TypeVar("T")
+_WRONG = (AttributeError, LookupError, TypeError, ValueError)  # of values that are of another type
 
 
 @dataclass(frozen=True)
@@ -40,32 +42,81 @@ class Experiment:
     paper: str = ""  # which of the paper's they are; none: it goes beyond it
 
 
-def write(plan: Plan, store: Store, folder: Path, name: str) -> list[Path]:
-    """The tables as NAME.md, and each as CSV and LaTeX; the figures as PNG and PDF; the files.
+def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:
+    """The tables as NAME.md, and each as CSV and LaTeX; the figures as PNG and PDF: as they come.
 
     The folder is that of one scale, and its name says which. A figure without a point is left out.
     """
-    tables = plan.tables(store)
-    figures = [(stem, f) for stem, f in numbered(name, plan.figures(store)) if not f.blank]
+    tables, curves = _made(plan, store)
+    figures = [(stem, f) for stem, f in numbered(name, curves) if not f.blank]
     head = f"`cwdfm repro {name}` at {folder.name} scale: {plan.progress(store)} are done."
     head += " Toys: the numbers mean nothing.\n" if folder.name == "smoke" else "\n"
     shown = [f"![{f.title}]({stem}.png)\n" for stem, f in figures]
     texts = {f"{name}.md": "\n".join([head, *(table.markdown() for table in tables), *shown])}
     for stem, table in numbered(name, tables):
         texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": f"% {head}{table.latex(stem)}"}
-    paths = []
+    for file, text in texts.items():
+        yield _written(folder / file, text.encode())
+    for stem, figure in figures:
+        for kind, picture in figure.drawn(("png", "pdf")).items():
+            yield _written(folder / f"{stem}.{kind}", picture)
+
+
+def _written(path: Path, content: bytes) -> Path:
     try:
-        for file, text in texts.items():
-            with replacing(folder / file) as part:
-                part.write_text(text, encoding="utf-8")
-            paths.append(folder / file)
-        for stem, figure in figures:
-            pictures = [folder / f"{stem}{kind}" for kind in (".png", ".pdf")]
-            figure.draw(pictures)
-            paths += pictures
+        with replacing(path) as part:
+            part.write_bytes(content)
     except OSError as error:
-        raise InputError(f"cannot write into {folder}: {error.strerror or error}") from error
-    return paths
+        raise InputError(
+            f"{path} could not be written: {error.strerror or error}. {repair(error, path)} and "
+            f"start again with the same command"
+        ) from error
+    return path
+
+
+def _made(plan: Plan, store: Store) -> tuple[list[Table], list[Curves]]:
+    """The tables and figures; a result that holds something else than they are made of is told."""
+
+    def made(store: Store) -> tuple[list[Table], list[Curves]]:
+        tables = plan.tables(store)
+        for table in tables:
+            table.markdown()  # a value that is no number is found out as it is shown
+        return tables, plan.figures(store)
+
+    try:
+        return made(store)
+    except InputError:
+        raise
+    except _WRONG as error:
+        jobs = in_order(plan.jobs)
+
+        def fails(count: int) -> bool:
+            """Whether they cannot be made of so many jobs, those needed first, either."""
+            try:
+                made(_Some(store.folder, jobs[:count]))
+            except _WRONG:
+                return True
+            return False
+
+        first = bisect_left(range(len(jobs)), True, key=fails)
+        if not first:  # it is no result's fault
+            raise
+        path = store.place(jobs[first - 1]) / "result.json"
+        raise WrongFolder(
+            f"{path} is damaged, or of another version ({type(error).__name__}: {error}); delete "
+            f"its folder, and the same command does the job again"
+        ) from error
+
+
+class _Some(Store):
+    """A folder as if some jobs alone were done."""
+
+    def __init__(self, folder: Path, jobs: Collection[Job]) -> None:
+        super().__init__(folder)
+        self.jobs = frozenset(jobs)
+
+    def result(self, job: Job) -> Result | None:
+        return super().result(job) if job in self.jobs else None
 
 
 def numbered(name: str, things: Sequence[T]) -> list[tuple[str, T]]:

@@ -5,11 +5,9 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import load_extra
-from cwdfm.files import replacing
 from cwdfm.metric.figure import NUMBER, figure_of, styles_of
 from cwdfm.repro.table import Column, Value
 
@@ -92,14 +90,14 @@ class Curves:
             and any(ours[panel].value is not None for _, ours in self.lines[name])
         }
 
-    def draw(self, paths: Sequence[Path]) -> None:
-        """Write the figure into files, in the formats of their names."""
-        figure = self.figure()
-        for path in paths:
+    def drawn(self, formats: Sequence[str]) -> dict[str, bytes]:
+        """The figure as a file of each format, such as "png"."""
+        figure, found = self.figure(), {}
+        for name in formats:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI)
-            with replacing(path) as part:
-                part.write_bytes(buffer.getvalue())
+            figure.savefig(buffer, format=name, dpi=_DPI)
+            found[name] = buffer.getvalue()
+        return found
 
     def figure(self) -> Any:
         """The title, the lines' names, the panels side by side, and the note."""

@@ -60,7 +60,10 @@ class Fields(dict[str, Any]):
         self.path = path
 
     def __missing__(self, name: str) -> Any:
-        raise WrongFolder(f"{self.path} is damaged (it lacks {name!r}); delete its folder")
+        raise WrongFolder(
+            f"{self.path} is damaged (it lacks {name!r}); delete its folder, and "
+            f"the same command does the job again"
+        )
 
 
 def _read(path: Path, right: Callable[[Any], bool], remedy: str) -> Any:

@@ -57,9 +57,22 @@ def no_experiment(word: str) -> str:
     return next(told, "")
 
 
+def last_of(word: str) -> str:
+    """The last of the paper's tables, if a word asks for one by its number, or of its figures."""
+    asked = _asked(word)
+    if asked is None:
+        return ""
+    return f"Table {len(paper.TABLES)}" if asked[1] == "tab" else f"Figure {len(paper.FIGURES)}"
+
+
+def _asked(word: str) -> re.Match[str] | None:
+    """Whether it is tables or figures of the paper that a word asks for, and its number."""
+    return re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
+
+
 def _numbered(word: str, place: str) -> bool:
     """Whether a place in the paper, such as "Figures 2 and 6", is what a word (fig2) asks for."""
-    asked = re.fullmatch(r"(tab|fig)[a-z]*[ -]?(\d+)", word.lower())
+    asked = _asked(word)
     if asked is None or not place.lower().startswith(asked[1]):
         return False
     return asked[2] in re.findall(r"\d+", place)

@@ -3,12 +3,17 @@
 import csv
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_WIDE, _WIDER = 70, 95  # letters that a page's text is wide, in its own type and in footnotes'
+_WIDE, _LONG = 70, 30  # letters that a page's text is wide, and rows that leave room for notes
 _BETWEEN = 2  # letters of room that two columns have between them
+_PACKAGES = r"% Packages it needs: \usepackage{booktabs,graphicx}"
+_LABEL = 25  # letters of a label's line, in a table that is wider
+# Of a box of its natural width, or of the text's where that is less: classes differ.
+_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 _LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "%&_#${}"}
     | {sign: f"{{{sign}}}" for sign in "[]*"}  # which could be options of the line's end before
@@ -99,37 +104,54 @@ class Table:
         return out.getvalue()
 
     def latex(self, label: str) -> str:
-        """A float with a booktabs table, small if it is wide, and the notes below."""
-        lines = [self._head, *map(self._cells, self.rows)]
-        first, *others = [" & ".join(map(_escape, line)) + r" \\" for line in lines]
-        shape = "l" * len(self.labels) + "r" * (len(self.columns) + len(self.paper))
+        """A float with a booktabs table that is no wider than the text, and the notes below.
+
+        One that would be is set in footnotes' type, as a long one is, with headings and labels in
+        several lines; what is too wide even so is scaled, by graphicx.
+        """
+        columns = list(zip(self._titles, *map(self._cells, self.rows), strict=True))
+        wide = sum(max(map(_letters, column)) + _BETWEEN for column in columns) > _WIDE
+        sides = "l" * len(self.labels) + "r" * (len(self.columns) + len(self.paper))
+        each = zip(columns, sides, strict=True)
+        shown = [_stacked(*one) if wide else [*map(_escape, one[0])] for one in each]
+        lines = [list(line) for line in zip(*shown, strict=True)]
+        first, *others = [" & ".join(line) + r" \\" for line in lines]
         parts = [
+            _PACKAGES,
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{_escape(self.title)}}}",
             rf"\label{{tab:{label}}}",
-            *self._type(),
-            *(rf"\begin{{tabular}}{{{shape}}}", r"\toprule", first, r"\midrule"),
-            *(*others, r"\bottomrule", r"\end{tabular}"),
+            *([r"\footnotesize"] if wide or len(self.rows) > _LONG else []),
+            *([r"\setlength{\tabcolsep}{3pt}"] if wide else []),
+            *(rf"{_FIT}\begin{{tabular}}{{{sides}}}", r"\toprule", *self._whose()),
+            *(first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}}"),
             *([r"\par\medskip\raggedright\footnotesize"] if self.notes else []),
             *(_escape(note) + r"\par" for note in self.notes),
             r"\end{table}",
         ]
         return "\n".join(parts) + "\n"
 
-    def _type(self) -> list[str]:
-        """What sets a table that is wider than a page's text in smaller type."""
-        columns = zip(self._head, *map(self._cells, self.rows), strict=True)
-        letters = sum(max(map(len, column)) + _BETWEEN for column in columns)
-        if letters <= _WIDE:
+    def _whose(self) -> list[str]:
+        """Of a LaTeX table with the paper's values the line that says whose columns are."""
+        if not self.paper:
             return []
-        size = r"\footnotesize" if letters <= _WIDER else r"\scriptsize"
-        return [size, r"\setlength{\tabcolsep}{3pt}"]
+        before, own = len(self.labels), len(self.labels) + len(self.columns)
+        last = own + len(self.paper)
+        here = rf"\multicolumn{{{own - before}}}{{c}}{{measured here}}"
+        return [
+            "& " * before + rf"{here} & \multicolumn{{{last - own}}}{{c}}{{paper}} \\",
+            rf"\cmidrule(lr){{{before + 1}-{own}}} \cmidrule(lr){{{own + 1}-{last}}}",
+        ]
+
+    @property
+    def _titles(self) -> list[str]:
+        return [*self.labels, *(c.title for c in (*self.columns, *self.paper))]
 
     @property
     def _head(self) -> list[str]:
-        ours, papers = [c.title for c in self.columns], [c.title for c in self.paper]
-        return [*self.labels, *ours, *(f"paper: {title}" for title in papers)]
+        own = len(self.labels) + len(self.columns)
+        return [*self._titles[:own], *(f"paper: {title}" for title in self._titles[own:])]
 
     def _papers(self, row: Row) -> Sequence[Value]:
         return row.paper or [Value(None)] * len(self.paper)
@@ -142,6 +164,33 @@ def _bare(x: float | None) -> str:
     return "" if x is None else repr(x)
 
 
+def _letters(cell: str) -> int:
+    """How many letters wide a cell is in LaTeX: a spread, which is set small, as if without ±."""
+    return len(cell.replace(" ± ", ""))
+
+
 def _escape(text: str) -> str:
-    """Text as LaTeX, with what stands between backticks as code."""
+    """Text as LaTeX, with what stands between backticks as code, and a number's spread small."""
+    number = re.fullmatch(r"([-\d.,]+) ± ([\d.,]+)", text)
+    if number:
+        return rf"{number[1]}$_{{\pm {number[2]}}}$"
     return re.sub(r"`([^`]*)`", r"\\texttt{\1}", text.translate(_LATEX))
+
+
+def _stacked(column: Sequence[str], side: str) -> list[str]:
+    """A column as LaTeX with what is long in several lines: a heading over short cells, labels."""
+    head, *cells = column
+    longest = max(map(_letters, cells), default=0)
+    if side == "l":
+        return [_in_lines(cell, min(longest, _LABEL), side) for cell in column]
+    return [_in_lines(head, longest, side), *map(_escape, cells)]
+
+
+def _in_lines(text: str, width: int, side: str) -> str:
+    """Text as LaTeX, in lines of so many letters where words allow it; an arrow is no word."""
+    whole = re.sub(" (?=[↑↓])", "\N{NO-BREAK SPACE}", text)
+    lines = textwrap.wrap(whole, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    if len(lines) < 2:
+        return _escape(text)
+    shown = r"\\".join(_escape(line.replace("\N{NO-BREAK SPACE}", " ")) for line in lines)
+    return rf"\shortstack[{side}]{{{shown}}}"
