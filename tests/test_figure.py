@@ -256,7 +256,7 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
         return EXPERIMENTS[name].plan(scale).figures(Store(tmp_path))[0]
 
     molecules, text = figure("steps-molecules-uniform"), figure("steps-text-uniform")
-    valid, novel = Value(475.4, 17.1, 1), Value(287.0, 15.6, 1)
+    valid, novel = (Value(*each, 1, printed=True) for each in ((475.4, 17.1), (287.0, 15.6)))
     assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
     assert bool(text.paper) == (scale == "paper")
     for each in (molecules, text):
@@ -265,7 +265,7 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     masked = figure("steps-molecules-mask")
     assert len(masked.columns) == 3
     if scale != "smoke":  # Neighbor's: 2.8 x 134.8 and 1.9 x 114.8
-        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1)
+        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1, printed=True)
         found = [value.value for value in masked.paper["Neighbor"]]
         assert found == [pytest.approx(377.44), None, pytest.approx(218.12)]
         assert "2.8 (valid) and 1.9 (novel)" in masked.note

@@ -85,7 +85,7 @@ def test_likelihood_and_evaluations_stand_beside_samples(tmp_path: Path) -> None
     put(store, cell.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
     put(store, cell.sample(), {"evaluations": 12.5})
     likelihood, _, evaluations = cell.training(store)
-    assert likelihood == Value(40.0, 2.0, 2)
+    assert likelihood == Value(40.0, 2.0, 3)
     assert evaluations == Value(12.5, None, 1)
 
 

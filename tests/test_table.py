@@ -57,7 +57,7 @@ def test_signs_of_latex_are_escaped() -> None:
 
 def test_wide_tables_are_in_small_type() -> None:
     def kind(columns: int) -> str | None:
-        row = Row(("a",), (Value(1234.5, 67.8),) * columns)
+        row = Row(("a",), (Value(1234.5, 67.8, printed=True),) * columns)
         tex = Table("t", ("m",), (Column("x"),) * columns, (row,)).latex("t")
         found = re.search(r"\\label{tab:t}\n\\(\w+)\n\\setlength{\\tabcolsep}{3pt}\n", tex)
         return found and found[1]
@@ -94,11 +94,15 @@ def test_tables_compile_with_booktabs_alone(scale: Scale) -> None:
             assert set(cells) == {len(shape)}, name
 
 
-def test_digits_end_where_the_spread_is_large() -> None:
-    assert Value(1423.72, 32.591, 2).text() == "1,423.72 ± 32.59"
+def test_a_number_has_no_more_digits_than_its_spread_tells() -> None:
     assert Value(814261.59, 105818.97, 2).text() == "814,262 ± 105,819"
-    assert Value(1423.72, 99.99, 2).text() == "1,423.72 ± 99.99"
-    assert Value(1423.72, 100.0, 2).text() == "1,424 ± 100"
+    assert Value(1423.72, 32.591, 2).text() == "1,424 ± 33"
+    assert Value(202.187, 5.938, 3).text() == "202.2 ± 5.9"
+    assert Value(40.903, 0.314, 3).text() == "40.90 ± 0.31"
+    assert Value(1.48412, 0.00391, 3).text() == "1.484 ± 0.004"  # no more than it was given
+    assert Value(7.0, 0.0, 2).text() == "7.00 ± 0.00"
+    assert Value(475.4, 17.1, 1).text() == "475 ± 17"
+    assert Value(475.4, 17.1, 1, printed=True).text() == "475.4 ± 17.1"  # as the paper has it
 
 
 def test_counts_have_no_digits_and_other_whole_numbers_theirs() -> None:

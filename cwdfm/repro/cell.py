@@ -88,7 +88,7 @@ class Cell:
         likelihood = evaluations = Value(None)
         if bound is not None:
             found = bound["result"]
-            likelihood = Value(found["perplexity"], found["perplexity_error"], 2)
+            likelihood = Value(found["perplexity"], found["perplexity_error"], 3)
         if drawn is not None:
             evaluations = Value(drawn["result"]["evaluations"], None, 1)
         recipe = job.recipe

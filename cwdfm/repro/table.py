@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,24 +21,28 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its spread, as `digits` behind the point show it; the number may be missing.
+    """A number and its spread, with at most `digits` behind the point; the number may be missing.
 
-    Behind a point that is far below the spread nothing is shown.
+    A spread has two digits that count, and the number no more than its spread; those that the paper
+    prints have all of theirs.
     """
 
     value: float | None
     spread: float | None = None
     digits: int = 1
+    printed: bool = False
 
     def text(self) -> str:
         """The number, and behind it the spread where there is one."""
         if self.value is None:
             return ""
-        # A count is a count; means of several have digits.
-        whole = self.spread is None and self.digits == 1 and float(self.value).is_integer()
-        digits = 0 if whole or (self.spread or 0.0) >= 100 else self.digits
-        number = f"{self.value:,.{digits}f}"
-        return number if self.spread is None else f"{number} ± {self.spread:,.{digits}f}"
+        if self.spread is None:  # a count is a count; means of several have digits
+            whole = self.digits == 1 and float(self.value).is_integer()
+            return f"{self.value:,.{0 if whole else self.digits}f}"
+        digits = self.digits
+        if self.spread > 0 and not self.printed:
+            digits = max(0, min(digits, 1 - math.floor(math.log10(self.spread))))
+        return f"{self.value:,.{digits}f} ± {self.spread:,.{digits}f}"
 
 
 @dataclass(frozen=True)
