@@ -246,11 +246,12 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
         ("Entropy",): [256.0, 255.0, 254.0, 40.0],  # one training
         ("data",): [1000.0, 999.0, 998.0, None],
     }
-    meaning, weights, drawn, runs, earlier = table.notes
+    meaning, weights, drawn, runs, error, earlier = table.notes
     assert meaning == "What it is."
     assert weights.startswith("Weights: Entropy beta")
-    assert drawn == "1,024 samples a row and run, in 128 steps."
+    assert drawn == "1,024 samples of each run, in 128 steps."
     assert runs == "One run of each training; their scatter is that of counting, 16 at most."
+    assert error == "Behind held-out PPL ± is one standard error."
     assert earlier.endswith("models were lost: Entropy.")
     assert {shown.likelihood(), *how.jobs(data), *how.jobs(other.sample())} <= set(plan.jobs)
     (figure,) = plan.figures(store)

@@ -68,7 +68,7 @@ def test_wide_tables_are_in_small_type() -> None:
 LATEX = {  # commands of LaTeX itself and of booktabs
     *("begin", "end", "centering", "caption", "label", "footnotesize", "scriptsize", "setlength"),
     *("tabcolsep", "toprule", "midrule", "bottomrule", "par", "medskip", "raggedright", "texttt"),
-    *("pm", "uparrow", "downarrow", "approx", "leq", "geq"),
+    *("textasciicircum", "pm", "uparrow", "downarrow", "approx", "leq", "geq"),
 }
 
 

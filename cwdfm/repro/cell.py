@@ -13,6 +13,7 @@ from cwdfm.repro.scores import Likelihood
 from cwdfm.repro.table import Column, Value
 
 # Cost is counted, not timed: jobs may have shared their GPU.
+ERROR = "Behind held-out PPL ± is one standard error."
 TRAINING = (Column("held-out PPL", False), Column("tokens read, M"), Column("evaluations"))
 
 
@@ -229,8 +230,8 @@ def _measured(cells: Sequence[Cell]) -> tuple[Measure, int]:
 
 
 def drawn_note(cells: Iterable[Cell]) -> str:
-    """How many samples a row has, and in how many steps, where all are drawn in as many."""
+    """How many samples a run has, and in how many steps, where all are drawn in as many."""
     drawn = [cell.sample() for cell in cells]
     many = " or ".join(f"{n:,}" for n in sorted({each.n for each in drawn}))
     steps, *others = {each.steps for each in drawn}
-    return f"{many} samples a row and run" + ("." if others else f", in {steps:,} steps.")
+    return f"{many} samples of each run" + ("." if others else f", in {steps:,} steps.")

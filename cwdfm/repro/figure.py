@@ -18,6 +18,7 @@ _DPI = 160
 _PANEL, _HEIGHT = 3.3, 3.6  # inches: small, so that letters are large enough in print
 _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
 _BESIDE = 2.5  # where the paper's values stand, in terms of the last x
+_ASIDE = 0.2  # of the width of lines: what is told beside their ends has room there
 _GREY = "#555555"
 TICKS = 10  # labels below a panel, at most
 _WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: of a panel's x, of a label's, between labels
@@ -207,6 +208,7 @@ class Curves:
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
         if self.measured:
             axis.xaxis.set_major_locator(ticker.MaxNLocator(4))
+            axis.margins(x=_ASIDE if self.told else None)
         else:
             axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from cwdfm.repro import paper
 from cwdfm.repro.cell import (
+    ERROR,
     TRAINING,
     Cell,
     apart_note,
@@ -71,6 +72,7 @@ def grid(
                 *notes,
                 *settings([entry.cell for entry in found]),
                 *runs_note(cells, store),
+                *([ERROR] if likelihood else []),
                 *apart_note(cells, store),
             )
             return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=told)]
