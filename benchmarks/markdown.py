@@ -1,13 +1,21 @@
 """Pieces of the generated pages: tables, and where results come from."""
 
+import re
 from typing import Any
 
 Result = dict[str, Any]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    """A table in Markdown, with columns of numbers to the right."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(head)
+    rule = ["---:" if all(map(_numeric, column)) else "---" for column in columns]
+    lines = [head, ["---", *rule[1:]], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _numeric(cell: str) -> bool:
+    return re.fullmatch(r"[-\d.,%/()± ]*", cell) is not None
 
 
 def origin(result: Result) -> str:
@@ -16,6 +24,6 @@ def origin(result: Result) -> str:
     machine = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
     return (
         f"`{result['command']}`, revision `{result['revision']}`, {result['date'][:10]}, "
-        f"{machine}, torch {versions['torch']}, Python {versions['python']}, "
-        f"config `{result['config']}`."
+        f"{machine}, torch {versions['torch']}, Python {versions['python']}"
+        + (f", config `{result['config']}`." if result["config"] else ".")
     )

@@ -45,6 +45,32 @@ def test_pages_are_linked_and_links_lead_somewhere() -> None:
     assert set(map(Path.resolve, pages[1:])) <= linked
 
 
+def anchors(text: str) -> list[str]:
+    """Of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found]
+
+
+def test_links_into_pages_lead_to_headings() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    known = {each.resolve(): anchors(each.read_text()) for each in pages}
+    for each in pages:
+        linked = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", each.read_text())
+        for target, place in linked:
+            there = known[(each.parent / target).resolve() if target else each.resolve()]
+            assert there.count(place) == 1, f"{each.name} links to {target}#{place}"
+
+
+@pytest.mark.parametrize("name", ["results", "speed"])
+def test_contents_lead_to_every_section(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    contents = text[text.index("## Contents") :]
+    first = re.search(r"^## (?!Contents)", contents, re.MULTILINE)
+    assert first is not None
+    linked = re.findall(r"\]\(#([^)]+)\)", contents[: first.start()])
+    assert set(anchors(contents[first.start() :])) == set(linked)
+
+
 @pytest.mark.parametrize("name", ["results", "speed", "claims"])
 def test_generated_pages_are_those_of_the_results(name: str) -> None:
     made = {"results": report, "speed": page, "claims": claims_page}[name]()
