@@ -1,14 +1,13 @@
 """The beginning of docs/results.md: how to read it, and what it leads to."""
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import get_args
 
-from benchmarks.claims.judging import Claim, Word, anchor
+from benchmarks.claims.judging import Claim, Word
 from benchmarks.claims.page import _claims, _heading
-from benchmarks.markdown import table
+from benchmarks.markdown import anchor, headings, table
 from cwdfm.repro.measured import measured
 
 READING = """## How to read it
@@ -68,7 +67,7 @@ def overview(sections: Iterable[tuple[str, str, str]]) -> str:
     minutes = measured().experiments
     rows = []
     for name, place, section in sections:
-        first, *tables = headings(section)
+        first, *tables = (title for _, title in headings(section))
         found = Counter(claim.verdict.word for _, claim in verdicts(name))
         rows.append(
             [
@@ -80,17 +79,3 @@ def overview(sections: Iterable[tuple[str, str, str]]) -> str:
             ]
         )
     return table(["in the paper", "experiment", "tables", "claims", "GPU minutes"], rows)
-
-
-def outline(sections: Sequence[str]) -> str:
-    """Links to sections and to those within them."""
-    lines = []
-    for section in sections:
-        for level, title in re.findall(r"^(##+) (.+)$", section, re.MULTILINE):
-            lines.append(f"{'  ' * (len(level) - 2)}- [{title}](#{anchor(title)})")
-    return "\n".join(lines)
-
-
-def headings(section: str) -> list[str]:
-    """Titles of a section and of the tables within it."""
-    return re.findall(r"^##+ (.+)$", section, re.MULTILINE)

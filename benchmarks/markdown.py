@@ -1,4 +1,4 @@
-"""Pieces of the generated pages: tables, and where results come from."""
+"""Pieces of the generated pages: tables, contents, and where results come from."""
 
 import re
 from typing import Any
@@ -16,6 +16,23 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def _numeric(cell: str) -> bool:
     return re.fullmatch(r"[-\d.,%/()± ]*", cell) is not None
+
+
+def headings(text: str) -> list[tuple[int, str]]:
+    """Levels, from 2 on, and titles."""
+    return [(len(n), title) for n, title in re.findall(r"^(##+) (.+)$", text, re.MULTILINE)]
+
+
+def anchor(title: str) -> str:
+    """Of a heading, as pages are linked to."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def outline(text: str) -> str:
+    """Links to the sections of a text, and to those within them."""
+    return "\n".join(
+        f"{'  ' * (level - 2)}- [{title}](#{anchor(title)})" for level, title in headings(text)
+    )
 
 
 def origin(result: Result) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from benchmarks.claims import claims_page
 from benchmarks.claims.judging import ROOT, STORE, read
-from benchmarks.contents import READING, outline, overview
+from benchmarks.contents import READING, overview
 from benchmarks.library_sections import (
     context_path,
     demo,
@@ -22,6 +22,7 @@ from benchmarks.library_sections import (
     run_scatter,
     sampling_step,
 )
+from benchmarks.markdown import outline
 from benchmarks.molecule_sections import qm9_causes, qm9_endings, qm9_limits, qm9_small
 from benchmarks.repro_costs import measured_file
 from benchmarks.repro_sections import left_out, origins, repro, shown_in_repro
@@ -99,7 +100,7 @@ def report() -> str:
         overview(experiments),
         *left_out({name for name, _, _ in experiments}),
         "What else was measured:",
-        outline(others),
+        outline("\n".join(others)),
         *(section for _, _, section in experiments),
         *others,
     ]
