@@ -106,7 +106,7 @@ def origins() -> str:
         f"{len(paths):,} results here {kept:,} are of jobs that `cwdfm repro` makes today. "
         f"{scripts} of them record one of several scripts outside the repository, which hand the "
         "jobs of several experiments to `cwdfm.repro.sweep.work`, as `cwdfm repro` does; "
-        f"{len(paths) - scripts} record `cwdfm repro` itself.",
+        f"{len(paths) - scripts:,} record `cwdfm repro` itself.",
         f"The revision of {later} was written in afterwards, for code that was copied without git "
         f"(`revision_told`); {dirty} had changes that were not committed (`-dirty`), and of "
         f"{unknown} none is known.",

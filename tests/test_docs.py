@@ -11,6 +11,8 @@ from benchmarks.claims import (
 )
 from benchmarks.claims.judging import anchor
 from benchmarks.claims.on_molecules import COUNT_ERROR
+from benchmarks.contents import claimed
+from benchmarks.markdown import table
 from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_sections import LOST, _half, done, filled, left_out
@@ -172,6 +174,20 @@ def test_solvers_that_are_even_lead_nowhere() -> None:
     told = _leads(dict.fromkeys(keys, row), [64, 128])
     assert told.count("at no number of steps") == 6
     assert told.endswith(f"Means scatter by about {COUNT_ERROR / 2:.0f}.")
+
+
+def test_columns_of_numbers_are_to_the_right() -> None:
+    rows = [["8", "7.1 ± 0.2", "980 / 191", "Euler", "1 to 2 valid"], ["16", "", "1", "", "3"]]
+    rule = table([*"abcde"], rows).splitlines()[1]
+    assert rule == "| --- | ---: | ---: | --- | --- |"
+
+
+def test_what_the_paper_says_stands_above_its_table() -> None:
+    shown = claimed("updates").splitlines()
+    assert shown[0] == "| the paper says | seen here | verdict |"
+    assert "Neighbor weights change tokens more often" in shown[2]
+    assert re.search(r"\[holds[^]]*\]\(claims\.md#\d+-holds", shown[2])
+    assert claimed("positions") == ""  # of which it says nothing
 
 
 def test_blank_columns_are_told_and_not_shown() -> None:

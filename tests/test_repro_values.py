@@ -167,6 +167,8 @@ def test_weights_of_a_context_path_are_told_apart() -> None:
     on_path = "Weights on the context-weighted path: Neighbor r = 1, s = 1."
     assert solver_notes([plain, context]) == ("Weights: Neighbor r = 1, s = 4.", on_path)
     assert solver_notes([context]) == ("Weights: Neighbor r = 1, s = 1.",)  # of all there are
+    same = replace(context, choice=plain.choice)
+    assert solver_notes([plain, same]) == ("Weights: Neighbor r = 1, s = 4.",)
 
 
 @pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])

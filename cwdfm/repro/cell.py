@@ -168,6 +168,11 @@ def solver_notes(cells: Iterable[Cell]) -> tuple[str, ...]:
         recipe = cell.train().recipe
         on_context = recipe.method == "flow" and recipe.path == "context"
         found[on_context].setdefault(recipe.source, []).append(cell.choice)
+    plain, own = (
+        weights_of(c for each in found[on].values() for c in each) for on in (False, True)
+    )
+    if all(settings == plain.get(kind) for kind, settings in own.items()):
+        found[True] = {}  # the same as elsewhere: told once
     notes: list[str] = []
     for on_context, by_source in found.items():
         where = " on the context-weighted path" if on_context and found[False] else ""
