@@ -16,17 +16,17 @@ def exact_target(result: Result) -> str:
         "has no error, so all there is to see is the solver's. Neighbor weights have radius 1 and "
         "scale 2, Entropy weights beta 2, the corrector scale 2; in the lower pictures, of the "
         "order of reveals, Neighbor weights have scale 4.\n\n"
-        + table(["source: solver", *map(str, steps)], rows)
+        + table(["source: solver", *(f"{k} steps" for k in steps)], rows)
         + "\n\n![error against steps, and order of reveals](../results/exact_target.png)\n\n"
         + origin(result)
     )
 
 
 def context_path(result: Result) -> str:
-    rows = [
-        [n, f"{row['buckets'] * 1e3:.1f}", f"{row['naive'] * 1e3:.0f}" if "naive" in row else ""]
-        for n, row in result["seconds"].items()
-    ]
+    rows = []
+    for n, row in result["seconds"].items():
+        naive = f"{row['naive'] * 1e3:.0f}" if "naive" in row else ""
+        rows.append([f"{int(n):,}", f"{row['buckets'] * 1e3:.1f}", naive])
     return (
         "## Algorithm 1 on a CPU\n\n"
         "Milliseconds to reveal half of the coordinates of 64 sequences.\n\n"
@@ -42,8 +42,8 @@ def sampling_step(result: Result) -> str:
     rows = [
         [
             name,
-            f"{row['seconds_a_step'] * 1e3:.1f}",
-            f"{row['peak_bytes'] / 2**20:.0f}",
+            f"{row['seconds_a_step'] * 1e3:,.0f}",
+            f"{row['peak_bytes'] / 2**20:,.0f}",
             f"{row['times_faster']:.1f}",
             f"{row['times_less_memory']:.1f}",
         ]
@@ -130,27 +130,38 @@ def run_scatter(result: Result) -> str:
     for row in result["rows"]:
         losses = row["losses"]
         what = f"{row['corpus']}: {named(row)}"
-        told = ", ".join(f"{loss:.4f}" for loss in losses)
-        apart = f"{max(losses) - min(losses):.4f}"
-        rows.append([what, told, apart, ", ".join(f"`{r}`" for r in row["revisions"])])
+        low, high = min(losses), max(losses)
+        rows.append([what, str(len(losses)), f"{low:.4f}", f"{high:.4f}", f"{high - low:.4f}"])
         for sample in row["samples"]:
             perplexities, entropies = (
                 ", ".join(f"{value:.{digits}f}" for value in sample[name] if value is not None)
                 for name, digits in (("perplexities", 1), ("entropies", 2))
             )
-            how = f"{sample['choice']['solver']}, {sample['steps']} steps"
-            sampled.append([what, how, perplexities, entropies])
+            sampled.append([what, drawn_by(sample), perplexities, entropies])
+    first, *_, last = folders = [w for w in result["command"].split() if w.endswith("/jobs")]
+    command = result["command"].replace(" ".join(folders), f"{first} ... {last}")
     return (
         "## Runs of the same training\n\n"
         "Last validation losses of trainings that were done several times at small scale, with the "
-        "same recipe and seed, by different revisions of the code; and sums on a GPU have no fixed "
-        "order.\n\n"
-        + table(["training", "losses", "apart", "revisions"], rows)
-        + "\n\nSamples of several of these runs, on text:\n\n"
+        "same recipe and seed, by different revisions of the code (results/run_scatter.json names "
+        "them); and sums on a GPU have no fixed order.\n\n"
+        + table(["training", "runs", "lowest loss", "highest", "apart"], rows)
+        + "\n\nSamples of several of these runs, on text, a number for each run:\n\n"
         + table(["training", "solver", "gen. PPL", "entropy, bits"], sampled)
         + "\n\n"
-        + origin(result)
+        + origin(result | {"command": command})
     )
+
+
+def drawn_by(sample: Result) -> str:
+    """A solver with the settings that it reads, and its steps."""
+    choice = sample["choice"]
+    kind = choice["solver"].removesuffix("-counted")
+    told = {
+        "neighbor": f", r = {choice['radius']}, s = {choice['scale']:g}",
+        "entropy": f", beta = {choice['beta']:g}",
+    }
+    return f"{choice['solver']}{told.get(kind, '')}, {sample['steps']:,} steps"
 
 
 def prepare(result: Result) -> str:

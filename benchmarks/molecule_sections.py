@@ -34,7 +34,7 @@ def qm9_small(result: Result) -> str:
         "## The models in the box on QM9\n\n"
         "Valid / novel of 1,024, means of two folds, against the number of steps. Neighbor weights "
         "with radius 1 and scale 4, Entropy with beta 6, Euler hazard. One training run each.\n\n"
-        + table(["source: solver", *map(str, steps)], rows)
+        + table(["source: solver", *(f"{k} steps" for k in steps)], rows)
         + f"\n\n{_leads(cell, steps)}\n\nTrained by:\n\n"
         + trainings
         + "\n\nScored by "

@@ -121,8 +121,8 @@ def took(plan: Plan) -> str:
         said += f"; {_minutes(shared)} GPU minutes are of jobs that other experiments need too"
     most = at_once(on_gpu.values(), spans().values())
     if most > 1:
-        clocks = sum(span.seconds for span in on_gpu.values())
-        said += f"; up to {most} jobs had the GPU at a time, {_minutes(clocks)} by their own clocks"
+        clocks = _minutes(sum(span.seconds for span in on_gpu.values()))
+        said += f". Up to {most} jobs had the GPU at a time; by their own clocks, {clocks} minutes"
     return f" {said}."
 
 

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from benchmarks.claims.judging import STORE
+from benchmarks.contents import claimed
 from benchmarks.repro_costs import took
 from cwdfm.repro.experiment import Experiment, Plan, numbered
 from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.listing import place
 from cwdfm.repro.scores import Context, TestLikelihood
 from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Column, Row, Table, Value
@@ -25,19 +27,21 @@ def shown_in_repro() -> Iterator[tuple[Experiment, Plan, list[Table]]]:
             yield experiment, plan, tables
 
 
-def repro() -> list[str]:
-    """Their sections, and which experiments have none yet."""
-    found = list(shown_in_repro())
-    parts = left_out({experiment.name for experiment, _, _ in found})
-    for experiment, plan, tables in found:
+def repro() -> list[tuple[str, str, str]]:
+    """Names, places in the paper and sections: the paper's own in its order, then those beyond."""
+    parts = []
+    for experiment, plan, tables in sorted(shown_in_repro(), key=lambda each: place(each[0])):
         shown = "\n".join(each.markdown() for each in tables)
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
             shown += f"\n![{figure.title}](figures/{stem}.png)\n"
-        parts.append(
-            f"## {experiment.title}, at small scale\n\n"
-            f"{_in_paper(experiment)}`cwdfm repro {experiment.name} --scale small`, "
-            f"{plan.progress(STORE)}.{took(plan)}{_remark(plan)}\n\n{shown}".rstrip()
+        title = experiment.title[:1].upper() + experiment.title[1:]
+        section = (
+            f"## {title}, at small scale\n\n"
+            f"{_in_paper(experiment)}`cwdfm repro {experiment.name} --scale small`: "
+            f"{plan.progress(STORE)} are done.{took(plan)}{_remark(experiment, plan)}\n\n"
+            f"{claimed(experiment.name)}{shown}".rstrip()
         )
+        parts.append((experiment.name, experiment.paper, section))
     return parts
 
 
@@ -53,11 +57,17 @@ def left_out(shown: Collection[str]) -> list[str]:
 
 def _in_paper(experiment: Experiment) -> str:
     """Which of the paper's tables and figures it is."""
-    return f"{experiment.paper} of the paper. " if experiment.paper else "Beyond the paper. "
+    return f"**{experiment.paper or 'Beyond'}{' of' if experiment.paper else ''} the paper.** "
 
 
-def _remark(plan: Plan) -> str:
-    """Of which model curves against context are, and what test perplexities count in."""
+def _remark(experiment: Experiment, plan: Plan) -> str:
+    """By which models claims are judged, and what test perplexities count in."""
+    if experiment.name.startswith("steps-text-"):
+        source = experiment.name.removeprefix("steps-text-")
+        return (
+            f" Of the claims, the numbers are those of a [longer "
+            f"training](#text-at-small-scale-{source}-source), and both decide together."
+        )
     for job in plan.jobs:
         if isinstance(job, TestLikelihood) and (done := STORE.result(job)) is not None:
             length = job.model.recipe.length
@@ -96,7 +106,7 @@ def origins() -> str:
         f"{len(paths):,} results here {kept:,} are of jobs that `cwdfm repro` makes today. "
         f"{scripts} of them record one of several scripts outside the repository, which hand the "
         "jobs of several experiments to `cwdfm.repro.sweep.work`, as `cwdfm repro` does; "
-        f"{len(paths) - scripts} record `cwdfm repro` itself.",
+        f"{len(paths) - scripts:,} record `cwdfm repro` itself.",
         f"The revision of {later} was written in afterwards, for code that was copied without git "
         f"(`revision_told`); {dirty} had changes that were not committed (`-dirty`), and of "
         f"{unknown} none is known.",

@@ -3,10 +3,12 @@
 from benchmarks.claims.on_molecules import COUNTED, counting
 from benchmarks.markdown import Result, table
 from benchmarks.search_tables import (
+    AS_MENDING,
     MENDING,
     barred_table,
     bars,
     both,
+    chosen,
     commands,
     counted,
     mended_table,
@@ -37,7 +39,7 @@ def qm9_search(result: Result) -> str:
         f"Valid / novel of {counted(result)}, one seed, against the number "
         "of steps: context weights by the paper's rule, by which fewer tokens move than without a "
         "weight, and counted, by which as many do. Counts scatter by about 15.\n\n"
-        + table(["model: solver", *map(str, steps)], rows)
+        + table(["model: solver", *(f"{k} steps" for k in steps)], rows)
         + "\n\nDrawn by `python -m benchmarks.qm9_search sample`, "
         + searched_origin(result)
     )
@@ -76,7 +78,7 @@ def qm9_refine(result: Result) -> str:
 def qm9_mend(result: Result) -> str:
     """What the search of settings found."""
     return (
-        f"## How to mend\n\nSettings of mending, one seed. {MENDING}\n\n"
+        f"## How to mend\n\nSettings of mending, one seed. {AS_MENDING}\n\n"
         + mended_table(result)
         + "\n\nDrawn by `python -m benchmarks.qm9_search sample --what mend` and `mend-mask`, "
         + searched_origin(result)
@@ -104,8 +106,8 @@ def qm9_spelled(result: Result) -> str:
         "## Models in eight spellings\n\nA model of 17M, uniform source, trained for 8,000 steps "
         "on eight random spellings of each molecule, after a part of the steps and at the end: it "
         "knows fewer molecules by heart. Without mending, and of all settings those that no other "
-        f"beats in both counts. {MENDING} One seed; the choice among {len(rows)} settings was made "
-        "on it.\n\n"
+        f"beats in both counts. {AS_MENDING} One seed; the choice among {len(rows)} settings was "
+        "made on it.\n\n"
         + mended_table(result | {"rows": list(shown.values())})
         + "\n\nTrained by `cwdfm prepare qm9 --spellings 8 --out qm9-8.npz` and `python -m "
         "benchmarks.qm9_search train --data qm9-8.npz --steps 8000 --keep 2000 4000 6000 --models "
@@ -129,7 +131,7 @@ def qm9_best_spelled(result: Result) -> str:
         "again, up to eight tries; and drawn hot, mended with care, with a bar. Evaluations are "
         "those of all tries. The settings were chosen by a few runs with another seed, not by a "
         "search: with it the two of 256 steps left more novel ones than they do here. "
-        f"{MENDING}\n\n"
+        f"{AS_MENDING}\n\n"
         + mended_table(result)
         + "\n\nDrawn by `python -m benchmarks.qm9_search sample --seed 0 --what best-spelled`, "
         + searched_origin(result)
@@ -155,7 +157,8 @@ def qm9_spelled24(result: Result) -> str:
 def qm9_spelled24_long(result: Result) -> str:
     """The same, trained for longer."""
     return (
-        f"### For 16,000 steps\n\nAnother run, {len(result['rows'])} settings. {bars(result)}\n\n"
+        f"### For 16,000 steps\n\nAnother run, {len(result['rows'])} settings, in the columns of "
+        f"the table before. {chosen(result)}\n\n"
         + barred_table(result)
         + "\n\nTrained in another folder by `python -m benchmarks.qm9_search train --data "
         "qm9-24.npz --steps 16000 --keep 8000 12000 --models spelled24`; drawn by `python -m "
@@ -168,7 +171,8 @@ def qm9_spelled24_hot(result: Result) -> str:
     settings = {str(row["setting"]) for row in result["rows"]}
     return (
         "### Hotter\n\nAnother run of the training of 12,000 steps, looked at after 8,000 and "
-        f"10,000 too, {len(settings)} settings. {bars(result)}\n\n"
+        f"10,000 too, {len(settings)} settings, in the columns of the table before. "
+        f"{chosen(result)}\n\n"
         + barred_table(result)
         + "\n\nTrained by `python -m benchmarks.qm9_search train --data qm9-24.npz --steps 12000 "
         "--keep 8000 10000 --models spelled24`; drawn by `python -m benchmarks.qm9_search sample "
@@ -181,7 +185,7 @@ def qm9_best_spelled24(result: Result) -> str:
     return (
         "## The best samples of a model in 24 spellings\n\nThe model of 12,000 steps, by the "
         "setting that gave most with the other seed: hot steps, mended with care, with a bar. Two "
-        f"folds of 1,024. {MENDING}\n\n"
+        f"folds of 1,024. {AS_MENDING}\n\n"
         + mended_table(result)
         + f"\n\nDrawn by {commands(result)}, "
         + searched_origin(result)

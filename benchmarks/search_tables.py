@@ -21,19 +21,28 @@ def commands(result: Result) -> str:
 def bars(result: Result) -> str:
     """What a table of bars shows."""
     return (
+        f"{chosen(result)} A bar of plausibility is drawn afterwards, so that the share beside it "
+        "is left, and counts of these are scaled up to 1,024, of which a few fewer would be "
+        "unique; evaluations are model calls for each sample left."
+    )
+
+
+def chosen(result: Result) -> str:
+    """On what the settings of such a table were chosen."""
+    return (
         f"Valid / novel of 1,024, counted among {counted(result)} samples of one seed, on which "
-        "the choice was made: with another seed it would give less. A bar of plausibility is drawn "
-        "afterwards, so that the share beside it is left, and counts of these are scaled up to "
-        "1,024, of which a few fewer would be unique; evaluations are model calls for each sample "
-        "left."
+        "the choice was made: with another seed it would give less."
     )
 
 
 MENDING = (
-    "Valid / novel of 1,024, by Euler's solver and after mending: at most 80 rounds with the "
-    "uniform source, 10 with the mask source, where each takes 1 / share evaluations. "
-    "Evaluations: model calls a sequence. Counts among 1,024 samples scatter by about 15."
+    "Valid / novel of 1,024, by Euler's solver and after mending, at most 80 rounds with the "
+    "uniform source, 10 with the mask source, where each takes 1 / share evaluations. Share: of "
+    "the tokens that the network takes for noise. Trust: the least chance of a token that is left "
+    "alone. Temperature: of draws in a round. Evaluations: model calls a sequence. Counts among "
+    "1,024 samples scatter by about 15."
 )
+AS_MENDING = "Columns are those of [mending](#mending); counts scatter by about 15."
 
 
 def counted(result: Result) -> str:

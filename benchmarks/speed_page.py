@@ -7,7 +7,7 @@ Numbers come from results/bench (`cwdfm bench`) and, once that is there, results
 import json
 from pathlib import Path
 
-from benchmarks.markdown import Result, table
+from benchmarks.markdown import Result, outline, table
 from cwdfm.bench.projection import Job, Network, Projection, project
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
@@ -29,9 +29,17 @@ def newest() -> dict[str, tuple[Result, list[Result]]]:
 
 
 def number(x: float | None) -> str:
+    """Three digits that count, or all before the point."""
     if x is None:
         return ""
-    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+    return f"{x:,.0f}" if x >= 100 else f"{x:#.3g}"
+
+
+def share(x: float | None) -> str:
+    """As a percentage, with digits where it is small."""
+    if x is None:
+        return ""
+    return f"{100 * x:.0f}%" if x >= 0.01 else f"{100 * x:.2g}%"
 
 
 def bench() -> str:
@@ -45,7 +53,7 @@ def bench() -> str:
                 number(line["ms"]) if line["ms"] is not None else line["note"],
                 number(line["memory_gb"]),
                 number(line["bound_ms"]),
-                "" if line["reached"] is None else f"{100 * line['reached']:.0f}%",
+                share(line["reached"]),
                 "" if line["times_first"] is None else f"{line['times_first']:.2f}",
                 "; ".join(
                     [
@@ -56,10 +64,10 @@ def bench() -> str:
             ]
             for line in lines
         ]
-        head = ["", "ms", "GB", "bound, ms", "reached", "x first", "more"]
+        head = ["", "ms", "GB", "bound, ms", "reached", "times the first", "more"]
         made = result["cases"][lines[0]["case"]]["made"]
         parts.append(
-            f"**{lines[0]['case']}**: {what}.\n\n{table(head, rows)}\n\n"
+            f"### {lines[0]['case']}\n\n{what[:1].upper()}{what[1:]}.\n\n{table(head, rows)}\n\n"
             f"Revision `{made['revision']}`, {made['date'][:10]}; ceilings of that run "
             f"{result['ceilings']['flops'] / 1e12:,.0f} TFLOP/s and "
             f"{result['ceilings']['bytes'] / 1e12:.2f} TB/s."
@@ -80,11 +88,11 @@ def goals() -> str:
     uniform, mask = ratio["training-uniform"], ratio["training-mask"]
     at_least: list[tuple[str, float, float]] = [
         ("training, uniform source: times the peer as its users have it", 1.5, uniform[1]),
-        ("... times the peer with head and loss compiled too", 1.5, uniform[2]),
-        ("... mask source: times the peer as its users have it", 1.8, mask[1]),
-        ("... times the peer with head and loss compiled too", 1.8, mask[2]),
+        ("training, uniform source: times the peer with head and loss compiled", 1.5, uniform[2]),
+        ("training, mask source: times the peer as its users have it", 1.8, mask[1]),
+        ("training, mask source: times the peer with head and loss compiled", 1.8, mask[2]),
         ("a sampling step, uniform source: times the peer", 7, ratio["sampling-step"][1]),
-        ("... the peer's memory over ours", 8, memory),
+        ("a sampling step, uniform source: the peer's memory over ours", 8, memory),
         (
             "1,024 steps, mask source: times the peer (projected from 8 of its steps)",
             12,
@@ -118,11 +126,11 @@ def goals() -> str:
         if case in ratio:
             at_most.append((f"a training step of text {what}", 1.01, ratio[case][1]))
     rows = [
-        [what, f"at least {goal:g}", f"{found:.3g}", "yes" if found >= goal else "no"]
+        [what, f"at least {goal:g}", number(found), "yes" if found >= goal else "no"]
         for what, goal, found in at_least
     ]
     rows += [
-        [what, f"at most {goal:g}", f"{found:.3g}", "yes" if found <= goal else "no"]
+        [what, f"at most {goal:g}", number(found), "yes" if found <= goal else "no"]
         for what, goal, found in at_most
     ]
     return table(["", "goal", "measured", "met"], rows)
@@ -137,14 +145,17 @@ def profiles() -> str:
     work = result["work"]
     kinds = sorted(
         {kind for part in work.values() for kind in part["kinds"]},
-        key=lambda kind: -sum(part["kinds"].get(kind, 0.0) for part in work.values()),
+        key=lambda kind: (
+            kind == "all else",
+            -sum(part["kinds"].get(kind, 0.0) for part in work.values()),
+        ),
     )
     rows = [[kind, *(number(part["kinds"].get(kind)) for part in work.values())] for kind in kinds]
     rows.append(["kernels together", *(number(part["busy_ms"]) for part in work.values())])
     clock = [
         number(part["ms"]) if name.startswith("training") else "" for name, part in work.items()
     ]
-    rows.append(["by the clock (of sampling: see sampling-step below)", *clock])
+    rows.append(["by the clock (of sampling: see [sampling-step](#sampling-step))", *clock])
     return (
         "\n\n## Where the time goes\n\nMilliseconds of a training step of one micro-batch (text, "
         "molecules), and of a sampling step, by kind of kernel.\n\n"
@@ -161,9 +172,10 @@ def clocks(result: Result) -> str:
     return (
         f"By the clock is the mean of {result['config']['repeats']} steps, one right after the "
         f"other. On molecules it is {part['ms'] - part['busy_ms']:.0f} ms more than the kernels: "
-        f"so long the GPU is idle. The same step takes {median:.0f} ms in training-molecules "
-        "below: the median of three steps, each begun on an idle GPU. One slow step lifts a mean "
-        "and not a median; whether there was one is not recorded."
+        f"so long the GPU is idle. The same step takes {median:.0f} ms in "
+        "[training-molecules](#training-molecules): the median of three steps, each begun on an "
+        "idle GPU. One slow step lifts a mean and not a median; whether there was one is not "
+        "recorded."
     )
 
 
@@ -236,7 +248,7 @@ def projection() -> str:
     reading = job.batch_tokens * DATA_BYTES / (job.batch_tokens / 64 / speed)
     return (
         f"The paper trains {job.steps:,} steps of {job.batch_tokens:,} tokens. From "
-        f"{speed / 1e3:,.0f}k tokens/s on one GPU (training-uniform below):\n\n"
+        f"{speed / 1e3:,.0f}k tokens/s on one GPU ([training-uniform](#training-uniform)):\n\n"
         + table(head, rows)
         + f"\n\nCompute and exchange are of one step. Gradients, {4 * parameters / 1e9:.2f} GB in "
         f"float32, go round a ring at {network.inside / 1e9:.0f} GB/s within a machine of "
@@ -256,6 +268,12 @@ def sources() -> str:
 
 def page() -> str:
     """All of it."""
+    body = _body()
+    return f"{_introduction()}## Contents\n\n{outline(body)}\n\n{body}"
+
+
+def _introduction() -> str:
+    """What was measured, and against whom."""
     settings = newest()["training-uniform"][0]["settings"]
     return f"""# Speed
 
@@ -272,7 +290,12 @@ The peer brings path, loss and solver; the network is the same transformer for b
 training the peer's has plain PyTorch inside; its users call the loss as it is, which is the first
 comparison, and could compile head and loss as well, which is the second.
 
-## Goals
+"""
+
+
+def _body() -> str:
+    """The sections."""
+    return f"""## Goals
 
 "Times the peer" is its time over ours, "over" the ratio of two times of ours.
 
@@ -316,7 +339,8 @@ compiling head and loss its users could gain too.
 
 The context-weighted path alone is bound by latency: one draw of Algorithm 1 waits for the one
 before, and a warp alone on its multiprocessor waits for every instruction. In training it runs
-beside the step before, on a stream of its own, and costs nothing to speak of (training-context).
+beside the step before, on a stream of its own, and costs nothing to speak of
+([training-context](#training-context)).
 
 ## The paper's run
 
@@ -324,9 +348,13 @@ beside the step before, on a stream of its own, and costs nothing to speak of (t
 
 ## All measurements
 
-Bound: matrix products and bytes of this way at the ceilings of its run. Reached: bound over time.
-x first: time over the first way's. Rows: coordinates whose logits a step needs. Evaluations: steps
-in which a sequence needs the model, on average.
+- **ms**: the median of three; of 20 for the corruption by a path; whole samples were drawn once.
+- **bound**: what its matrix products and bytes take at the ceilings of the same run; **reached**:
+  bound over time.
+- **times the first**: its time over that of the first line.
+- **base**: the paper's transformer; **V**: how many tokens the vocabulary has.
+- **rows**: coordinates whose logits a step needs; **evaluations**: steps in which a sequence needs
+  the model, on average.
 
 {bench()}
 """

@@ -5,7 +5,10 @@ from statistics import mean
 
 from benchmarks.markdown import Result, table
 from cwdfm.analyze import ContextAnalysis, context_plot
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.cell import weights_note
 from cwdfm.repro.experiments.locality import AGAINST, binned
+from cwdfm.repro.table import Value
 
 
 def text_small(result: Result) -> str:
@@ -13,11 +16,16 @@ def text_small(result: Result) -> str:
     config, source = result["config"], source_of(result)
     found = {row["name"]: row for row in result["rows"]}
     heads = {name: head for name, head in config.items() if name in found}
+    choices = [
+        SolverChoice(o["solver"], o["radius"], o["scale"], beta=o["beta"])
+        for o in (head["options"] for head in heads.values())
+    ]
     rows = []
     for name in sorted(heads, key=lambda n: text_key(heads[n]["options"])):
         options = heads[name]["options"]
         nucleus = "" if options["top_p"] == 1 else f", nucleus {options['top_p']}"
-        rows.append([options["solver"] + nucleus, str(options["steps"]), *text_cells(found[name])])
+        solver = options["solver"].capitalize() + nucleus
+        rows.append([solver, f"{options['steps']:,}", *text_cells(found[name])])
     rows.append(["the data", "", *text_cells(found["data-a"])])
     training = config[f"recipe-{source}"]
     recipe, last = training["recipe"], config[f"training-{source}"][-1]
@@ -25,15 +33,17 @@ def text_small(result: Result) -> str:
     bound = config[f"bound-{source}"]["results"][0]
     return (
         f"## Text at small scale: {source} source\n\n"
-        f"{recipe['model']}, {recipe['steps']:,} steps of {recipe['batch_size']} x "
-        f"{recipe['length']} GPT-2 tokens of the novels, validation loss "
+        "A longer training than those of the tables above, by which claims about solvers are "
+        f"judged as well: preset {recipe['model']}, {recipe['steps']:,} steps of "
+        f"{recipe['batch_size']} x {recipe['length']} GPT-2 tokens of the novels, validation loss "
         f"{last['validation_loss']:.3f}; held-out perplexity at most {bound['perplexity']:.1f} ± "
         f"{bound['perplexity_error']:.1f}. {found['data-a']['perplexity']['samples']} samples a "
         f"row, one seed; judged by SmolLM2-135M-Instruct (quantised to 4 bits), retokenised, "
         f"corpus average; ± is the spread of five folds. MAUVE has features of the same judge in "
         f"{found['data-a']['mauve']['buckets']} buckets, which is coarse; in brackets mean and "
-        f"spread of five resamples, most of which lie below the score itself.\n\n"
-        + table(["solver", "steps", "perplexity", "entropy, bits", "MAUVE"], rows)
+        f"spread of five resamples, most of which lie below the score itself. "
+        f"{' '.join(weights_note(choices))}\n\n"
+        + table(["solver", "steps", "gen. PPL ↓", "entropy, bits ↑", "MAUVE ↑"], rows)
         + f"\n\n{against_context(config[f'context-{source}'])}"
         + f"\n\n![entropy and NLL against context](../results/text_small_{source}_context.png)"
         + f"\n\nTrained by `{training['training']['command']}`, revision "
@@ -54,7 +64,9 @@ def draw_context(result: Result, folder: Path) -> None:
     """Its picture of entropy and negative log-likelihood against context."""
     source = source_of(result)
     analysis = ContextAnalysis.from_json(result["config"][f"context-{source}"])
-    title = f"text-small, {source} source, held-out novels"
+    recipe = result["config"][f"recipe-{source}"]["recipe"]
+    trained = f"{recipe['steps']:,} training steps of {recipe['batch_size']} sequences"
+    title = f"Masked tokens by context, text, {source} source ({trained})"
     context_plot(analysis, folder / f"text_small_{source}_context.png", title=title)
 
 
@@ -76,8 +88,8 @@ def text_key(options: Result) -> tuple[float, int, int]:
 def text_cells(row: Result) -> list[str]:
     perplexity, entropy = row["perplexity"]["perplexity"], row["statistics"]["entropy"]
     return [
-        f"{perplexity['value']:.1f} ± {perplexity['fold_std']:.1f}",
-        f"{entropy['value']:.2f} ± {entropy['fold_std']:.2f}",
+        Value(perplexity["value"], perplexity["fold_std"], 1).text(),
+        Value(entropy["value"], entropy["fold_std"], 2).text(),
         f"{row['mauve']['mauve']:.2f} ({mean(row['mauve']['resamples']):.2f} ± "
         f"{row['mauve']['std']:.2f})",
     ]

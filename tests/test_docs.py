@@ -11,6 +11,8 @@ from benchmarks.claims import (
 )
 from benchmarks.claims.judging import anchor
 from benchmarks.claims.on_molecules import COUNT_ERROR
+from benchmarks.contents import claimed
+from benchmarks.markdown import table
 from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_sections import LOST, _half, done, filled, left_out
@@ -43,6 +45,32 @@ def test_pages_are_linked_and_links_lead_somewhere() -> None:
             assert path.exists(), f"{each.name} links to {target}, which is not there"
             linked.add(path)
     assert set(map(Path.resolve, pages[1:])) <= linked
+
+
+def anchors(text: str) -> list[str]:
+    """Of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found]
+
+
+def test_links_into_pages_lead_to_headings() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    known = {each.resolve(): anchors(each.read_text()) for each in pages}
+    for each in pages:
+        linked = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", each.read_text())
+        for target, place in linked:
+            there = known[(each.parent / target).resolve() if target else each.resolve()]
+            assert there.count(place) == 1, f"{each.name} links to {target}#{place}"
+
+
+@pytest.mark.parametrize("name", ["results", "speed"])
+def test_contents_lead_to_every_section(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    contents = text[text.index("## Contents") :]
+    first = re.search(r"^## (?!Contents)", contents, re.MULTILINE)
+    assert first is not None
+    linked = re.findall(r"\]\(#([^)]+)\)", contents[: first.start()])
+    assert set(anchors(contents[first.start() :])) == set(linked)
 
 
 @pytest.mark.parametrize("name", ["results", "speed", "claims"])
@@ -146,6 +174,20 @@ def test_solvers_that_are_even_lead_nowhere() -> None:
     told = _leads(dict.fromkeys(keys, row), [64, 128])
     assert told.count("at no number of steps") == 6
     assert told.endswith(f"Means scatter by about {COUNT_ERROR / 2:.0f}.")
+
+
+def test_columns_of_numbers_are_to_the_right() -> None:
+    rows = [["8", "7.1 ± 0.2", "980 / 191", "Euler", "1 to 2 valid"], ["16", "", "1", "", "3"]]
+    rule = table([*"abcde"], rows).splitlines()[1]
+    assert rule == "| --- | ---: | ---: | --- | --- |"
+
+
+def test_what_the_paper_says_stands_above_its_table() -> None:
+    shown = claimed("updates").splitlines()
+    assert shown[0] == "| the paper says | seen here | verdict |"
+    assert "Neighbor weights change tokens more often" in shown[2]
+    assert re.search(r"\[holds[^]]*\]\(claims\.md#\d+-holds", shown[2])
+    assert claimed("positions") == ""  # of which it says nothing
 
 
 def test_blank_columns_are_told_and_not_shown() -> None:

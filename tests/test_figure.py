@@ -1,5 +1,6 @@
 """A name looks the same in every figure, and lines of one figure are told apart."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -8,6 +9,7 @@ import pytest
 
 from cwdfm.method.choice import Name
 from cwdfm.metric.figure import Style, styles_of
+from cwdfm.repro.cell import Cell, bars_note
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import LOSS_NAMES
 from cwdfm.repro.figure import Curves
@@ -64,11 +66,16 @@ def test_lines_of_a_figure_are_told_apart() -> None:
     assert len(looks(many)) == 8
 
 
-def test_a_single_count_is_shown_with_what_counting_scatters_by() -> None:
+def test_a_single_count_is_shown_with_what_counting_scatters_by(tmp_path: Path) -> None:
     counts = Value(512.0), Value(500.0, 3.0), Value(None)
     how = measure("molecules", "small")  # of 1,024
     assert [value.spread for value in how.barred(counts)] == [16.0, 3.0, None]
-    assert "counting" in how.bars
+    cell = Cell("molecules", "small", seeds=3)
+    told = bars_note([cell], Store(tmp_path))
+    assert told == "Bars: one standard deviation, between 3 runs."
+    assert "of counting, 16 at most" in bars_note([replace(cell, seeds=1)], Store(tmp_path))
+    folds = bars_note([replace(cell, seeds=1, n=5120)], Store(tmp_path))
+    assert folds == "Bars: one standard deviation, between 5 folds of 1,024 samples."
     assert measure("text", "small").barred(counts) == counts
 
 
@@ -156,8 +163,8 @@ def test_counts_begin_at_zero_where_that_is_not_far() -> None:
         (axis,) = curves.figure().axes
         return float(axis.get_ylim()[0])
 
-    assert bottom(200.0) == bottom(210.0, 150.0) == 0
-    assert 100 < bottom(210.0) < 210
+    assert bottom(300.0) == bottom(310.0, 250.0) == 0
+    assert 100 < bottom(310.0) < 310
 
 
 def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:
@@ -256,7 +263,7 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
         return EXPERIMENTS[name].plan(scale).figures(Store(tmp_path))[0]
 
     molecules, text = figure("steps-molecules-uniform"), figure("steps-text-uniform")
-    valid, novel = Value(475.4, 17.1, 1), Value(287.0, 15.6, 1)
+    valid, novel = (Value(*each, 1, printed=True) for each in ((475.4, 17.1), (287.0, 15.6)))
     assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
     assert bool(text.paper) == (scale == "paper")
     for each in (molecules, text):
@@ -265,7 +272,7 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     masked = figure("steps-molecules-mask")
     assert len(masked.columns) == 3
     if scale != "smoke":  # Neighbor's: 2.8 x 134.8 and 1.9 x 114.8
-        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1)
+        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1, printed=True)
         found = [value.value for value in masked.paper["Neighbor"]]
         assert found == [pytest.approx(377.44), None, pytest.approx(218.12)]
         assert "2.8 (valid) and 1.9 (novel)" in masked.note

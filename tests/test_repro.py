@@ -215,7 +215,7 @@ def test_what_no_experiment_makes_is_told(word: str, what: str) -> None:
 
 def test_the_page_tells_what_each_experiment_beyond_the_paper_shows() -> None:
     page = (Path(__file__).parents[1] / "docs" / "repro.md").read_text()
-    rows = page.partition("| name | what it shows |")[2].partition("\n\n")[0].splitlines()[1:]
+    rows = page.partition("| experiment | what it asks |")[2].partition("\n\n")[0].splitlines()[1:]
     told = [name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
     assert sorted(told) == sorted(e.name for e in EXPERIMENTS.values() if not e.paper)
 
@@ -594,12 +594,15 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
         record = {"result": counts, "provenance": {"date": "2026-01-01"}}
         (place / "result.json").write_text(json.dumps(record))
 
+    behind = "± is one standard deviation between runs."
     for seed in (0, 1):
         done(cells["ce"], seed)
         done(cells["sce"], seed)
-    assert runs_note(rows, store) == ("Means are over 2 of 3 runs.",)
+    assert runs_note(rows, store) == (f"Means are over 2 of 3 runs; {behind}",)
     done(cells["ce"], 2)
-    assert runs_note(rows, store) == ("Means are over 3 runs, over fewer in sce (2).",)
+    assert runs_note(rows, store) == (f"Means are over 3 runs, over fewer in sce (2); {behind}",)
+    (alone,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
+    assert alone == "One run of each training; their scatter is that of counting, 1 at most."
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def test_costs_are_of_all_jobs_that_an_experiment_needs(monkeypatch: pytest.Monk
     monkeypatch.setattr(repro_costs, "spans", lambda: spans)
     assert repro_costs.took(plan) == (
         " They took 9.7 GPU minutes (training 9.2, sampling 0.5) and 0.1 CPU minutes; 9.7 GPU "
-        "minutes are of jobs that other experiments need too; up to 2 jobs had the GPU at a time, "
-        "10 by their own clocks."
+        "minutes are of jobs that other experiments need too. Up to 2 jobs had the GPU at a time; "
+        "by their own clocks, 10 minutes."
     )
     monkeypatch.setattr(repro_costs, "spans", dict)
     assert repro_costs.took(plan) == ""

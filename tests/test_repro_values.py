@@ -85,7 +85,7 @@ def test_likelihood_and_evaluations_stand_beside_samples(tmp_path: Path) -> None
     put(store, cell.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
     put(store, cell.sample(), {"evaluations": 12.5})
     likelihood, _, evaluations = cell.training(store)
-    assert likelihood == Value(40.0, 2.0, 2)
+    assert likelihood == Value(40.0, 2.0, 3)
     assert evaluations == Value(12.5, None, 1)
 
 
@@ -113,6 +113,7 @@ def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
         for name in ("euler", "neighbor", "entropy")
     )
     rows = [(("Euler", "64"), euler), (("Neighbor", ""), neighbor), (("Entropy", ""), other)]
+    rows.append((("Euler", "128"), replace(euler, steps=128)))
     train = euler.train()
     put(store, train, {}, 9, earlier=["2026-01-01", "2026-01-05"])
     assert apart_note(rows, store) == ()
@@ -123,6 +124,7 @@ def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
     assert apart_note(rows, store) == (f"{told}Euler (64).",)
     put(store, neighbor.sample(), {}, 20, needs={train.name: "2026-01-01"})
     assert apart_note(rows, store) == (f"{told}Euler (64). From one before that: Neighbor.",)
+    assert apart_note(rows[:-1], store)[0].startswith(f"{told}Euler. ")  # all that there is of it
 
 
 def test_samples_and_likelihood_are_of_one_run_or_not(tmp_path: Path) -> None:
@@ -144,7 +146,8 @@ def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
     for seed in range(2):
         (job,) = measure("molecules", "smoke").jobs(done.sample(seed))
         put(store, job, counts)
-    assert runs_note([(("a",), done), (("b",), none)], store) == ("Means are over 2 runs.",)
+    told = "Means are over 2 runs; ± is one standard deviation between runs."
+    assert runs_note([(("a",), done), (("b",), none)], store) == (told,)
 
 
 def test_weights_that_do_not_vary_are_told() -> None:
@@ -164,6 +167,8 @@ def test_weights_of_a_context_path_are_told_apart() -> None:
     on_path = "Weights on the context-weighted path: Neighbor r = 1, s = 1."
     assert solver_notes([plain, context]) == ("Weights: Neighbor r = 1, s = 4.", on_path)
     assert solver_notes([context]) == ("Weights: Neighbor r = 1, s = 1.",)  # of all there are
+    same = replace(context, choice=plain.choice)
+    assert solver_notes([plain, same]) == ("Weights: Neighbor r = 1, s = 4.",)
 
 
 @pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])
@@ -233,7 +238,9 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     put(store, shown.train(), {"parameters": 4e6}, 9, earlier=["2026-01-01"])
     for day, cell in ((5, other), (10, shown)):  # of the run before, and of the last one
         put(store, cell.sample(), {"evaluations": 1.0}, day)
-    plan = grid("t", ("solver",), lambda _: entries, x="steps", log=True, likelihood=True)("small")
+    notes = ("What it is.",)
+    made = grid("t", ("solver",), lambda _: entries, x="x", log=True, likelihood=True, notes=notes)
+    plan = made("small")
     (table,) = plan.tables(store)
     assert table.columns == (*how.columns, TRAINING[0])
     assert {row.labels: [value.value for value in row.ours] for row in table.rows} == {
@@ -241,8 +248,12 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
         ("Entropy",): [256.0, 255.0, 254.0, 40.0],  # one training
         ("data",): [1000.0, 999.0, 998.0, None],
     }
-    weights, earlier = table.notes
+    meaning, weights, drawn, runs, error, earlier = table.notes
+    assert meaning == "What it is."
     assert weights.startswith("Weights: Entropy beta")
+    assert drawn == "1,024 samples of each run, in 128 steps."
+    assert runs == "One run of each training; their scatter is that of counting, 16 at most."
+    assert error == "Behind held-out PPL ± is one standard error."
     assert earlier.endswith("models were lost: Entropy.")
     assert {shown.likelihood(), *how.jobs(data), *how.jobs(other.sample())} <= set(plan.jobs)
     (figure,) = plan.figures(store)
@@ -281,9 +292,12 @@ def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyP
     uniform, _ = plan.figures(Store(Path("nowhere")))
     assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([8.0, 7.95, 7.85])
     assert [y.value for _, (_, y) in uniform.lines["Euler"]] == pytest.approx([100.0, 95.0, 85.0])
-    assert uniform.note.startswith(
-        "A line goes from temperature to temperature: 0.85 to 1 of Euler and 1 to 1.1 of weights."
+    assert uniform.told == {"Euler": ("1", "0.85")} | dict.fromkeys(
+        ("Neighbor", "Entropy", "Entropy-counted"), ("1", "1.1")
     )
+    panel = uniform.figure().axes[0]
+    ends = {(text.get_text(), *text.xy) for text in panel.texts}
+    assert {("1", 8.0, 0.5), ("0.85", 7.85, 0.5), ("1.1", 8.1, 0.5)} <= ends
     molecules = EXPERIMENTS["variety-molecules"].plan("small").figures(Store(Path("nowhere")))[0]
     found = [(x, y.value) for x, (y,) in molecules.lines["Neighbor"]]
     assert found == [(7.0 + t, 0.5) for t in (1.0, 1.1, 1.2, 1.3)]  # valid against novel ones

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.library_sections import drawn_by
 from benchmarks.run_scatter import compare, named
 
 HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
@@ -104,3 +105,7 @@ def test_what_was_done_again_has_a_name_of_its_own() -> None:
     names = [(row["corpus"], named(row)) for row in rows]
     assert len(set(names)) == len(names)
     assert ("text", "mask source, sce, context path") in names
+    drawn = [
+        (*name, drawn_by(s)) for name, row in zip(names, rows, strict=True) for s in row["samples"]
+    ]
+    assert len(set(drawn)) == len(drawn)  # solvers of one kind differ in their settings

@@ -9,7 +9,7 @@ from cwdfm.analyze.updates import UpdateStatistics, check_results
 from cwdfm.errors import check_instance
 from cwdfm.metric.figure import check_png, figure_of, save_figure, styles_of
 
-_NAMES = {"entropy": "entropy (nats)", "nll": "negative log-likelihood (nats)"}
+_NAMES = {"entropy": "entropy, nats", "nll": "negative log-likelihood, nats"}
 
 
 def context_plot(analysis: ContextAnalysis, path: Path, *, title: str | None = None) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro.job import Job, Store
 from cwdfm.repro.jobs import Corpus, Sample, Train
-from cwdfm.repro.measure import measure, over_seeds
+from cwdfm.repro.measure import Measure, measure, over_seeds
 from cwdfm.repro.scale import Scale, size
 from cwdfm.repro.scores import Likelihood
 from cwdfm.repro.table import Column, Value
 
 # Cost is counted, not timed: jobs may have shared their GPU.
+ERROR = "Behind held-out PPL ± is one standard error."
 TRAINING = (Column("held-out PPL", False), Column("tokens read, M"), Column("evaluations"))
 
 
@@ -88,7 +89,7 @@ class Cell:
         likelihood = evaluations = Value(None)
         if bound is not None:
             found = bound["result"]
-            likelihood = Value(found["perplexity"], found["perplexity_error"], 2)
+            likelihood = Value(found["perplexity"], found["perplexity_error"], 3)
         if drawn is not None:
             evaluations = Value(drawn["result"]["evaluations"], None, 1)
         recipe = job.recipe
@@ -115,6 +116,9 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
             job = cell.train(seed)
             if date := store.run_of(job, cell.sample(seed)):
                 drawn.setdefault(job, {}).setdefault(date, []).append(labels)
+    every: dict[str, set[str]] = {}
+    for labels, _ in rows:
+        every.setdefault(labels[0], set()).add(" ".join(labels[1:]))
     earlier: list[dict[str, dict[str, None]]] = []  # by how many runs
     for runs in drawn.values():
         for age, date in enumerate(sorted(runs, reverse=True)[1:]):
@@ -124,7 +128,8 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
                 earlier[age].setdefault(labels[0], {})[" ".join(labels[1:])] = None
     told = [
         "; ".join(
-            first + (f" ({', '.join(rest)})" if any(rest) else "") for first, rest in found.items()
+            first + (f" ({', '.join(rest)})" if any(rest) and rest.keys() != every[first] else "")
+            for first, rest in found.items()
         )
         for found in earlier
     ]
@@ -163,6 +168,11 @@ def solver_notes(cells: Iterable[Cell]) -> tuple[str, ...]:
         recipe = cell.train().recipe
         on_context = recipe.method == "flow" and recipe.path == "context"
         found[on_context].setdefault(recipe.source, []).append(cell.choice)
+    plain, own = (
+        weights_of(c for each in found[on].values() for c in each) for on in (False, True)
+    )
+    if all(settings == plain.get(kind) for kind, settings in own.items()):
+        found[True] = {}  # the same as elsewhere: told once
     notes: list[str] = []
     for on_context, by_source in found.items():
         where = " on the context-weighted path" if on_context and found[False] else ""
@@ -186,12 +196,17 @@ def loss_note(cells: Iterable[Cell]) -> tuple[str, ...]:
 
 
 def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tuple[str, ...]:
-    """How many runs the means of a table are over, and which rows have fewer."""
+    """How many runs rows of a table are of, which have fewer, and what is behind ±."""
     planned = max(cell.seeds for _, cell in rows)
     done = {labels: cell.runs(store) for labels, cell in rows}
     most = max(done.values())
-    if planned == 1 or most == 0:
+    if most == 0:
         return ()
+    if planned == 1:
+        how, samples = _measured([cell for _, cell in rows])
+        behind = f"± is one standard deviation {how.alone(samples)}"
+        scatter = behind if how.alone(samples) else f"their scatter is {how.chance()}"
+        return (f"One run of each training; {scatter}.",)
     whole = f"{most} runs" if most == planned else f"{most} of {planned} runs"
     fewer = [
         f"{' '.join(filter(None, labels))} ({runs})"
@@ -199,4 +214,29 @@ def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tup
         if 0 < runs < most
     ]
     less = f", over fewer in {'; '.join(fewer)}" if fewer else ""
-    return (f"Means are over {whole}{less}.",)
+    return (f"Means are over {whole}{less}; ± is one standard deviation between runs.",)
+
+
+def bars_note(cells: Sequence[Cell], store: Store) -> str:
+    """What the bars of a figure are, whose cells are of one corpus."""
+    runs = {cell.runs(store) for cell in cells} - {0} or {cell.seeds for cell in cells}
+    how, samples = _measured(cells)
+    alone = how.alone(samples) or how.chance()
+    several = " or ".join(str(n) for n in sorted(runs) if n > 1)
+    told = [f"between {several} runs"] if several else []
+    if 1 in runs:
+        told.append(f"of one run {alone}" if several else alone)
+    return f"Bars: one standard deviation, {'; '.join(told)}."
+
+
+def _measured(cells: Sequence[Cell]) -> tuple[Measure, int]:
+    """By what cells are measured, and how many samples of each."""
+    return measure(cells[0].corpus, cells[0].scale), cells[0].sample().n
+
+
+def drawn_note(cells: Iterable[Cell]) -> str:
+    """How many samples a run has, and in how many steps, where all are drawn in as many."""
+    drawn = [cell.sample() for cell in cells]
+    many = " or ".join(f"{n:,}" for n in sorted({each.n for each in drawn}))
+    steps, *others = {each.steps for each in drawn}
+    return f"{many} samples of each run" + ("." if others else f", in {steps:,} steps.")

@@ -29,7 +29,7 @@ class Plan:
     def progress(self, store: Store) -> str:
         """How many of its jobs, with all that they need, have a result."""
         jobs = in_order(self.jobs)
-        return f"{sum(store.result(job) is not None for job in jobs)} of {len(jobs)} jobs"
+        return f"{sum(store.result(job) is not None for job in jobs):,} of {len(jobs):,} jobs"
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cwdfm.errors import load_extra
-from cwdfm.metric.figure import NUMBER, figure_of, styles_of
+from cwdfm.metric.figure import NUMBER, Style, figure_of, styles_of
 from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
 _DPI = 160
-_PANEL, _HEIGHT = 3.3, 3.8  # inches: small, so that letters are large enough in print
+_PANEL, _HEIGHT = 3.3, 3.6  # inches: small, so that letters are large enough in print
 _TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
 _BESIDE = 2.5  # where the paper's values stand, in terms of the last x
+_ASIDE = 0.2  # of the width of lines: what is told beside their ends has room there
 _GREY = "#555555"
 TICKS = 10  # labels below a panel, at most
 _WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: of a panel's x, of a label's, between labels
 DATA, PAPER = "data", "paper"
 WIDE = 3.0  # the ratio of values from which on a logarithmic scale is worth it
+HALF = 2.0  # the ratio of values from which on an axis of counts begins at zero
 NEAR = 0.1  # of the lines' height: farther off, the data's own value would squeeze them
 
 
@@ -40,6 +42,7 @@ class Curves:
     worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
     last: str = ""  # what the last x is called, if it stands for more than itself
     measured: bool = False  # x is a result itself: its axis has round numbers, not the points' own
+    told: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # beside ends of lines
 
     @property
     def blank(self) -> bool:
@@ -60,7 +63,7 @@ class Curves:
         """From where to where lines and the paper's values reach; from zero if that is not far."""
         shown = [*self._known(panel), *(v.value or 0.0 for v in self._reported(panel).values())]
         low, high = min(shown), max(shown)
-        near = self.columns[panel].axis == "zero" and high >= WIDE * low
+        near = self.columns[panel].axis == "zero" and high >= HALF * low
         return (0.0 if near else low), high
 
     def _beyond(self, panel: int) -> str:
@@ -104,9 +107,11 @@ class Curves:
         panels = len(self.columns)
         title = textwrap.wrap(self.title, 28 * panels)
         about = textwrap.wrap(self.about, 46 * panels)
+        note = textwrap.wrap(self.note, 52 * panels)
         high = _TITLE * len(title) + _ABOUT * len(about) + _GAP
-        figure = figure_of(_PANEL * panels, _HEIGHT + high)
-        head, body = figure.subfigures(2, 1, height_ratios=[high, _HEIGHT])
+        low = _HEIGHT + _ABOUT * len(note)
+        figure = figure_of(_PANEL * panels, low + high)
+        head, body = figure.subfigures(2, 1, height_ratios=[high, low])
         middle: dict[str, Any] = {"ha": "center", "va": "top"}
         head.text(0.5, 1 - _GAP / high, "\n".join(title), fontsize="large", **middle)
         top = 1 - (_TITLE * len(title) + _GAP) / high
@@ -116,8 +121,8 @@ class Curves:
             self._lines(axis, i)
             self._scales(axis, i)
         self._names(body, axes)
-        if self.note:
-            body.supxlabel(textwrap.fill(self.note, 52 * panels), fontsize="small", color=_GREY)
+        if note:
+            body.supxlabel("\n".join(note), fontsize="small", color=_GREY)
         return figure
 
     def _names(self, body: Any, axes: Sequence[Any]) -> None:
@@ -156,6 +161,7 @@ class Curves:
                 label=name,
                 **styles[name].drawn,
             )
+            self._ends(axis, name, [(x, float(v.value or 0.0)) for x, v in found], styles[name])
         reported = self._reported(panel)
         for i, (name, value) in enumerate(reported.items()):
             x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
@@ -171,6 +177,24 @@ class Curves:
             else:
                 axis.axhline(level.value, color="#777777", linestyle=":", label=DATA)
 
+    def _ends(
+        self, axis: Any, name: str, points: Sequence[tuple[float, float]], style: Style
+    ) -> None:
+        """What is told of a line's ends, on the sides that it does not come from."""
+        ends = ((points[0], points[1:2]), (points[-1], points[-2:-1]))
+        for word, (end, beside) in zip(self.told.get(name, ()), ends, strict=False):
+            left = not beside or end[0] <= beside[0][0]
+            axis.annotate(
+                word,
+                end,
+                (-6 if left else 6, -3),
+                textcoords="offset points",
+                ha="right" if left else "left",
+                va="top",
+                fontsize="small",
+                color=style.color,
+            )
+
     def _scales(self, axis: Any, panel: int) -> None:
         """Names, scales and ticks of a panel."""
         ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
@@ -182,6 +206,7 @@ class Curves:
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
         if self.measured:
             axis.xaxis.set_major_locator(ticker.MaxNLocator(4))
+            axis.margins(x=_ASIDE if self.told else None)
         else:
             axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):

@@ -4,7 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cwdfm.repro import paper
-from cwdfm.repro.cell import TRAINING, Cell, apart_note, loss_note, runs_note, solver_notes
+from cwdfm.repro.cell import (
+    ERROR,
+    TRAINING,
+    Cell,
+    apart_note,
+    bars_note,
+    drawn_note,
+    loss_note,
+    runs_note,
+    solver_notes,
+)
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.job import Store
@@ -36,10 +46,12 @@ def grid(
     x: str | None = None,
     log: bool = False,
     likelihood: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> Callable[[Scale], Plan]:
     """The plan of such an experiment; all cells are of one corpus. With `x` there are curves.
 
-    With `likelihood` the table has a column of held-out perplexity.
+    With `likelihood` the table has a column of held-out perplexity; `notes` say what its labels
+    mean.
     """
     bounds = TRAINING[:1] if likelihood else ()
 
@@ -56,10 +68,14 @@ def grid(
             own = (*how.values(store, data), *[Value(None)] * len(bounds))
             rows.append(Row(("data", *[""] * (len(labels) - 1)), own))
             cells = [(entry.labels, entry.cell) for entry in found]
-            weights = solver_notes(entry.cell for entry in found)
-            losses = loss_note(entry.cell for entry in found)
-            notes = (*weights, *losses, *runs_note(cells, store), *apart_note(cells, store))
-            return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes)]
+            told = (
+                *notes,
+                *settings([entry.cell for entry in found]),
+                *runs_note(cells, store),
+                *([ERROR] if likelihood else []),
+                *apart_note(cells, store),
+            )
+            return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=told)]
 
         def figures(store: Store) -> list[Curves]:
             return [] if x is None else [curves(title, x, found, store, log=log)]
@@ -88,7 +104,9 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
             theirs[entry.line] = shown(reported)
             if entry.paper in paper.GAINS:
                 worked_out[entry.line] = TIMES.format(*paper.GAINS[entry.paper][1:])
-    notes = [how.bars, *([UNTOLD] if theirs else []), *dict.fromkeys(worked_out.values())]
+    cells = [entry.cell for entry in entries if entry.line]
+    notes = [*settings(cells), bars_note(cells, store)]
+    notes += [*([UNTOLD] if theirs else []), *dict.fromkeys(worked_out.values())]
     return Curves(
         title,
         x,
@@ -101,6 +119,11 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
         paper=theirs,
         worked_out=tuple(worked_out),
     )
+
+
+def settings(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Of solvers and losses, as far as they do not vary; and how samples are drawn."""
+    return *solver_notes(cells), *loss_note(cells), drawn_note(cells)
 
 
 def trained(job: Train, store: Store) -> str:

@@ -20,7 +20,7 @@ NO_EXPERIMENTS = {
 def listed() -> str:
     """A line each: name, GPU minutes at small scale, place in the paper, subject."""
     found = measured()
-    own = sorted((e for e in EXPERIMENTS.values() if e.paper), key=_place)
+    own = sorted((e for e in EXPERIMENTS.values() if e.paper), key=place)
     beyond = [e for e in EXPERIMENTS.values() if not e.paper]
     return "\n".join(
         [
@@ -84,10 +84,10 @@ def _head(experiment: Experiment) -> str:
     return f"  {experiment.name:23} {told:>{len(UNKNOWN)}}"
 
 
-def _place(experiment: Experiment) -> tuple[bool, int]:
-    """Tables first, in their order."""
-    first = re.findall(r"\d+", experiment.paper)[0]
-    return experiment.paper.startswith("Figure"), int(first)
+def place(experiment: Experiment) -> tuple[bool, bool, int]:
+    """The paper's tables first, in their order, then its figures, then what is beyond it."""
+    first = next(iter(re.findall(r"\d+", experiment.paper)), "0")
+    return not experiment.paper, experiment.paper.startswith("Figure"), int(first)
 
 
 def _subject(experiment: Experiment) -> str:

@@ -45,10 +45,13 @@ class Measure(ABC):
     def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         """For a figure: with a spread wherever one is known."""
 
-    @property
     @abstractmethod
-    def bars(self) -> str:
-        """What these spreads are."""
+    def alone(self, samples: int) -> str:
+        """What the spread of one run of so many samples is between; nothing where it has none."""
+
+    @abstractmethod
+    def chance(self) -> str:
+        """By what a value of one run scatters that has no spread."""
 
 
 class MoleculeMeasure(Measure):
@@ -92,12 +95,14 @@ class MoleculeMeasure(Measure):
             for each in values
         )
 
-    @property
-    def bars(self) -> str:
-        return (
-            "Bars: one standard deviation, between runs or folds where there are several, "
-            "of a single count that of counting, √(N p (1-p))."
-        )
+    def alone(self, samples: int) -> str:
+        fold = size("molecules", self.scale).fold_size
+        folds = samples // fold
+        return f"between {folds} folds of {fold:,} samples" if folds > 1 else ""
+
+    def chance(self) -> str:
+        most = math.sqrt(size("molecules", self.scale).fold_size) / 2
+        return f"that of counting, {most:.0f} at most"
 
 
 class TextMeasure(Measure):
@@ -135,12 +140,11 @@ class TextMeasure(Measure):
     def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         return values
 
-    @property
-    def bars(self) -> str:
-        return (
-            "Bars: one standard deviation, between runs where there are several, else between "
-            "folds of the texts, of MAUVE between resamples."
-        )
+    def alone(self, samples: int) -> str:
+        return "between five folds of the samples, of MAUVE between five resamples"
+
+    def chance(self) -> str:
+        return ""  # folds tell
 
 
 def measure(corpus: Corpus, scale: Scale) -> Measure:

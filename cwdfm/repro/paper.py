@@ -107,7 +107,11 @@ def text(name: str) -> tuple[Value, ...]:
     if name not in _TEXT:
         return ()
     mauve, mauve_std, ppl, ppl_std, entropy, entropy_std = _TEXT[name]
-    return Value(mauve, mauve_std, 3), Value(ppl, ppl_std, 2), Value(entropy, entropy_std, 2)
+    return (
+        Value(mauve, mauve_std, 3, printed=True),
+        Value(ppl, ppl_std, 2, printed=True),
+        Value(entropy, entropy_std, 2, printed=True),
+    )
 
 
 def molecules(name: str) -> tuple[Value, ...]:
@@ -122,4 +126,4 @@ def molecules(name: str) -> tuple[Value, ...]:
     if name not in _MOLECULES:
         return ()
     valid, valid_std, novel, novel_std = _MOLECULES[name]
-    return Value(valid, valid_std, 1), Value(novel, novel_std, 1)
+    return Value(valid, valid_std, 1, printed=True), Value(novel, novel_std, 1, printed=True)

@@ -2,13 +2,15 @@
 
 import csv
 import io
+import math
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_WIDE, _LONG = 70, 30  # letters that a page's text is wide, and rows that leave room for notes
+_WIDE = 70  # letters that a page's text is wide
+_LONG, _LONGER = 30, 40  # rows that leave room for notes, in its own type and in footnotes'
 _BETWEEN = 2  # letters of room that two columns have between them
 _PACKAGES = r"% Packages it needs: \usepackage{booktabs,graphicx}"
 _LABEL = 25  # letters of a label's line, in a table that is wider
@@ -25,24 +27,28 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its spread, as `digits` behind the point show it; the number may be missing.
+    """A number and its spread, with at most `digits` behind the point; the number may be missing.
 
-    Behind a point that is far below the spread nothing is shown.
+    A spread has two digits that count, and the number no more than its spread; those that the paper
+    prints have all of theirs.
     """
 
     value: float | None
     spread: float | None = None
     digits: int = 1
+    printed: bool = False
 
     def text(self) -> str:
         """The number, and behind it the spread where there is one."""
         if self.value is None:
             return ""
-        # A count is a count; means of several have digits.
-        whole = self.spread is None and self.digits == 1 and float(self.value).is_integer()
-        digits = 0 if whole or (self.spread or 0.0) >= 100 else self.digits
-        number = f"{self.value:,.{digits}f}"
-        return number if self.spread is None else f"{number} ± {self.spread:,.{digits}f}"
+        if self.spread is None:  # a count is a count; means of several have digits
+            whole = self.digits == 1 and float(self.value).is_integer()
+            return f"{self.value:,.{0 if whole else self.digits}f}"
+        digits = self.digits
+        if self.spread > 0 and not self.printed:
+            digits = max(0, min(digits, 1 - math.floor(math.log10(self.spread))))
+        return f"{self.value:,.{digits}f} ± {self.spread:,.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Table:
             r"\centering",
             rf"\caption{{{_escape(self.title)}}}",
             rf"\label{{tab:{label}}}",
-            *([r"\footnotesize"] if wide or len(self.rows) > _LONG else []),
+            *self._type(wide=wide),
             *([r"\setlength{\tabcolsep}{3pt}"] if wide else []),
             *(rf"{_FIT}\begin{{tabular}}{{{sides}}}", r"\toprule", *self._whose()),
             *(first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}}"),
@@ -131,6 +137,12 @@ class Table:
             r"\end{table}",
         ]
         return "\n".join(parts) + "\n"
+
+    def _type(self, *, wide: bool) -> list[str]:
+        """What sets a table that is wider or longer than a page in smaller type."""
+        if len(self.rows) > _LONGER:
+            return [r"\scriptsize"]
+        return [r"\footnotesize"] if wide or len(self.rows) > _LONG else []
 
     def _whose(self) -> list[str]:
         """Of a LaTeX table with the paper's values the line that says whose columns are."""

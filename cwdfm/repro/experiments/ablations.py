@@ -24,6 +24,12 @@ from cwdfm.repro.scale import NAMES, Scale, size
 from cwdfm.repro.table import Column, Value
 
 RADII = (1, 2, 3, 5, 8)
+REVEALED = (
+    "What SCE weighs tokens with that are there to see: one, the same as plain CE; zero, nothing; "
+    "extended, the weights' formula by the normaliser of hidden tokens. In the others one formula "
+    "holds for all tokens: joint, weights of mean 1 over a sequence; raw, weights that are not "
+    "normalised, so that late times weigh more too; level, late times alone."
+)
 
 
 def radius(scale: Scale) -> Plan:
@@ -59,7 +65,7 @@ def revealed(scale: Scale) -> Plan:
     "joint" has the second alone, "level" the first, CE neither.
     """
     title = "Weight of revealed coordinates in SCE, QM9"
-    return grid(title, ("source", "weight"), revealed_entries)(scale)
+    return grid(title, ("source", "weight"), revealed_entries, notes=(REVEALED,))(scale)
 
 
 def scaled(scale: Scale) -> Plan:
@@ -83,7 +89,7 @@ def scaled(scale: Scale) -> Plan:
 
     title = "Settings of SCE, text, uniform source"
     labels = ("loss", "weights", "revealed tokens")
-    return grid(title, labels, entries, likelihood=True)(scale)
+    return grid(title, labels, entries, likelihood=True, notes=(REVEALED,))(scale)
 
 
 def readings(scale: Scale) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import TRAINING, Cell, flow, loss_note
+from cwdfm.repro.cell import ERROR, TRAINING, Cell, drawn_note, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
@@ -63,8 +63,8 @@ KINDS = (
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
     "uniform source. BD3LM reads every sequence twice, noised and clean, and draws a token at a "
-    "time. Evaluations: how often the network is asked for a sample; of AR and BD3LM for the "
-    "tokens after a cache alone."
+    "time; SEDD, MDLM and flows in {} steps. Evaluations: how often the network is asked for a "
+    "sample; of AR and BD3LM for the tokens after a cache alone."
 )
 TWO_RUNS = (
     "Of {} the samples are from another run of the same training than the held-out PPL: the models "
@@ -88,6 +88,7 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         apart += [] if cell.one_run(store) else [kind.name]
         values = (*cell.values(store), *cell.training(store))
         rows.append(Row((kind.type, kind.name), values, paper.text(kind.row) if text else ()))
+    cells = [((kind.name,), kind.cell(corpus, scale)) for kind in KINDS]
     return Table(
         "Baselines on text" if text else "Baselines on QM9",
         ("type", "method"),
@@ -95,8 +96,11 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         tuple(rows),
         paper=how.columns if text else (),
         notes=(
-            BOUND,
-            *loss_note(kind.cell(corpus, scale) for kind in KINDS),
+            BOUND.format(f"{size(corpus, scale).steps:,}"),
+            *loss_note(cell for _, cell in cells),
+            drawn_note(cell for _, cell in cells),
+            *runs_note(cells, store),
+            ERROR,
             *([TWO_RUNS.format("; ".join(apart))] if apart else []),
             *([SCALE] if text else []),
         ),

@@ -23,6 +23,11 @@ ROWS: dict[Scale, tuple[int, ...]] = {  # parts of the training data; 0 for all 
     "paper": (1_000, 10_000, 0),
 }
 NUCLEI = (1.0, 0.9)  # none, and the paper's on text
+PRINTED = (
+    "Neighbor is exp(s n) and Entropy exp(-beta H); n (r) and 1 / H are the weights as the paper's "
+    "main text prints them: in proportion to the revealed neighbours within r, and to one over the "
+    "entropy."
+)
 LARGEST = math.log(50_257)  # nats: the entropy of a law that is level over GPT-2's tokens
 
 
@@ -64,7 +69,7 @@ def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
         return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
 
     title = f"Readings of the weights, {NAMES[corpus]}"
-    return grid(title, ("source", "weight", "steps"), entries)
+    return grid(title, ("source", "weight", "steps"), entries, notes=(PRINTED,))
 
 
 def weights_cells(corpus: Corpus, scale: Scale) -> dict[tuple[str, str, int], Cell]:
@@ -162,9 +167,15 @@ def nucleus(scale: Scale) -> Plan:
             found.append(Entry((*line.labels, f"{p:g}"), cell))
         return found
 
-    return grid("Nucleus, CE and SCE, text", ("source", "loss", "p"), entries)(scale)
+    notes = ("p: the share of each token's probability that draws are from; 1 is no nucleus.",)
+    labels = ("source", "loss", "p")
+    return grid("Nucleus, CE and SCE, text", labels, entries, notes=notes)(scale)
 
 
+KNOWN = (
+    "Rotary positions alone do not tell the first token of a masked sequence from its last. "
+    "Learned ones do; so does a first token that is never masked."
+)
 POSITIONS = {
     "rotary": flow("mask"),
     "rotary, first token given": flow("mask", fix_first=True),
@@ -190,7 +201,7 @@ def positions(scale: Scale) -> Plan:
         ]
 
     title = "Known positions, QM9, mask source"
-    return grid(title, ("positions", "solver", "steps"), entries)(scale)
+    return grid(title, ("positions", "solver", "steps"), entries, notes=(KNOWN,))(scale)
 
 
 def corrector_powers(scale: Scale) -> Plan:
@@ -213,4 +224,6 @@ def corrector_powers(scale: Scale) -> Plan:
         return found
 
     where = f"text, uniform source, {steps:,} steps, scale {POWERS_AT:g}"
-    return grid(f"Exponents of the corrector, {where}", ("solver", "a = b"), entries)(scale)
+    title = f"Exponents of the corrector, {where}"
+    notes = ("The corrector's strength is its scale times t^a (1 - t)^b.",)
+    return grid(title, ("solver", "a = b"), entries, notes=notes)(scale)

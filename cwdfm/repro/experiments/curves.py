@@ -12,7 +12,7 @@ from itertools import product
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, apart_note, loss_note, runs_note, weights_note
+from cwdfm.repro.cell import Cell, apart_note, drawn_note, loss_note, runs_note, weights_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import best
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES, Line
@@ -64,13 +64,13 @@ def trainings(scale: Scale) -> list[Training]:
 
 def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table]:
     """One for each measure, and one of the best solvers."""
-    tables = []
+    tables: list[Table] = []
     columns = measure("molecules", scale).columns
     notes: tuple[str, ...] = ()
     for source in SOURCES:
         notes += weights_note(best("molecules", source).values(), f" with a {source} source")
     every = [cell for each in found for cells in each.cells.values() for cell in cells.values()]
-    notes += loss_note(every)
+    notes += (*loss_note(every), drawn_note(every))
     most = steps_of(scale)[-1]
     told = [((each.source, each.name), each.cells["Neighbor"][most]) for each in found]
     notes += runs_note(told, store)
@@ -95,7 +95,7 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
             for solver, cells in each.cells.items()
         ]
         title = f"Every training with every solver, QM9: {column.name}"
-        tables.append(_by_steps(title, scale, column, rows, notes))
+        tables.append(_by_steps(title, scale, column, rows, ("As above.",) if tables else notes))
     return [*tables, _best(scale, columns[0], tables[0].rows)]
 
 

@@ -14,6 +14,7 @@ from cwdfm.repro.table import Column, Row, Table, Value
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 STATES = 16_000  # partly masked sequences that the paper's figures of context are of
 MANY = 6  # updates of a token from which on they are shown together
+LOOPS = "Loops: the share of updates that bring back the token from before the last one."
 AGAINST = {
     "neighbors": "revealed neighbours within 8",
     "distance": "distance to the nearest revealed token",
@@ -54,6 +55,7 @@ def context(scale: Scale) -> Plan:
                 (binned(kind),),
                 MEASURES,
                 tuple(Row((f"{x:g}",), values) for x, values in points(store, kind)),
+                notes=(f"{rows:,} held-out texts, masked in part; ± is one standard error.",),
             )
             for kind in AGAINST
         ]
@@ -102,7 +104,8 @@ def updates(scale: Scale) -> Plan:
         blank = (Value(None), Value(None))
         rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in jobs)
         columns = (Column("updates per token"), Column("loops, %"))
-        notes = weights_note(choices[name] for name in jobs)
+        told = f"{sizes.n:,} samples of one run; ± is one standard error. {LOOPS}"
+        notes = (*weights_note(choices[name] for name in jobs), told)
         return [Table(title, ("solver",), columns, rows, columns, notes)]
 
     def figures(store: Store) -> list[Curves]:

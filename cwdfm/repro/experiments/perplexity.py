@@ -14,6 +14,7 @@ SAME_ARTICLES = (
     "Of `wikitext-2` the test articles are those of `wikitext-103`, in a smaller vocabulary: as "
     "published, every word beyond it is `<unk>`."
 )
+ERRORS = "One run of each training; ± is one standard error."
 BEYOND = (
     "A bound may be beyond the size of the vocabulary: a token that a network takes for noise "
     "costs more than one of which it knows nothing."
@@ -39,7 +40,7 @@ def plan(scale: Scale) -> Plan:
             rows.append(Row((name, source), tuple(values), theirs))
         columns = tuple(Column(f"{test}, at most", False) for test in TEST_CORPORA)
         known = columns[: len(paper.TEST_CORPORA)]
-        labels, notes = ("model", "source"), (SAME_ARTICLES, BEYOND)
+        labels, notes = ("model", "source"), (SAME_ARTICLES, BEYOND, ERRORS)
         return [Table("Test perplexity", labels, columns, tuple(rows), known, notes)]
 
     jobs = [job(*key, test) for key in paper.TESTS for test in TEST_CORPORA]

@@ -157,7 +157,8 @@ def _best_settings(
     if corpus == "text":
         rule += f"; of those within {CLOSE:g} standard errors of the highest by {how[1].name}"
     notes = (f"{rule}: {told}.",)
-    return Table("Best settings", ("data", "source"), columns, (row,), columns, notes=notes)
+    title = f"Best settings, {NAMES[corpus]}, {source} source"
+    return Table(title, ("data", "source"), columns, (row,), columns, notes=notes)
 
 
 def _best_of(

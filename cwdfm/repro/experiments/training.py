@@ -7,7 +7,7 @@ from typing import Any
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
+from cwdfm.repro.cell import Cell, drawn_note, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
@@ -127,6 +127,7 @@ def plan_of(
                 *own_weights(lines, corpus),
                 *loss_note(cell for _, cell in cells),
                 *tokens_that_count(lines),
+                drawn_note(cell for _, cell in cells),
                 *runs_note(cells, store),
             ),
         )

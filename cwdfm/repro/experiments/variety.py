@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, bars_note
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.solvers import steps_cells, tuned_cells
 from cwdfm.repro.experiments.training import SOURCES
 from cwdfm.repro.figure import Curves
-from cwdfm.repro.grid import Entry, grid, trained
+from cwdfm.repro.grid import Entry, grid, settings, trained
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
@@ -81,16 +81,15 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
     def drawn(source: str, scale: Scale, store: Store) -> Curves:
         how, cells = measure(corpus, scale), variety_cells(corpus, source, scale)
         lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-        warmth: dict[str, list[float]] = {"Euler": [], "weights": []}
+        warmth: dict[str, list[str]] = {}
         for (name, t), cell in cells.items():  # a line goes from temperature to temperature
             values = how.barred(cell.values(store))
             if (x := values[tried.varied].value) is not None:
                 lines.setdefault(name, []).append((x, tuple(values[i] for i in tried.quality)))
-                warmth["Euler" if name == "Euler" else "weights"].append(t)
-        ranges = " and ".join(
-            f"{min(each):g} to {max(each):g} of {whose}" for whose, each in warmth.items() if each
-        )
+                warmth.setdefault(name, []).append(f"{t:g}")
         own = how.values(store, held_out(corpus, scale, 0))
+        tested = list(cells.values())
+        bars = " ".join([*settings(tested), bars_note(tested, store)])
         data = own[tried.varied]
         text = corpus == "text" and data.value is not None
         told = f" The data's entropy: {data.value:.2f} bits." if text else ""
@@ -100,9 +99,10 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
             tuple(how.columns[i] for i in tried.quality),
             lines,
             tuple(own[i] for i in tried.quality),
-            note=f"A line goes from temperature to temperature: {ranges}.{told} {how.bars}",
+            note=f"A line goes from temperature to temperature, told at its ends.{told} {bars}",
             about=trained(next(iter(cells.values())).train(), store),
             measured=True,
+            told={name: (each[0], each[-1]) for name, each in warmth.items()},
         )
 
     def plan(scale: Scale) -> Plan:
