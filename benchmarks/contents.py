@@ -6,7 +6,7 @@ from functools import cache
 from typing import get_args
 
 from benchmarks.claims.judging import Claim, Word
-from benchmarks.claims.page import _claims, _heading
+from benchmarks.claims.page import all_claims, heading
 from benchmarks.markdown import anchor, headings, table
 from cwdfm.repro.measured import measured
 
@@ -39,7 +39,7 @@ READING = """## How to read it
 
 @cache  # takes seconds
 def _judged() -> list[Claim]:
-    return _claims()
+    return all_claims()
 
 
 def verdicts(experiment: str) -> list[tuple[int, Claim]]:
@@ -53,7 +53,7 @@ def claimed(experiment: str) -> str:
         [
             f"{claim.said} ({claim.where})",
             claim.verdict.effect or "",
-            f"[{claim.verdict.word}](claims.md#{anchor(_heading(n, claim))})",
+            f"[{claim.verdict.word}](claims.md#{anchor(heading(n, claim))})",
         ]
         for n, claim in verdicts(experiment)
     ]

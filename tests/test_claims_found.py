@@ -13,6 +13,7 @@ from benchmarks.claims import (
     judging,
     main_table,
     molecule_solvers,
+    molecule_trainings,
     on_molecules,
     on_text,
     settings,
@@ -28,7 +29,9 @@ from benchmarks.claims.on_molecules import COUNT_ERROR, Runs
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
+from cwdfm.repro.experiments.tuned import LOSS, PATH
 from cwdfm.repro.job import Store
+from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
 
@@ -71,6 +74,70 @@ def _raise() -> Measured:
 def test_tuned_settings_are_the_best_of_the_sweep_on_record(source: str) -> None:
     table = EXPERIMENTS[f"sweep-text-{source}"].plan("small").tables(judging.STORE)[-1]
     assert tuple(value.value for value in table.rows[0].ours) == TUNED[source]
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_tuned_trainings_are_the_best_of_the_searches_on_record(source: str) -> None:
+    swept, radii = judging.rows_of(f"sweep-training-{source}"), judging.rows_of("radius")
+    for name, (r, s) in (("SCE", LOSS), ("SCE, context path", PATH[source])):
+        valid = {labels: row[0].value or 0 for labels, row in swept.items() if labels[0] == name}
+        assert len(valid) == 9
+        assert max(valid, key=valid.__getitem__) == (name, f"r = {r}, s = {s:g}")
+    perplexities = {labels[0]: row[1].value or 0 for labels, row in radii.items()}
+    del perplexities["data"]
+    assert min(perplexities, key=perplexities.__getitem__) == str(LOSS[0])
+    assert size("text", "small").recipe.loss_scale == LOSS[1]
+
+
+def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing: list[str] = ["mask"]
+
+    def by_seed(cell: Cell, what: int) -> list[float | None]:
+        fields = cell.fields
+        searched = fields.get("path_scale") == PATH["mask"][1] and cell.choice.solver != "euler"
+        if searched and fields["source"] in missing:
+            return [620.0, None, 640.0]
+        return [880.0, 900.0, 920.0] if searched else [610.0, 630.0, 650.0]
+
+    for module in (judging, on_molecules, molecule_trainings):
+        monkeypatch.setattr(module, "by_seed", by_seed)
+    monkeypatch.setattr(training, "by_one_solver", list)
+    first, *_ = training.paths()
+    assert molecule_trainings.by_search("SCE", "SCE, context path") is None
+    assert first.verdict.gains["valid"] == [0.0, 0.0]
+    missing.clear()
+    then, *_ = training.paths()
+    error = math.hypot(20, 20) / math.sqrt(3)  # runs scatter by 20
+    assert then.verdict.gains["valid"] == pytest.approx([270 / error] * 2)
+    assert "630 to 900 (uniform), 630 to 900 (mask) valid" in then.found
+
+
+def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = {"ce": 1.0, 3: 2.0, LOSS[0]: 0.5}
+    values: dict[str, list[float | None]] = {
+        "uniform": [90.0, 100.0, None],
+        "mask": [45.0, 50.0, 55.0],
+    }
+
+    def by_seed(cell: Cell, what: int) -> list[float | None]:
+        fields = cell.fields
+        share = shares[fields.get("loss_radius", "ce")]
+        return [x and x * share for x in values[fields["source"]]]
+
+    monkeypatch.setattr(on_text, "by_seed", by_seed)
+    assert on_text.over_seeds("uniform") == {}
+    values["uniform"][2] = 1000 / 9
+    plain, scaled, best = on_text.over_seeds("uniform").values()
+    scatter = math.log(100 / 90)
+    assert (plain.value, scaled.value, best.value) == pytest.approx((100, 200, 50))
+    assert plain.error == pytest.approx(100 * scatter / math.sqrt(3))
+    claim, *_ = main_table.main_table()
+    assert claim.verdict.gains["perplexity"] == pytest.approx(
+        [-math.log(2) / (scatter * math.sqrt(2 / 3))]
+    )
+    assert "r = 1, s = 0.5: 50" in claim.found
 
 
 @pytest.mark.parametrize(("source", "word"), [("uniform", "does not hold here"), ("mask", "holds")])

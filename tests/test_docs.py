@@ -9,10 +9,9 @@ import pytest
 from benchmarks.claims import (
     claims_page,
 )
-from benchmarks.claims.judging import anchor
 from benchmarks.claims.on_molecules import COUNT_ERROR
 from benchmarks.contents import claimed
-from benchmarks.markdown import table
+from benchmarks.markdown import anchor, table
 from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_sections import LOST, _half, done, filled, left_out

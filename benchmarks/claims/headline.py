@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator
 
 from benchmarks.claims.judging import Claim, Measured, Verdict, ends, judged, rows_of, tested
+from benchmarks.claims.molecule_trainings import behind
 from benchmarks.claims.on_molecules import COUNT_ERROR, NOVEL, STEPS, VALID, counted_folds
-from benchmarks.claims.training import LOSS_RUNS, behind
+from benchmarks.claims.training import LOSS_RUNS
 from cwdfm.repro import paper
 from cwdfm.repro.experiments.headline import STEPS as TRAINED
 from cwdfm.train.recipes import RECIPES

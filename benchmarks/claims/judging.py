@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from benchmarks.markdown import Result
+from benchmarks.markdown import Result, anchor
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.job import Store
@@ -177,12 +177,6 @@ def tested(
         )
         verdict = Verdict("not tested yet")
     yield Claim(where, said, told, verdict, (experiment,))
-
-
-def anchor(title: str) -> str:
-    """Of a section, as pages are linked to."""
-    words = title.lower().split()
-    return "-".join("".join(c for c in word if c.isalnum() or c == "-") for word in words)
 
 
 def ends(told: Sequence[str]) -> str:

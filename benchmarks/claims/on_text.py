@@ -20,6 +20,7 @@ from benchmarks.markdown import Result
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments.ablations import counting_cell
 from cwdfm.repro.experiments.training import SOURCES
+from cwdfm.repro.experiments.tuned import tuned_cells
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
@@ -104,6 +105,23 @@ def over_runs(value: Value, source: str) -> Measured:
     """The geometric mean of those, with the error of one: they do not tell of other seeds."""
     mean, one = statistics.geometric_mean(all_runs(value)), run_perplexity(value, source)
     return Measured(mean, mean * one.error / one.value)
+
+
+def over_seeds(source: str) -> dict[tuple[str, str], Measured]:
+    """Perplexities of samples by CE, and by SCE with two weights: geometric means over seeds.
+
+    By training and weights; nothing while some run is missing. All share their scatter.
+    """
+    found = {}
+    for (of, training, weights, _), cell in tuned_cells("text", "small").items():
+        if of == source:
+            found[training, weights] = by_seed(cell, PERPLEXITY)
+    runs = {key: [math.log(x) for x in each if x is not None] for key, each in found.items()}
+    if any(len(runs[key]) < len(each) for key, each in found.items()):
+        return {}
+    means = {key: math.exp(statistics.fmean(logs)) for key, logs in runs.items()}
+    scatter = pooled(runs.values())
+    return {k: Measured(x, x * scatter / math.sqrt(len(runs[k]))) for k, x in means.items()}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ results cannot leave an old one behind; but a few of the first are decided by te
 numbers and the reasons for what was found are written by hand.
 """
 
+import re
 from collections import Counter
 from typing import get_args
 
@@ -32,7 +33,7 @@ from benchmarks.claims.exact import (
     updates,
 )
 from benchmarks.claims.headline import headline
-from benchmarks.claims.judging import ALONE, CLEAR, Claim, Word, anchor
+from benchmarks.claims.judging import ALONE, CLEAR, Claim, Word
 from benchmarks.claims.main_table import HARDLY, main_table, perplexities
 from benchmarks.claims.molecule_solvers import after_scaled, few_data, solvers_on_molecules
 from benchmarks.claims.on_text import short_runs
@@ -44,6 +45,7 @@ from benchmarks.claims.text_solvers import after_scaled_on_text, corrector, solv
 from benchmarks.claims.training import losses, paths
 from benchmarks.claims.tuned import as_shares, counted, independently, shares, tuned
 from benchmarks.claims.variety import variety
+from benchmarks.markdown import anchor
 from cwdfm.bench.settings import Shapes
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
@@ -62,7 +64,7 @@ def _parameters() -> str:
 
 def claims_page() -> str:
     """The page."""
-    claims = _claims()
+    claims = all_claims()
     summary = f"{_introduction()}{_summary(claims)}{_glance(claims)}"
     return f"{summary}{_rules()}{_evidence(claims)}{_differ()}{_beyond()}"
 
@@ -139,7 +141,7 @@ paper saw at its own scale.
 """
 
 
-def _claims() -> list[Claim]:
+def all_claims() -> list[Claim]:
     """All of them, in the paper's order."""
     return [
         *exact(),
@@ -175,7 +177,7 @@ def _summary(claims: list[Claim]) -> str:
 def _glance(claims: list[Claim]) -> str:
     """Every claim with what is seen of it here, in short, and what shows it."""
     rows = [
-        f"| [{n}](#{anchor(_heading(n, claim))}) | {claim.said} ({claim.where}) | "
+        f"| [{n}](#{anchor(heading(n, claim))}) | {claim.said} ({claim.where}) | "
         f"{claim.verdict.effect or '-'} | **{claim.verdict.word}** | {_shown_by(claim)} |"
         for n, claim in enumerate(claims, 1)
     ]
@@ -190,7 +192,7 @@ def _glance(claims: list[Claim]) -> str:
     return "\n".join(["## At a glance\n", lead, "", head, "| --- " * 5 + "|", *rows, ""])
 
 
-def _heading(n: int, claim: Claim) -> str:
+def heading(n: int, claim: Claim) -> str:
     return f"{n}. {claim.verdict.word}"
 
 
@@ -208,11 +210,17 @@ def _shown_by(claim: Claim) -> str:
 def _evidence(claims: list[Claim]) -> str:
     """What verdicts rest on."""
     parts = [
-        f"### {_heading(n, claim)}\n\n**{claim.said}** ({claim.where}).\n\n{claim.found}.\n\n"
-        f"Verdict: {claim.verdict}.\n"
+        f"### {heading(n, claim)}\n\n**{claim.said}** ({claim.where}).\n\n"
+        f"{_sentences(claim.found)}\n\nVerdict: {claim.verdict}.\n"
         for n, claim in enumerate(claims, 1)
     ]
     return "\n".join(["\n## Evidence\n", *parts])
+
+
+def _sentences(found: str) -> str:
+    """Evidence in full sentences; a list of them where there are many."""
+    sentences = re.split(r"(?<=\.) (?=[A-Z`])", f"{found}.")
+    return f"{found}." if len(sentences) < 3 else "\n".join(f"- {each}" for each in sentences)
 
 
 def _differ() -> str:

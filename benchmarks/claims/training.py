@@ -1,6 +1,7 @@
 """Claims about training: losses and paths."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 from operator import itemgetter
@@ -10,7 +11,6 @@ from benchmarks.claims.judging import (
     Missing,
     Pair,
     Verdict,
-    by_folds,
     changes,
     judged,
     no_worse,
@@ -19,7 +19,15 @@ from benchmarks.claims.judging import (
     rows_of,
     tested,
 )
-from benchmarks.claims.on_molecules import MODEL, NOVEL, QM9, VALID, Runs, short_of
+from benchmarks.claims.molecule_trainings import (
+    BOTH,
+    Compared,
+    behind,
+    by_search,
+    compared,
+    searched,
+)
+from benchmarks.claims.on_molecules import MODEL, QM9, VALID, Runs
 from benchmarks.claims.on_text import (
     ENTROPY,
     MAUVE,
@@ -34,7 +42,6 @@ from cwdfm.repro.experiments.ablations import revealed_entries
 from cwdfm.repro.experiments.curves import trainings
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES
 
-BOTH = ("SCE", "SCE, context path")  # as the table of curves calls the two paths
 LOSS_CELLS = {line.labels: line.cell("molecules", "small") for line in LOSSES}
 LOSS_RUNS = Runs(tuple(LOSS_CELLS.values()))
 CONTEXT_ON_TEXT = next(line for line in PATHS if line.on_context)
@@ -44,41 +51,6 @@ PATHS_AT = f"{paper.table('path_ablation')}, bold text"
 TRAINING = f"{MODEL}, {QM9.recipe.steps:,} steps"
 # The paper does not tell whether path and loss have the same weights.
 IN_LOSS = f"r = {QM9.recipe.loss_radius}, s = {QM9.recipe.loss_scale:g}"
-
-
-def behind(pairs: list[Pair], before: str, after: str) -> tuple[dict[str, list[float]], str]:
-    """What growths that are clearly smaller than the paper's count, and how far they are from it.
-
-    `before` and `after` are names of the paper's rows, without the source.
-    """
-    short = {}
-    for source, *ours in pairs:
-        theirs = [by_folds(paper.molecules(f"{source}, {name}")[0]) for name in (before, after)]
-        short[source] = short_of((ours[0], ours[1]), (theirs[0], theirs[1]))
-    gains = {"valid, beside the paper's growth": [no_worse(-gap) for gap in short.values()]}
-    far = [f"{gap:.0f} ({source})" for source, gap in short.items() if no_worse(-gap) < 0]
-    told = (
-        ". By the odds of being valid, the paper's growth is larger than ours by "
-        f"{' and '.join(far)} standard errors"
-    )
-    return gains, told if far else ""
-
-
-def searched(training: str) -> str:
-    """What a search of r and s has found of valid molecules, as far as it is done."""
-    told = []
-    for source in SOURCES:
-        rows = rows_of(f"sweep-training-{source}").items()
-        found = {labels[1]: row[VALID].value for labels, row in rows if labels[0] == training}
-        valid = {setting: value for setting, value in found.items() if value is not None}
-        if len(valid) > 1:
-            best = max(valid, key=lambda setting: valid[setting])
-            told.append(
-                f"{source} source, {len(valid)} of {len(found)} settings: "
-                f"{min(valid.values()):.0f} to {valid[best]:.0f} valid, the most by {best}"
-            )
-    searches = "; ".join(told)
-    return f". A search of r and s, one run each on a seed of its own: {searches}" if told else ""
 
 
 def not_normalised() -> str:
@@ -123,27 +95,14 @@ def losses() -> Iterator[Claim]:
     yield from tested(LOSSES_AT, said, "losses", _beside_others_on_text)
 
 
-def _beside(loss: str) -> tuple[str, list[float], list[float], list[Pair]]:
-    """What SCE changes from another loss, by how many errors: valid ones, novel ones.
-
-    And the pairs of valid ones themselves.
-    """
-    told: list[str] = []
-    gains: list[list[float]] = []
-    valid: list[Pair] = []
+def _beside(loss: str) -> Compared:
+    """What SCE changes from another loss."""
     sources = [s for s in SOURCES if LOSS_RUNS.counts(LOSS_CELLS[s, loss], VALID)]
-    for what, name in ((VALID, "valid"), (NOVEL, "novel")):
-        mean = partial(LOSS_RUNS.mean, what=what)
-        pairs = [
-            pair(source, mean, LOSS_CELLS[source, loss], LOSS_CELLS[source, "SCE"])
-            for source in sources
-        ]
-        told.append(f"{changes(pairs)} {name}")
-        gains.append([b.above(a) for _, a, b in pairs])
-        valid = valid or pairs
-    many = LOSS_RUNS.told(*(LOSS_CELLS[source, loss] for source in sources))
+    before = {source: LOSS_CELLS[source, loss] for source in sources}
+    found = compared(LOSS_RUNS, before, {s: LOSS_CELLS[s, "SCE"] for s in sources})
     left = "".join(f", not done yet with a {s} source" for s in SOURCES if s not in sources)
-    return f"{loss} ({many}) to SCE: {', '.join(told)}{left}", gains[0], gains[1], valid
+    many = LOSS_RUNS.told(*before.values())
+    return replace(found, told=f"{loss} ({many}) to SCE: {found.told}{left}")
 
 
 def _scaled() -> str:
@@ -154,23 +113,25 @@ def _scaled() -> str:
 
 
 def _beside_plain() -> tuple[str, Verdict]:
-    told, valid, novel, pairs = _beside("CE")
-    short, far = behind(pairs, "ce", "sce")
-    return f"{_scaled()}. {told}{far}{not_normalised()}{searched('SCE')}", judged(
-        {"valid": valid, "novel": novel} | short, f"{changes(pairs)} valid"
-    )
+    plain = _beside("CE")
+    best = by_search("CE", "SCE")
+    decides = best or plain
+    short, far = behind(decides.valid, "ce", "sce")
+    told = f"{_scaled()}. {plain.told}{not_normalised()}{searched('SCE')}"
+    told += f". With these settings {best.told}" if best else ""
+    return f"{told}{far}", judged(decides.gains | short, decides.effect)
 
 
 def _beside_others() -> tuple[str, Verdict]:
     found = {loss: _beside(loss) for loss in ("NELBO", "Bregman")}
     gains = {
-        "valid": [gain for _, valid, _, _ in found.values() for gain in valid],
-        "novel": [no_worse(gain) for _, _, novel, _ in found.values() for gain in novel],
+        "valid": [gain for each in found.values() for gain in each.gains["valid"]],
+        "novel": [no_worse(gain) for each in found.values() for gain in each.gains["novel"]],
     }
     effect = "; ".join(
-        f"valid, {loss} to SCE: {changes(pairs)}" for loss, (*_, pairs) in found.items()
+        f"valid, {loss} to SCE: {changes(each.valid)}" for loss, each in found.items()
     )
-    told = "; ".join(told for told, *_ in found.values())
+    told = "; ".join(each.told for each in found.values())
     return f"{_scaled()}. {told}", judged(gains, effect)
 
 
@@ -219,34 +180,28 @@ def paths() -> Iterator[Claim]:
 def _paths_on_molecules() -> tuple[str, Verdict]:
     """Each path by its own solver, and what others make of it."""
     runs = Runs(tuple(PATH_CELLS.values()))
-    gains: dict[str, list[float]] = {}
-    told: list[str] = []
-    valid: list[Pair] = []
-    for what, name in ((VALID, "valid"), (NOVEL, "novel")):
-        pairs = [
-            (
-                s,
-                runs.mean(PATH_CELLS[s, "mixture"], what),
-                runs.mean(PATH_CELLS[s, "context"], what),
-            )
-            for s in SOURCES
-        ]
-        told.append(f"{changes(pairs)} {name}")
-        gains[name] = [b.above(a) for _, a, b in pairs]
-        valid = valid or pairs
-    told += by_one_solver()
-    told += by_other_weights()
-    short, far = behind(valid, "sce", "sce, context 1")
-    choice = PATH_CELLS["mask", "context"].choice
+    mixture, context = (
+        {s: PATH_CELLS[s, path] for s in SOURCES} for path in ("mixture", "context")
+    )
+    first = compared(runs, mixture, context)
+    best = by_search(*BOTH)
+    decides = best or first
+    short, far = behind(decides.valid, "sce", "sce, context 1")
+    choice = context["mask"].choice
     own = f"r = {choice.radius}, s = {choice.scale:g}"
-    model = f"{TRAINING}, {runs.told()}, mixture path by Euler to context path with its own "
-    model += f"weights ({own}; in the loss {IN_LOSS})"
-    found = f"{model}: {'. '.join([', '.join(told[:2]), *told[2:]])}{far}{searched(BOTH[1])}"
-    effect = f"{changes(valid)} valid"
+    told = [
+        f"{TRAINING}, {runs.told()}, mixture path by Euler to context path with its own weights "
+        f"({own}; in the loss {IN_LOSS}): {first.told}",
+        *by_one_solver(),
+        *by_other_weights(),
+    ]
+    text = f"{'. '.join(told)}{searched(BOTH[1])}"
+    text += f". With these settings {best.told}" if best else ""
+    effect = decides.effect
     if swept := best_of_sweep():
         most = ", ".join(f"{value:.0f} ({s})" for s, value in swept.items())
         effect += f"; by the best of several solvers {most}"
-    return found, judged(gains | short, effect)
+    return f"{text}{far}", judged(decides.gains | short, effect)
 
 
 def _paths_on_text() -> tuple[str, Verdict]:

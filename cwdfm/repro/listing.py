@@ -15,6 +15,7 @@ NO_EXPERIMENTS = {
     paper.table("hyperparams"): "the training settings: `cwdfm train owt-paper --help`, "
     "`cwdfm train qm9-paper --help`",
 }
+_WIDE = max(map(len, EXPERIMENTS))  # letters of the longest name
 
 
 def listed() -> str:
@@ -24,7 +25,7 @@ def listed() -> str:
     beyond = [e for e in EXPERIMENTS.values() if not e.paper]
     return "\n".join(
         [
-            f"{'name':25} {'GPU minutes':>{len(UNKNOWN)}}  {'in the paper':16} subject",
+            f"{'name':{_WIDE + 2}} {'GPU minutes':>{len(UNKNOWN)}}  {'in the paper':16} subject",
             "",
             "the paper's tables and figures:",
             *(f"{_head(e)}  {e.paper:16} {_subject(e)}" for e in own),
@@ -32,7 +33,7 @@ def listed() -> str:
             "beyond the paper: controls and causes:",
             *(f"{_head(e)}  {_subject(e)}" for e in beyond),
             "",
-            f"  {'all':23} {'':{len(UNKNOWN)}}  all of them",
+            f"  {'all':{_WIDE}} {'':{len(UNKNOWN)}}  all of them",
             "",
             "The paper's own may be named by their numbers there: figure-4, table-5. Two are no "
             "experiments:",
@@ -81,7 +82,7 @@ def _numbered(word: str, place: str) -> bool:
 def _head(experiment: Experiment) -> str:
     minutes = measured().experiments.get(experiment.name)
     told = UNKNOWN if minutes is None else f"{minutes:,.0f}"
-    return f"  {experiment.name:23} {told:>{len(UNKNOWN)}}"
+    return f"  {experiment.name:{_WIDE}} {told:>{len(UNKNOWN)}}"
 
 
 def place(experiment: Experiment) -> tuple[bool, bool, int]:

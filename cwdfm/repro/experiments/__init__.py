@@ -14,6 +14,7 @@ from cwdfm.repro.experiments import (
     perplexity,
     solvers,
     training,
+    tuned,
     variety,
 )
 from cwdfm.repro.scale import CORPORA
@@ -78,6 +79,12 @@ def _settings() -> Iterator[Experiment]:
             f"sweep-training-{source}",
             f"table: settings of the loss and of the path, molecules, {source} source",
             ablations.sweep(source),
+        )
+    for corpus, what in (("molecules", "losses and paths"), ("text", "losses")):
+        yield Experiment(
+            f"tuned-losses-{corpus}",
+            f"table: {what}, settings of a search, three runs, {corpus}",
+            tuned.tuned(corpus),
         )
     yield Experiment(
         "dynamics",

@@ -1,0 +1,90 @@
+"""Losses and paths with the settings that searches find best at small scale, by several runs."""
+
+from collections.abc import Callable
+
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.cell import Cell, flow
+from cwdfm.repro.experiment import Plan
+from cwdfm.repro.experiments.training import EULER, SOURCES, context_line, loss_line
+from cwdfm.repro.grid import Entry, grid
+from cwdfm.repro.jobs import Corpus
+from cwdfm.repro.scale import NAMES, Scale, size
+
+RUNS = 3
+# What `sweep-training-*` find best on molecules, and `radius` on text: r and s of the loss.
+LOSS = (1, 0.5)
+# What `sweep-training-*` find best: r and s of the path on molecules, by source.
+PATH = {"uniform": (2, 2.0), "mask": (3, 2.0)}
+NOTES: dict[Corpus, tuple[str, ...]] = {
+    "molecules": (
+        "Weights: those of the loss, on a context path those of the path. Of each the first are "
+        "those of the tables `losses` and `paths`, the second those that `sweep-training-uniform` "
+        "and `sweep-training-mask` found best, by training with the first of these seeds and "
+        "samples of another.",
+        "A context path is sampled with its own weights, and by Euler too.",
+    ),
+    "text": (
+        "Weights: those of the loss. The first are those of the table `losses`, the second those "
+        "that `radius` found best, by the first of these runs with a uniform source.",
+    ),
+}
+
+Labels = tuple[str, str, str, str]  # source, training, weights, solver
+
+
+def tuned_cells(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
+    """By source, training, its weights, and solver; paths on molecules alone."""
+    found: dict[Labels, Cell] = {}
+    for source in SOURCES[:1] if scale == "smoke" else SOURCES:
+        found |= _losses(corpus, source, scale)
+        if corpus == "molecules":
+            found |= _paths(source, scale)
+    return found
+
+
+def _losses(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
+    recipe = size(corpus, scale).recipe
+    cells = {(source, "CE", "", "Euler"): loss_line(source, "ce").fields}
+    for r, s in ((recipe.loss_radius, recipe.loss_scale), LOSS):
+        cells[source, "SCE", _told(r, s), "Euler"] = flow(
+            source, "sce", loss_radius=r, loss_scale=s
+        )
+    return {labels: _cell(corpus, scale, fields, EULER) for labels, fields in cells.items()}
+
+
+def _paths(source: str, scale: Scale) -> dict[Labels, Cell]:
+    first = context_line(source, "").cell("molecules", scale)
+    found = {}
+    for r, s in ((first.choice.radius, first.choice.scale), PATH[source]):
+        fields = first.fields | {"path_radius": r, "path_scale": s}
+        for solver, choice in (("own", SolverChoice("neighbor", r, s)), ("Euler", EULER)):
+            labels = source, "SCE, context path", _told(r, s), solver
+            found[labels] = _cell("molecules", scale, fields, choice)
+    return found
+
+
+def _cell(corpus: Corpus, scale: Scale, fields: dict[str, object], choice: SolverChoice) -> Cell:
+    seeds = RUNS if scale == "small" else size(corpus, scale).seeds
+    return Cell(corpus, scale, fields, choice, seeds=seeds)
+
+
+def _told(radius: int, scale: float) -> str:
+    return f"r = {radius}, s = {scale:g}"
+
+
+def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """The paper's comparisons of losses and paths, with settings that suit models of ours.
+
+    The paper searches its settings, too, and does not tell them.
+    """
+
+    names = ("source", "training", "weights", "solver")
+    shown = names if corpus == "molecules" else names[:-1]  # of text all are by Euler
+
+    def entries(scale: Scale) -> list[Entry]:
+        cells = tuned_cells(corpus, scale).items()
+        return [Entry(labels[: len(shown)], cell) for labels, cell in cells]
+
+    title = "Losses and paths" if corpus == "molecules" else "Losses"
+    title += f", settings of a search, {NAMES[corpus]}"
+    return grid(title, shown, entries, notes=NOTES[corpus])
