@@ -182,6 +182,8 @@ def test_a_number_has_no_more_digits_than_its_spread_tells() -> None:
     assert Value(40.903, 0.314, 3).text() == "40.90 ± 0.31"
     assert Value(1.48412, 0.00391, 3).text() == "1.484 ± 0.004"  # no more than it was given
     assert Value(7.0, 0.0, 2).text() == "7.00 ± 0.00"
+    assert Value(57.31, 9.96, 2).text() == "57 ± 10"
+    assert Value(math.inf, math.inf, 3).text() == "inf ± inf"  # a bound beyond all numbers
     assert Value(475.4, 17.1, 1).text() == "475 ± 17"
     assert Value(475.4, 17.1, 1, printed=True).text() == "475.4 ± 17.1"  # as the paper has it
 

@@ -46,8 +46,9 @@ class Value:
             whole = self.digits == 1 and float(self.value).is_integer()
             return f"{self.value:,.{0 if whole else self.digits}f}"
         digits = self.digits
-        if self.spread > 0 and not self.printed:
-            digits = max(0, min(digits, 1 - math.floor(math.log10(self.spread))))
+        if 0 < self.spread < math.inf and not self.printed:
+            exponent = int(f"{self.spread:.1e}".partition("e")[2])  # of what is shown: 9.96 is 10
+            digits = max(0, min(digits, 1 - exponent))
         return f"{self.value:,.{digits}f} ± {self.spread:,.{digits}f}"
 
 
