@@ -483,6 +483,7 @@ WHOLE = '{"result": {}, "provenance": {"date": "2026-01-01"}'
     "content",
     [
         *("{", "", "null", "3", '"x"', "[]", "{}", '{"result": {}}', WHOLE + ', "needs": 3}'),
+        *(WHOLE + ', "earlier": 3}', WHOLE + ', "earlier": [3]}'),
         '{"result": 3, "provenance": {"date": "2026-01-01"}}',
         '{"result": {}, "provenance": {}}',
     ],

@@ -34,7 +34,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.solvers import _best_of
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
-from cwdfm.repro.job import Resources, Store, WrongFolder
+from cwdfm.repro.job import Job, Resources, Store, WrongFolder
 from cwdfm.repro.jobs import HeldOut, Sample, Train, corpus_of
 from cwdfm.repro.measure import measure
 from cwdfm.repro.measured import Measured
@@ -480,6 +480,20 @@ def test_a_result_of_another_shape_is_told_and_costs_no_other_table(
     assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
     shutil.rmtree(path.parent)
     assert command(*arguments).returncode == 0
+
+
+def test_tables_and_figures_are_made_of_the_jobs_of_their_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged result of another's could not be found, and would cost tables that lack nothing."""
+    read: set[Job] = set()
+    monkeypatch.setattr(Store, "result", lambda _, job: read.add(job))
+    for experiment in EXPERIMENTS.values():
+        plan = experiment.plan("smoke")
+        read.clear()
+        plan.tables(Store(tmp_path))
+        plan.figures(Store(tmp_path))
+        assert read <= set(in_order(plan.jobs)), experiment.name
 
 
 def test_an_error_of_a_table_s_own_is_no_result_s_fault(tmp_path: Path) -> None:

@@ -76,36 +76,44 @@ def _written(path: Path, content: bytes) -> Path:
 
 def _made(plan: Plan, store: Store) -> tuple[list[Table], list[Curves]]:
     """The tables and figures; a result that holds something else than they are made of is told."""
-
-    def made(store: Store) -> tuple[list[Table], list[Curves]]:
-        tables = plan.tables(store)
-        for table in tables:
-            table.markdown()  # a value that is no number is found out as it is shown
-        return tables, plan.figures(store)
-
     try:
-        return made(store)
+        return _tried(plan, store)
     except InputError:
         raise
     except _WRONG as error:
-        jobs = in_order(plan.jobs)
-
-        def fails(count: int) -> bool:
-            """Whether they cannot be made of so many jobs, those needed first, either."""
-            try:
-                made(_Some(store.folder, jobs[:count]))
-            except _WRONG:
-                return True
-            return False
-
-        first = bisect_left(range(len(jobs)), True, key=fails)
-        if not first:  # it is no result's fault
+        job = _at_fault(plan, store)
+        if job is None:
             raise
-        path = store.place(jobs[first - 1]) / "result.json"
         raise WrongFolder(
-            f"{path} is damaged, or of another version ({type(error).__name__}: {error}); delete "
-            f"its folder, and the same command does the job again"
+            f"{store.place(job) / 'result.json'} is damaged, or of another version "
+            f"({type(error).__name__}: {error}); delete its folder, and the same command does the "
+            f"job again"
         ) from error
+
+
+def _tried(plan: Plan, store: Store) -> tuple[list[Table], list[Curves]]:
+    tables = plan.tables(store)
+    for table in tables:
+        table.markdown()  # a value that is no number is found out as it is shown
+    return tables, plan.figures(store)
+
+
+def _at_fault(plan: Plan, store: Store) -> Job | None:
+    """The job with which the tables cannot be made, though they can of those before it alone.
+
+    None if they cannot be made of nothing, either. Found by halves: there may be a thousand jobs.
+    """
+    jobs = in_order(plan.jobs)
+
+    def fails(count: int) -> bool:
+        try:
+            _tried(plan, _Some(store.folder, jobs[:count]))
+        except _WRONG:
+            return True
+        return False
+
+    first = bisect_left(range(len(jobs)), True, key=fails)
+    return jobs[first - 1] if first else None
 
 
 class _Some(Store):

@@ -61,7 +61,7 @@ def grid(
         how, data = measure(corpus, scale), held_out(corpus, scale, 0)
 
         def values(cell: Cell, store: Store) -> tuple[Value, ...]:
-            return (*cell.values(store), *cell.training(store)[: len(bounds)])
+            return (*cell.values(store), *(cell.training(store)[:1] if likelihood else ()))
 
         def tables(store: Store) -> list[Table]:
             rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]

@@ -81,7 +81,9 @@ def _is_record(found: Any) -> bool:
     """Whether this is what `Store.do` writes, so far as the store itself reads it."""
     match found:
         case {"result": dict(), "provenance": {"date": str()}, **others}:
-            return isinstance(others.get("needs", {}), dict)
+            earlier = others.get("earlier", [])
+            dates = isinstance(earlier, list) and all(isinstance(date, str) for date in earlier)
+            return dates and isinstance(others.get("needs", {}), dict)
     return False
 
 
