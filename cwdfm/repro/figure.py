@@ -42,7 +42,7 @@ class Curves:
     worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
     last: str = ""  # what the last x is called, if it stands for more than itself
     measured: bool = False  # x is a result itself: its axis has round numbers, not the points' own
-    told: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # beside ends of lines
+    told: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of points: the ends' is shown
 
     @property
     def blank(self) -> bool:
@@ -150,7 +150,8 @@ class Curves:
         """The curves of one measure, with error bars where there are errors."""
         styles = styles_of(list(self.lines))
         for name, points in self.lines.items():
-            found = [(x, values[panel]) for x, values in points if values[panel].value is not None]
+            known = [i for i, (_, values) in enumerate(points) if values[panel].value is not None]
+            found = [(points[i][0], points[i][1][panel]) for i in known]
             if not found:  # not done yet
                 continue
             spreads = [math.nan if value.spread is None else value.spread for _, value in found]
@@ -161,7 +162,9 @@ class Curves:
                 label=name,
                 **styles[name].drawn,
             )
-            self._ends(axis, name, [(x, float(v.value or 0.0)) for x, v in found], styles[name])
+            if words := self.told.get(name):
+                at = [(x, float(value.value or 0.0)) for x, value in found]
+                _tell_ends(axis, [words[i] for i in known], at, styles[name])
         reported = self._reported(panel)
         for i, (name, value) in enumerate(reported.items()):
             x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
@@ -177,24 +180,6 @@ class Curves:
             else:
                 axis.axhline(level.value, color="#777777", linestyle=":", label=DATA)
 
-    def _ends(
-        self, axis: Any, name: str, points: Sequence[tuple[float, float]], style: Style
-    ) -> None:
-        """What is told of a line's ends, on the sides that it does not come from."""
-        ends = ((points[0], points[1:2]), (points[-1], points[-2:-1]))
-        for word, (end, beside) in zip(self.told.get(name, ()), ends, strict=False):
-            left = not beside or end[0] <= beside[0][0]
-            axis.annotate(
-                word,
-                end,
-                (-6 if left else 6, -3),
-                textcoords="offset points",
-                ha="right" if left else "left",
-                va="top",
-                fontsize="small",
-                color=style.color,
-            )
-
     def _scales(self, axis: Any, panel: int) -> None:
         """Names, scales and ticks of a panel."""
         ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
@@ -206,7 +191,8 @@ class Curves:
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
         if self.measured:
             axis.xaxis.set_major_locator(ticker.MaxNLocator(4))
-            axis.margins(x=_ASIDE if self.told else None)
+            if self.told:
+                axis.margins(x=_ASIDE)
         else:
             axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):
@@ -238,3 +224,21 @@ class Curves:
             if free - inches >= _LETTER * (len(name) + len(last)) / 2 + _APART:
                 kept[x], last, free = name, name, inches
         return dict(reversed(kept.items()))
+
+
+def _tell_ends(
+    axis: Any, words: Sequence[str], points: Sequence[tuple[float, float]], style: Style
+) -> None:
+    """The words of a line's first and last points, on the sides that it does not come from."""
+    for end, beside in ((0, 1), (-1, -2))[: len(points)]:
+        left = len(points) == 1 or points[end][0] <= points[beside][0]
+        axis.annotate(
+            words[end],
+            points[end],
+            (-6 if left else 6, -3),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="top",
+            fontsize="small",
+            color=style.color,
+        )

@@ -102,7 +102,7 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
             note=f"A line goes from temperature to temperature, told at its ends.{told} {bars}",
             about=trained(next(iter(cells.values())).train(), store),
             measured=True,
-            told={name: (each[0], each[-1]) for name, each in warmth.items()},
+            told=warmth,
         )
 
     def plan(scale: Scale) -> Plan:
