@@ -60,14 +60,14 @@ def _above(path: Path) -> Path:
 
 def check_folder_place(path: Path) -> None:
     """Refuse a folder that cannot be made, or written into if it is there."""
+    check_place(path)  # first: a path that may not be looked at is neither folder nor file
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a folder")
-    check_place(path)
 
 
 def check_new_file(path: Path, *, force: bool) -> None:
     """Refuse a file that cannot be written, or that is there already; `force` overwrites it."""
-    check_place(path)  # first: a path that may not be looked at is neither folder nor file
+    check_place(path)  # first, as above
     if path.is_dir():
         raise InputError(f"{path} is a folder; give a file to write")
     if path.exists() and not force:

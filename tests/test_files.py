@@ -13,7 +13,7 @@ import pytest
 from cwdfm.cli.parts import Parts
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
-from cwdfm.files import check_new_file, check_place, repair, replacing
+from cwdfm.files import check_folder_place, check_new_file, check_place, repair, replacing
 from cwdfm.provenance import write_json
 from cwdfm.repro.job import Store
 from cwdfm.sample_file import SampleFile, write_samples
@@ -104,6 +104,23 @@ def test_what_cannot_be_written_is_known_before(
         check_new_file(tmp_path / "a" / "new.json", force=False)
     monkeypatch.setattr(os, "access", lambda path, _: path == tmp_path)
     check_place(tmp_path)  # a folder of one's own in one that is not
+
+
+def test_a_folder_that_cannot_be_written_into_is_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    check_folder_place(tmp_path / "new" / "a")
+    with pytest.raises(InputError, match="file is a file; give a folder"):
+        check_folder_place(tmp_path / "file")
+
+    def hidden(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Path, "exists", hidden)  # as of what is in a closed folder
+    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
+        check_folder_place(tmp_path / "a")
 
 
 def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,9 +171,9 @@ def test_experiments_and_options_are_listed(capsys: pytest.CaptureFixture[str]) 
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*EXPERIMENTS, "all"))
     assert "--help" in listed
-    for flag in ("-h", "--help"):
+    for flags in (["-h"], ["--help"], ["list", "--help"]):
         with pytest.raises(SystemExit) as left:
-            main([flag])
+            main(flags)
         assert not left.value.code
         told = capsys.readouterr().out
         assert all(name in told for name in (*EXPERIMENTS, "all"))
@@ -624,7 +624,7 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
     [
         (["losses", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
         (["all", "zzz"], "unknown experiment 'zzz'; `cwdfm repro list` has them all"),
-        (["list", "losses"], "takes nothing more than that: losses; what one would do and cost"),
+        (["list", "losses"], "takes nothing more, got losses; what one would do and cost"),
         (["Losess"], "unknown experiment 'Losess'; did you mean losses? `cwdfm repro list` has"),
         (["steps-text"], "did you mean steps-text-uniform or steps-text-mask? `cwdfm repro list`"),
         (["--out", "x", "losses"], "--out stands before the experiment's name; give that first"),

@@ -88,14 +88,15 @@ def main(arguments: list[str]) -> None:
 
 def usage(arguments: list[str]) -> None:
     """List the experiments; after --help the options too, after nothing with exit code 2."""
-    if arguments[:1] == ["list"] and len(arguments) > 1:
+    helps = any(word in HELP for word in arguments)
+    if len(arguments) > 1 and not helps:
         raise InputError(
-            f"`cwdfm repro list` lists all experiments, and takes nothing more than that: "
+            f"`cwdfm repro list` lists all experiments and takes nothing more, got "
             f"{' '.join(arguments[1:])}; what one would do and cost, `cwdfm repro NAME --scale "
             f"SCALE --out DIR --dry-run` tells"
         )
     print(f"usage: cwdfm repro NAME ... --out DIR [options]\n\n{listed()}\n")
-    if arguments and arguments[0] in HELP:
+    if helps:
         parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
     print("`cwdfm repro --help` shows all options.")
     if not arguments:
