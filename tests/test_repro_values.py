@@ -150,6 +150,19 @@ def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
     assert runs_note([(("a",), done), (("b",), none)], store) == (told,)
 
 
+def test_spreads_of_data_are_told_apart_from_those_between_runs(tmp_path: Path) -> None:
+    """Of text the data's own have folds, whatever the rows are over."""
+    store, cell = Store(tmp_path), Cell("text", "small", seeds=2)
+    told = "of the data between five folds of the samples, of MAUVE between five resamples."
+    for seed, runs in enumerate(("1 of 2 runs; ± is one standard deviation ", "2 runs; ± is one ")):
+        _, compared = measure("text", "small").jobs(cell.sample(seed))
+        put(store, compared, {"mauve": 0.5, "std": 0.1})
+        (note,) = runs_note([(("a",), cell)], store)
+        assert note.startswith(f"Means are over {runs}")
+        assert note.endswith(told)
+        assert ("between runs, of the data" in note) == (seed == 1)
+
+
 def test_weights_that_do_not_vary_are_told() -> None:
     counted = SolverChoice("neighbor-counted", 1, 3.0)
     one, other = (SolverChoice(solver="entropy", beta=beta) for beta in (1.0, 2.0))

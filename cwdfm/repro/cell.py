@@ -202,11 +202,11 @@ def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tup
     most = max(done.values())
     if most == 0:
         return ()
+    how, samples = _measured([cell for _, cell in rows])
+    alone, behind = how.alone(samples), "; ± is one standard deviation "
     if planned == 1:
-        how, samples = _measured([cell for _, cell in rows])
-        behind = f"± is one standard deviation {how.alone(samples)}"
-        scatter = behind if how.alone(samples) else f"their scatter is {how.chance()}"
-        return (f"One run of each training; {scatter}.",)
+        scatter = f"{behind}{alone}" if alone else f"; their scatter is {how.chance()}"
+        return (f"One run of each training{scatter}.",)
     whole = f"{most} runs" if most == planned else f"{most} of {planned} runs"
     fewer = [
         f"{' '.join(filter(None, labels))} ({runs})"
@@ -214,7 +214,9 @@ def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tup
         if 0 < runs < most
     ]
     less = f", over fewer in {'; '.join(fewer)}" if fewer else ""
-    return (f"Means are over {whole}{less}; ± is one standard deviation between runs.",)
+    spreads = ["between runs"] if most > 1 else []
+    spreads += [f"of the data {alone}"] if alone else []
+    return (f"Means are over {whole}{less}{behind if spreads else ''}{', '.join(spreads)}.",)
 
 
 def bars_note(cells: Sequence[Cell], store: Store) -> str:
