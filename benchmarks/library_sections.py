@@ -2,6 +2,9 @@
 
 from benchmarks.markdown import Result, origin, table
 from benchmarks.run_scatter import named
+from cwdfm.config import from_config
+from cwdfm.method.choice import SolverChoice
+from cwdfm.repro.cell import weights_of
 
 
 def exact_target(result: Result) -> str:
@@ -138,8 +141,8 @@ def run_scatter(result: Result) -> str:
                 for name, digits in (("perplexities", 1), ("entropies", 2))
             )
             sampled.append([what, drawn_by(sample), perplexities, entropies])
-    first, *_, last = folders = [w for w in result["command"].split() if w.endswith("/jobs")]
-    command = result["command"].replace(" ".join(folders), f"{first} ... {last}")
+    folders = [word for word in result["command"].split() if word.endswith("/jobs")]
+    command = result["command"].replace(" ".join(folders), f"{folders[0]} ... {folders[-1]}")
     return (
         "## Runs of the same training\n\n"
         "Last validation losses of trainings that were done several times at small scale, with the "
@@ -155,13 +158,9 @@ def run_scatter(result: Result) -> str:
 
 def drawn_by(sample: Result) -> str:
     """A solver with the settings that it reads, and its steps."""
-    choice = sample["choice"]
-    kind = choice["solver"].removesuffix("-counted")
-    told = {
-        "neighbor": f", r = {choice['radius']}, s = {choice['scale']:g}",
-        "entropy": f", beta = {choice['beta']:g}",
-    }
-    return f"{choice['solver']}{told.get(kind, '')}, {sample['steps']:,} steps"
+    choice = from_config(sample["choice"], {"SolverChoice": SolverChoice})
+    settings = [one for each in weights_of([choice]).values() for one in each]
+    return ", ".join([choice.solver, *settings, f"{sample['steps']:,} steps"])
 
 
 def prepare(result: Result) -> str:

@@ -43,7 +43,7 @@ from benchmarks.search_sections import (
 )
 from benchmarks.speed_page import page
 from benchmarks.text_sections import draw_context, text_small
-from cwdfm.repro.experiment import numbered
+from cwdfm.repro.experiment import numbered, written
 from cwdfm.repro.jobs import corpus_of
 from cwdfm.repro.measured import FILE
 
@@ -110,14 +110,12 @@ def report() -> str:
 def draw() -> None:
     """The figures: the paper's into docs/figures, of text against context into results."""
     folder = ROOT / "docs" / "figures"
-    folder.mkdir(exist_ok=True)
     drawn = set()
     for experiment, plan, _ in shown_in_repro():
         for stem, figure in numbered(experiment.name, plan.figures(STORE)):
-            drawn.add(folder / f"{stem}.png")
             data = " of English novels" if corpus_of(plan.jobs[0]) == "text" else ""
             shown = replace(figure, about=figure.about + data).drawn(["png"])
-            (folder / f"{stem}.png").write_bytes(shown["png"])
+            drawn.add(written(folder / f"{stem}.png", shown["png"]))
     for old in set(folder.glob("*.png")) - drawn:
         old.unlink()
     for name, section in SECTIONS.items():

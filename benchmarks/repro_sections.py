@@ -57,7 +57,9 @@ def left_out(shown: Collection[str]) -> list[str]:
 
 def _in_paper(experiment: Experiment) -> str:
     """Which of the paper's tables and figures it is."""
-    return f"**{experiment.paper or 'Beyond'}{' of' if experiment.paper else ''} the paper.** "
+    return (
+        f"**{experiment.paper} of the paper.** " if experiment.paper else "**Beyond the paper.** "
+    )
 
 
 def _remark(experiment: Experiment, plan: Plan) -> str:

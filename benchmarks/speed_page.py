@@ -32,7 +32,7 @@ def number(x: float | None) -> str:
     """Three digits that count, or all before the point."""
     if x is None:
         return ""
-    return f"{x:,.0f}" if x >= 100 else f"{x:#.3g}"
+    return f"{x:,.0f}" if round(x, 1) >= 100 else f"{x:#.3g}"  # of 100 that would be "100."
 
 
 def share(x: float | None) -> str:

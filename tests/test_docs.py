@@ -16,7 +16,7 @@ from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_sections import LOST, _half, done, filled, left_out
 from benchmarks.search_tables import barred_table
-from benchmarks.speed_page import page
+from benchmarks.speed_page import number, page
 from benchmarks.text_sections import picked
 from cwdfm.bench.cases import CASES
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -173,6 +173,11 @@ def test_solvers_that_are_even_lead_nowhere() -> None:
     told = _leads(dict.fromkeys(keys, row), [64, 128])
     assert told.count("at no number of steps") == 6
     assert told.endswith(f"Means scatter by about {COUNT_ERROR / 2:.0f}.")
+
+
+def test_speeds_have_three_digits_that_count() -> None:
+    shown = [number(x) for x in (0.02, 9.996, 99.94, 99.96, 1234.5, None)]
+    assert shown == ["0.0200", "10.0", "99.9", "100", "1,234", ""]
 
 
 def test_columns_of_numbers_are_to_the_right() -> None:

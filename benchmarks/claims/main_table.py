@@ -105,10 +105,9 @@ def _scaled(source: str) -> tuple[str, Verdict]:
 def _perplexities(source: str, ce: Value, sce: Value) -> tuple[Measured, Measured, str]:
     """Of CE and SCE over three seeds, as soon as they are there, else over runs of one; and how."""
     if seeds := over_seeds(source):
-        plain, scaled, best = seeds.values()
-        *_, (_, weights) = seeds
-        told = f"perplexities are means of three seeds ({weights}: {best.value:.0f}"
-        return plain, scaled, f"{told}, {plain.over(best):+.1f} errors from CE)"
+        (_, plain), (_, scaled), ((_, weights), best) = seeds.items()
+        found = f"SCE with {weights}: {best.value:.0f}, a gain of {plain.over(best):+.1f} errors"
+        return plain, scaled, f"perplexities are means of three seeds ({found})"
     a, b = (over_runs(value, source) for value in (ce, sce))
     many = " and ".join(str(len(all_runs(value))) for value in (ce, sce))
     return a, b, f"perplexities are means of {many} runs of one seed"

@@ -57,7 +57,8 @@ def beside_euler(corpus: Corpus, source: str) -> list[str]:
     told = []
     for name in tried.solvers[1:]:
         x, judged = _point(corpus, rows[name, "1"])
-        plain = f"{equal:.0f}" if (equal := at_variety(x, euler)) else _nearest(corpus, x, euler)
+        equal = at_variety(x, euler)
+        plain = _nearest(corpus, x, euler) if equal is None else f"{equal:.0f}"
         told.append(f"{name} {judged:.0f} at {_unit(corpus, x)}, Euler {plain}")
     return told
 

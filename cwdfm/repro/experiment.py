@@ -56,13 +56,14 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:
     for stem, table in numbered(name, tables):
         texts |= {f"{stem}.csv": table.csv(), f"{stem}.tex": f"% {head}{table.latex(stem)}"}
     for file, text in texts.items():
-        yield _written(folder / file, text.encode())
+        yield written(folder / file, text.encode())
     for stem, figure in figures:
         for kind, picture in figure.drawn(("png", "pdf")).items():
-            yield _written(folder / f"{stem}.{kind}", picture)
+            yield written(folder / f"{stem}.{kind}", picture)
 
 
-def _written(path: Path, content: bytes) -> Path:
+def written(path: Path, content: bytes) -> Path:
+    """The file once it is whole; where it cannot be, what to do is told."""
     try:
         with replacing(path) as part:
             part.write_bytes(content)
