@@ -208,7 +208,7 @@ def test_molecules_are_told_by_what_can_be_done(
     load("a.smi", cache=False).save("a.npz")
     for model, flags, told in (
         (models / "mask", "a.smi", "got 'bytes', 257 kinds of tokens; give other data"),
-        ("qm9-mask-small", "a.smi --part all", r"--part is for text, and .*; leave it out \(a"),
+        ("qm9-mask-small", "a.smi --part all", r"--part is for text, and .*; leave that out \(a"),
         ("qm9-mask-small", "a.npz", "another vocabulary than .* give the raw data, which are read"),
     ):
         with pytest.raises(cwdfm.InputError, match=told):

@@ -42,6 +42,11 @@ def test_options_of_raw_text_are_refused(prepared: Path, option: dict[str, Any])
         load(prepared, **option)
 
 
+def test_several_options_of_raw_text_are_refused_together(prepared: Path) -> None:
+    with pytest.raises(InputError, match=r"column= and folder= are for raw text.*leave that out"):
+        load(prepared, column="text", folder=".")
+
+
 def test_uint16_reaches_torch(tmp_path: Path) -> None:
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000))) + "".join(
         map(chr, range(0xAC00, 0xAC00 + 11_000))

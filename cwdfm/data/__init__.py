@@ -45,7 +45,7 @@ from cwdfm.data.text import (
     is_prepared,
     prepare,
 )
-from cwdfm.data.text.load import find_corpus, load_prepared, load_text
+from cwdfm.data.text.load import find_corpus, load_prepared, load_text, options_given
 from cwdfm.data.text.records import Unit, is_text
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, describe
@@ -187,19 +187,19 @@ def _of_text(
 
 def _refuse_for_molecules(name_or_path: str | Path, **only_text: object) -> None:
     """Refuse options of text for molecules; None is one that is not given."""
-    if given := [f"{name}=" for name, value in only_text.items() if value is not None]:
+    if given := options_given(**only_text):
         raise InputError(
-            f"{', '.join(given)} is for text, and {str(name_or_path)!r} is read as molecules; "
-            f"leave it out (a .txt file is text where a tokenizer of text is given)"
+            f"{given} for text, and {str(name_or_path)!r} is read as molecules; leave that out (a "
+            f".txt file is text where a tokenizer of text is given)"
         )
 
 
 def _refuse_for_prepared(path: Path, **of_raw_text: object) -> None:
     """Refuse options of how raw text is read for a prepared folder; None is one not given."""
-    if given := [f"{name}=" for name, value in of_raw_text.items() if value is not None]:
+    if given := options_given(**of_raw_text):
         raise InputError(
-            f"{', '.join(given)} is for raw text, and {path} is prepared already; leave it out, "
-            f"or prepare the text again with it"
+            f"{given} for raw text, and {path} is prepared already; leave that out, or prepare the "
+            f"text again with it"
         )
 
 

@@ -31,8 +31,8 @@ def find_corpus(
     streaming: bool = False,
 ) -> Corpus:
     """A corpus by name, or that of files; options are those of `cwdfm.data.load`."""
-    of_files = _given(column=column, documents=documents)
-    of_names = _given(folder=folder, streaming=streaming or None)
+    of_files = options_given(column=column, documents=documents)
+    of_names = options_given(folder=folder, streaming=streaming or None)
     corpus = corpora.get(str(name_or_path))
     if corpus is None:
         if of_names:
@@ -57,7 +57,7 @@ def find_corpus(
     return corpus
 
 
-def _given(**options: object) -> str:
+def options_given(**options: object) -> str:
     """The options that are given, as what a message begins with; empty for none."""
     names = [f"{name}=" for name, value in options.items() if value is not None]
     return " and ".join(names) + (" are" if len(names) > 1 else " is") if names else ""
