@@ -107,11 +107,13 @@ def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
     first, *_ = training.paths()
     assert molecule_trainings.by_search("SCE", "SCE, context path") is None
     assert first.verdict.gains["valid"] == [0.0, 0.0]
+    assert first.experiments == ("paths",)
     missing.clear()
     then, *_ = training.paths()
     error = math.hypot(20, 20) / math.sqrt(3)  # runs scatter by 20
     assert then.verdict.gains["valid"] == pytest.approx([270 / error] * 2)
     assert "630 to 900 (uniform), 630 to 900 (mask) valid" in then.found
+    assert then.experiments == ("paths", "tuned-losses-molecules")
 
 
 def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +140,7 @@ def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
         [-math.log(2) / (scatter * math.sqrt(2 / 3))]
     )
     assert "r = 1, s = 0.5: 50" in claim.found
+    assert claim.experiments == ("baselines", "tuned-losses-text")
 
 
 @pytest.mark.parametrize(("source", "word"), [("uniform", "does not hold here"), ("mask", "holds")])

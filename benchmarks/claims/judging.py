@@ -162,13 +162,19 @@ def pooled(groups: Iterable[Sequence[float]]) -> float:
 
 
 def tested(
-    where: str, said: str, experiment: str, found: Callable[[], tuple[str, Verdict]]
+    where: str,
+    said: str,
+    experiment: str,
+    found: Callable[[], tuple[str, Verdict]],
+    *also: str,
 ) -> Iterator[Claim]:
-    """The claim with what is found; while an experiment's results are missing, that it is so."""
+    """The claim with what is found; while an experiment's results are missing, that it is so.
+
+    `also` are other experiments that what is found rests on.
+    """
     try:
         told, verdict = found()
-        title = f"{EXPERIMENTS[experiment].title}, at small scale"
-        told += f" ([`{experiment}`](results.md#{anchor(title)}))"
+        told += f" ({', '.join(map(shown_at, (experiment, *also)))})"
     except Missing:
         done = EXPERIMENTS[experiment].plan("small").progress(STORE)
         told = (
@@ -176,7 +182,13 @@ def tested(
             f"yet ({done})"
         )
         verdict = Verdict("not tested yet")
-    yield Claim(where, said, told, verdict, (experiment,))
+    yield Claim(where, said, told, verdict, (experiment, *also))
+
+
+def shown_at(experiment: str) -> str:
+    """A link to an experiment on the page of results."""
+    title = f"{EXPERIMENTS[experiment].title}, at small scale"
+    return f"[`{experiment}`](results.md#{anchor(title)})"
 
 
 def ends(told: Sequence[str]) -> str:

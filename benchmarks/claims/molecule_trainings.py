@@ -12,12 +12,10 @@ from benchmarks.claims.judging import (
     rows_of,
 )
 from benchmarks.claims.on_molecules import NOVEL, VALID, Runs, short_of
-from benchmarks.markdown import anchor
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell
-from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.training import SOURCES
-from cwdfm.repro.experiments.tuned import tuned_cells
+from cwdfm.repro.experiments.tuned import tuned_trainings
 
 BOTH = ("SCE", "SCE, context path")  # as tables call the two paths
 
@@ -72,7 +70,7 @@ def by_search(before: str, after: str) -> Compared | None:
 
     A context path is sampled with its own weights, as in the paper.
     """
-    cells = tuned_cells("molecules", "small")
+    cells = tuned_trainings("molecules", "small")
     best: dict[tuple[str, str], Cell] = {}  # the last of each training: those of the search
     for (source, training, _, solver), cell in cells.items():
         if solver != "Euler" or training != BOTH[1]:
@@ -82,9 +80,12 @@ def by_search(before: str, after: str) -> Compared | None:
         return None
     sides = [{s: best[training, s] for s in SOURCES} for training in (before, after)]
     found = compared(runs, *sides)
-    at = anchor(f"{EXPERIMENTS['tuned-losses-molecules'].title}, at small scale")
-    told = f"({runs.told()}, [results](results.md#{at}))"
-    return replace(found, told=f"{told} {before} to {after}: {found.told}")
+    return replace(found, told=f"({runs.told()}) {before} to {after}: {found.told}")
+
+
+def deciding() -> tuple[str, ...]:
+    """The experiment that `by_search` is of, as soon as it decides."""
+    return () if by_search(*BOTH) is None else ("tuned-losses-molecules",)
 
 
 def searched(training: str) -> str:

@@ -20,7 +20,7 @@ from benchmarks.markdown import Result
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments.ablations import counting_cell
 from cwdfm.repro.experiments.training import SOURCES
-from cwdfm.repro.experiments.tuned import tuned_cells
+from cwdfm.repro.experiments.tuned import tuned_trainings
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
@@ -113,7 +113,7 @@ def over_seeds(source: str) -> dict[tuple[str, str], Measured]:
     By training and weights; nothing while some run is missing. All share their scatter.
     """
     found = {}
-    for (of, training, weights, _), cell in tuned_cells("text", "small").items():
+    for (of, training, weights, _), cell in tuned_trainings("text", "small").items():
         if of == source:
             found[training, weights] = by_seed(cell, PERPLEXITY)
     runs = {key: [math.log(x) for x in each if x is not None] for key, each in found.items()}

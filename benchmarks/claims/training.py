@@ -25,6 +25,7 @@ from benchmarks.claims.molecule_trainings import (
     behind,
     by_search,
     compared,
+    deciding,
     searched,
 )
 from benchmarks.claims.on_molecules import MODEL, QM9, VALID, Runs
@@ -83,7 +84,7 @@ def losses() -> Iterator[Claim]:
         "Scaled cross-entropy gives more valid molecules than cross-entropy, 475 to 556 (uniform), "
         "135 to 177 (mask), and more novel ones, 287 to 298, 115 to 138"
     )
-    yield from tested(LOSSES_AT, said, "losses", _beside_plain)
+    yield from tested(LOSSES_AT, said, "losses", _beside_plain, *deciding())
 
     said = (
         "Scaled cross-entropy gives more valid molecules than NELBO and Bregman too, and is "
@@ -168,7 +169,7 @@ def paths() -> Iterator[Claim]:
         "Training on the context-weighted path gives more valid and novel molecules: 556 to 658 "
         "(uniform) and 177 to 298 (mask, nearly double) valid, 298 to 310 and 138 to 182 novel"
     )
-    yield from tested(PATHS_AT, said, "paths", _paths_on_molecules)
+    yield from tested(PATHS_AT, said, "paths", _paths_on_molecules, *deciding())
 
     said = (
         "Text gains from that path with a mask source, perplexity 38.9 to 36.3 and MAUVE 0.69 to "

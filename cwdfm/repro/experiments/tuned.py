@@ -32,7 +32,7 @@ NOTES: dict[Corpus, tuple[str, ...]] = {
 Labels = tuple[str, str, str, str]  # source, training, weights, solver
 
 
-def tuned_cells(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
+def tuned_trainings(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
     """By source, training, its weights, and solver; paths on molecules alone."""
     found: dict[Labels, Cell] = {}
     for source in SOURCES[:1] if scale == "smoke" else SOURCES:
@@ -82,7 +82,7 @@ def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
     shown = names if corpus == "molecules" else names[:-1]  # of text all are by Euler
 
     def entries(scale: Scale) -> list[Entry]:
-        cells = tuned_cells(corpus, scale).items()
+        cells = tuned_trainings(corpus, scale).items()
         return [Entry(labels[: len(shown)], cell) for labels, cell in cells]
 
     title = "Losses and paths" if corpus == "molecules" else "Losses"
