@@ -453,7 +453,7 @@ def test_a_result_without_a_field_of_a_table_costs_no_other_table(
     assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
 
 
-@pytest.mark.parametrize("value", ["9", ["9"], {"mean": 9.0}])
+@pytest.mark.parametrize("value", ["9", ["9"], {"mean": 9.0}, 0])
 def test_a_result_of_another_shape_is_told_and_costs_no_other_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object
 ) -> None:
@@ -463,7 +463,9 @@ def test_a_result_of_another_shape_is_told_and_costs_no_other_table(
     def tables(store: Store) -> list[Table]:
         done = [store.result(job) for job in jobs]
         squares = [None if each is None else each["result"]["square"] for each in done]
-        rows = (Row(("n",), (Value(square, 0.5),)) for square in squares)
+        rows = [Row(("n",), (Value(square, 0.5),)) for square in squares]
+        inverse = sum(1 / square for square in squares if isinstance(square, int))
+        rows.append(Row(("inverses",), (Value(inverse),)))
         return [Table("Squares", ("number",), (Column("square"),), tuple(rows))]
 
     several = Experiment("squares", "squares", lambda _: Plan(jobs, tables))

@@ -15,7 +15,8 @@ from cwdfm.repro.sweep import in_order
 from cwdfm.repro.table import Table
 
 T = TypeVar("T")
-_WRONG = (AttributeError, LookupError, TypeError, ValueError)  # of values that are of another type
+# What values of another type or size raise.
+_WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
