@@ -28,6 +28,7 @@ from benchmarks.claims.judging import Measured, Missing
 from benchmarks.claims.on_molecules import COUNT_ERROR, Runs
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import EXPERIMENTS
+from cwdfm.repro.experiments.controls import few_data_cells
 from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
 from cwdfm.repro.experiments.tuned import LOSS, PATH
 from cwdfm.repro.job import Store
@@ -101,7 +102,7 @@ def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
             return [620.0, None, 640.0]
         return [880.0, 900.0, 920.0] if searched else [610.0, 630.0, 650.0]
 
-    for module in (judging, on_molecules, molecule_trainings):
+    for module in (on_molecules, molecule_trainings):
         monkeypatch.setattr(module, "by_seed", by_seed)
     monkeypatch.setattr(training, "by_one_solver", list)
     first, *_ = training.paths()
@@ -149,16 +150,11 @@ def test_what_is_gained_nowhere_is_nothing(
 ) -> None:
     """Of two sources one gains much at one number of steps, and the other loses."""
 
-    def row(first: float) -> tuple[Value, ...]:
-        return (Value(first), *[Value(500.0)] * (len(on_molecules.STEPS) - 1))
+    def by_seed(cell: Cell, what: int) -> list[float | None]:
+        weighted = cell.choice.solver == "neighbor" and cell.steps == on_molecules.STEPS[0]
+        return [{"uniform": 600.0, "mask": 400.0}[cell.fields["source"]] if weighted else 500.0] * 3
 
-    rows = {
-        (s, loss, solver): row(value if solver == "Neighbor" else 500.0)
-        for s, value in (("uniform", 600.0), ("mask", 400.0))
-        for loss in ("CE", "SCE")
-        for solver in ("Euler", "Neighbor")
-    }
-    monkeypatch.setattr(molecule_solvers, "rows_of", lambda name, table: rows)
+    monkeypatch.setattr(on_molecules, "by_seed", by_seed)
     (claim,) = (each for each in molecule_solvers.after_scaled() if f"{source} source" in each.said)
     assert claim.verdict.word == word
     assert ("gain nothing either" in claim.found) == (source == "mask")
@@ -252,19 +248,27 @@ def test_solvers_after_sce_are_judged_by_gains(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_few_data_are_judged_by_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = alike("few-data")
-    monkeypatch.setattr(molecule_solvers, "rows_of", lambda name: rows)
+    cells = few_data_cells("small")
+    better: list[tuple[str, str]] = []
+
+    def by_seed(cell: Cell, what: int) -> list[float | None]:
+        count = 900.0 if any(cells[labels] == cell for labels in better) else 600.0
+        return [count - 15, count + 15, None]  # one run is to come
+
+    monkeypatch.setattr(on_molecules, "by_seed", by_seed)
+    names = ("CE, Neighbor", "SCE, context path, own weights")
     assert few_words() == ["undecided here"] * 2
-    better = (Value(900.0), Value(900.0), Value(300.0))
-    for name in ("CE, Neighbor", "SCE, context path, own weights"):
-        rows["all", name] = better  # of which the claim is not
+    better += [("all", name) for name in names]  # of which the claim is not
     assert few_words() == ["undecided here"] * 2
-    for part in ("1,000", "10,000"):
-        rows[part, "CE, Neighbor"] = better
-    assert few_words() == ["holds", "undecided here"]
-    for part in ("1,000", "10,000"):
-        rows[part, "SCE, context path, own weights"] = better
-    assert few_words() == ["holds", "holds"]
+    for name, words in zip(names, (["holds", "undecided here"], ["holds", "holds"]), strict=True):
+        better += [(part, name) for part in ("1,000", "10,000")]
+        assert few_words() == words
+    solvers, paths = molecule_solvers.few_data()
+    error = math.hypot(15, 15) / math.sqrt(2)  # of counting, of two runs
+    assert solvers.verdict.gains["valid"] == pytest.approx([300 / error] * 2)
+    scatter = math.hypot(15, 15)  # of two runs, 30 apart
+    assert paths.verdict.gains["novel"] == pytest.approx([300 / scatter] * 2)
+    assert "2 runs each" in paths.found
 
 
 def few_words() -> list[str]:

@@ -5,19 +5,15 @@ from functools import partial
 
 from benchmarks.claims.judging import (
     Claim,
-    Measured,
     Verdict,
     clearly,
     ends,
     judged,
     no_worse,
-    number,
     read,
-    rows_of,
     tested,
 )
 from benchmarks.claims.on_molecules import (
-    COUNT_ERROR,
     MODEL,
     NOVEL,
     STEPS,
@@ -29,9 +25,11 @@ from benchmarks.claims.training import PATH_CELLS
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell
 from cwdfm.repro.experiments import STEPS as QUALITY
+from cwdfm.repro.experiments.controls import few_data_cells
 from cwdfm.repro.experiments.curves import trainings
 from cwdfm.repro.experiments.solvers import steps_cells
 
+COUNTS = {VALID: "valid", NOVEL: "novel"}
 MOLECULES = {
     ("mask", "euler"): "Neighbor weights beat Euler at all steps: 2.8 times the valid and 1.9 "
     "times the novel molecules",
@@ -155,25 +153,26 @@ def few_data() -> Iterator[Claim]:
 
 
 def _few(before: str, after: str) -> tuple[str, Verdict]:
-    """By solvers on one run of each training, or by two trainings."""
-    rows, columns = rows_of("few-data"), {"valid": VALID, "novel": NOVEL}
-    parts = dict.fromkeys(part for part, _ in rows if part != "data")
+    """By solvers of the same trainings, seed by seed, or by two trainings."""
+    cells = few_data_cells("small")
+    parts = list(dict.fromkeys(part for part, _ in cells))
     same = before.partition(",")[0] == after.partition(",")[0] == "CE"
-    runs = Runs(tuple(PATH_CELLS.values()))
+    runs = Runs((*PATH_CELLS.values(), *cells.values()))
+    pairs = {part: (cells[part, before], cells[part, after]) for part in parts}
+    paired = Paired(tuple(pairs.values()))
     told = []
-    gains: dict[str, list[float]] = {name: [] for name in columns}
     for part in parts:
-        counts = {
-            solver: [number(rows[part, solver][k]).value for k in columns.values()]
-            for solver in ("CE, Euler", before, after)
-        }
-        each = [f"{solver} {v:.0f} and {w:.0f}" for solver, (v, w) in counts.items()]
+        each = [
+            f"{name} {' and '.join(f'{runs.mean(cells[part, name], k).value:.0f}' for k in COUNTS)}"
+            for name in ("CE, Euler", before, after)
+        ]
         told.append(f"{part}: {', '.join(each)}")
-        if part == "all":
-            continue
-        for (name, k), a, b in zip(columns.items(), counts[before], counts[after], strict=True):
-            error = COUNT_ERROR if same else runs.scatter(k)
-            gains[name].append(Measured(b, error).above(Measured(a, error)))
-    setting = f"{MODEL}, mask source, one run each, valid and novel by molecules to train on"
+    gains: dict[str, list[float]] = {}
+    for k, name in COUNTS.items():
+        for a, b in (pairs[part] for part in parts if part != "all"):
+            gain = paired.gain(a, b, k) if same else runs.mean(b, k).above(runs.mean(a, k))
+            gains.setdefault(name, []).append(gain)
+    many = runs.told(*cells.values())
+    setting = f"{MODEL}, mask source, {many}, valid and novel by molecules to train on"
     effect = "; ".join(told[:-1])
     return f"{setting}, {'; '.join(told)}", judged(gains, f"valid and novel by {effect}")

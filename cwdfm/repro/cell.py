@@ -1,6 +1,6 @@
 """A cell: a recipe and a solver, trained, sampled and measured, over one seed or several."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -208,15 +208,22 @@ def runs_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tup
         scatter = f"{behind}{alone}" if alone else f"; their scatter is {how.chance()}"
         return (f"One run of each training{scatter}.",)
     whole = f"{most} runs" if most == planned else f"{most} of {planned} runs"
-    fewer = [
-        f"{' '.join(filter(None, labels))} ({runs})"
-        for labels, runs in done.items()
-        if 0 < runs < most
-    ]
+    fewer = _fewer(done, most)
     less = f", over fewer in {'; '.join(fewer)}" if fewer else ""
     spreads = ["between runs"] if most > 1 else []
     spreads += [f"of the data {alone}"] if alone else []
     return (f"Means are over {whole}{less}{behind if spreads else ''}{', '.join(spreads)}.",)
+
+
+def _fewer(done: Mapping[tuple[str, ...], int], most: int) -> list[str]:
+    """Rows of fewer runs than most, with their runs; those of one first label together."""
+    told: dict[str, None] = {}
+    for labels, runs in done.items():
+        if 0 < runs < most:
+            alike = {n for other, n in done.items() if other[0] == labels[0]} == {runs}
+            shown = labels[:1] if alike else labels
+            told[f"{' '.join(filter(None, shown))} ({runs})"] = None
+    return list(told)
 
 
 def bars_note(cells: Sequence[Cell], store: Store) -> str:

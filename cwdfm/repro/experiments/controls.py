@@ -90,23 +90,27 @@ def few_data(scale: Scale) -> Plan:
 
     The paper takes QM9 as it is for a case of few data.
     """
-    sce, context = (line.cell("molecules", scale) for line in PATHS if line.labels[0] == "mask")
 
     def entries(scale: Scale) -> list[Entry]:
-        kinds = {name: (flow("mask"), c) for name, c in best("molecules", "mask").items()}
-        kinds = {f"CE, {name}": found for name, found in kinds.items()}
-        kinds["SCE, Euler"] = sce.fields, sce.choice
-        kinds["SCE, context path, own weights"] = context.fields, context.choice
-        found = []
-        for count in ROWS[scale]:
-            part = {"train_rows": count} if count else {}
-            for name, (fields, choice) in kinds.items():
-                cell = Cell("molecules", scale, fields | part, choice)
-                found.append(Entry((f"{count:,}" if count else "all", name), cell))
-        return found
+        return [Entry(labels, cell) for labels, cell in few_data_cells(scale).items()]
 
     title = "Parts of the training data, QM9, mask source"
     return grid(title, ("molecules", "training and solver"), entries)(scale)
+
+
+def few_data_cells(scale: Scale) -> dict[tuple[str, str], Cell]:
+    """By part of the training data, and by training and solver."""
+    sce, context = (line.cell("molecules", scale) for line in PATHS if line.labels[0] == "mask")
+    choices = best("molecules", "mask").items()
+    kinds = {f"CE, {name}": replace(sce, fields=flow("mask"), choice=c) for name, c in choices}
+    kinds |= {"SCE, Euler": sce, "SCE, context path, own weights": context}
+    found = {}
+    for count in ROWS[scale]:
+        part = {"train_rows": count} if count else {}
+        for name, cell in kinds.items():
+            labels = f"{count:,}" if count else "all", name
+            found[labels] = replace(cell, fields=cell.fields | part)
+    return found
 
 
 def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
