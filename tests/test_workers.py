@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,17 +146,29 @@ def test_a_signal_ends_workers_first(
 
 
 def test_a_worker_ends_with_who_started_it() -> None:
-    """However that ended: its end of the pipe is closed then."""
-    told = threading.Event()
+    """However that ended: its end of the pipe is closed then, and its waiting is over at once."""
+
+    class Told(Exception):
+        pass
+
+    def tell(*_: object) -> None:
+        raise Told
+
+    def parted() -> None:
+        os.close(write)
+        time.sleep(30)
+
     kept, (read, write) = os.dup(0), os.pipe()
-    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    before = signal.signal(signal.SIGTERM, tell)
     try:
         os.dup2(read, 0)
         end_with_parent()
         assert os.read(0, 1) == b""  # no job waits for input
-        assert not told.wait(0.05)
-        os.close(write)
-        assert told.wait(10)
+        time.sleep(0.05)
+        begun = time.monotonic()
+        with pytest.raises(Told):
+            parted()
+        assert time.monotonic() - begun < 30
     finally:
         signal.signal(signal.SIGTERM, before)
         os.dup2(kept, 0)

@@ -7,7 +7,7 @@ import io
 import os
 import signal
 import sys
-from threading import Thread
+from threading import Thread, get_ident
 
 from cwdfm.cli.main import run, write_any_text
 from cwdfm.cli.repro import asked, resources_of, stopped_in_order
@@ -30,14 +30,14 @@ def main() -> None:
 
 def end_with_parent() -> None:
     """End in order once the standard input does, as it does with the process that holds it."""
-    held = os.dup(0)
+    held, main_thread = os.dup(0), get_ident()
     with open(os.devnull) as nothing:  # noqa: PTH123  # no job shall wait for it
         os.dup2(nothing.fileno(), 0)
 
     def watch() -> None:
         while os.read(held, 1):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pthread_kill(main_thread, signal.SIGTERM)  # another's would not wake it from a wait
 
     Thread(target=watch, daemon=True).start()
 
