@@ -141,6 +141,7 @@ def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
         [-math.log(2) / (scatter * math.sqrt(2 / 3))]
     )
     assert "r = 1, s = 0.5: 50" in claim.found
+    assert len(on_text.over_seeds("mask")) == 2  # for which nothing was searched
     assert claim.experiments == ("baselines", "tuned-losses-text")
 
 

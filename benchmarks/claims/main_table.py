@@ -106,9 +106,12 @@ def _scaled(source: str) -> tuple[str, Verdict]:
 def _perplexities(source: str, ce: Value, sce: Value) -> tuple[Measured, Measured, str]:
     """Of CE and SCE over three seeds, as soon as they are there, else over runs of one; and how."""
     if seeds := over_seeds(source):
-        (_, plain), (_, scaled), ((_, weights), best) = seeds.items()
-        found = f"SCE with {weights}: {best.value:.0f}, a gain of {plain.over(best):+.1f} errors"
-        return plain, scaled, f"perplexities are means of three seeds ({found})"
+        (_, plain), (_, scaled), *searched = seeds.items()
+        told = "perplexities are means of three seeds"
+        for (_, weights), best in searched:
+            gain = f"a gain of {plain.over(best):+.1f} errors"
+            told += f" (SCE with {weights}: {best.value:.0f}, {gain})"
+        return plain, scaled, told
     a, b = (over_runs(value, source) for value in (ce, sce))
     many = " and ".join(str(len(all_runs(value))) for value in (ce, sce))
     return a, b, f"perplexities are means of {many} runs of one seed"

@@ -108,7 +108,7 @@ def over_runs(value: Value, source: str) -> Measured:
 
 
 def over_seeds(source: str) -> dict[tuple[str, str], Measured]:
-    """Perplexities of samples by CE, and by SCE with two weights: geometric means over seeds.
+    """Perplexities of samples by CE, and by SCE with its weights: geometric means over seeds.
 
     By training and weights; nothing while some run is missing. All share their scatter.
     """

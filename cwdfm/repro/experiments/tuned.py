@@ -25,7 +25,7 @@ NOTES: dict[Corpus, tuple[str, ...]] = {
     ),
     "text": (
         "Weights: those of the loss. The first are those of the table `losses`, the second those "
-        "that `radius` found best, by the first of these runs with a uniform source.",
+        "that `radius` found best with a uniform source, by the first of these runs.",
     ),
 }
 
@@ -45,7 +45,10 @@ def tuned_trainings(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
 def _losses(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
     recipe = size(corpus, scale).recipe
     cells = {(source, "CE", "", "Euler"): loss_line(source, "ce").fields}
-    for r, s in ((recipe.loss_radius, recipe.loss_scale), LOSS):
+    weights = [(recipe.loss_radius, recipe.loss_scale)]
+    if (corpus, source) != ("text", "mask"):  # where nothing was searched for
+        weights.append(LOSS)
+    for r, s in weights:
         cells[source, "SCE", _told(r, s), "Euler"] = flow(
             source, "sce", loss_radius=r, loss_scale=s
         )
