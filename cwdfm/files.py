@@ -62,7 +62,7 @@ def check_folder_place(path: Path) -> None:
     """Refuse a folder that cannot be made, or written into if it is there."""
     check_place(path)  # first: a path that may not be looked at is neither folder nor file
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder")
+        raise InputError(f"{path} is a file; give a folder, or move the file away")
 
 
 def check_new_file(path: Path, *, force: bool) -> None:
