@@ -80,14 +80,15 @@ def test_tuned_settings_are_the_best_of_the_sweep_on_record(source: str) -> None
 @pytest.mark.parametrize("source", ["uniform", "mask"])
 def test_tuned_trainings_are_the_best_of_the_searches_on_record(source: str) -> None:
     swept, radii = judging.rows_of(f"sweep-training-{source}"), judging.rows_of("radius")
-    for name, (r, s) in (("SCE", LOSS), ("SCE, context path", PATH[source])):
+    for name, settings_of in (("SCE", LOSS), ("SCE, context path", PATH)):
+        r, s = settings_of["molecules", source]
         valid = {labels: row[0].value or 0 for labels, row in swept.items() if labels[0] == name}
         assert len(valid) == 9
         assert max(valid, key=valid.__getitem__) == (name, f"r = {r}, s = {s:g}")
     perplexities = {labels[0]: row[1].value or 0 for labels, row in radii.items()}
     del perplexities["data"]
-    assert min(perplexities, key=perplexities.__getitem__) == str(LOSS[0])
-    assert size("text", "small").recipe.loss_scale == LOSS[1]
+    assert min(perplexities, key=perplexities.__getitem__) == str(LOSS["text", "uniform"][0])
+    assert size("text", "small").recipe.loss_scale == LOSS["text", "uniform"][1]
 
 
 def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
@@ -97,7 +98,8 @@ def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
 
     def by_seed(cell: Cell, what: int) -> list[float | None]:
         fields = cell.fields
-        searched = fields.get("path_scale") == PATH["mask"][1] and cell.choice.solver != "euler"
+        scale = PATH["molecules", "mask"][1]
+        searched = fields.get("path_scale") == scale and cell.choice.solver != "euler"
         if searched and fields["source"] in missing:
             return [620.0, None, 640.0]
         return [880.0, 900.0, 920.0] if searched else [610.0, 630.0, 650.0]
@@ -118,7 +120,7 @@ def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
 
 
 def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = {"ce": 1.0, 3: 2.0, LOSS[0]: 0.5}
+    shares = {"ce": 1.0, 3: 2.0, 1: 0.5}
     values: dict[str, list[float | None]] = {
         "uniform": [90.0, 100.0, None],
         "mask": [45.0, 50.0, 55.0],

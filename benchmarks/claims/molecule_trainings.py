@@ -13,9 +13,9 @@ from benchmarks.claims.judging import (
 )
 from benchmarks.claims.on_molecules import NOVEL, VALID, Runs, short_of
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell
+from cwdfm.repro.cell import Cell, weights_told
 from cwdfm.repro.experiments.training import SOURCES
-from cwdfm.repro.experiments.tuned import tuned_trainings
+from cwdfm.repro.experiments.tuned import LOSS, PATH, tuned_trainings
 
 BOTH = ("SCE", "SCE, context path")  # as tables call the two paths
 
@@ -71,10 +71,12 @@ def by_search(before: str, after: str) -> Compared | None:
     A context path is sampled with its own weights, as in the paper.
     """
     cells = tuned_trainings("molecules", "small")
-    best: dict[tuple[str, str], Cell] = {}  # the last of each training: those of the search
-    for (source, training, _, solver), cell in cells.items():
-        if solver != "Euler" or training != BOTH[1]:
-            best[training, source] = cell
+    best: dict[tuple[str, str], Cell] = {}
+    for source in SOURCES:
+        loss, path = (weights_told(*of["molecules", source]) for of in (LOSS, PATH))
+        best["CE", source] = cells[source, "CE", "", "Euler"]
+        best[BOTH[0], source] = cells[source, BOTH[0], loss, "Euler"]
+        best[BOTH[1], source] = cells[source, BOTH[1], path, "own"]
     runs = Runs(tuple(best.values()))
     if any(None in by_seed(cell, VALID) for cell in best.values()):
         return None

@@ -22,6 +22,7 @@ from benchmarks.claims.on_molecules import COUNT_ERROR, MODEL, QM9, VALID
 from benchmarks.claims.on_text import MAUVE, PERPLEXITY, drawn
 from benchmarks.claims.tuned import at
 from cwdfm.repro import paper
+from cwdfm.repro.cell import weights_told
 from cwdfm.repro.experiments.solvers import TUNED, steps_cells
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.scale import size
@@ -95,7 +96,7 @@ def _at_many_steps(source: str) -> tuple[str, list[bool]]:
     except Missing:
         return "", []
     radius, scale, beta = TUNED[source]
-    tuned = f"r = {radius}, s = {scale:g} and beta = {beta:g}, Euler {euler.value:.0f}"
+    tuned = f"{weights_told(radius, scale)} and beta = {beta:g}, Euler {euler.value:.0f}"
     return f". At {last:,} steps, {tuned}, solvers on other runs: {'; '.join(told)}", near
 
 
@@ -110,7 +111,7 @@ def _rank(corpus: Corpus, row: tuple[Value, ...]) -> Measured:
 def said_best(corpus: Corpus, source: str) -> dict[str, str]:
     """The paper's best settings, as sweeps call them."""
     radius, scale, beta = paper.BEST[corpus, source]
-    return {"Neighbor": f"r = {radius}, s = {scale:g}", "Entropy": f"beta = {beta:g}"}
+    return {"Neighbor": weights_told(radius, scale), "Entropy": f"beta = {beta:g}"}
 
 
 def settings() -> str:
@@ -137,7 +138,7 @@ def _swept_text(source: str) -> str:
         ("", TUNED[source]),
         (" (the paper's best)", paper.BEST["text", source]),
     ):
-        neighbor, entropy = f"r = {radius}, s = {strength:g}", f"beta = {beta:g}"
+        neighbor, entropy = weights_told(radius, strength), f"beta = {beta:g}"
         told[f"Neighbor {neighbor}{whose}"] = rows["Neighbor", neighbor]
         told[f"Entropy {entropy}{whose}"] = rows["Entropy", entropy]
     each = [

@@ -39,6 +39,7 @@ from benchmarks.claims.on_text import (
     run_perplexity,
 )
 from cwdfm.repro import paper
+from cwdfm.repro.cell import weights_told
 from cwdfm.repro.experiments.ablations import revealed_entries
 from cwdfm.repro.experiments.curves import trainings
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SOURCES
@@ -51,7 +52,7 @@ LOSSES_AT = f"{paper.table('loss_functions')}, bold text"
 PATHS_AT = f"{paper.table('path_ablation')}, bold text"
 TRAINING = f"{MODEL}, {QM9.recipe.steps:,} steps"
 # The paper does not tell whether path and loss have the same weights.
-IN_LOSS = f"r = {QM9.recipe.loss_radius}, s = {QM9.recipe.loss_scale:g}"
+IN_LOSS = weights_told(QM9.recipe.loss_radius, QM9.recipe.loss_scale)
 
 
 def not_normalised() -> str:
@@ -189,7 +190,7 @@ def _paths_on_molecules() -> tuple[str, Verdict]:
     decides = best or first
     short, far = behind(decides.valid, "sce", "sce, context 1")
     choice = context["mask"].choice
-    own = f"r = {choice.radius}, s = {choice.scale:g}"
+    own = weights_told(choice.radius, choice.scale)
     told = [
         f"{TRAINING}, {runs.told()}, mixture path by Euler to context path with its own weights "
         f"({own}; in the loss {IN_LOSS}): {first.told}",

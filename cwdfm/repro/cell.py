@@ -139,13 +139,18 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
     return (f"From an earlier run of the same training, whose models were lost: {said}.",)
 
 
+def weights_told(radius: int, scale: float) -> str:
+    """The settings of Neighbor weights, as labels and notes have them."""
+    return f"r = {radius}, s = {scale:g}"
+
+
 def weights_of(choices: Iterable[SolverChoice]) -> dict[str, set[str]]:
     """The settings of context weights that solvers have, by kind of weight."""
     found: dict[str, set[str]] = {}
     for choice in choices:
         kind = choice.solver.removesuffix("-counted")
         if kind == "neighbor":
-            found.setdefault(kind, set()).add(f"r = {choice.radius}, s = {choice.scale:g}")
+            found.setdefault(kind, set()).add(weights_told(choice.radius, choice.scale))
         elif kind == "entropy":
             found.setdefault(kind, set()).add(f"beta = {choice.beta:g}")
     return found

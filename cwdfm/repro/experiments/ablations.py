@@ -6,7 +6,7 @@ from typing import get_args
 
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import Cell, flow
+from cwdfm.repro.cell import Cell, flow, weights_told
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.training import (
     EULER,
@@ -83,7 +83,7 @@ def scaled(scale: Scale) -> Plan:
             line = loss_line("uniform", "sce")
             settings = {"loss_radius": r, "loss_scale": s, "revealed": weight}
             changed = replace(line, fields=line.fields | settings)
-            labels = ("SCE", f"r = {r}, s = {s:g}", weight)
+            labels = ("SCE", weights_told(r, s), weight)
             found.append(Entry(labels, changed.cell("text", scale)))
         return found
 
@@ -166,7 +166,7 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
                 ("SCE, context path", ordered, SolverChoice("neighbor", r, s)),
             ):
                 cell = Cell("molecules", scale, fields, choice, sample_seed=1000)
-                found.append(Entry((name, f"r = {r}, s = {s:g}"), cell))
+                found.append(Entry((name, weights_told(r, s)), cell))
         return sorted(found, key=lambda entry: entry.labels[0])
 
     title = f"Training settings, QM9, {source} source"

@@ -8,7 +8,7 @@ from itertools import product
 
 from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
-from cwdfm.repro.cell import Cell, flow
+from cwdfm.repro.cell import Cell, flow, weights_told
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.grid import Entry, grid
 from cwdfm.repro.job import Store
@@ -101,7 +101,7 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
         choices = {("Euler", ""): SolverChoice(solver="euler")}
         for radius in radii:
             for strength in scales:
-                choices["Neighbor", f"r = {radius}, s = {strength:g}"] = SolverChoice(
+                choices["Neighbor", weights_told(radius, strength)] = SolverChoice(
                     solver="neighbor", radius=radius, scale=strength
                 )
         for beta in betas:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from cwdfm.method.choice import SolverChoice
-from cwdfm.repro.cell import Cell, flow
+from cwdfm.repro.cell import Cell, flow, weights_told
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments.training import EULER, SOURCES, context_line, loss_line
 from cwdfm.repro.grid import Entry, grid
@@ -11,10 +11,17 @@ from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.scale import NAMES, Scale, size
 
 RUNS = 3
-# What `sweep-training-*` find best on molecules, and `radius` on text: r and s of the loss.
-LOSS = (1, 0.5)
-# What `sweep-training-*` find best: r and s of the path on molecules, by source.
-PATH = {"uniform": (2, 2.0), "mask": (3, 2.0)}
+# What `sweep-training-*` find best on molecules, and `radius` on text: r and s of the loss, of the
+# path. For what is not here, nothing was searched.
+LOSS: dict[tuple[Corpus, str], tuple[int, float]] = {
+    ("molecules", "uniform"): (1, 0.5),
+    ("molecules", "mask"): (1, 0.5),
+    ("text", "uniform"): (1, 0.5),
+}
+PATH: dict[tuple[Corpus, str], tuple[int, float]] = {
+    ("molecules", "uniform"): (2, 2.0),
+    ("molecules", "mask"): (3, 2.0),
+}
 NOTES: dict[Corpus, tuple[str, ...]] = {
     "molecules": (
         "Weights: those of the loss, on a context path those of the path. Of each the first are "
@@ -33,12 +40,10 @@ Labels = tuple[str, str, str, str]  # source, training, weights, solver
 
 
 def tuned_trainings(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
-    """By source, training, its weights, and solver; paths on molecules alone."""
+    """By source, training, its weights, and solver; paths where their weights were searched."""
     found: dict[Labels, Cell] = {}
     for source in SOURCES[:1] if scale == "smoke" else SOURCES:
-        found |= _losses(corpus, source, scale)
-        if corpus == "molecules":
-            found |= _paths(source, scale)
+        found |= _losses(corpus, source, scale) | _paths(corpus, source, scale)
     return found
 
 
@@ -46,23 +51,23 @@ def _losses(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
     recipe = size(corpus, scale).recipe
     cells = {(source, "CE", "", "Euler"): loss_line(source, "ce").fields}
     weights = [(recipe.loss_radius, recipe.loss_scale)]
-    if (corpus, source) != ("text", "mask"):  # where nothing was searched for
-        weights.append(LOSS)
+    weights += [LOSS[corpus, source]] if (corpus, source) in LOSS else []
     for r, s in weights:
-        cells[source, "SCE", _told(r, s), "Euler"] = flow(
-            source, "sce", loss_radius=r, loss_scale=s
-        )
+        fields = flow(source, "sce", loss_radius=r, loss_scale=s)
+        cells[source, "SCE", weights_told(r, s), "Euler"] = fields
     return {labels: _cell(corpus, scale, fields, EULER) for labels, fields in cells.items()}
 
 
-def _paths(source: str, scale: Scale) -> dict[Labels, Cell]:
-    first = context_line(source, "").cell("molecules", scale)
-    found = {}
-    for r, s in ((first.choice.radius, first.choice.scale), PATH[source]):
+def _paths(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
+    found: dict[Labels, Cell] = {}
+    if (corpus, source) not in PATH:
+        return found
+    first = context_line(source, "").cell(corpus, scale)
+    for r, s in ((first.choice.radius, first.choice.scale), PATH[corpus, source]):
         fields = first.fields | {"path_radius": r, "path_scale": s}
         for solver, choice in (("own", SolverChoice("neighbor", r, s)), ("Euler", EULER)):
-            labels = source, "SCE, context path", _told(r, s), solver
-            found[labels] = _cell("molecules", scale, fields, choice)
+            labels = source, "SCE, context path", weights_told(r, s), solver
+            found[labels] = _cell(corpus, scale, fields, choice)
     return found
 
 
@@ -71,16 +76,11 @@ def _cell(corpus: Corpus, scale: Scale, fields: dict[str, object], choice: Solve
     return Cell(corpus, scale, fields, choice, seeds=seeds)
 
 
-def _told(radius: int, scale: float) -> str:
-    return f"r = {radius}, s = {scale:g}"
-
-
 def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
     """The paper's comparisons of losses and paths, with settings that suit models of ours.
 
     The paper searches its settings, too, and does not tell them.
     """
-
     names = ("source", "training", "weights", "solver")
     shown = names if corpus == "molecules" else names[:-1]  # of text all are by Euler
 
