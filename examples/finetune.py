@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> None:
         (folder / "my.smi").write_text("\n".join(own) + "\n")
         start = time.perf_counter()
         tuned = ["finetune", "--init", BOX, "--data", str(folder / "my.smi")]
-        train.main([*tuned, "--out", str(folder / "run"), "--steps", str(options.steps)])
+        tuned += ["--out", str(folder / "run"), "--steps", str(options.steps)]
+        train.main(tuned, keeps=False)  # the folder is temporary: one training is timed, not parts
         seconds = time.perf_counter() - start
         rows = []
         for label, model in (("before", BOX), ("after", str(folder / "run"))):

@@ -1,13 +1,17 @@
-"""The examples: bad input is refused before any work, and a picture is drawn from its file."""
+"""The examples: what they refuse, what they say when interrupted, a picture from its file."""
 
 import json
 import re
 import runpy
+import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
+import cwdfm
+from cwdfm.cli import train
 from examples import exact_target
 
 ROOT = Path(__file__).parent.parent
@@ -38,13 +42,51 @@ def test_bad_input_is_refused(
     before = sorted(tmp_path.rglob("*"))
     name, *arguments = line.split()
     monkeypatch.setattr("sys.argv", [name, *arguments])
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-    assert left.value.code == 2
+    assert ended(name) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert re.fullmatch(f"cwdfm: [^\n]*{message}[^\n]*\n", told.err), told.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def ended(name: str) -> object:
+    """The code that an example, run as a script, leaves with."""
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    return left.value.code
+
+
+def test_an_interrupted_measurement_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cwdfm, "sample", interrupted)
+    monkeypatch.setattr("sys.argv", ["exact_target.py", "--out", str(tmp_path), "--samples", "2"])
+    assert ended("exact_target.py") == 130
+    assert not list(tmp_path.iterdir()), "what could it go on from?"
+    assert capsys.readouterr().err == "cwdfm: interrupted; the same command begins anew\n"
+
+
+def test_an_interrupted_fine_tuning_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoint goes with the temporary folder, so that nothing may promise more."""
+    pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+    (tmp_path / "few.smi").write_text("".join(f"{'C' * n}c1ccccc1\n" for n in range(24)))
+    few = cwdfm.data.load(tmp_path / "few.smi", cache=False)
+    monkeypatch.setattr(cwdfm.data, "load", lambda _: few)
+    monkeypatch.setattr(train, "fit", lambda *_: signal.SIGINT)
+    monkeypatch.setattr(train, "listeners", lambda *_: ())
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("sys.argv", ["finetune.py", "--out", str(tmp_path / "a.json")])
+    assert ended("finetune.py") == 130
+    assert not list(tmp_path.rglob("recipe.json")), "what could it go on from?"
+    told = capsys.readouterr().out
+    assert told.endswith("\ninterrupted at step 0; the same command begins anew\n")
 
 
 def test_the_example_s_picture_is_drawn_anew_without_measuring(

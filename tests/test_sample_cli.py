@@ -171,16 +171,23 @@ def test_a_job_that_drew_nothing_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_ctrl_c(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A verb that writes all at its end begins anew, and says no other."""
+
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(VERBS, "sample", (interrupted, ""))
-    monkeypatch.setattr(sys, "argv", ["cwdfm", "sample"])
+    monkeypatch.setitem(VERBS, verb, (interrupted, ""))
+    monkeypatch.setattr(sys, "argv", ["cwdfm", verb])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    anew = verb in ("perplexity", "analyze", "demo")
+    then = "begins anew" if anew else "goes on with what is left"
+    assert capsys.readouterr().err == f"cwdfm: interrupted; the same command {then}\n"
 
 
 def test_every_option_is_explained() -> None:

@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "bench": (bench.main, "time the library on this machine, beside the machine's ceilings"),
     "demo": (demo.main, "sample the models in the box and write a report: about 3 minutes"),
 }
+ANEW = ("perplexity", "analyze", "demo")  # verbs that keep nothing of what they have not finished
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
         sys.exit(0 if arguments else 2)
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
-    run(VERBS[arguments[0]][0], arguments[1:])
+    run(VERBS[arguments[0]][0], arguments[1:], keeps=arguments[0] not in ANEW)
 
 
 def write_any_text() -> None:
@@ -55,8 +56,11 @@ def write_any_text() -> None:
             stream.reconfigure(errors="replace")
 
 
-def run(verb: Callable[[list[str]], None], arguments: list[str]) -> None:
-    """Do what a verb does; what goes wrong is told, and ends the program with its code."""
+def run(verb: Callable[[list[str]], None], arguments: list[str], *, keeps: bool = False) -> None:
+    """Do what a verb does; what goes wrong is told, and ends the program with its code.
+
+    keeps: whether the verb goes on after an interruption.
+    """
     try:
         with notes():
             verb(arguments)
@@ -66,7 +70,8 @@ def run(verb: Callable[[list[str]], None], arguments: list[str]) -> None:
     except WorkFailed as error:
         fail(str(error), code=1)
     except KeyboardInterrupt:
-        fail("interrupted; the same command goes on with what is left", code=130)
+        then = "goes on with what is left" if keeps else "begins anew"
+        fail(f"interrupted; the same command {then}", code=130)
     except (MemoryError, RuntimeError) as error:
         if not short_of_memory(error):
             raise

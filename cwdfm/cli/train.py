@@ -40,8 +40,11 @@ class Options:
     wandb: str | None = None  # a project of Weights & Biases to send metrics to
 
 
-def main(arguments: list[str]) -> None:
-    """Parse, load the data, train, write the model."""
+def main(arguments: list[str], *, keeps: bool = True) -> None:
+    """Parse, load the data, train, write the model.
+
+    keeps: whether the folder outlives an interruption, which is said then.
+    """
     if not arguments or arguments[0] not in RECIPES:
         without_recipe(arguments)
     name, make = arguments[0], RECIPES[arguments[0]]
@@ -77,7 +80,8 @@ def main(arguments: list[str]) -> None:
         stopped = fit(run, listeners(options, run) if rank() == 0 else ())
         unfinished = run.step < run.recipe.steps
         if unfinished:
-            say(f"interrupted at step {run.step}; the same command goes on from there")
+            then = "goes on from there" if keeps else "begins anew"
+            say(f"interrupted at step {run.step}; the same command {then}")
         else:
             model = run.averaged()
             if rank() == 0:

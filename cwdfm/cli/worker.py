@@ -25,7 +25,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     end_with_parent()
-    run(work_along, sys.argv[1:])
+    run(work_along, sys.argv[1:], keeps=True)
 
 
 def end_with_parent() -> None:
