@@ -553,7 +553,16 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     "prepared-seed": (lambda p: load(p / "x.npz", seed=4), "prepared with seed=42.*4"),
     "prepared-tokenizer": (
         lambda p: load(p / "x.npz", tokenizer=SmilesTokenizer(("C",))),
-        "another vocabulary",
+        "another vocabulary than the one asked for; give the raw data",
+    ),
+    "prepared-otherwise": (
+        lambda p: load(p / "x.npz", length=40, limit=4, seed=42),
+        r"prepared with length=32, asked for is 40, and with limit=None, asked for is 4; "
+        r"ask for what it has \(`length=32`, `limit=None`\), or give the raw data",
+    ),
+    "prepared-for-another-model": (
+        lambda p: load(p / "x.npz", length=40, tokenizer=SmilesTokenizer(("C",))),
+        "prepared with length=32, asked for is 40, and with another vocabulary .*; give the raw",
     ),
     "save-ending": (lambda p: load(p / "x.npz").save(p / "x.dat"), r"stored as \.npz"),
     "unknown-split": (

@@ -109,13 +109,16 @@ def without_recipe(arguments: list[str]) -> NoReturn:
 
 def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
     """Refuse what was asked for and what the model to go on from settles otherwise."""
+    wrong = []
     for field in fields(Recipe):
-        values = [getattr(recipe, field.name) for recipe in (asked, default, settled)]
-        if values[0] != values[1] and values[0] != values[2]:
-            raise InputError(
-                f"{flag(field.name)} {values[0]} was asked for, and the model to go "
-                f"on from has {values[2]}; leave it out, or train from the beginning"
-            )
+        given, usual, has = (getattr(recipe, field.name) for recipe in (asked, default, settled))
+        if given not in (usual, has):
+            wrong.append(f"{flag(field.name)} {has}, asked for is {given}")
+    if wrong:
+        raise InputError(
+            f"the model to go on from has {', and '.join(wrong)}; leave that out, or train from "
+            f"the beginning"
+        )
 
 
 def prepare(name: str, options: Options, device: torch.device, given: Collection[str]) -> Run:

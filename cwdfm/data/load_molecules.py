@@ -11,7 +11,7 @@ from cwdfm.data.qm9 import QM9
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.smiles_file import SmilesFile
 from cwdfm.data.text import CORPORA
-from cwdfm.data.text.load import brief
+from cwdfm.data.text.load import brief, differing
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, check_integer
 
@@ -94,15 +94,14 @@ def load_npz(
     """A prepared file is what it is: options that would change it are refused."""
     data = TokenData.load(path)
     asked = {"length": length, "limit": limit, "column": column, "seed": seed}
-    for name, value in asked.items():
-        if value is not None and value != (has := data.source.get(name)):
-            raise InputError(
-                f"{path} was prepared with {name}={has!r}, asked for is {value!r}; "
-                f"ask for what it has, or prepare the raw data again with what is asked for"
-            )
+    wrong, right = differing(asked, data)
+    ask = f"ask for what it has ({', '.join(right)}), or "
     if tokenizer is not None and tokenizer != data.tokenizer:
+        wrong.append("with another vocabulary than the one asked for")
+        ask = ""  # a vocabulary is a model's, which cannot ask for another
+    if wrong:
         raise InputError(
-            f"{path} was prepared with another vocabulary than the one asked for; "
-            f"give the raw data, which are read with the one asked for"
+            f"{path} was prepared {', and '.join(wrong)}; {ask}give the raw data, which are read "
+            f"with what is asked for"
         )
     return data

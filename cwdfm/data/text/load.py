@@ -1,6 +1,6 @@
 """What `cwdfm.data.load` does for text: find the corpus, prepare it once, open it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -116,17 +116,13 @@ def load_prepared(
     """A prepared folder is what it is: options that would change it are refused."""
     data = open_prepared(folder)
     asked = {"length": length, "part": part, "limit": limit, "seed": seed}
-    wrong, right = [], []
+    wrong, right = differing(asked, data)
     if not _is_tokenizer(tokenizer, data):
         wrong.append(
             f"with another tokenizer ({brief(data.tokenizer)}) than the one asked for "
             f"({brief(tokenizer)})"
         )
         right += ["`tokenizer=None`"] if isinstance(tokenizer, str) else []
-    for name, value in asked.items():
-        if value is not None and value != (has := data.source[name]):
-            wrong.append(f"with {name}={has!r}, asked for is {value!r}")
-            right.append(f"`{name}={has}`")
     if wrong:
         ask = f"ask for what it has ({', '.join(right)}), or " if right else ""
         raise InputError(
@@ -134,6 +130,17 @@ def load_prepared(
             f"is asked for"
         )
     return data
+
+
+def differing(asked: Mapping[str, object], data: TokenData) -> tuple[list[str], list[str]]:
+    """For a message: how data were prepared otherwise than asked for, and what they have instead;
+    None asks for nothing."""
+    has = {name: data.source.get(name) for name in asked}
+    wrong = [name for name, value in asked.items() if value is not None and value != has[name]]
+    return (
+        [f"with {name}={has[name]!r}, asked for is {asked[name]!r}" for name in wrong],
+        [f"`{name}={has[name]}`" for name in wrong],
+    )
 
 
 def _is_tokenizer(asked: TextTokenizer | str | None, data: TokenData) -> bool:
