@@ -1,7 +1,7 @@
 """A name looks the same in every figure, and lines of one figure are told apart."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -253,6 +253,36 @@ def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     rough = Curves("t", "x", columns, both, log=True, paper=paper, worked_out=("SCE",))
     (mark,) = rough.figure().axes[0].texts
     assert (mark.get_text(), mark.xy) == ("≈", (places[1], 4.0))
+
+
+def test_words_beside_the_ends_of_lines_touch_neither_lines_nor_each_other() -> None:
+    """Two lines that begin and end together, with bars, and one whose last value is not there."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    places = {
+        "Euler": [(255, 653, 25), (187, 775, 13), (130, 838, 19)],
+        "Neighbor": [(233, 629, 40), (248, 618, 25), (247, 558, 42), (253, 539, 33)],
+        "Entropy": [(232, 624, 20), (250, 577, 12), (261, 544, 27), (260, 500, 1)],
+    }
+    lines = {name: [(float(x), (Value(y, bar),)) for x, y, bar in p] for name, p in places.items()}
+    lines["Euler"].append((110.0, (Value(None),)))
+    told = {name: [f"{name[:2]}{i}" for i in range(len(points))] for name, points in lines.items()}
+    figure = Curves("t", "x", (Column("a"),), lines, measured=True, told=told).figure()
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
+    assert set(boxes) == {"Eu0", "Eu2", "Ne0", "Ne3", "En0", "En3"}
+    assert not [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
+    pixels = axis.transData.transform
+    drawn = [pixels([(x, y - bar), (x, y + bar)]) for p in places.values() for x, y, bar in p]
+    drawn += [pixels([a[:2], b[:2]]) for p in places.values() for a, b in pairwise(p)]
+    for word, box in boxes.items():
+        assert all(axis.bbox.contains(*corner) for corner in box.corners()), word
+        for start, end in drawn:
+            between = [start + (end - start) * i / 500 for i in range(501)]
+            assert not any(box.contains(*place) for place in between), word
+        (name,) = (name for name in told if word in told[name])
+        at = pixels(places[name][told[name].index(word)][:2])
+        assert box.padded(20 / 72 * figure.dpi).contains(*at), "it stands beside its own end"
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cwdfm.errors import load_extra
-from cwdfm.metric.figure import NUMBER, Style, figure_of, styles_of
+from cwdfm.metric.figure import NUMBER, figure_of, styles_of
+from cwdfm.repro.labels import End, ends_of, tell
 from cwdfm.repro.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
@@ -123,6 +124,10 @@ class Curves:
         self._names(body, axes)
         if note:
             body.supxlabel("\n".join(note), fontsize="small", color=_GREY)
+        if self.told:
+            figure.draw_without_rendering()  # panels are in their places then
+            for i, axis in enumerate(axes):
+                tell(axis, self._ends(i))
         return figure
 
     def _names(self, body: Any, axes: Sequence[Any]) -> None:
@@ -150,8 +155,9 @@ class Curves:
         """The curves of one measure, with error bars where there are errors."""
         styles = styles_of(list(self.lines))
         for name, points in self.lines.items():
-            known = [i for i, (_, values) in enumerate(points) if values[panel].value is not None]
-            found = [(points[i][0], points[i][1][panel]) for i in known]
+            found = [
+                (x, value) for x, values in points if (value := values[panel]).value is not None
+            ]
             if not found:  # not done yet
                 continue
             spreads = [math.nan if value.spread is None else value.spread for _, value in found]
@@ -162,9 +168,6 @@ class Curves:
                 label=name,
                 **styles[name].drawn,
             )
-            if words := self.told.get(name):
-                at = [(x, float(value.value or 0.0)) for x, value in found]
-                _tell_ends(axis, [words[i] for i in known], at, styles[name])
         reported = self._reported(panel)
         for i, (name, value) in enumerate(reported.items()):
             x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
@@ -179,6 +182,19 @@ class Curves:
                 axis.set_title(told, loc="right", fontsize="small", color=_GREY)
             else:
                 axis.axhline(level.value, color="#777777", linestyle=":", label=DATA)
+
+    def _ends(self, panel: int) -> list[End]:
+        """Of all lines with words: what stands beside their ends."""
+        styles, ends = styles_of(list(self.lines)), list[End]()
+        for name, words in self.told.items():
+            known = [
+                (word, (x, value))
+                for word, (x, values) in zip(words, self.lines[name], strict=True)
+                if (value := values[panel].value) is not None
+            ]
+            told, at = [word for word, _ in known], [point for _, point in known]
+            ends += ends_of(told, at, styles[name].color)
+        return ends
 
     def _scales(self, axis: Any, panel: int) -> None:
         """Names, scales and ticks of a panel."""
@@ -224,21 +240,3 @@ class Curves:
             if free - inches >= _LETTER * (len(name) + len(last)) / 2 + _APART:
                 kept[x], last, free = name, name, inches
         return dict(reversed(kept.items()))
-
-
-def _tell_ends(
-    axis: Any, words: Sequence[str], points: Sequence[tuple[float, float]], style: Style
-) -> None:
-    """The words of a line's first and last points, on the sides that it does not come from."""
-    for end, beside in ((0, 1), (-1, -2))[: len(points)]:
-        left = len(points) == 1 or points[end][0] <= points[beside][0]
-        axis.annotate(
-            words[end],
-            points[end],
-            (-6 if left else 6, -3),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="top",
-            fontsize="small",
-            color=style.color,
-        )
