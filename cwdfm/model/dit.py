@@ -8,7 +8,7 @@ Shapes: B batch, N length, D width, H heads, C conditioning width.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_choice, check_integer
 from cwdfm.kernel.adaptive_norm import Addition, add_norm
-from cwdfm.kernel.gelu import linear_gelu
 from cwdfm.kernel.rotary import rotary
-from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix, attend
+from cwdfm.model.attention import Attention, Causal, Full, Halves, Mix
+from cwdfm.model.dit_block import Block, modulations, zeroed
 from cwdfm.model.record import Recorded
 
 FREQUENCIES = 256
@@ -99,7 +99,16 @@ class DiT(nn.Module):
             self.position = nn.Parameter(torch.randn(config.positions, config.width) * 0.02)
         timed = config.time != "none"
         self.time = TimeEmbedding(config.conditioning) if timed else None
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(
+            Block(
+                config.width,
+                config.heads,
+                config.mlp_ratio,
+                config.dropout,
+                conditioning=config.conditioning if timed else None,
+            )
+            for _ in range(config.depth)
+        )
         self.norm = nn.LayerNorm(config.width, bias=False)
         self.modulation = (
             zeroed(nn.Linear(config.conditioning, 2 * config.width)) if timed else None
@@ -161,13 +170,13 @@ class DiT(nn.Module):
     def begin(self, x_t: Tensor, t: Tensor) -> "Begun":
         """The trunk as far as coordinates mix. All behind that works on each on its own."""
         asked = self._before_last(x_t, t, self.sight)
-        last = cast("Block", self.blocks[-1])
+        last = cast(Block, self.blocks[-1])
         return Begun(*last.attend(*asked), asked[2])
 
     def end(self, begun: "Begun", place_K: Tensor) -> Tensor:
         """Hidden vectors [K, D] at place = b N + i: the trunk's there, up to rounding."""
         h_BND, mixed_BND, c_BC = begun
-        last = cast("Block", self.blocks[-1])
+        last = cast(Block, self.blocks[-1])
         if place_K.numel() > h_BND[..., 0].numel() * FEW_ROWS:
             hidden_BND = self._after_last(*last.finish(h_BND, mixed_BND, c_BC), c_BC)
             return hidden_BND.flatten(0, 1).index_select(0, place_K)
@@ -224,76 +233,6 @@ class Begun(NamedTuple):
     time: Tensor | None  # [B, C], if the network is told of one
 
 
-class Block(nn.Module):
-    """Attention and MLP, each behind a norm, each added to the stream.
-
-    With a time, norms are modulated and what is added is gated. An addition and the norm that comes
-    after it are one pass over the stream, so the last addition is left to whoever has that norm.
-    """
-
-    def __init__(self, config: DiTConfig) -> None:
-        super().__init__()
-        width, inner = config.width, config.mlp_ratio * config.width
-        self.heads, self.dropout = config.heads, config.dropout
-        self.norm1 = nn.LayerNorm(width, bias=False)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.norm2 = nn.LayerNorm(width, bias=False)
-        self.up = nn.Linear(width, inner)
-        self.down = nn.Linear(inner, width)
-        self.modulation: nn.Linear | None = None
-        if config.time != "none":
-            self.modulation = zeroed(nn.Linear(config.conditioning, 6 * width))
-
-    def forward(
-        self,
-        h_BND: Tensor,
-        pending: Addition | None,
-        c_BC: Tensor | None,
-        rotation: tuple[Tensor, Tensor],
-        mix: Mix,
-    ) -> tuple[Tensor, Addition]:
-        """The stream, and what is still to be added to it, as the block before left `pending`."""
-        vectors = modulations(self.modulation, c_BC, 6)
-        mixed = self.attend(h_BND, pending, c_BC, rotation, mix, vectors)
-        return self.finish(*mixed, c_BC, vectors)
-
-    def attend(
-        self,
-        h_BND: Tensor,
-        pending: Addition | None,
-        c_BC: Tensor | None,
-        rotation: tuple[Tensor, Tensor],
-        mix: Mix,
-        vectors: Sequence[Tensor | None] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The stream, and what attention mixed, both [B, N, D]."""
-        shift, scale, *_ = vectors or modulations(self.modulation, c_BC, 6)
-        dropout = self.dropout if self.training else 0.0
-        h_BND, x_BND = add_norm(h_BND, pending, self.norm1, shift, scale, dropout)
-        qkv_BN3Hd = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
-        return h_BND, attend(qkv_BN3Hd, rotation, mix).flatten(2)
-
-    def finish(
-        self,
-        h_BND: Tensor,
-        mixed_BND: Tensor,
-        c_BC: Tensor | None,
-        vectors: Sequence[Tensor | None] | None = None,
-    ) -> tuple[Tensor, Addition]:
-        """What comes after attention, each coordinate on its own."""
-        _, _, gate1, shift, scale, gate2 = vectors or modulations(self.modulation, c_BC, 6)
-        dropout = self.dropout if self.training else 0.0
-        attended = Addition(self.out(mixed_BND), gate1)
-        h_BND, x_BND = add_norm(h_BND, attended, self.norm2, shift, scale, dropout)
-        gate2 = None if gate2 is None else unviewed(gate2)
-        return h_BND, Addition(unviewed(self._mlp(x_BND)), gate2)
-
-    def _mlp(self, x_BND: Tensor) -> Tensor:
-        moved: Tensor = self.down(linear_gelu(x_BND, self.up))
-        return moved
-
-
 class TimeEmbedding(nn.Module):
     """A sinusoid of t, two linear maps, and the activation in front of every modulation."""
 
@@ -316,30 +255,3 @@ def _keep_versions() -> None:
     from torch._dynamo import config  # not above: it takes as long as importing torch
 
     config.recompile_limit = max(config.recompile_limit, MOST_VERSIONS)
-
-
-def zeroed(layer: nn.Linear) -> nn.Linear:
-    """The layer with weight and bias set to zero."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def modulations(
-    layer: nn.Linear | None, c_BC: Tensor | None, count: int
-) -> Sequence[Tensor] | Sequence[None]:
-    """What a time's vector becomes, `count` times [B, 1, D]; None each without one."""
-    if layer is None or c_BC is None:
-        return (None,) * count
-    vectors: Tensor = layer(c_BC)
-    return vectors[:, None].chunk(count, dim=-1)
-
-
-def unviewed(x: Tensor) -> Tensor:
-    """x, which is no longer known to be a view.
-
-    FSDP2 warns of modules that return views: its hooks would not survive a change in place. Here
-    nothing is changed in place.
-    """
-    same: Tensor = torch.ops.aten._unsafe_view(x, x.shape)
-    return same
