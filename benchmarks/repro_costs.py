@@ -11,7 +11,7 @@ from functools import cache
 from itertools import chain
 
 from benchmarks.claims.judging import STORE, read
-from benchmarks.speed_page import fact
+from benchmarks.speed_measured import fact
 from cwdfm.bench.settings import Shapes
 from cwdfm.repro.experiment import Plan
 from cwdfm.repro.experiments import EXPERIMENTS

@@ -1,45 +1,15 @@
-"""The page on speed, docs/speed.md: measured figures with the reasons behind them.
+"""The page on speed, docs/speed.md: measured figures with the reasons behind them."""
 
-Numbers come from results/bench (`cwdfm bench`) and, once that is there, results/profile.json
-(`benchmarks.profile`).
-"""
-
-import json
-from pathlib import Path
-
-from benchmarks.markdown import Result, outline, table
+from benchmarks.markdown import outline, table
+from benchmarks.speed_measured import VOCAB, fact, newest, number, share
+from benchmarks.speed_profile import profiles, recorded
 from cwdfm.bench.projection import Job, Network, Projection, project
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 
-ROOT = Path(__file__).parent.parent
-VOCAB = 50_257
+__all__ = ["fact", "newest", "page"]
+
 DATA_BYTES = 2  # of a token in memory-mapped windows
-
-
-def newest() -> dict[str, tuple[Result, list[Result]]]:
-    """Of every case, the file that measured it last and its lines there."""
-    found: dict[str, tuple[Result, list[Result]]] = {}
-    files = [json.loads(path.read_text()) for path in (ROOT / "results" / "bench").glob("*.json")]
-    for result in sorted(files, key=lambda result: str(result["date"])):
-        for case in result["cases"]:
-            lines = [line for line in result["table"] if line["case"] == case]
-            found[case] = (result, lines)
-    return found
-
-
-def number(x: float | None) -> str:
-    """Three digits that count, or all before the point."""
-    if x is None:
-        return ""
-    return f"{x:,.0f}" if round(x, 1) >= 100 else f"{x:#.3g}"  # of 100 that would be "100."
-
-
-def share(x: float | None) -> str:
-    """As a percentage, with digits where it is small."""
-    if x is None:
-        return ""
-    return f"{100 * x:.0f}%" if x >= 0.01 else f"{100 * x:.2g}%"
 
 
 def bench() -> str:
@@ -73,12 +43,6 @@ def bench() -> str:
             f"{result['ceilings']['bytes'] / 1e12:.2f} TB/s."
         )
     return "\n\n".join(parts)
-
-
-def fact(case: str, way: int, name: str) -> float:
-    """A number of one way of a case."""
-    line = newest()[case][1][way]
-    return float(line[name] if name in line else line["facts"][name])
 
 
 def goals() -> str:
@@ -136,87 +100,6 @@ def goals() -> str:
     return table(["", "goal", "measured", "met"], rows)
 
 
-def profiles() -> str:
-    """Where the time goes, if it was recorded."""
-    path = ROOT / "results" / "profile.json"
-    if not path.exists():
-        return ""
-    result = json.loads(path.read_text())
-    work = result["work"]
-    kinds = sorted(
-        {kind for part in work.values() for kind in part["kinds"]},
-        key=lambda kind: (
-            kind == "all else",
-            -sum(part["kinds"].get(kind, 0.0) for part in work.values()),
-        ),
-    )
-    rows = [[kind, *(number(part["kinds"].get(kind)) for part in work.values())] for kind in kinds]
-    rows.append(["kernels together", *(number(part["busy_ms"]) for part in work.values())])
-    clock = [
-        number(part["ms"]) if name.startswith("training") else "" for name, part in work.items()
-    ]
-    rows.append(["by the clock (of sampling: see [sampling-step](#sampling-step))", *clock])
-    return (
-        "\n\n## Where the time goes\n\nMilliseconds of a training step of one micro-batch (text, "
-        "molecules), and of a sampling step, by kind of kernel.\n\n"
-        + table(["", *work], rows)
-        + f"\n\n{clocks(result)}\n\n{limits(work)}"
-        + f"\n\n`{result['command']}`, revision `{result['revision']}`, {result['date'][:10]}, "
-        f"{result['hardware']['gpu']}, torch {result['versions']['torch']}."
-    )
-
-
-def clocks(result: Result) -> str:
-    """Why a training step on molecules has two times on this page."""
-    part, median = result["work"]["training, molecules"], fact("training-molecules", 0, "ms")
-    return (
-        f"By the clock is the mean of {result['config']['repeats']} steps, one right after the "
-        f"other. On molecules it is {part['ms'] - part['busy_ms']:.0f} ms more than the kernels: "
-        f"so long the GPU is idle. The same step takes {median:.0f} ms in "
-        "[training-molecules](#training-molecules): the median of three steps, each begun on an "
-        "idle GPU. One slow step lifts a mean and not a median; whether there was one is not "
-        "recorded."
-    )
-
-
-def between_products(rows: float) -> float:
-    """Bytes that training one micro-batch must move between its products, K = rows with a loss.
-
-    For T tokens, width D, L blocks, MLPs of r D: norms with gates and additions read and write the
-    stream in float32 and a branch each way in half precision (12 T D there, 18 back, 2 L + 1
-    times), gelu 4 r T D and 6 r T D, rotation q and k (8 T D each way), the head's softmax 4 K V.
-    """
-    config, tokens = preset("base", VOCAB), 64 * 1024
-    norms = (2 * config.depth + 1) * 30
-    blocks = config.depth * (10 * config.mlp_ratio + 16)
-    return (norms + blocks) * tokens * config.width + 4 * rows * VOCAB
-
-
-def limits(work: Result) -> str:
-    """What a training step would take if all passes between products ran at the speed of copies."""
-    said = []
-    for source, share in (("uniform", 1.0), ("mask", 2 / 3)):
-        kinds = work[f"training, {source}"]["kinds"]
-        products = kinds["matrix products"] + kinds["attention"]
-        speed = newest()[f"training-{source}"][0]["ceilings"]["bytes"]
-        passes = 1e3 * between_products(share * 64 * 1024) / speed
-        least = products + passes
-        theirs = [fact(f"training-{source}", way, "micro_batch_ms") for way in (1, 2)]
-        said.append(
-            f"- {source} source: products and attention {products:.0f} ms as measured, "
-            f"{passes:.0f} ms for the passes between them, {least:.0f} ms together; measured "
-            f"{fact(f'training-{source}', 0, 'micro_batch_ms'):.0f} ms. At best "
-            f"{theirs[0] / least:.2f} times the peer as its users have it, "
-            f"{theirs[1] / least:.2f} times the one with head and loss compiled."
-        )
-    return (
-        "What bounds training: products and attention are cuBLAS's and cuDNN's, the same that the "
-        "peer runs. The passes between them move their bytes, at best at the speed of copies. With "
-        "these passes, and nothing for embedding and optimiser, a micro-batch takes at least\n\n"
-        + "\n".join(said)
-    )
-
-
 def projection() -> str:
     """The paper's run on OpenWebText from one GPU's speed."""
     parameters = sum(p.numel() for p in DiT(preset("base", VOCAB)).parameters())
@@ -260,16 +143,15 @@ def projection() -> str:
     )
 
 
-def sources() -> str:
-    """Where the numbers come from."""
-    profile = ROOT / "results" / "profile.json"
-    return "results/bench" + (" and results/profile.json" if profile.exists() else "")
-
-
 def page() -> str:
     """All of it."""
     body = _body()
     return f"{_introduction()}## Contents\n\n{outline(body)}\n\n{body}"
+
+
+def _sources() -> str:
+    """Where the numbers come from."""
+    return "results/bench" + (" and results/profile.json" if recorded() is not None else "")
 
 
 def _introduction() -> str:
@@ -277,7 +159,7 @@ def _introduction() -> str:
     settings = newest()["training-uniform"][0]["settings"]
     return f"""# Speed
 
-Generated by `python -m benchmarks.report` from the files of {sources()}. Each table names the
+Generated by `python -m benchmarks.report` from the files of {_sources()}. Each table names the
 revision it was measured at.
 
 `cwdfm bench --out speed.json` measures the same on your machine: training, sampling and their

@@ -16,7 +16,8 @@ from benchmarks.molecule_sections import _leads
 from benchmarks.report import report
 from benchmarks.repro_sections import LOST, _half, done, filled, left_out
 from benchmarks.search_tables import barred_table
-from benchmarks.speed_page import number, page
+from benchmarks.speed_measured import number
+from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
 from cwdfm.bench.cases import CASES
 from cwdfm.repro.experiments import EXPERIMENTS
