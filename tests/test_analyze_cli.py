@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -324,4 +325,6 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         assert exit_.value.code == 0
         assert message in capsys.readouterr().out
     analyze.main(["--help"])
-    assert "analyses: context, updates" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert re.search("context .*hard masked tokens are to predict", told)
+    assert re.search("updates .*often solvers change a token", told)

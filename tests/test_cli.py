@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+import cwdfm
 from cwdfm import __version__
 from cwdfm.cli import evaluate, perplexity, prepare, repro, sample_options
 from cwdfm.cli.main import VERBS, main
@@ -243,6 +244,24 @@ def test_help() -> None:
     assert "qm9-paper" in command("train").stdout
     assert "--mend-share" in command("sample", "--help").stdout
     assert "--learning-rate" in command("train", "qm9-debug", "--help").stdout
+
+
+def test_help_tells_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a command that works as it stands, but for fewer samples here."""
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^  cwdfm (.+)$", command("--help").stdout, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["demo", "sample"]
+    done = command(*lines[1].split(), "--n", 2, "--steps", 2)
+    assert done.returncode == 0, done.stderr
+    assert len(Path("molecules.smi").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("verb", ["sample", "perplexity", "analyze context", "analyze updates"])
+def test_help_names_the_models_in_the_box(verb: str) -> None:
+    box = [path.name for path in Path(cwdfm.__file__).parent.glob("box/*/")]
+    assert len(box) > 1
+    told = command(*verb.split(), "--help").stdout
+    assert all(name in told for name in box)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

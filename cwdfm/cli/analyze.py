@@ -55,7 +55,9 @@ class Context:
     log-likelihood of the true token, in nats.
     """
 
-    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
+    # with a model, a run or a checkpoint.
+    model: str
     data: str  # a dataset, a corpus, files, or what was prepared from them; what is held out counts
     out: Path  # folder for the results
     part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
@@ -77,7 +79,9 @@ class Updates:
     Writes updates.json and updates.png.
     """
 
-    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
+    # with a model, a run or a checkpoint.
+    model: str
     out: Path  # folder for the results
     solvers: tuple[Named, ...] = ("euler", "neighbor")  # to compare
     n: int = 256  # samples of each solver
@@ -104,7 +108,9 @@ def main(arguments: list[str]) -> None:
     told = ", ".join(ANALYSES)
     if name and name not in ("-h", "--help"):
         raise InputError(f"unknown analysis {name!r}; choose from {told}")
-    print(f"usage: cwdfm analyze ANALYSIS MODEL --out DIR [options]\n\nanalyses: {told}")
+    print("usage: cwdfm analyze ANALYSIS MODEL --out DIR [options]\n\nanalyses:")
+    for each, options in (("context", Context), ("updates", Updates)):
+        print(f"  {each:8} {(options.__doc__ or '').splitlines()[0]}")
     print("\n`cwdfm analyze ANALYSIS --help` tells more about one.")
     if not name:
         raise InputError(f"name an analysis: {told}")

@@ -17,7 +17,8 @@ class Options:
     --force and one file more it computes no more than that file's scores.
     """
 
-    # That `cwdfm sample` wrote, of text as .jsonl; of molecules also one a line, or a table.
+    # FILE ..., the first words: what `cwdfm sample` wrote, of text as .jsonl; of molecules also
+    # files with one a line, or a table.
     files: tuple[Path, ...]
     # Folder for scores.json, table.md, pictures and report.html; None: the first file's -report.
     out: Path | None = None

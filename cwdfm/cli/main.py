@@ -27,6 +27,12 @@ VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "bench": (bench.main, "time the library on this machine, beside the machine's ceilings"),
     "demo": (demo.main, "sample the models in the box and write a report: about 3 minutes"),
 }
+BEGIN = """
+to begin with, without data or training:
+  cwdfm demo
+  cwdfm sample qm9-uniform-small --out molecules.smi --n 64
+
+`cwdfm VERB --help` tells more about one, `cwdfm --version` which cwdfm this is."""
 ANEW = ("perplexity", "analyze", "demo")  # verbs that keep nothing of what they have not finished
 
 
@@ -42,7 +48,7 @@ def main() -> None:
         print("usage: cwdfm VERB ...\n\nverbs:")
         for name, (_, help_text) in VERBS.items():
             print(f"  {name:10} {help_text}")
-        print("\n`cwdfm VERB --help` tells more about one, `cwdfm --version` which cwdfm this is.")
+        print(BEGIN)
         sys.exit(0 if arguments else 2)
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")

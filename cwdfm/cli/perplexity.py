@@ -32,13 +32,15 @@ class Options:
     another thing: see `cwdfm eval`.)
     """
 
-    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
+    # with a model, a run or a checkpoint.
+    model: str
     data: tuple[str, ...]  # datasets, corpora, files, or what was prepared from them
     part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
     rows: int = 1024  # sequences that stand for all, evenly spread over them; 0 for all
     draws: int = 16  # times at which each sequence is looked at
     seed: int = 0  # of all randomness
-    weight: Literal["none", "neighbor"] = "none"  # neighbor: of the context-weighted chain
+    weight: Literal["none", "neighbor"] = "none"  # neighbor: of sampling with Neighbor weights
     radius: int = 1  # neighbor: how far a neighbour may be
     scale: float = 1.0  # neighbor: how much one revealed neighbour speeds a token up
     batch_size: int = 0  # sequences at once; 0 for as many as fit

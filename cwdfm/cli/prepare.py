@@ -21,10 +21,12 @@ class Options:
 
     Text is a corpus by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
     .parquet, .tar; also .gz, .xz, .zst, .bz2), a folder, or a pattern in quotes. Interrupted, the
-    same command goes on. Molecules are qm9, moses, or a file (.smi, .smiles, .csv, .tsv).
+    same command goes on. Molecules are qm9, moses, or a file (.smi, .smiles, .csv, .tsv). What is
+    written is given to other commands as their --data. They read raw data as well: this saves them
+    the time, and settles how.
     """
 
-    corpus: str  # a name, file, folder or pattern
+    corpus: str  # CORPUS, the first word: a name, file, folder or pattern
     out: Path  # the folder to write; of molecules, the .npz file
     tokenizer: str | None = None  # gpt2, bytes, chars, a folder, a hub name; None: the corpus's own
     length: int | None = None  # tokens a sequence; None: the corpus's own

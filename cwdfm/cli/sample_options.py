@@ -19,11 +19,14 @@ from cwdfm.solver import Accept, Mend, Refine, Rework
 class Options(SolverChoice):
     """Draw sequences. Sample number i of a seed is the same whatever the batch size.
 
-    Interrupted and started again with the same options, it goes on with what is missing; under
-    torchrun the processes share the work.
+    Of the solvers euler is the plain one, and neighbor and entropy are the paper's; docs/guide.md
+    tells how to choose. Interrupted and started again with the same options, it goes on with what
+    is missing; under torchrun the processes share the work.
     """
 
-    model: str  # a model in the box by its name, or a folder with one: a model, run or checkpoint
+    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
+    # with a model, a run or a checkpoint.
+    model: str
     out: Path  # .jsonl (tokens, text, provenance), .csv; of molecules also .smi, .txt (one a line)
     n: int = 1024  # how many samples
     steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token, ar has it
@@ -32,19 +35,21 @@ class Options(SolverChoice):
     length: int | None = None  # tokens a sample; None for the model's own, or a text template's
     precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
     prompt: str | None = None  # how every sample begins
-    template: str | None = None  # a sample but for holes: 'c1ccccc1***', 'The [12] of'
+    # A sample with holes: * is one token of a molecule, [12] are twelve tokens of text, as in
+    # 'c1ccccc1***' and 'The [12] of'.
+    template: str | None = None
     refine: int = 0  # rounds in which a share of the tokens is noised and sampled again; 0 for none
     refine_share: float = 0.1  # which share of them
     refine_steps: int = 6  # of the solver in each round
     refine_temperature: float | None = None  # of the draws there; None for --temperature
     mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
-    mend_share: float | None = None  # of the tokens, noise to the network; None for the usual
+    mend_share: float | None = None  # of tokens that the network takes for noise; None: usual
     mend_trust: float | None = None  # the least chance of a token that is left alone; None: usual
     mend_temperature: float | None = None  # of the draws there; None for --temperature
     mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
     accept: float = 0.0  # the least plausibility of a sample that is not drawn again; 0 for any
     accept_tries: int = 8  # of a sample, at most; then it is the most plausible of them
-    accept_share: float | None = None  # of the tokens, noise to the network; None for the usual
+    accept_share: float | None = None  # of tokens that the network takes for noise; None: usual
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...

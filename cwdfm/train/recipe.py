@@ -46,18 +46,18 @@ class Recipe:
     init: str | None = None  # go on from this trained model: its network, source and vocabulary
 
     method: Literal["flow", "mdlm", "sedd", "bd3lm", "ar"] = "flow"  # what kind of model
-    source: Literal["mask", "uniform"] = "uniform"  # of flow and sedd: where they start
-    power: float = 2.0  # kappa = t^power
+    source: Literal["mask", "uniform"] = "uniform"  # flow, sedd: noise is masks, or any tokens
+    power: float = 2.0  # of the schedule: kappa = t^power
     path: Literal["mixture", "context"] = "mixture"  # which path the corruption follows
     path_radius: int = 1  # the context path's Neighbor radius
     path_scale: float = 1.0  # the context path's Neighbor scale
     time: Literal["given", "zero"] = "given"  # zero: the network is not told the time
-    noise: Literal["loglinear", "geometric"] = "loglinear"  # of sedd
+    noise: Literal["loglinear", "geometric"] = "loglinear"  # of sedd: its schedule
     block: int = 16  # of bd3lm: tokens a block
     clip_low: float = 0.0  # of bd3lm: least probability of a mask in training
     clip_high: float = 1.0  # of bd3lm: largest probability of a mask in training
     clip_search: bool = True  # of bd3lm: find the two of least variance at each validation
-    fix_first: bool = False  # keep the first token given, in training and sampling
+    fix_first: bool = False  # the first token is given: never noised, in training and sampling
 
     loss: Literal["ce", "nelbo", "bregman", "sce"] = "ce"  # what is minimised
     masked_only: bool = False  # ce, nelbo, bregman: loss on masked coordinates alone
@@ -78,14 +78,14 @@ class Recipe:
     weight_decay: float = 0.01  # AdamW's
     beta1: float = 0.9  # AdamW's, of the mean
     beta2: float = 0.999  # AdamW's, of the square
-    clip: float = 1.0  # gradient norm
+    clip: float = 1.0  # the largest norm of a gradient; longer ones are shortened to it
     ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
     precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
     compile: bool = False  # torch.compile the model
     parallel: Parallel = "ddp"  # under torchrun: copies of the model, or shares of it (fsdp)
     seed: int = 0  # of weights, order, times, noise and dropout
 
-    log_every: int = 100  # steps between records
+    log_every: int = 100  # steps between records of loss and speed
     validate_every: int = 1000  # steps between validations
     checkpoint_every: int = 1000  # steps between checkpoints; a better validation makes one too
     keep: int = 2  # checkpoints kept, beside the best
