@@ -177,5 +177,4 @@ def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> Non
 
     highest, close = setting(0.50, 0.03, 300.0), setting(0.41, 0.04, 200.0)
     off = setting(0.35, 0.04, 100.0)  # three standard errors below
-    assert _best_of([highest, close, off]) == close
-    assert _best_of([setting(500.0, None, 1.0), setting(499.0, None, 0.0)])[1].beta == 1.0
+    assert _best_of([highest, close, off], text=True) == close
