@@ -355,3 +355,28 @@ def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
     (row,) = table.rows
     assert [value.value for value in row.ours] == [2, 3.0, 5.0]
     assert [value.value for value in row.paper] == [1, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("baselines", "of OpenWebText at its own scale, judged by GPT-2"),
+        ("losses", "of OpenWebText at its own scale, judged by GPT-2"),
+        ("losses", "of its own scale: 92M parameters, 25,000 training steps"),
+        ("perplexity", "of models of OpenWebText, at its own scale"),
+        ("updates", "of OpenWebText at its own scale; ± there is between five folds"),
+    ],
+)
+def test_tables_tell_that_the_paper_s_columns_are_of_another_scale(
+    tmp_path: Path, name: str, told: str
+) -> None:
+    tables = EXPERIMENTS[name].plan("small").tables(Store(tmp_path))
+    notes = [[n for n in table.notes if "paper's columns" in n] for table in tables if table.paper]
+    assert all(len(each) == 1 for each in notes)  # every table that has such columns
+    assert any(f"The paper's columns are {told}" in note for (note,) in notes)
+
+
+def test_the_paper_s_molecules_are_counted_of_as_many_as_its_column_says(tmp_path: Path) -> None:
+    _, table = EXPERIMENTS["losses"].plan("smoke").tables(Store(tmp_path))
+    assert [column.name for column in table.columns] == ["valid of 8", "unique", "novel"]
+    assert [column.name for column in table.paper] == ["valid of 1,024", "novel"]

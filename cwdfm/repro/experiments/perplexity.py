@@ -15,6 +15,7 @@ SAME_ARTICLES = (
     "published, every word beyond it is `<unk>`."
 )
 ERRORS = "One run of each training; ± is one standard error."
+OWN = "The paper's columns are of models of OpenWebText, at its own scale."
 BEYOND = (
     "A bound may be beyond the size of the vocabulary: a token that a network takes for noise "
     "costs more than one of which it knows nothing."
@@ -42,7 +43,7 @@ def plan(scale: Scale) -> Plan:
         columns = tuple(Column(f"{test}, at most", False) for test in tests)
         known = columns[: len(paper.TEST_CORPORA)]
         same = () if known == columns else (SAME_ARTICLES,)
-        labels, notes = ("model", "source"), (*same, BEYOND, ERRORS)
+        labels, notes = ("model", "source"), (*same, BEYOND, ERRORS, OWN)
         return [Table("Test perplexity", labels, columns, tuple(rows), known, notes)]
 
     jobs = [job(*key, test) for key in paper.TESTS for test in tests]
