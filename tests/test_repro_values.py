@@ -360,8 +360,8 @@ def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("baselines", "of OpenWebText at its own scale, judged by GPT-2"),
-        ("losses", "of OpenWebText at its own scale, judged by GPT-2"),
+        ("baselines", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
+        ("losses", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
         ("losses", "of its own scale: 92M parameters, 25,000 training steps"),
         ("perplexity", "of models of OpenWebText, at its own scale"),
         ("updates", "of OpenWebText at its own scale; ± there is between five folds"),
