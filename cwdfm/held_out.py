@@ -1,7 +1,10 @@
 """The likelihood of held-out sequences under a trained model."""
 
+from pathlib import Path
+
 from cwdfm.data import CORPORA, TokenData
 from cwdfm.data import load as load_tokens
+from cwdfm.data.text import is_prepared
 from cwdfm.data.text.pack import held_out_fill
 from cwdfm.errors import InputError
 from cwdfm.generation import fitting_batch, given
@@ -13,7 +16,8 @@ from cwdfm.weight import Weight
 def held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenData:
     """Data in the model's own tokens and length, with something held out."""
     tokenizer = trained.tokenizer
-    if part is None and name in CORPORA and "valid" in CORPORA[name].part_names:
+    own = () if is_prepared(Path(name)) or name not in CORPORA else CORPORA[name].part_names
+    if part is None and "valid" in own:
         part = "valid"  # the same windows, without a look at what is to train on
     try:
         data = load_tokens(name, length=trained.length, tokenizer=tokenizer, part=part)

@@ -198,6 +198,16 @@ def test_held_out_text_needs_nothing_to_train_on(
     assert np.array_equal(both.valid, alone.valid)
 
 
+def test_a_prepared_folder_is_what_it_is_though_a_corpus_has_its_name(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a captain of the sea")
+    prepare(TextFiles.of("a.txt"), ByteTokenizer(), LENGTH, Path("lambada"), part="all")
+    found = scored(models / "mask", "lambada", out=tmp_path / "bound.json")
+    assert found["tokens"] == len("a captain of the sea") + 1
+
+
 def test_molecules_are_told_by_what_can_be_done(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

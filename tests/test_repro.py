@@ -56,11 +56,11 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_test_perplexity_is_what_the_command_says(
     smoke: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a corpus with nothing to train on, whose last window is filled up."""
+    """Of the test part of a corpus with nothing to train on, whose last window is filled up."""
     monkeypatch.setenv("CWDFM_DATA", str(tmp_path))
     (tmp_path / "lambada").mkdir()
-    for part in ("dev", "test"):
-        (tmp_path / "lambada" / f"{part}.txt").write_text("it was the best of times \n" * 9)
+    for part, text in (("dev", "it was the worst of times"), ("test", "it was the best of times")):
+        (tmp_path / "lambada" / f"{part}.txt").write_text(f"{text} \n" * 9)
     plan = EXPERIMENTS["perplexity"].plan("smoke")
     job = next(
         j for j in plan.jobs if isinstance(j, scores_module.TestLikelihood) and j.test == "lambada"
@@ -71,7 +71,7 @@ def test_test_perplexity_is_what_the_command_says(
     assert work(store, [job], here, say=silent).complete
     model, out = store.place(job.model) / "model", tmp_path / "bound.json"
     asked = ["--rows", str(job.rows), "--draws", str(job.draws), "--out", str(out)]
-    perplexity.main([str(model), "--data", "lambada", *asked])
+    perplexity.main([str(model), "--data", "lambada", "--part", "test", *asked])
     (found,) = json.loads(out.read_text())["results"]
     assert found["tokens"] % job.model.recipe.length  # not all of a window counts
     ours = store.found(job)

@@ -134,6 +134,9 @@ def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done(
     assert cost(drawn, "paper").startswith(f"no training is to be done here; {rest}")
     assert rest in cost(text, "paper")
     assert cost([], "paper") == ""
+    updates = EXPERIMENTS["updates"].plan("paper").jobs  # which draw samples of their own
+    minutes = 2 * 5000 * 1024 * 1024 * 0.5e-6 / 60
+    assert f"sampling takes at most {minutes:.1f} GPU minutes more" in cost(updates, "paper")
 
 
 def test_the_cost_at_smoke_scale_is_the_page_s() -> None:

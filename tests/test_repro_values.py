@@ -18,10 +18,10 @@ from cwdfm.repro.experiments.variety import variety_cells
 from cwdfm.repro.figure import Curves
 from cwdfm.repro.grid import Entry, grid, trained
 from cwdfm.repro.job import Job, Store
-from cwdfm.repro.jobs import Corpus, HeldOut
+from cwdfm.repro.jobs import Corpus, HeldOut, Sample
 from cwdfm.repro.measure import measure, over_seeds
-from cwdfm.repro.scale import held_out, size
-from cwdfm.repro.scores import MauveScore, Updates
+from cwdfm.repro.scale import Scale, held_out, size
+from cwdfm.repro.scores import MauveScore, Molecules, Updates
 from cwdfm.repro.table import Column, Row, Value
 
 
@@ -334,3 +334,49 @@ def test_the_best_solver_of_a_training_is_told_at_each_number_of_steps() -> None
     at = ", ".join(str(k) for k in (first, *others))
     assert best.labels == ("mask", "CE", f"best: Euler ({at}), Neighbor ({second})")
     assert best.ours == (many, many, *rest)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
+    tmp_path: Path, scale: Scale
+) -> None:
+    """Also at the paper's scale, where folds give every count a spread that the next is within."""
+    store, plan = Store(tmp_path), EXPERIMENTS["sweep-molecules-mask"].plan(scale)
+    for job in plan.jobs:
+        assert isinstance(job, Molecules)
+        if not isinstance(job.samples, Sample):
+            continue
+        choice = job.samples.choice
+        best = (choice.radius, choice.scale, choice.beta) in ((2, 3.0, 6.0), (1, 4.0, 5.0))
+        valid = {"mean": 500.0 + best, "std": 9.0 if scale == "paper" else None}
+        unique = {"mean": 400.0 + best, "std": None}  # fewer of the others
+        put(store, job, {"valid": valid, "unique": unique, "novel": unique})
+    _, table = plan.tables(store)
+    (row,) = table.rows
+    assert [value.value for value in row.ours] == [2, 3.0, 5.0]
+    assert [value.value for value in row.paper] == [1, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("baselines", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
+        ("losses", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
+        ("losses", "of its own scale: 92M parameters, 25,000 training steps"),
+        ("perplexity", "of models of OpenWebText, at its own scale"),
+        ("updates", "of OpenWebText at its own scale; ± there is between five folds"),
+    ],
+)
+def test_tables_tell_that_the_paper_s_columns_are_of_another_scale(
+    tmp_path: Path, name: str, told: str
+) -> None:
+    tables = EXPERIMENTS[name].plan("small").tables(Store(tmp_path))
+    notes = [[n for n in table.notes if "paper's columns" in n] for table in tables if table.paper]
+    assert all(len(each) == 1 for each in notes)  # every table that has such columns
+    assert any(f"The paper's columns are {told}" in note for (note,) in notes)
+
+
+def test_the_paper_s_molecules_are_counted_of_as_many_as_its_column_says(tmp_path: Path) -> None:
+    _, table = EXPERIMENTS["losses"].plan("smoke").tables(Store(tmp_path))
+    assert [column.name for column in table.columns] == ["valid of 8", "unique", "novel"]
+    assert [column.name for column in table.paper] == ["valid of 1,024", "novel"]

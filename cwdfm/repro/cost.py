@@ -7,6 +7,7 @@ from cwdfm.repro.job import Job
 from cwdfm.repro.jobs import Corpus, Sample, Train
 from cwdfm.repro.measured import measured
 from cwdfm.repro.scale import Scale
+from cwdfm.repro.scores import Updates
 
 DAY = 24 * 60  # minutes
 # Of a run, by the paper: 4.5 days and 30 minutes on eight H100s.
@@ -50,7 +51,8 @@ def cost(todo: Iterable[Job], scale: Scale) -> str:
 
 def _rest(order: Iterable[Job], scale: Scale) -> str:
     """What comes on top of trainings: known of sampling by the paper's network."""
-    tokens = sum(j.n * j.steps * j.model.recipe.length for j in order if isinstance(j, Sample))
+    drawn = [j for j in order if isinstance(j, Sample | Updates)]
+    tokens = sum(j.n * j.steps * j.model.recipe.length for j in drawn)
     if scale != "paper" or not tokens:
         return "what other jobs take is not known beforehand"
     most = gpu_time(tokens * measured().step / 60e6)

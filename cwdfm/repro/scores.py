@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cwdfm.analyze import context_analysis, update_statistics
-from cwdfm.data import TokenData
+from cwdfm.data import CORPORA, TokenData
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import fitting_batch, given
 from cwdfm.held_out import bound, held_out
@@ -28,7 +28,7 @@ from cwdfm.report.cells import model_identity
 from cwdfm.report.reference import MoleculeReference
 from cwdfm.repro.job import Job, Resources, Result, Store, Unavailable
 from cwdfm.repro.jobs import HeldOut, Sample, Train, drawn_from, tokens_of, trained_by
-from cwdfm.repro.places import check_corpus
+from cwdfm.repro.places import check_corpus, is_on_hub
 from cwdfm.sample_file import read_samples
 
 
@@ -125,7 +125,7 @@ class Likelihood(Job):
 
 @dataclass(frozen=True)
 class TestLikelihood(Job):
-    """The same of a corpus that the model was not trained on."""
+    """The same of a corpus that the model was not trained on: of its test part, if it has one."""
 
     model: Train
     test: str
@@ -136,8 +136,9 @@ class TestLikelihood(Job):
         check_corpus(resources.test(self.test), text=True, length=self.model.recipe.length)
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        data = held_out(trained, resources.test(self.test))
+        trained, where = trained_by(self.model, store, resources), resources.test(self.test)
+        tested = is_on_hub(where) and "test" in CORPORA[where].part_names
+        data = held_out(trained, where, "test" if tested else None)
         store.same(f"heldout-{self.test}-{trained.length}", data.fingerprint)
         return _bound(trained, data, self.rows, self.draws)
 

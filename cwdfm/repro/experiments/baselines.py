@@ -62,17 +62,13 @@ KINDS = (
 )
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
-    "uniform source. BD3LM reads every sequence twice, noised and clean, and draws a token at a "
-    "time; SEDD, MDLM and flows in {} steps. Evaluations: how often the network is asked for a "
-    "sample; of AR and BD3LM for the tokens after a cache alone."
+    "uniform source. BD3LM reads every sequence twice, noised and clean, and has half the training "
+    "steps; it draws a token at a time, SEDD, MDLM and flows in {} steps. Evaluations: how often "
+    "the network is asked for a sample; of AR and BD3LM for the tokens after a cache alone."
 )
 TWO_RUNS = (
     "Of {} the samples are from another run of the same training than the held-out PPL: the models "
     "were lost and trained again."
-)
-SCALE = (
-    "The paper's columns are of OpenWebText at its own scale, judged by GPT-2; of which size it "
-    "does not tell."
 )
 
 
@@ -102,7 +98,7 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
             *runs_note(cells, store),
             ERROR,
             *([TWO_RUNS.format("; ".join(apart))] if apart else []),
-            *([SCALE] if text else []),
+            *([paper.JUDGED] if text else []),
         ),
     )
 

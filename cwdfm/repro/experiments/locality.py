@@ -15,6 +15,7 @@ MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 STATES = 16_000  # partly masked sequences that the paper's figures of context are of
 MANY = 6  # updates of a token from which on they are shown together
 LOOPS = "Loops: the share of updates that bring back the token from before the last one."
+FOLDS = "± there is between five folds, about sqrt(5) times the standard error."
 AGAINST = {
     "neighbors": "revealed neighbours within 8",
     "distance": "distance to the nearest revealed token",
@@ -49,13 +50,15 @@ def context(scale: Scale) -> Plan:
         ]
 
     def tables(store: Store) -> list[Table]:
+        states = f"{rows:,} held-out texts, each masked in part {job.draws} times"
+        told = f"{states}; ± is one standard error."
         return [
             Table(
                 f"Masked tokens by {binned(kind)}",
                 (binned(kind),),
                 MEASURES,
                 tuple(Row((f"{x:g}",), values) for x, values in points(store, kind)),
-                notes=(f"{rows:,} held-out texts, masked in part; ± is one standard error.",),
+                notes=(told,),
             )
             for kind in AGAINST
         ]
@@ -105,7 +108,8 @@ def updates(scale: Scale) -> Plan:
         rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in jobs)
         columns = (Column("updates per token"), Column("loops, %"))
         told = f"{sizes.n:,} samples of one run; ± is one standard error. {LOOPS}"
-        notes = (*weights_note(choices[name] for name in jobs), told)
+        theirs = f"{paper.OWN_TEXT}; {FOLDS}"
+        notes = (*weights_note(choices[name] for name in jobs), told, theirs)
         return [Table(title, ("solver",), columns, rows, columns, notes)]
 
     def figures(store: Store) -> list[Curves]:

@@ -136,7 +136,8 @@ def _best_settings(
         values = entry.cell.values(store)
         if values[0].value is not None:
             families.setdefault(entry.labels[0], []).append((values, entry.cell.choice))
-    best = {family: _best_of(found) for family, found in families.items()}
+    text = corpus == "text"
+    best = {family: _best_of(found, text=text) for family, found in families.items()}
     ours = [Value(None)] * 3
     if "Neighbor" in best:
         choice = best["Neighbor"][1]
@@ -147,14 +148,14 @@ def _best_settings(
     row = Row((NAMES[corpus], source), tuple(ours), theirs)
     columns = (Column("r"), Column("s"), Column("beta"))
     how = measure(corpus, scale).columns
-    shown = 2 if corpus == "text" else 1
+    shown = 2 if text else 1
     told = "; ".join(
         f"{family} {', '.join(value.text() for value in values[:shown])}"
         for family, (values, _) in best.items()
     )
     done = f"of {sum(map(len, families.values()))} of {len(entries)} settings"
     rule = f"By {how[0].name}, {done}"
-    if corpus == "text":
+    if text:
         rule += f"; of those within {CLOSE:g} standard errors of the highest by {how[1].name}"
     notes = (f"{rule}: {told}.",)
     title = f"Best settings, {NAMES[corpus]}, {source} source"
@@ -162,17 +163,17 @@ def _best_settings(
 
 
 def _best_of(
-    found: Sequence[tuple[tuple[Value, ...], SolverChoice]],
+    found: Sequence[tuple[tuple[Value, ...], SolverChoice]], *, text: bool
 ) -> tuple[tuple[Value, ...], SolverChoice]:
-    """The highest; where values have errors, that of the lowest second value among those close."""
+    """The highest; of text that of the lowest perplexity, the second value, among those close."""
 
     def first(one: tuple[tuple[Value, ...], SolverChoice]) -> float:
         return one[0][0].value or 0.0
 
     highest = max(found, key=first)
-    error = highest[0][0].spread
-    if error is None:
+    if not text:
         return highest
+    error = highest[0][0].spread or 0.0
     close = [
         one
         for one in found

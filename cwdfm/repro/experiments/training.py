@@ -115,20 +115,21 @@ def plan_of(
             )
             for line in lines
         ]
-        theirs = how.columns if text else (Column("valid", True), Column("novel", True))
+        counted = Column(f"valid of {paper.FOLD:,}", True), Column("novel", True)
         cells = [(line.labels, line.cell(corpus, scale)) for line in lines]
         return Table(
             f"{title}, {NAMES[corpus]}",
             labels,
             how.columns,
             tuple(rows),
-            paper=theirs,
+            paper=how.columns if text else counted,
             notes=(
                 *own_weights(lines, corpus),
                 *loss_note(cell for _, cell in cells),
                 *tokens_that_count(lines),
                 drawn_note(cell for _, cell in cells),
                 *runs_note(cells, store),
+                paper.JUDGED if text else paper.OWN_MOLECULES,
             ),
         )
 
