@@ -7,8 +7,6 @@ from cwdfm.bench.projection import Job, Network, Projection, project
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 
-__all__ = ["fact", "newest", "page"]
-
 DATA_BYTES = 2  # of a token in memory-mapped windows
 
 

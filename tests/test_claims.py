@@ -104,18 +104,6 @@ def test_verdicts(gains: list[float], verdict: str) -> None:
     assert judged({"all": gains}, "").word == verdict
 
 
-def test_a_training_is_judged_by_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_text, "done_again", lambda: ["other", "same"])
-    runs = {"other": [10.0, 20.0], "same": [100.0, 400.0, 200.0, 200.0]}
-    monkeypatch.setattr(on_text, "tabled", lambda row, of: runs[row])
-    monkeypatch.setattr(on_text, "sample_scatter", lambda of, source, diverging: 0.1)
-    assert on_text.all_runs(Value(400.0)) == runs["same"]
-    found = on_text.over_runs(Value(400.0, 0.0), "uniform")
-    assert found.value == pytest.approx(200.0)
-    assert found.error == pytest.approx(200 * 0.1)  # they do not tell of other seeds
-    assert on_text.all_runs(Value(300.0)) == [300.0]  # of which there is no other run
-
-
 def test_solvers_on_different_runs_have_the_scatter_of_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -202,12 +190,14 @@ def test_runs_on_text_scatter_by_source_and_loss(monkeypatch: pytest.MonkeyPatch
         row("mask", "sce", e**7),  # done once
     ]
     monkeypatch.setattr(on_text, "read", lambda name: {"rows": rows})
-    monkeypatch.setattr(on_text, "by_seed", lambda cell, column: [1.0, None, e])  # CE's and SCE's
+    monkeypatch.setattr(on_text, "by_seed", lambda cell, column: [1.0, None, e])
     scatter = on_text.sample_scatter
-    assert scatter("perplexities", "uniform") == pytest.approx(math.sqrt((0.5 + 2) / 3))
-    squares = variance([1.0, e]) + 2 * variance([1.0, e, e**2])
-    assert scatter("entropies", "uniform") == pytest.approx(math.sqrt(squares / 3))  # as they are
-    masked = math.sqrt((4.5 + 2 + 0.5 + 0.5) / 4)
+    seeds = {"uniform": 3, "mask": 2}  # trainings with seeds: CE, SCE, and with a search's weights
+    uniform = math.sqrt((0.5 + 2 + 0.5 * seeds["uniform"]) / (3 + seeds["uniform"]))
+    assert scatter("perplexities", "uniform") == pytest.approx(uniform)
+    squares = (1 + seeds["uniform"]) * variance([1.0, e]) + 2 * variance([1.0, e, e**2])
+    assert scatter("entropies", "uniform") == pytest.approx(math.sqrt(squares / 6))  # as they are
+    masked = math.sqrt((4.5 + 2 + 0.5 * seeds["mask"]) / (2 + seeds["mask"]))
     assert scatter("perplexities", "mask") == pytest.approx(masked)
     for source in ("uniform", "mask"):  # which is all that is known of such losses
         found = scatter("perplexities", source, diverging=True)

@@ -31,7 +31,7 @@ from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.experiments.controls import few_data_cells
 from cwdfm.repro.experiments.solvers import TUNED, corrector_steps
 from cwdfm.repro.experiments.tuned import LOSS, PATH
-from cwdfm.repro.job import Store
+from cwdfm.repro.job import Job, Result, Store
 from cwdfm.repro.scale import size
 from cwdfm.repro.table import Value
 
@@ -43,12 +43,33 @@ def test_what_context_does_can_be_refuted(kind: str, falls: bool) -> None:
     errors = [0.1] * 5
     curve = {"bins": [1, 2, 4, 8, 16], "entropy_error": errors, "nll_error": errors}
     none, wrong = [3.0] * 5, "does not hold here"
+
+    def word(seen: dict[str, list[float]]) -> str:
+        return judging.met(*trend(curve | seen, kind).conditions, effect="").word
+
     for shown, verdict in ((values, "holds"), (values[::-1], wrong), (none, wrong)):
-        assert trend(curve | {"entropy": shown, "nll": shown}, kind)[1].word == verdict
+        assert word({"entropy": shown, "nll": shown}) == verdict
     late = [1.0, 2.0, 3.0, 4.0, 6.0]  # it grows, but not early
     late = late[::-1] if falls else late
     for seen in ({"entropy": values, "nll": late}, {"entropy": late, "nll": values}):
-        assert trend(curve | seen, kind)[1].word == ("holds" if falls else "holds partly")
+        assert word(seen) == ("holds" if falls else "holds partly")
+
+
+def test_what_context_does_must_show_in_both_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [claim.verdict.word for claim in exact.locality()][1:]
+    assert words == ["holds", "holds partly"]  # the longer run's rise with distance is not early
+    own = judging.STORE.result
+
+    def other(job: Job) -> Result | None:
+        found = own(job)
+        if found is None or job.kind != "context":
+            return found
+        turned = {k: found["result"][k] for k in ("neighbors", "distance")}
+        curves = {k: curve | {"entropy": curve["entropy"][::-1]} for k, curve in turned.items()}
+        return found | {"result": curves}
+
+    monkeypatch.setattr(judging.STORE, "result", other)
+    assert [claim.verdict.word for claim in exact.locality()][1:] == ["holds partly"] * 2
 
 
 def test_a_page_without_results_of_experiments_says_so(
@@ -108,9 +129,7 @@ def test_settings_of_a_search_decide_as_soon_as_all_runs_are_there(
         monkeypatch.setattr(module, "by_seed", by_seed)
     monkeypatch.setattr(training, "by_one_solver", list)
     first, *_ = training.paths()
-    assert molecule_trainings.by_search("SCE", "SCE, context path") is None
-    assert first.verdict.gains["valid"] == [0.0, 0.0]
-    assert first.experiments == ("paths",)
+    assert first.verdict.word == "not tested yet"
     missing.clear()
     then, *_ = training.paths()
     error = math.hypot(20, 20) / math.sqrt(3)  # runs scatter by 20
@@ -132,18 +151,23 @@ def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
         return [x and x * share for x in values[fields["source"]]]
 
     monkeypatch.setattr(on_text, "by_seed", by_seed)
-    assert on_text.over_seeds("uniform") == {}
+    claim, *_ = main_table.main_table()
+    assert claim.verdict.word == "not tested yet"
     values["uniform"][2] = 1000 / 9
-    plain, scaled, best = on_text.over_seeds("uniform").values()
+    plain, scaled, best = on_text.over_seeds("uniform", on_text.PERPLEXITY).values()
     scatter = math.log(100 / 90)
     assert (plain.value, scaled.value, best.value) == pytest.approx((100, 200, 50))
     assert plain.error == pytest.approx(100 * scatter / math.sqrt(3))
     claim, *_ = main_table.main_table()
-    assert claim.verdict.gains["perplexity"] == pytest.approx(
-        [-math.log(2) / (scatter * math.sqrt(2 / 3))]
-    )
-    assert "r = 1, s = 0.5: 50" in claim.found
-    assert len(on_text.over_seeds("mask")) == 2  # for which nothing was searched
+    error = scatter * math.sqrt(2 / 3)
+    assert claim.verdict.gains["perplexity"] == pytest.approx([math.log(2) / error])  # by r = 1
+    assert f"r = 3, s = 0.5: perplexity 200 ({-math.log(2) / error:+.1f} errors)" in claim.found
+    assert "r = 1, s = 0.5: perplexity 50" in claim.found
+    mauve, *_ = on_text.over_seeds("mask", on_text.MAUVE).values()
+    assert (mauve.value, len(on_text.seeds_of("mask"))) == (50, 2)  # nothing was searched
+    shares[3] = 1.0  # of which the scatter is 5
+    mauve, *_ = on_text.over_seeds("mask", on_text.MAUVE).values()
+    assert mauve.error == pytest.approx(5 / math.sqrt(3))
     assert claim.experiments == ("baselines", "tuned-losses-text")
 
 

@@ -192,7 +192,7 @@ def _radii() -> str:
     plain = number(rows_of("baselines")["non-AR", "DFM, uniform"][PERPLEXITY]).value
     rows = rows_of("radius")
     found = ", ".join(f"{number(rows[str(r),][PERPLEXITY]).value:.0f} (r = {r})" for r in RADII)
-    return f"Perplexity with a uniform source: {plain:.0f} by CE, {found} by SCE."
+    return f"Perplexity with a uniform source: {plain:.0f} by CE, {found} by SCE (one run each)."
 
 
 def _settings_of_scaled() -> str:

@@ -1,6 +1,8 @@
 """Claims about what is exact, what it costs, and what context does."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from benchmarks.claims.judging import (
@@ -8,6 +10,7 @@ from benchmarks.claims.judging import (
     STORE,
     Claim,
     Measured,
+    Missing,
     Verdict,
     met,
     number,
@@ -17,7 +20,7 @@ from benchmarks.claims.judging import (
 from benchmarks.claims.on_text import short_runs
 from benchmarks.claims.text_samples import longer
 from benchmarks.markdown import Result
-from benchmarks.speed_page import fact, newest
+from benchmarks.speed_measured import fact, newest
 from cwdfm.repro import paper
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.scale import size
@@ -184,7 +187,6 @@ def locality() -> Iterator[Claim]:
         "they are an example of is tested by the next two claims",
         Verdict("not testable here"),
     )
-    found = read("text_small_mask")["config"]["context-mask"]
     for kind, where, said in (
         (
             "neighbors",
@@ -197,12 +199,36 @@ def locality() -> Iterator[Claim]:
             "grows with the distance to the nearest, and saturates early",
         ),
     ):
-        told, verdict = trend(found[kind], kind)
         said = f"Uncertainty of a masked token {said}"
-        yield Claim(where, said, f"{longer('mask')}, mask source, {told}", verdict, ("context",))
+        yield from tested(where, said, "context", partial(_both_runs, kind))
 
 
-def trend(curve: Result, kind: str) -> tuple[str, Verdict]:
+def _both_runs(kind: str) -> tuple[str, Verdict]:
+    """By the longer run, whose numbers are told first, and by the one of `context`."""
+    (job,) = EXPERIMENTS["context"].plan("small").jobs
+    short = STORE.result(job)
+    if short is None:
+        raise Missing
+    curves = {
+        longer("mask"): read("text_small_mask")["config"]["context-mask"][kind],
+        f"`context`, {short_runs()}": short["result"][kind],
+    }
+    found = {name: trend(curve, kind) for name, curve in curves.items()}
+    told = ". ".join(f"{name}, mask source, {each.told}" for name, each in found.items())
+    conditions = [each for one in found.values() for each in one.conditions]
+    return told, met(*conditions, effect=next(iter(found.values())).effect)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """What a curve of uncertainty against context shows, and whether that is what is claimed."""
+
+    told: str
+    effect: str
+    conditions: tuple[bool, ...]
+
+
+def trend(curve: Result, kind: str) -> Trend:
     """Whether uncertainty falls with "neighbors", or grows with "distance" and early so."""
     back, risen = 0, True
     for name in ("entropy", "nll"):
@@ -220,14 +246,13 @@ def trend(curve: Result, kind: str) -> tuple[str, Verdict]:
         f"of {2 * len(curve['bins']) - 2} steps between neighbouring points {back} go clearly "
         f"the other way"
     )
-    effect = f"entropy {ends[0]} nats"
-    if kind == "neighbors":
-        return told, met(risen, risen and back == 0, effect=effect)
-    reached = {name: _saturated(curve["bins"], curve[name]) for name in ("entropy", "nll")}
-    early = risen and max(reached.values()) <= EARLY * curve["bins"][-1]
-    told += f"; {SATURATED:.0%} of the way by a distance of {reached['entropy']} (entropy) and "
-    told += f"{reached['nll']} (NLL)"
-    return told, met(risen, risen and back == 0, early, effect=effect)
+    conditions = [risen, risen and back == 0]
+    if kind == "distance":
+        reached = {name: _saturated(curve["bins"], curve[name]) for name in ("entropy", "nll")}
+        told += f"; {SATURATED:.0%} of the way by a distance of {reached['entropy']} (entropy) and "
+        told += f"{reached['nll']} (NLL)"
+        conditions.append(risen and max(reached.values()) <= EARLY * curve["bins"][-1])
+    return Trend(told, f"entropy {ends[0]} nats", tuple(conditions))
 
 
 def _saturated(bins: list[int], values: list[float]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.claims.judging import (
+    Missing,
     Pair,
     by_folds,
     by_seed,
@@ -65,8 +66,8 @@ def compared(runs: Runs, before: Mapping[str, Cell], after: Mapping[str, Cell]) 
     )
 
 
-def by_search(before: str, after: str) -> Compared | None:
-    """Two trainings with the settings that searches found best; None while runs are missing.
+def by_search(before: str, after: str) -> Compared:
+    """Two trainings with the settings that searches found best, which all runs must be there for.
 
     A context path is sampled with its own weights, as in the paper.
     """
@@ -79,15 +80,10 @@ def by_search(before: str, after: str) -> Compared | None:
         best[BOTH[1], source] = cells[source, BOTH[1], path, "own"]
     runs = Runs(tuple(best.values()))
     if any(None in by_seed(cell, VALID) for cell in best.values()):
-        return None
+        raise Missing
     sides = [{s: best[training, s] for s in SOURCES} for training in (before, after)]
     found = compared(runs, *sides)
     return replace(found, told=f"({runs.told()}) {before} to {after}: {found.told}")
-
-
-def deciding() -> tuple[str, ...]:
-    """The experiment that `by_search` is of, as soon as it decides."""
-    return () if by_search(*BOTH) is None else ("tuned-losses-molecules",)
 
 
 def searched(training: str) -> str:

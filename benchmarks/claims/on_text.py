@@ -9,6 +9,7 @@ from typing import Literal
 from benchmarks.claims.judging import (
     STORE,
     Measured,
+    Missing,
     by_folds,
     by_seed,
     number,
@@ -18,7 +19,6 @@ from benchmarks.claims.judging import (
 )
 from benchmarks.markdown import Result
 from cwdfm.repro.cell import Cell
-from cwdfm.repro.experiments.ablations import counting_cell
 from cwdfm.repro.experiments.training import SOURCES
 from cwdfm.repro.experiments.tuned import tuned_trainings
 from cwdfm.repro.scale import size
@@ -57,7 +57,7 @@ def sample_scatter(
 
     With a mask source runs end far apart, with a uniform one they do not. Losses whose weights
     diverge were done again with a mask source only, whatever is asked; other flows of masked tokens
-    alone are in no table that needs this. With a mask source flows were trained by two seeds.
+    alone are in no table that needs this. Flows by CE and SCE were trained by several seeds too.
     """
     found = [
         tabled(row, of)
@@ -65,12 +65,18 @@ def sample_scatter(
         if (row["loss"] in DIVERGING) == diverging and (diverging or row["source"] == source)
         if diverging or row["method"] != "flow" or not row["masked_only"]
     ]
-    if source == "mask" and not diverging:
+    if not diverging:
         column = PERPLEXITY if of == "perplexities" else ENTROPY
-        cells = [counting_cell("text", "small", loss, "all") for loss in ("CE", "SCE")]
+        cells = seeds_of(source).values()
         found += [[each for each in by_seed(cell, column) if each is not None] for cell in cells]
     log = math.log if of == "perplexities" else float
     return pooled([log(value) for value in group] for group in found)
+
+
+def seeds_of(source: str) -> dict[tuple[str, str], Cell]:
+    """Trainings by several seeds: CE, and SCE with its weights, by these two."""
+    cells = tuned_trainings("text", "small").items()
+    return {(training, weights): cell for (of, training, weights, _), cell in cells if of == source}
 
 
 def tabled(row: Result, of: Literal["perplexities", "entropies"]) -> list[float]:
@@ -94,34 +100,23 @@ def run_perplexity(value: Value, source: str, *, diverging: bool = False) -> Mea
     return Measured(found.value, math.hypot(found.error, scatter))
 
 
-def all_runs(value: Value) -> list[float]:
-    """Perplexities of samples by all runs of the training that a table has one run of."""
-    one = number(value).value
-    known = (tabled(row, "perplexities") for row in done_again())
-    return next((found for found in known if any(math.isclose(one, x) for x in found)), [one])
+def over_seeds(source: str, column: int) -> dict[tuple[str, str], Measured]:
+    """Means over all seeds of CE, and of SCE with its weights; of perplexities, geometric ones.
 
-
-def over_runs(value: Value, source: str) -> Measured:
-    """The geometric mean of those, with the error of one: they do not tell of other seeds."""
-    mean, one = statistics.geometric_mean(all_runs(value)), run_perplexity(value, source)
-    return Measured(mean, mean * one.error / one.value)
-
-
-def over_seeds(source: str) -> dict[tuple[str, str], Measured]:
-    """Perplexities of samples by CE, and by SCE with its weights: geometric means over seeds.
-
-    By training and weights; nothing while some run is missing. All share their scatter.
+    By training and weights. All share their scatter.
     """
-    found = {}
-    for (of, training, weights, _), cell in tuned_trainings("text", "small").items():
-        if of == source:
-            found[training, weights] = by_seed(cell, PERPLEXITY)
-    runs = {key: [math.log(x) for x in each if x is not None] for key, each in found.items()}
-    if any(len(runs[key]) < len(each) for key, each in found.items()):
-        return {}
-    means = {key: math.exp(statistics.fmean(logs)) for key, logs in runs.items()}
-    scatter = pooled(runs.values())
-    return {k: Measured(x, x * scatter / math.sqrt(len(runs[k]))) for k, x in means.items()}
+    inner, outer = (math.log, math.exp) if column == PERPLEXITY else (float, float)
+    runs = {}
+    for key, cell in seeds_of(source).items():
+        found = by_seed(cell, column)
+        runs[key] = [inner(value) for value in found if value is not None]
+        if len(runs[key]) < len(found):
+            raise Missing
+    scatter, means = pooled(runs.values()), {}
+    for key, each in runs.items():
+        mean, error = outer(statistics.fmean(each)), scatter / math.sqrt(len(each))
+        means[key] = Measured(mean, error * mean if column == PERPLEXITY else error)
+    return means
 
 
 @dataclass(frozen=True)

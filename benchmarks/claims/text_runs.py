@@ -55,8 +55,8 @@ def scatter() -> str:
   {nats["uniform"]:.2f} nats (uniform source) or {nats["mask"]:.2f} (mask), of NELBO and Bregman,
   whose weights diverge at the end of the path, {worst:.2f}; of entropy {bits:.2f} bits (uniform
   source, on which claims about it are); of a perplexity on held-out text {loss_scatter():.2f} nats.
-  Other seeds were tried of a few trainings alone (the tokens that count). Comparisons of solvers on
-  one run need no such part."""
+  Other seeds were tried of a few trainings alone (CE and SCE, and the tokens that count).
+  Comparisons of solvers on one run need no such part."""
 
 
 def most_runs() -> int:
