@@ -162,8 +162,8 @@ def test_a_dry_run_tells_what_lacks_and_what_it_would_cost(
     told = capsys.readouterr().out
     assert "cost: 8 trainings on text x 36 GPU days = 288 GPU days" in told
     assert "there already: none\nwould be done, on cpu: none\n" in told
-    assert "not done here: 9 jobs (train (text, uniform source, ce, seed 0), ...): needs a" in told
-    assert "not done here: 16 jobs (sample (" in told
+    assert "not done here: 10 jobs (train (text, uniform source, ce, seed 0), ...): needs a" in told
+    assert "not done here: 17 jobs (sample (" in told
     assert "refused" not in told
     main([*arguments, "--only", "sample"])
     told = capsys.readouterr().out

@@ -23,7 +23,7 @@ from cwdfm.repro.job import Resources, Store
 from cwdfm.repro.jobs import HeldOut
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scores import Context, Molecules
-from cwdfm.repro.sweep import work
+from cwdfm.repro.sweep import in_order, work
 from cwdfm.repro.table import Value
 from cwdfm.train.recipe import build
 from cwdfm.train.recipes import RECIPES
@@ -194,3 +194,16 @@ def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> Non
     highest, close = setting(0.50, 0.03, 300.0), setting(0.41, 0.04, 200.0)
     off = setting(0.35, 0.04, 100.0)  # three standard errors below
     assert _best_of([highest, close, off], text=True) == close
+
+
+@pytest.mark.parametrize("name", ["baselines", "losses", "paths", "scales", "tuned-losses-text"])
+def test_tables_have_the_data_s_own_row_and_its_jobs(name: str, tmp_path: Path) -> None:
+    plan = EXPERIMENTS[name].plan("paper" if name != "tuned-losses-text" else "small")
+    tables = plan.tables(Store(tmp_path))
+    for table in tables:
+        (own,) = (row for row in table.rows if row.labels[0] == "data")
+        assert len(own.labels) == len(table.labels)
+        assert len(own.ours) == len(table.columns)
+        assert len(own.paper) == len(table.paper)
+    own_rows = [job for job in in_order(plan.jobs) if isinstance(job, HeldOut) and job.part == 0]
+    assert len(own_rows) == len(tables)

@@ -65,8 +65,7 @@ def grid(
 
         def tables(store: Store) -> list[Table]:
             rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]
-            own = (*how.values(store, data), *[Value(None)] * len(bounds))
-            rows.append(Row(("data", *[""] * (len(labels) - 1)), own))
+            rows.append(data_row(labels, how.values(store, data), more=len(bounds)))
             cells = [(entry.labels, entry.cell) for entry in found]
             told = (
                 *notes,
@@ -84,6 +83,17 @@ def grid(
         return Plan((*jobs, *how.jobs(data)), tables, figures)
 
     return plan
+
+
+def data_row(
+    labels: tuple[str, ...],
+    own: tuple[Value, ...],
+    theirs: tuple[Value, ...] = (),
+    *,
+    more: int = 0,
+) -> Row:
+    """What the data's own values are, with `more` columns in which it has none."""
+    return Row(("data", *[""] * (len(labels) - 1)), (*own, *[Value(None)] * more), theirs)
 
 
 def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: bool) -> Curves:

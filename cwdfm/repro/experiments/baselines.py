@@ -10,11 +10,12 @@ from cwdfm.method.choice import Name, SolverChoice
 from cwdfm.repro import paper
 from cwdfm.repro.cell import ERROR, TRAINING, Cell, drawn_note, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Plan
+from cwdfm.repro.grid import data_row
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scale import CORPORA, Scale, held_out, size
-from cwdfm.repro.table import Row, Table, Value
+from cwdfm.repro.table import Row, Table
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ KINDS = (
     Kind(OURS, "DFM + SCE, uniform", flow("uniform", "sce"), "uniform, sce", "euler"),
     Kind(OURS, "DFM + SCE, mask", flow("mask", "sce"), "mask, sce", "euler"),
 )
+LABELS = ("type", "method")
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
     "uniform source. BD3LM reads every sequence twice, noised and clean, and has half the training "
@@ -76,8 +78,7 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
     """Quality, likelihood and cost; on text beside the paper's."""
     how, text = measure(corpus, scale), corpus == "text"
     own = how.values(store, held_out(corpus, scale, 0))
-    blank = (Value(None),) * len(TRAINING)
-    rows = [Row(("data", ""), (*own, *blank), paper.text("data") if text else ())]
+    rows = [data_row(LABELS, own, paper.text("data") if text else (), more=len(TRAINING))]
     apart = []
     for kind in KINDS:
         cell = kind.cell(corpus, scale)
@@ -87,7 +88,7 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
     cells = [((kind.name,), kind.cell(corpus, scale)) for kind in KINDS]
     return Table(
         "Baselines on text" if text else "Baselines on QM9",
-        ("type", "method"),
+        LABELS,
         (*how.columns, *TRAINING),
         tuple(rows),
         paper=how.columns if text else (),

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from cwdfm.method.choice import SolverChoice
 from cwdfm.repro import paper
 from cwdfm.repro.cell import Cell, drawn_note, flow, loss_note, runs_note
 from cwdfm.repro.experiment import Plan
+from cwdfm.repro.grid import data_row
 from cwdfm.repro.job import Store
 from cwdfm.repro.jobs import Corpus
 from cwdfm.repro.measure import measure
-from cwdfm.repro.scale import CORPORA, NAMES, Scale, size
+from cwdfm.repro.scale import CORPORA, NAMES, Scale, held_out, size
 from cwdfm.repro.table import Column, Row, Table, Value
 
 EULER = SolverChoice(solver="euler")
@@ -75,6 +76,9 @@ PATHS = tuple(
 SCALES = tuple(context_line(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
 
 
+COUNTED = Column(f"valid of {paper.FOLD:,}", True), Column("novel", True)  # what the paper counts
+
+
 def searched(scale: Scale) -> list[tuple[int, float]]:
     """Radii and scales that the paper searched for losses, paths and solvers of such paths."""
     few = scale == "smoke"
@@ -115,14 +119,15 @@ def plan_of(
             )
             for line in lines
         ]
-        counted = Column(f"valid of {paper.FOLD:,}", True), Column("novel", True)
+        own, none = how.values(store, held_out(corpus, scale, 0)), (Value(None),) * len(COUNTED)
+        rows.append(data_row(labels, own, paper.text("data") if text else none))
         cells = [(line.labels, line.cell(corpus, scale)) for line in lines]
         return Table(
             f"{title}, {NAMES[corpus]}",
             labels,
             how.columns,
             tuple(rows),
-            paper=how.columns if text else counted,
+            paper=how.columns if text else COUNTED,
             notes=(
                 *own_weights(lines, corpus),
                 *loss_note(cell for _, cell in cells),
@@ -136,8 +141,9 @@ def plan_of(
     def plan(scale: Scale) -> Plan:
         corpora = [c for c in CORPORA if all(line.paper(c) for line in lines)]
         cells = [line.cell(corpus, scale) for corpus in corpora for line in lines]
+        data = [measure(c, scale).jobs(held_out(c, scale, 0)) for c in corpora]
         return Plan(
-            jobs=tuple(job for cell in cells for job in cell.jobs()),
+            jobs=(*chain.from_iterable(cell.jobs() for cell in cells), *chain(*data)),
             tables=lambda store: [table(corpus, scale, store) for corpus in corpora],
         )
 
