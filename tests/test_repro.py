@@ -53,27 +53,30 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.mark.parametrize(("place", "part"), [("lambada", "test"), ("lambada/*.txt", "all")])
 def test_test_perplexity_is_what_the_command_says(
-    smoke: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smoke: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, part: str
 ) -> None:
-    """Of the test part of a corpus with nothing to train on, whose last window is filled up."""
+    """Of the test part of a corpus with nothing to train on, or of all files of one's own."""
     monkeypatch.setenv("CWDFM_DATA", str(tmp_path))
     (tmp_path / "lambada").mkdir()
-    for part, text in (("dev", "it was the worst of times"), ("test", "it was the best of times")):
-        (tmp_path / "lambada" / f"{part}.txt").write_text(f"{text} \n" * 9)
+    for name, text in (("dev", "it was the worst of times"), ("test", "it was the best of times")):
+        (tmp_path / "lambada" / f"{name}.txt").write_text(f"{text} \n" * 9)
+    where = place if part == "test" else str(tmp_path / place)
     plan = EXPERIMENTS["perplexity"].plan("smoke")
     job = next(
         j for j in plan.jobs if isinstance(j, scores_module.TestLikelihood) and j.test == "lambada"
     )
     store = Store(tmp_path / "jobs")
     shutil.copytree(smoke.place(job.model), store.place(job.model))
-    here = Resources(torch.device("cpu"), tests=(("lambada", "lambada"),))
+    here = Resources(torch.device("cpu"), tests=(("lambada", where),))
     assert work(store, [job], here, say=silent).complete
     model, out = store.place(job.model) / "model", tmp_path / "bound.json"
     asked = ["--rows", str(job.rows), "--draws", str(job.draws), "--out", str(out)]
-    perplexity.main([str(model), "--data", "lambada", "--part", "test", *asked])
+    perplexity.main([str(model), "--data", where, "--part", part, *asked])
     (found,) = json.loads(out.read_text())["results"]
-    assert found["tokens"] % job.model.recipe.length  # not all of a window counts
+    filled = found["tokens"] % job.model.recipe.length  # of a window not all counts
+    assert bool(filled) == (part == "test")
     ours = store.found(job)
     assert ours["perplexity"] == pytest.approx(found["perplexity"])
     assert ours["tokens"] == found["tokens"]

@@ -10,6 +10,7 @@ import torch
 
 from cwdfm.analyze import context_analysis, update_statistics
 from cwdfm.data import CORPORA, TokenData
+from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import fitting_batch, given
 from cwdfm.held_out import bound, held_out
@@ -28,7 +29,7 @@ from cwdfm.report.cells import model_identity
 from cwdfm.report.reference import MoleculeReference
 from cwdfm.repro.job import Job, Resources, Result, Store, Unavailable
 from cwdfm.repro.jobs import HeldOut, Sample, Train, drawn_from, tokens_of, trained_by
-from cwdfm.repro.places import check_corpus, is_on_hub
+from cwdfm.repro.places import check_corpus
 from cwdfm.sample_file import read_samples
 
 
@@ -125,7 +126,11 @@ class Likelihood(Job):
 
 @dataclass(frozen=True)
 class TestLikelihood(Job):
-    """The same of a corpus that the model was not trained on: of its test part, if it has one."""
+    """The same of a corpus that the model was not trained on.
+
+    Of one by name its test part counts, if it has one; of a prepared one what is held out; files
+    count whole.
+    """
 
     model: Train
     test: str
@@ -137,8 +142,10 @@ class TestLikelihood(Job):
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         trained, where = trained_by(self.model, store, resources), resources.test(self.test)
-        tested = is_on_hub(where) and "test" in CORPORA[where].part_names
-        data = held_out(trained, where, "test" if tested else None)
+        part = None if is_prepared(Path(where)) else "all"
+        if part and where in CORPORA:
+            part = "test" if "test" in CORPORA[where].part_names else None
+        data = held_out(trained, where, part)
         store.same(f"heldout-{self.test}-{trained.length}", data.fingerprint)
         return _bound(trained, data, self.rows, self.draws)
 
