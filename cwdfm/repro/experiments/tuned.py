@@ -24,10 +24,10 @@ PATH: dict[tuple[Corpus, str], tuple[int, float]] = {
 }
 NOTES: dict[Corpus, tuple[str, ...]] = {
     "molecules": (
-        "Weights: those of the loss, on a context path those of the path. Of each the first are "
-        "those of the tables `losses` and `paths`, the second those that `sweep-training-uniform` "
-        "and `sweep-training-mask` found best, by training with the first of these seeds and "
-        "samples of another.",
+        "Weights: those of the loss, on a context path those of the path; its loss has r = 3, like "
+        "that of `paths`. Of each the first are those of the tables `losses` and `paths`, the "
+        "second those that `sweep-training-uniform` and `sweep-training-mask` found best, by "
+        "training with the first of these seeds and samples of another.",
         "A context path is sampled with its own weights, and by Euler too.",
     ),
     "text": (
