@@ -238,6 +238,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.Neighbor(4)(NOTHING),
         r"radius 4 is too large for 8.*below 8/2, or boundary='cut'",
     ),
+    "weight-of-no-numbers": (
+        lambda: cwdfm.Entropy()(NOTHING, torch.full((3, 8, 5), torch.nan)),
+        "must be finite",
+    ),
     "grid-mismatch": (lambda: cwdfm.Neighbor(1, grid=(3, 3))(NOTHING), "9 places.*has 8"),
     "bad-boundary": (
         lambda: cwdfm.Neighbor(1, boundary="mirror"),  # type: ignore[arg-type]
