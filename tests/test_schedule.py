@@ -61,8 +61,8 @@ def test_survival_keeps_its_digits_near_one() -> None:
 
 
 def test_kappa_keeps_its_digits_near_zero() -> None:
-    t = 1e-9
-    assert float(cwdfm.Cosine().kappa(t)) == pytest.approx((torch.pi * t) ** 2 / 8, rel=1e-12, abs=0)
+    series = (torch.pi * 1e-9) ** 2 / 8
+    assert float(cwdfm.Cosine().kappa(1e-9)) == pytest.approx(series, rel=1e-12, abs=0)
 
 
 def test_the_least_power_is_linear() -> None:
