@@ -166,7 +166,8 @@ def test_an_end_token_that_the_judge_knows_is_left_alone() -> None:
             vocabulary=lambda known=known: known,
             encode=list,
         )
-        assert _retokenised([f"a{END}b"], judge, "keep", END) == [f"a{read}b"]
+        found: Any = _retokenised([f"a{END}b"], judge, "keep", END)
+        assert found == [f"a{read}b"]
 
 
 def test_bfloat16_is_close(folder: Path, judge: LoadedJudge) -> None:
