@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from itertools import product
+from math import exp, nextafter
 
 import numpy as np
 import pytest
@@ -119,6 +120,36 @@ def test_extreme_scales_reveal_the_right_number(scale: float) -> None:
     weight = cwdfm.Neighbor(3, scale)
     revealed = draws(weight, (False,) * 50, 37, 100)
     assert bool((revealed.sum(1) == 37).all())
+
+
+@pytest.mark.parametrize("naive", [False, True])
+def test_the_outermost_uniforms_choose_masked_coordinates_too(naive: bool) -> None:
+    """By 0 the first that has any weight, by 1 - 2^-53 the last: a reveal each, never one twice."""
+    start_BN = torch.rand(100, 40, generator=torch.manual_seed(0)) < 0.3
+    start_BN[:, [0, -1]] = True
+    count_B = (~start_BN).sum(1) // 2
+    reveal = reveal_naive if naive else reveal_in_order
+    for scale, u in product((-2.0, -0.3, 0.7), (0.0, 1 - 2**-53)):
+        u_BN = torch.full(start_BN.shape, u, dtype=torch.float64)
+        revealed_BN = reveal(cwdfm.Neighbor(2, scale), start_BN, count_B, u_BN)
+        assert torch.equal((revealed_BN & ~start_BN).sum(1), count_B)
+
+
+def test_a_uniform_just_below_a_border_falls_into_the_bucket_below_it() -> None:
+    """Nine coordinates far from all, each exp(-2) of the one between four that are revealed.
+
+    In float64 9 exp(-2) less one bit, over exp(-2), is 9: one place beyond them.
+    """
+    weight = cwdfm.Neighbor(2, 0.5)
+    start_BN = torch.tensor([[True, True, False, True, True] + [False] * 13])
+    mass = [size * exp(-0.5 * (4 - c)) for c, size in enumerate((9, 2, 2, 0, 1))]
+    u = mass[0] / sum(mass)
+    while u * sum(mass) >= mass[0]:
+        u = nextafter(u, 0.0)
+    revealed_BN = reveal_in_order(
+        weight, start_BN, torch.tensor([1]), torch.full((1, 18), u, dtype=torch.float64)
+    )
+    assert weight.count(start_BN)[revealed_BN & ~start_BN].tolist() == [0]
 
 
 def test_path_law_is_the_mixture_over_counts() -> None:

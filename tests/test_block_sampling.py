@@ -274,6 +274,36 @@ def test_steps_are_shared_out(steps: int) -> None:
         assert block_grids(LINEAR, steps, 4, custom)[2] == custom.tolist()
 
 
+def test_no_two_blocks_share_a_step_s_number() -> None:
+    """Seven steps of three blocks, which do not divide evenly: draws hang on these numbers."""
+    seen: list[int] = []
+
+    class Watched(cwdfm.Euler):
+        def step(self, model: Any, source: Any, schedule: Any, state: Any, *times: float) -> Any:
+            seen.append(state.step)
+            return super().step(model, source, schedule, state, *times)
+
+    method(4).draw(network(4), Watched(), DrawRequest(shape=(2, 12), steps=7))
+    assert len(seen) == len(set(seen)) == 7
+
+
+def test_a_finished_block_is_read_once_unless_it_is_the_last() -> None:
+    found = method(4).draw(network(4), None, DrawRequest(shape=(2, 12), steps=3))
+    assert found.evaluations.tolist() == [3 + 2] * 2  # a step each, and two blocks to remember
+
+
+def test_one_block_is_a_line_whose_ends_may_meet() -> None:
+    """Circular weights, which blocks behind others refuse: the samples are those of a flow."""
+    model, solver = network(6, double=True), cwdfm.Euler(cwdfm.Neighbor(1, 2.0))
+
+    def whole(x: Tensor, t: Tensor) -> Tensor:
+        return plain_logits(model, x[:, :0], x)
+
+    found = method(6).draw(model, solver, DrawRequest(shape=(20, 6), steps=4, seed=3)).tokens
+    flow = cwdfm.sample(whole, method(6).source, LINEAR, solver, shape=(20, 6), steps=4, seed=3)
+    assert torch.equal(found, flow.tokens)
+
+
 def test_a_compiled_network_samples_as_written() -> None:
     model = network(3)
     asked = DrawRequest(shape=(4, 6), steps=4)

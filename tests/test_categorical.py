@@ -77,6 +77,17 @@ def test_nucleus_is_the_sorted_one(kind: str, vocab: int) -> None:
             assert torch.equal(nucleus(scaled, top_p), by_definition(scaled, top_p)), top_p
 
 
+def test_nucleus_is_the_sorted_one_where_rounding_decides() -> None:
+    """top_p is the very share of the first k tokens, up to a bit or two: whether the next belongs
+    to them hangs on the order in which float64 masses are summed."""
+    p = masses("normal", 1_025).double()[:1]
+    share = p[0].sort(descending=True).values.cumsum(0) / p.sum()
+    for k in range(0, 1_000, 10):
+        for bit in (-1, 0, 1):
+            top_p = float(share[k]) * (1 + bit * 2.0**-52)
+            assert torch.equal(nucleus(p, top_p), by_definition(p, top_p))
+
+
 def test_nucleus_of_what_is_no_distribution_is_the_sorted_one() -> None:
     p = masses("normal", 5_000)
     p[0, 7], p[1, 7], p[2], p[3, 7] = torch.nan, torch.inf, 0.0, -torch.nan

@@ -12,7 +12,7 @@ from cwdfm.model.exact import ExactPosterior
 from cwdfm.schedule import Linear
 from cwdfm.solver import Corrector, Euler, sample
 from cwdfm.source import MaskSource, UniformSource
-from cwdfm.weight import ContextWeight, Entropy, Neighbor
+from cwdfm.weight import ContextWeight, Distance, Entropy, Neighbor
 from tests.stats import assert_differs, assert_follows, binomial, histogram
 
 LENGTH = 4
@@ -150,6 +150,18 @@ def test_a_weight_of_nothing_comes_last() -> None:
     assert bool(odd[even.any(1)].all())
     assert_follows(info.forward.sum(1).bincount(minlength=7).numpy(), binomial(6, 1 - np.exp(-0.8)))
     assert_follows(even[even.sum(1) == 1].sum(0).numpy(), np.full(3, 1 / 3))
+
+
+def test_steep_weights_keep_their_order() -> None:
+    """exp(-1e5 d) is 0 in float64 for all d: still the nearer of two moves first."""
+    solver = Euler(weight=Distance(1e5, radius=20, boundary="cut"), counted=True)
+    prompt = torch.full((12,), SOURCE.mask_id)
+    prompt[0] = 1
+    state = solver.init(SOURCE, torch.arange(500), 12, prompt=prompt)
+    _, info = solver.step(blank, SOURCE, Linear(), state, 0.2, 0.6)
+    count = info.forward.sum(1, keepdim=True)
+    assert torch.equal(info.forward[:, 1:], torch.arange(11) < count)
+    assert len(count.unique()) > 3
 
 
 @pytest.mark.parametrize("source", [MaskSource(2), UniformSource(2)], ids=str)

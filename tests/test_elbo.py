@@ -15,6 +15,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.loss.elbo import KAPPA_END, _integral, stratified_variance, stratum_places
 from tests.exact import Chain, correlated_target
+from tests.stats import assert_follows
 from tests.test_theorem1 import PositionalBias
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -242,6 +243,14 @@ def test_sequences_in_a_row_share_a_stratum_evenly(first: int) -> None:
     around = place.sort().values
     assert float(torch.cat([around.diff(), around[:1] + 1 - around[-1:]]).max()) < 3e-3
     assert float(around.diff().min()) > 1e-4
+
+
+def test_every_stratum_places_a_sequence_anew() -> None:
+    """Those of a stratum and of the next are uniform and independent, in 5 x 5 cells."""
+    one = torch.zeros(1, dtype=torch.int64)
+    cell = (torch.cat([stratum_places(0, d, one) for d in range(4_000)]) * 5).long()
+    counts = (cell[::2] * 5 + cell[1::2]).bincount(minlength=25)
+    assert_follows(counts.numpy(), np.full(25, 1 / 25))
 
 
 def test_one_sequence_is_unbiased_over_seeds() -> None:

@@ -81,8 +81,16 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "time-nan": (lambda: PATH.sample(X, T * torch.nan), r"\[0, 1\].*nan"),
     "time-wrong-shape": (lambda: PATH.sample(X, T[:2]), r"shape \(3,\).*\(2,\)"),
     "no-steps": (lambda: sample(steps=0), "steps must be an integer >= 1, got 0"),
-    "grid-not-increasing": (
-        lambda: sample(steps=2, grid=torch.tensor([0.0, 0.5, 0.5])),
+    "grid-standing-still": (
+        lambda: sample(steps=3, grid=torch.tensor([0.0, 0.5, 0.5, 1.0])),
+        "increase strictly from 0 to 1",
+    ),
+    "grid-beginning-late": (
+        lambda: sample(steps=2, grid=torch.tensor([0.1, 0.5, 1.0])),
+        "increase strictly from 0 to 1",
+    ),
+    "grid-ending-early": (
+        lambda: sample(steps=2, grid=torch.tensor([0.0, 0.5, 0.9])),
         "increase strictly from 0 to 1",
     ),
     "grid-wrong-length": (
@@ -126,6 +134,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "prompt-as-list": (lambda: sample(prompt=[1] * 8), "prompt must be a tensor.*got list"),
     "index-as-list": (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),
     "negative-index": (lambda: sample(index=torch.arange(3) - 1), "not be negative, got -1"),
+    "negative-path-index": (
+        lambda: PATH.sample(X, T, index=torch.arange(3) - 1),
+        "not be negative, got -1",
+    ),
     "grid-as-list": (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa' or a tensor of times"),
     "shape-as-number": (lambda: sample(shape=8), r"\(number of samples, length\).*got 8"),
     "solver-missing": (lambda: sample(solver=None), r"a Solver such as Euler\(\), got None"),
@@ -225,6 +237,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "radius-too-large": (
         lambda: cwdfm.Neighbor(4)(NOTHING),
         r"radius 4 is too large for 8.*below 8/2, or boundary='cut'",
+    ),
+    "weight-of-no-numbers": (
+        lambda: cwdfm.Entropy()(NOTHING, torch.full((3, 8, 5), torch.nan)),
+        "must be finite",
     ),
     "grid-mismatch": (lambda: cwdfm.Neighbor(1, grid=(3, 3))(NOTHING), "9 places.*has 8"),
     "bad-boundary": (

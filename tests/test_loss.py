@@ -137,6 +137,13 @@ def test_bregman_is_the_peer_s_generalised_kl(source: cwdfm.Source) -> None:
     assert float(cwdfm.Bregman()(logits, batch, SCHEDULE)) == pytest.approx(theirs, rel=1e-6)
 
 
+def test_losses_of_masked_tokens_ask_for_no_others() -> None:
+    _, batch = example(SOURCES[0])
+    scaled = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1), "zero")
+    for loss in (cwdfm.CrossEntropy("masked"), cwdfm.NELBO(), cwdfm.Bregman("masked"), scaled):
+        assert torch.equal(loss.needed(batch), ~batch.revealed)
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_logits_of_the_needed_rows_are_enough(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
@@ -290,6 +297,25 @@ def test_a_given_token_of_any_weight_does_not_count_in_the_level() -> None:
     loss = cwdfm.ScaledCrossEntropy(cwdfm.Entropy(-1000.0), "level")
     plain = cwdfm.CrossEntropy()(logits, batch, SCHEDULE)
     torch.testing.assert_close(loss(logits, batch, SCHEDULE), plain)
+
+
+def test_raw_shares_of_neighbours_are_one_where_all_is_revealed() -> None:
+    """n / 3 within a radius of 1, the last sequence finished: late times weigh most."""
+    logits, batch = example(SOURCES[0])
+    revealed = batch.revealed.clone()
+    revealed[-1] = True
+    batch = replace(batch, revealed=revealed, x_t=torch.where(revealed, batch.x_1, batch.x_t))
+    count = revealed.int() + revealed.roll(1, 1).int() + revealed.roll(-1, 1).int()
+    count[~revealed.any(1)] = 1  # 0 / 0: all are equal
+    ce = cwdfm.CrossEntropy()(logits, batch, SCHEDULE, per_token=True)
+    raw = cwdfm.ScaledCrossEntropy(cwdfm.NeighborShare(1), "raw")
+    torch.testing.assert_close(raw(logits, batch, SCHEDULE, per_token=True), ce * count / 3)
+
+
+def test_what_is_all_given_costs_nothing() -> None:
+    logits, batch = example(SOURCES[0], fixed=torch.ones(B, N, dtype=torch.bool))
+    for loss in (cwdfm.CrossEntropy(), cwdfm.NELBO(), cwdfm.Bregman()):
+        assert float(loss(logits, batch, SCHEDULE)) == 0
 
 
 def test_hazard_is_bounded_at_the_end_of_time() -> None:

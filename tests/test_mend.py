@@ -18,6 +18,7 @@ from cwdfm.generation import generate, given
 from cwdfm.method.autoregressive import Autoregressive
 from cwdfm.metric import score_molecules
 from cwdfm.sample_file import read_samples
+from cwdfm.solver.reading import Reader
 from cwdfm.solver.rework import together
 from tests.exact import Array, Chain, correlated_target
 from tests.models import SmallModel
@@ -406,3 +407,15 @@ def test_bad_input() -> None:
         cwdfm.mend(causal, UNIFORM, SCHEDULE, x)
     with pytest.raises(InputError, match="mend must be"):
         generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, mend=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_rows_that_fill_a_batch_up_do_not_show(source: cwdfm.Source) -> None:
+    """Three sequences are read alike in a batch of three and of four, and cost the same."""
+    model, tokens = SmallModel(source.num_tokens), torch.tensor([START] * 3)
+    asked = (tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(3), 0)
+    reader = Reader(model, source, SCHEDULE, N, share=0.5, seed=1)
+    alone, filled = reader.read(*asked), reader.read(*asked, unit=4)
+    assert alone.rows == filled.rows == tokens.numel()
+    for field in ("chance", "drawn", "evaluations"):
+        torch.testing.assert_close(getattr(alone, field), getattr(filled, field))

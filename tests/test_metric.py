@@ -176,6 +176,12 @@ def test_histograms_by_hand() -> None:
     }
 
 
+def test_hydrogen_that_is_written_out_is_no_heavy_atom() -> None:
+    found = histograms(["[2H]C([2H])O"], ["CO"])["features"]
+    assert found["atom_types"]["samples"] == {"C": 0.5, "O": 0.5}
+    assert found["heavy_atoms"]["samples"] == {"2": 1.0}
+
+
 def test_histograms_of_nothing_have_no_distance() -> None:
     found = histograms(["x"], ["C", "[2H]C"], length=lambda text: 7)["features"]
     assert found["length"] == {"samples": {}, "reference": {"7": 1.0}, "total_variation": None}

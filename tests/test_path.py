@@ -31,6 +31,14 @@ def test_record_is_consistent(source: cwdfm.Source) -> None:
         assert bool(batch.revealed[-1].all())  # t = 1 is data
 
 
+def test_kappa_is_as_precise_as_uniforms_whatever_the_time_s_dtype() -> None:
+    """A bfloat16 holds 0.8984375 exactly, and not its square, which lies 0.0014 off."""
+    x_1, t = torch.zeros(2_000, 8, dtype=torch.int64), torch.full((2_000,), 0.8984375)
+    for path in paths(SOURCES[0]):
+        coarse, fine = (path.sample(x_1, each) for each in (t.bfloat16(), t.double()))
+        assert torch.equal(coarse.revealed, fine.revealed)
+
+
 def test_mixture_reveals_are_independent() -> None:
     """All reveal sets of N = 4 against the product law."""
     batch = cwdfm.MixturePath(SOURCES[0], SCHEDULE).sample(

@@ -183,6 +183,26 @@ def test_models_hear_of_no_time_before_the_start(solver: cwdfm.Solver) -> None:
     assert float(torch.cat(model.times).min()) < 0.7**0.5
 
 
+@pytest.mark.parametrize("solver", SOLVERS[3:], ids=lambda s: type(s).__name__)
+def test_the_first_time_heard_is_the_start_s_own(solver: cwdfm.Solver) -> None:
+    """However many tokens x_t happens to reveal: those are not of the share still to be drawn."""
+    model, t = Watched(), 0.7**0.5
+    tokens = torch.tensor([[0, MASK.mask_id, MASK.mask_id, MASK.mask_id]] * 2)
+    tokens[1, 1] = 2
+    start = cwdfm.Start(tokens, t)
+    cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(2, N), steps=N, start=start)
+    assert model.times[0].tolist() == pytest.approx([t, t])
+
+
+def test_what_x_t_reveals_is_not_sent_back_to_noise() -> None:
+    solver = cwdfm.Euler(corrector=cwdfm.Corrector(50.0))
+    start = cwdfm.Start(torch.tensor([[2, MASK.mask_id, 1, MASK.mask_id]] * 500), 0.3)
+    model = SmallModel(MASK.num_tokens)
+    found = cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(500, N), steps=8, start=start)
+    assert int(found.updates[:, ::2].sum()) == 0
+    assert int(found.updates[:, 1::2].max()) > 1  # the others are
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_nothing_to_do(solver: cwdfm.Solver) -> None:
     """A share so small that no token is noised."""

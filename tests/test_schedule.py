@@ -60,6 +60,11 @@ def test_survival_keeps_its_digits_near_one() -> None:
         assert float(schedule.survival(t)) == pytest.approx(slope * (1 - t), rel=1e-9, abs=0)
 
 
+def test_kappa_keeps_its_digits_near_zero() -> None:
+    series = (torch.pi * 1e-9) ** 2 / 8
+    assert float(cwdfm.Cosine().kappa(1e-9)) == pytest.approx(series, rel=1e-12, abs=0)
+
+
 def test_the_least_power_is_linear() -> None:
     least = cwdfm.Polynomial(1.0)
     torch.testing.assert_close(least.kappa(T), T)

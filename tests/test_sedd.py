@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,15 +18,18 @@ from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method import Flow, FlowObjective
 from cwdfm.method.base import Batch
 from cwdfm.method.sedd import SEDD, ScoreEntropyObjective, sums
+from cwdfm.method.sedd.absorb import Absorb
 from cwdfm.method.sedd.graph import Graph
+from cwdfm.method.sedd.likelihood import score_bound
 from cwdfm.method.sedd.noise import Geometric, LogLinear, Noise
 from cwdfm.method.sedd.sums import masked_sums_of_head, sums_of_head, sums_of_logits
+from cwdfm.method.sedd.uniform import Uniform
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 from cwdfm.path import MixturePath
 from cwdfm.times import stratified_times
 from tests.exact import correlated_target
-from tests.exact_score import SETTINGS, ExactScore, Model, Process, flawed, rate_matrix
+from tests.exact_score import FLOOR, SETTINGS, ExactScore, Model, Process, flawed, rate_matrix
 from tests.models import SmallModel, SmallSplitModel
 
 GRAPHS = ["absorb", "uniform"]
@@ -447,3 +451,54 @@ def test_configuration_and_refusals() -> None:
         method.likelihood(SmallModel(7), x_1, fixed=torch.ones_like(x_1).bool())
     with pytest.raises(cwdfm.InputError, match="ids from"):
         method.likelihood(SmallModel(7), x_1 + 7)
+
+
+@pytest.mark.parametrize("graph", [Absorb(6), Uniform(6)], ids=str)
+@pytest.mark.parametrize("sigma", [1e-3, 0.5, 5.0])
+def test_the_largest_weight_bounds_the_factors_of_all_log_scores(
+    graph: Graph, sigma: float
+) -> None:
+    """With scores of nearly 0 the entropy is linear in their logarithms: gradients are factors."""
+    x = torch.tensor([graph.source.num_tokens - 1] * 2)
+    x_1 = torch.tensor([0, min(int(x[0]), 5)])  # another token, and the same where that has a term
+    logits = torch.full((2, 6), -60.0, dtype=torch.float64, requires_grad=True)
+    rate = torch.full((2,), sigma, dtype=torch.float64)
+    graph.entropy(sums_of_logits(logits, x, x_1), x == x_1, rate).sum().backward()
+    assert logits.grad is not None
+    most = float(logits.grad.abs().sum(1).max())
+    bound = float(graph.largest_weight(rate[0]))
+    assert bound / 2 < most <= bound * (1 + 1e-9)
+
+
+def test_tweedie_s_rule_leaves_the_least_share_of_a_score() -> None:
+    """s exp(-c Q) at y is (e^c - (e^c - 1) mean / s_y) s_y: here negative, but for the largest."""
+    logits, change = torch.tensor([[0.0, -8.0, -9.0]], dtype=torch.float64), 1.0
+    found = Uniform(3).staggered(logits, torch.tensor([0]), change)[0]
+    mean = logits.exp().mean()
+    own = math.e - (math.e - 1) * float(mean)
+    assert float(found[0]) == pytest.approx(math.log(own))
+    assert (found[1:] - logits[0, 1:]).tolist() == pytest.approx([math.log(FLOOR)] * 2)
+
+
+def test_huge_scores_do_not_overflow() -> None:
+    """exp(200) is beyond float32, and so is what it is divided by."""
+    logits, x = torch.tensor([[0.0, 200.0, 199.0, -30.0]]), torch.tensor([0])
+    rough, fine = (Uniform(4).staggered(z, x, 0.3).double() for z in (logits, logits.double()))
+    torch.testing.assert_close(rough.log_softmax(-1), fine.log_softmax(-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("graph", ["absorb", "uniform"])
+def test_given_tokens_are_shown_in_every_term_of_the_bound(
+    graph: Literal["absorb", "uniform"],
+) -> None:
+    method, x_1 = SEDD(4, graph), torch.tensor([[0, 1, 2, 3]] * 3)
+    fixed = torch.tensor([[True, False, True, False]] * 3)
+    seen: list[Tensor] = []
+
+    def model(x: Tensor, sigma: Tensor) -> Tensor:
+        seen.append(x[:, ::2])
+        return torch.zeros(*x.shape, method.num_tokens)
+
+    score_bound(model, method.forward_graph, method.noise_process, x_1, draws=4, fixed=fixed)
+    assert len(seen) > 2  # where little noise masks nothing, nothing is asked
+    assert all(torch.equal(x, x_1[:, ::2]) for x in seen)

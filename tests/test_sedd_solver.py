@@ -14,7 +14,7 @@ from cwdfm.method import DrawRequest, Flow
 from cwdfm.method.sedd import SEDD, Analytic, ScoreEuler
 from cwdfm.method.sedd.graph import Move
 from cwdfm.method.sedd.method import score_grid
-from cwdfm.method.sedd.solver import ScoreSolver
+from cwdfm.method.sedd.solver import Reverse, ScoreSolver
 from tests.exact import Array, correlated_target
 from tests.exact_score import SETTINGS, ExactScore, Model, Process, flawed
 from tests.models import SmallModel, SmallSplitModel
@@ -220,3 +220,25 @@ def test_other_solvers_are_refused_with_the_reason() -> None:
         method.draw(model, None, DrawRequest((2, 3), 4, without=(0, 1, 2, 3, 4)))
     with pytest.raises(cwdfm.InputError, match="top_p"):
         Analytic(top_p=0.0)
+
+
+@pytest.mark.parametrize("rule", SOLVERS, ids=type)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_step_s_law_is_one_whatever_the_score(graph: GraphName, rule: ScoreSolver) -> None:
+    """Scores far too large would have a token move more than surely."""
+    method = SEDD(3, graph)
+    x, logits = torch.full((4,), method.num_tokens - 1), torch.full((4, 3), 9.0)
+    move = rule.move(method.forward_graph, method.noise_process, logits, x, 0.9, 0.1)
+    assert bool((move.go_K >= 0).all())
+    assert bool((move.stay_K >= 0).all())
+    assert bool((move.chance_K <= 1).all())
+
+
+def test_the_last_step_leaves_what_is_left_out() -> None:
+    """Noise may be such a token, and Tweedie's floor would let it stay, or come, in rare cases."""
+    method = SEDD(3, "uniform")
+    solver = Reverse(Analytic(), method.forward_graph, method.noise_process, without=(2,))
+    move = solver._move(torch.zeros(2, 3), torch.tensor([2, 0]), 0.9, 1.0)
+    assert float(move.chance_K[0]) == 1
+    assert move.weight_KV[:, 2].tolist() == [-math.inf] * 2
+    assert float(move.chance_K[1]) < 1

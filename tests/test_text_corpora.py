@@ -47,6 +47,7 @@ def test_detokenisers() -> None:
 def test_articles() -> None:
     rows = ["", " = A = \n", "", " text = 3 \n", " = = sub = = \n", "", " = B b = \n", " x \n"]
     assert list(articles(rows)) == [" = A = \n\n text = 3 \n = = sub = = ", " = B b = \n x "]
+    assert list(articles([" = A = ", " x ", " = x = "])) == [" = A = \n x \n = x = "]  # no blank
     assert list(articles(["", " "])) == []
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from cwdfm.metric import (
 )
 from cwdfm.metric.batch import length_batches, token_budget
 from cwdfm.metric.fold import fold_slices
+from cwdfm.metric.perplexity import _retokenised
 from tests.judges import CONTEXT, END, byte_tokenizer, extra, gpt2, write_gguf
 from tests.models import SmallModel
 
@@ -138,6 +140,34 @@ def test_every_convention_is_in_the_result(folder: Path, judge: LoadedJudge) -> 
     assert [data[name] for name in rest] == [True, "corpus", "skip", "keep", END]
     assert "retokenised, corpus average, 7 samples" in str(result)
     assert Judge() == Judge(model="gpt2-large", dtype="float32", context=1024)
+
+
+def test_log_softmax_of_half_precision_logits_is_in_float32(folder: Path) -> None:
+    half = Judge(str(folder), dtype="bfloat16", device="cpu").load()
+    ids = half.encode(TEXTS[:1])
+    with torch.no_grad():
+        logits = half.loaded.model(torch.tensor(ids)).logits[0, :-1].double()
+    truth = -logits.log_softmax(-1).gather(1, torch.tensor(ids[0][1:])[:, None]).sum()
+    assert half.score(ids)[0] == pytest.approx([float(truth)], rel=1e-6)
+
+
+def test_a_text_begins_with_the_start_token_where_there_is_one() -> None:
+    for start, end, found in ((1, 2, 1), (0, 2, 0), (None, 2, 2)):
+        tokenizer = SimpleNamespace(bos_token_id=start, eos_token_id=end)
+        judge: Any = SimpleNamespace(loaded=SimpleNamespace(tokenizer=tokenizer))
+        assert LoadedJudge.start_id(judge) == found
+
+
+def test_an_end_token_that_the_judge_knows_is_left_alone() -> None:
+    """Its own may be another: only one that it does not know becomes that."""
+    for own, known, read in (("</s>", [END], END), ("</s>", [], "</s>"), (None, [], END)):
+        judge: Any = SimpleNamespace(
+            loaded=SimpleNamespace(tokenizer=SimpleNamespace(eos_token=own)),
+            vocabulary=lambda known=known: known,
+            encode=list,
+        )
+        found: Any = _retokenised([f"a{END}b"], judge, "keep", END)
+        assert found == [f"a{read}b"]
 
 
 def test_bfloat16_is_close(folder: Path, judge: LoadedJudge) -> None:
@@ -334,6 +364,14 @@ def test_statistics_are_those_of_plain_counters(vocab: int, length: int) -> None
     parts = [np.mean(entropies[s]) for s in (slice(0, 3), slice(3, 7), slice(7, 11))]
     assert found.entropy.folds == pytest.approx(parts)
     assert json.loads(json.dumps(found.to_json()))["entropy"]["folds"] == list(found.entropy.folds)
+
+
+def test_a_token_alone_has_no_entropy_at_any_length() -> None:
+    """Nor less than none: log2 N and N log2 N / N are rounded apart from each other."""
+    for length in (1, 10, 48, 96, 160):
+        value = text_statistics(np.full((1, length), 7), folds=1).entropy.value
+        assert value == pytest.approx(0, abs=1e-12)
+        assert value >= 0
 
 
 def test_the_entropy_of_known_sequences() -> None:

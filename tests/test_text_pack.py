@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -159,6 +160,35 @@ def test_what_is_kept_of_a_broken_run(tmp_path: Path, monkeypatch: pytest.Monkey
     other = prepare(whole, "bytes", 32, tmp_path / "out")
     assert folder_bytes(tmp_path / "out") == folder_bytes_of(whole, 32, tmp_path / "fresh")
     assert other.length == 32
+
+
+def test_a_stream_shorter_than_its_record_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a disk had lost its end: it must not be filled up with zeros, which are ids too."""
+    monkeypatch.setattr(encode, "_BATCH", 300)
+    monkeypatch.setattr(pack, "_KEEP", 300)
+    whole = Stories(sizes=(10,) * 40)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(
+            Breaking(sizes=whole.sizes, after=25, error=KeyboardInterrupt()),  # type: ignore[arg-type]
+            "bytes",
+            64,
+            tmp_path / "out",
+        )
+    stream = tmp_path / "out.part" / "train.bin"
+    kept = json.loads((tmp_path / "out.part" / "progress.json").read_text())["train"]
+    os.truncate(stream, kept * 2 - 10)
+    prepare(whole, "bytes", 64, tmp_path / "out")
+    assert folder_bytes(tmp_path / "out") == folder_bytes_of(whole, 64, tmp_path / "fresh")
+
+
+def test_few_windows_of_few_documents_hold_one_out(tmp_path: Path) -> None:
+    """Fewer than twenty of both: one window, the last, where a twentieth would be none."""
+    data = prepare(Stories(sizes=(10,) * 3), "bytes", 32, tmp_path / "out")
+    windows = -(-data.report["tokens"] // 32)
+    assert 1 < windows < 20
+    assert (len(data.train), len(data.valid)) == (windows - 1, 1)
 
 
 def folder_bytes_of(corpus: Corpus, length: int, out: Path) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import torch
 
 from cwdfm import InputError
 from cwdfm.data import CharacterTokenizer, TextFiles, TokenData, load, prepare
+from cwdfm.data.dataset import token_dtype
 from cwdfm.data.text.prepared import open_prepared
 from tests.texts import SIZES, Stories, needs_gpt2, story
 
@@ -142,3 +143,9 @@ def test_text_prepared_with_gpt2_needs_none_of_its_files(
     monkeypatch.setattr("cwdfm.data.text.load.find_tokenizer", lambda name: 1 / 0)
     again = load(tmp_path / "out", tokenizer="gpt2")
     assert np.array_equal(again.train, made.train)
+
+
+def test_ids_take_no_more_room_than_they_need() -> None:
+    for size, kind in ((2**15, "i2"), (2**15 + 1, "u2"), (2**16, "u2"), (2**16 + 1, "i4")):
+        assert token_dtype(size) == np.dtype(kind)
+        assert np.iinfo(kind).max >= size - 1

@@ -17,6 +17,9 @@ def test_grids() -> None:
         assert grid[0] == 0
         assert grid[-1] == 1
         torch.testing.assert_close(s.kappa(grid).diff(), torch.full((10,), 0.1).double())
+        for first in torch.linspace(0, 0.9, 10).tolist():
+            ends = cwdfm.time_grid(s, 3, "kappa", first=first)[[0, -1]]
+            assert ends.tolist() == [first, 1.0]  # to the last bit: solvers compare with 1
     custom = torch.tensor([0.0, 0.1, 1.0])
     torch.testing.assert_close(cwdfm.time_grid(schedule, 2, custom), custom.double())
 

@@ -137,7 +137,6 @@ class Euler(Solver):
         def step(k: Tensor) -> None:
             now = replace(state, step=(state.step + k).expand(len(state.index)))
             jump_BN, _ = self._rings(now, movable_BN, 0.0, hazard_S.index_select(0, k), None)
-            jump_BN = jump_BN & movable_BN
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 

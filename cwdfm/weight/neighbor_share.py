@@ -13,8 +13,9 @@ from cwdfm.weight.neighbor import Boundary, Neighbor
 class NeighborShare(ContextWeight):
     """alpha^i ~ n^i, the number of revealed coordinates within `radius` of i.
 
-    Without a revealed neighbour a coordinate waits, until the last step if need be. Where none of
-    the masked ones has any, as at t = 0, the formula is 0 / 0, and all are equal.
+    Without a revealed neighbour a coordinate waits, until the last step if need be. Where nothing
+    is revealed, as at t = 0, the formula is 0 / 0, and all are equal. (Where anything is, some
+    masked coordinate stands beside it.)
     """
 
     radius: int = 1
@@ -34,5 +35,5 @@ class NeighborShare(ContextWeight):
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         count_BN = self.window.count(revealed_BN)
-        none_B1 = (revealed_BN | (count_BN == 0)).all(1, keepdim=True)
-        return torch.where(none_B1, 0.0, count_BN.double().log())
+        some_B1 = revealed_BN.any(1, keepdim=True)
+        return torch.where(some_B1, count_BN.double().log(), 0.0)
