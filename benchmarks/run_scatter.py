@@ -11,12 +11,17 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cwdfm.provenance import provenance, write_json
+from cwdfm.repro.cell import weights_told
+from cwdfm.repro.experiments.training import context_line
+from cwdfm.repro.jobs import Corpus
 
-FIELDS = ("method", "block", "source", "loss", "masked_only", "path", "seed")
+WEIGHTS = ("loss_radius", "loss_scale", "path_radius", "path_scale")
+FIELDS = ("method", "block", "source", "loss", "masked_only", "path", *WEIGHTS, "seed")
 DRAWN = ("choice", "steps", "n", "at")  # how samples are drawn, but for their seed
 SCORES = {"perplexities": ("perplexity", "perplexity"), "entropies": ("statistics", "entropy")}
 Record = dict[str, Any]
@@ -82,8 +87,18 @@ def named(row: Record) -> str:
     if row["method"] == "bd3lm":
         return f"block {row['block']} of BD3LM{seed}"
     alone = " of masked tokens" if row["masked_only"] else ""
-    path = ", context path" if row["path"] == "context" else ""
-    return f"{row['source']} source, {row['loss']}{alone}{path}{seed}"
+    path = f", context path{_weights(row, 'path')}" if row["path"] == "context" else ""
+    scaled = _weights(row, "loss") if row["loss"] == "sce" else ""
+    return f"{row['source']} source, {row['loss']}{scaled}{alone}{path}{seed}"
+
+
+def _weights(row: Record, of: str) -> str:
+    """Weights of the loss or of the path, where they are not those of the paper's tables."""
+    corpus: Corpus = row["corpus"]
+    cell = context_line(row["source"], "").cell(corpus, "small")
+    usual = asdict(cell.train().recipe)
+    told, expected = (weights_told(x[f"{of}_radius"], x[f"{of}_scale"]) for x in (row, usual))
+    return "" if told == expected else f" ({told})"
 
 
 def sampled(folders: list[Path]) -> dict[str, dict[str, list[tuple[str, dict[str, float]]]]]:

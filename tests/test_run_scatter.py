@@ -15,6 +15,7 @@ HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
 def recipe(**more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {"method": "flow", "block": 16, "source": "mask", "steps": 9}
     plain |= {"loss": "nelbo", "masked_only": True, "path": "mixture", "seed": 0}
+    plain |= {"loss_radius": 3, "loss_scale": 0.5, "path_radius": 1, "path_scale": 1.0}
     return {"corpus": "text", "recipe": plain | more}
 
 
@@ -105,6 +106,8 @@ def test_what_was_done_again_has_a_name_of_its_own() -> None:
     names = [(row["corpus"], named(row)) for row in rows]
     assert len(set(names)) == len(names)
     assert ("text", "mask source, sce, context path") in names
+    assert ("molecules", "mask source, sce, context path (r = 3, s = 2)") in names
+    assert ("molecules", "uniform source, sce (r = 1, s = 0.5)") in names
     drawn = [
         (*name, drawn_by(s)) for name, row in zip(names, rows, strict=True) for s in row["samples"]
     ]
