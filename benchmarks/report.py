@@ -95,8 +95,9 @@ def report() -> str:
         "for the numbers in them.",
         READING,
         "## Contents",
-        "Of each experiment, `cwdfm repro NAME --scale small` makes the tables. Claims: how many "
-        "verdicts there are on what the paper says of it. No GPU minutes: not all is done yet.",
+        "Of each experiment, `cwdfm repro NAME --scale small --out DIR` makes the tables, on text "
+        "with `--text` and `--judge` ([how](repro.md)). Claims: how many verdicts there are on "
+        "what the paper says of it. No GPU minutes: not all is done yet.",
         overview(experiments),
         *left_out({name for name, _, _ in experiments}),
         "What else was measured:",

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,17 @@ def test_windows_must_fit_before_anything_is_drawn(
     assert "cwdfm: --radius 8 is too large for 16" in told
     assert told.endswith("; use a radius below 16/2\n")  # which has no --boundary
     assert not drawn
+
+
+@pytest.mark.parametrize("what", [["context", "--data", "whale.txt"], ["updates"]])
+def test_a_picture_that_cannot_be_drawn_is_told_before_the_work(
+    what: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    name, *more = what
+    with pytest.raises(cwdfm.InputError, match=r"pip install 'cwdfm\[plot\]'"):
+        analyze.main([name, "no-such-model", *more, "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
 """The code in README and docs runs as it stands, and pages say what results do."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +21,22 @@ from benchmarks.search_tables import barred_table
 from benchmarks.speed_measured import number
 from benchmarks.speed_page import page
 from benchmarks.text_sections import picked
+from cwdfm import Accept, Mend
 from cwdfm.bench.cases import CASES
+from cwdfm.cli import analyze, evaluate, perplexity, prepare, repro_options, sample, train
+from cwdfm.cli.main import VERBS
+from cwdfm.cli.options import parse
 from cwdfm.repro.experiments import EXPERIMENTS
 from cwdfm.repro.table import Column, Row, Table, Value
+from cwdfm.solver.accept import USUAL as ACCEPT_USUAL
+from cwdfm.solver.mend import USUAL as MEND_USUAL
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/guide.md", "docs/extending.md", "docs/molecules.md"]
+HAND_WRITTEN = [
+    *PAGES,
+    *(f"docs/{name}.md" for name in ("baselines", "finetune", "repro", "text")),
+]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -34,6 +46,57 @@ def test_code_blocks_run(name: str) -> None:
     namespace: dict[str, object] = {"__name__": "docs"}
     for block in blocks:
         exec(compile(block, name, "exec"), namespace)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words behind `cwdfm` of every command in a page's blocks."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").replace("$loss", "sce").splitlines()
+    found = [re.search(r"(?:^|\s)cwdfm(?:\.cli\.main)? (.+)", line) for line in lines]
+    return [shlex.split(each[1], comments=True) for each in found if each]
+
+
+class Parsed(Exception):
+    """A command line was understood."""
+
+
+def test_commands_have_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tyro", reason="needs the extra 'cli'")
+
+    def understand(*of: Any) -> None:
+        parse(*of)
+        raise Parsed
+
+    for module in (analyze, evaluate, perplexity, prepare, repro_options, sample, train):
+        monkeypatch.setattr(module, "parse", understand)
+    found = [words for page in HAND_WRITTEN for words in commands((ROOT / page).read_text())]
+    asked = [words for words in found if words[1:] not in (["list"], ["--help"])]
+    assert {words[0] for words in asked} == set(VERBS) - {"bench", "demo"}
+    for verb, *words in asked:
+        with pytest.raises(Parsed):
+            VERBS[verb][0](words)
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN)
+def test_pages_install_what_their_commands_need(page: str) -> None:
+    text = (ROOT / page).read_text()
+    needs = {"eval": "plot", "analyze": "plot", "repro": "plot"}
+    for extras in re.findall(r"pip install -e '\.\[([\w,]+)\]'", text):
+        lacks = {needs.get(words[0], "cli") for words in commands(text)} - set(extras.split(","))
+        assert not lacks, f"{page}: {lacks}"
+
+
+def test_settings_that_are_left_out_are_told() -> None:
+    """What None stands for in mending and accepting, where it is looked up."""
+    (noise, trust), (hidden, seen) = MEND_USUAL[False], MEND_USUAL[True]
+    told = " ".join(f"{Mend.__doc__}".split())
+    assert f"None is {noise} with a uniform source, {hidden} with a mask source" in told
+    assert f"None is {trust} and {seen}" in told
+    shares = f"{ACCEPT_USUAL[False]} with a uniform source, {ACCEPT_USUAL[True]} with a mask source"
+    assert f"None is {shares}" in " ".join(f"{Accept.__doc__}".split())
+    flags = (ROOT / "cwdfm" / "cli" / "sample_options.py").read_text()
+    for uniform, mask in ((noise, hidden), (trust, seen), tuple(ACCEPT_USUAL.values())):
+        assert f"None: {uniform} with a uniform source, {mask} with a" in flags
 
 
 def test_pages_are_linked_and_links_lead_somewhere() -> None:

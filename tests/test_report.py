@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -529,6 +530,20 @@ def test_text_data_are_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, **__: Text)
     with pytest.raises(InputError, match="holds no molecules but bytes tokens"):
         run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", "stories")
+
+
+def test_pictures_that_cannot_be_drawn_are_told_before_the_work(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file, out = samples(tmp_path / "a.jsonl"), tmp_path / "out"
+    with pytest.raises(InputError, match=r"pip install 'cwdfm\[plot\]'"):
+        run(file, "--out", out, "--data", data)
+    with pytest.raises(InputError, match=r"pip install 'cwdfm\[plot\]'"):
+        demo.main(["--quick", "--out", str(out), "--data", data])
+    assert not out.exists()
+    run(file, "--out", out, "--data", "none")  # a grid of molecules, which RDKit draws
+    assert (out / "report.html").exists()
 
 
 def test_demo(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,11 +183,11 @@ def _glance(claims: list[Claim]) -> str:
     ]
     lead = (
         "The numbers of claims lead to the evidence below. What shows one is an experiment, to be "
-        "run by `cwdfm repro\nNAME --scale small`, with the GPU minutes that it took here, or a "
-        "command as it stands. Claims about context,\nand about solvers on text with the paper's "
-        "settings, are decided by a longer run (`benchmarks/text_small.py`)\nand that experiment "
-        "together; the numbers here are the longer run's, unless they are of what was trained for\n"
-        "less."
+        "run by `cwdfm repro\nNAME --scale small --out DIR` ([how](repro.md)), with the GPU "
+        "minutes that it took here, or a command as\nit stands. Claims about context, and about "
+        "solvers on text with the paper's settings, are decided\nby a longer run "
+        "(`benchmarks/text_small.py`) and that experiment together; the numbers here are the longer"
+        "\nrun's, unless they are of what was trained for less."
     )
     head = "|  | claim | seen here | verdict | shown by |"
     return "\n".join(["## At a glance\n", lead, "", head, "| --- " * 5 + "|", *rows, ""])

@@ -22,7 +22,7 @@ from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.unread import check_read_with
 from cwdfm.distributed import joined
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.files import elsewhere
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.held_out import held_out
@@ -123,6 +123,7 @@ def context(arguments: list[str]) -> None:
         "analyze context MODEL", asked, lambda missing: Context(missing, missing, missing)
     )
     check_folder(options.out, force=options.force)
+    load_extra("matplotlib", "plot")  # for the picture, which comes last
     with by_flags(Context):
         check_integer("rows", options.rows)
         check_integer("draws", options.draws, most=MOST_STEPS)
@@ -185,6 +186,7 @@ def updates(arguments: list[str]) -> None:
     asked = model_first("analyze updates", arguments)
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
+    load_extra("matplotlib", "plot")  # for the picture, which comes last
     with by_flags(Updates):
         check_integer("n", options.n, most=MOST_SAMPLES)
         check_integer("steps", options.steps, most=MOST_STEPS)

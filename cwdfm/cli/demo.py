@@ -13,6 +13,7 @@ from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import head
 from cwdfm.cli.sample_options import Options as Sampling
+from cwdfm.errors import load_extra
 from cwdfm.generation import generate
 from cwdfm.metric import score_molecules
 from cwdfm.pretrained import load
@@ -42,6 +43,7 @@ def main(arguments: list[str]) -> None:
     """Parse, sample, print the table as it grows, write the report."""
     options = parse("demo", arguments, lambda _: Options())
     check_folder(options.out, force=True)
+    load_extra("matplotlib", "plot")  # for the report, which comes last
     steps, n = ((2, 4), 8) if options.quick else ((16, 32, 64), 128)
     plan = [
         Sampling(model=model, out=place(options.out, model, solver, k), n=n, steps=k, solver=solver)

@@ -43,13 +43,19 @@ class Options(SolverChoice):
     refine_steps: int = 6  # of the solver in each round
     refine_temperature: float | None = None  # of the draws there; None for --temperature
     mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
-    mend_share: float | None = None  # of tokens that the network takes for noise; None: usual
-    mend_trust: float | None = None  # the least chance of a token that is left alone; None: usual
+    # Of tokens that the network takes for noise; None: 0.5 with a uniform source, 0.125 with a
+    # mask source.
+    mend_share: float | None = None
+    # The least chance of a token that is left alone; None: 0.8 with a uniform source, 0.05 with a
+    # mask source.
+    mend_trust: float | None = None
     mend_temperature: float | None = None  # of the draws there; None for --temperature
     mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
     accept: float = 0.0  # the least plausibility of a sample that is not drawn again; 0 for any
     accept_tries: int = 8  # of a sample, at most; then it is the most plausible of them
-    accept_share: float | None = None  # of tokens that the network takes for noise; None: usual
+    # Of tokens that the network takes for noise; None: 0.04 with a uniform source, 0.125 with a
+    # mask source.
+    accept_share: float | None = None
     compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
     batch_size: int = 0  # sequences at once; 0 for as many as fit
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...

@@ -42,13 +42,19 @@ END_DRAWS = 2
 
 @dataclass(frozen=True)
 class Bound:
-    """An estimate of the negative ELBO."""
+    """An estimate of the negative ELBO.
+
+    - `nats_per_token`, and its `standard_error` over times and noise, for these very sequences.
+    - `nats_B` [B] float64: the estimate for each sequence, summed over its free tokens.
+    - `tokens`: how many free tokens the bound covers.
+    - `exact`: whether these are -log p itself, as of an autoregressive model.
+    """
 
     nats_per_token: float
-    standard_error: float  # of nats_per_token over times and noise, for these very sequences
-    nats_B: Tensor  # the estimate for each sequence, summed over its free tokens, float64
-    tokens: int  # how many free tokens the bound covers
-    exact: bool = False  # whether these are -log p itself, as of an autoregressive model
+    standard_error: float
+    nats_B: Tensor
+    tokens: int
+    exact: bool = False
 
     @property
     def perplexity(self) -> float:

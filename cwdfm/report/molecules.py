@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cwdfm.data.reading import package_version
+from cwdfm.errors import load_extra
 from cwdfm.metric import histograms, score_molecules
 from cwdfm.report.evaluation import Evaluation, Row, Table
 from cwdfm.report.pictures import pictures
@@ -19,6 +20,8 @@ def evaluate_molecules(sets: Sequence[SampleSet], out: Path, settings: Settings)
     The settings' data are what they are compared with, as MoleculeReference.load takes it.
     """
     data = "qm9" if settings.data == AUTO else settings.data
+    if data != "none" or len({found.steps for found in sets}) > 1:
+        load_extra("matplotlib", "plot")  # for histograms and curves, which come last
     fold_size = settings.fold_size
     reference = MoleculeReference.load(data)
     known = reference.known if reference else None

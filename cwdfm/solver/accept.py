@@ -37,11 +37,17 @@ Attempt = Callable[[Tensor | None, int], Samples]
 
 @dataclass(frozen=True)
 class Accept:
-    """Which samples to accept."""
+    """Which samples to accept.
 
-    least: float  # plausibility; 0 accepts all, and tells it
-    tries: int = 8  # at most
-    share: float | None = None  # of the tokens that is noise to the network; None: see USUAL
+    - `least`: their plausibility; 0 accepts all, and tells it.
+    - `tries`: of a sample, at most; then it is the most plausible of them.
+    - `share`: of the tokens that is noise to the network; None is 0.04 with a uniform source, 0.125
+      with a mask source.
+    """
+
+    least: float
+    tries: int = 8
+    share: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.least, int | float) or not 0 <= self.least <= 1:

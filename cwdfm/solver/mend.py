@@ -38,14 +38,22 @@ USUAL = {False: (0.5, 0.8), True: (0.125, 0.05)}
 
 @dataclass(frozen=True)
 class Mend(Rework):
-    """How to mend samples. None stands for what suits the source: see USUAL."""
+    """How to mend samples.
 
-    rounds: int = 40  # at most
-    share: float | None = None  # of the tokens that is noise to the network
-    trust: float | None = None  # the least chance of a token that is left alone
-    temperature: float | None = None  # of the draws; None: the solver's own, 1 where there is none
-    top_p: float | None = None  # their nucleus; None: the solver's own
-    at_once: int = 1  # tokens of a sequence that are drawn anew in a round, at most
+    - `rounds`: at most so many.
+    - `share`: of the tokens that is noise to the network; None is 0.5 with a uniform source, 0.125
+      with a mask source.
+    - `trust`: the least chance of a token that is left alone; None is 0.8 and 0.05.
+    - `temperature`, `top_p`: of the draws; None is the solver's own, or 1 where there is none.
+    - `at_once`: tokens of a sequence that are drawn anew in a round, at most.
+    """
+
+    rounds: int = 40
+    share: float | None = None
+    trust: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    at_once: int = 1
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds)

@@ -32,12 +32,18 @@ from cwdfm.weight import Weight
 
 @dataclass(frozen=True)
 class Refine(Rework):
-    """How to refine samples."""
+    """How to refine samples.
+
+    - `rounds`: how often.
+    - `share`: of the tokens that go back to noise in each round.
+    - `steps`: of the solver in each round.
+    - `temperature`: of the draws; None is the solver's own.
+    """
 
     rounds: int = 2
-    share: float = 0.1  # of the tokens that go back to noise in each round
-    steps: int = 6  # of the solver in each round
-    temperature: float | None = None  # of the draws; None: the solver's own
+    share: float = 0.1
+    steps: int = 6
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds)

@@ -24,14 +24,22 @@ Tick = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Samples:
-    """Finished sequences, and what it took."""
+    """Finished sequences, and what it took.
 
-    tokens: Tensor  # [B, N] int64, data tokens only
-    updates: Tensor  # [B, N] int32: how often each token changed on the way
-    loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
-    evaluations: Tensor  # [B] int64: how often the sequence needed the model
-    rows: int  # coordinates at which logits were needed, over all steps
-    plausibility: Tensor | None = None  # [B] float64, where it was asked for: see `accept.py`
+    - `tokens` [B, N] int64: data tokens only.
+    - `updates` [B, N] int32: how often each token changed on the way.
+    - `loops` [B, N] int32: how often a change brought the data token before it back.
+    - `evaluations` [B] int64: how often the sequence needed the model.
+    - `rows`: coordinates at which logits were needed, over all steps.
+    - `plausibility` [B] float64, where it was asked for: see `Accept`.
+    """
+
+    tokens: Tensor
+    updates: Tensor
+    loops: Tensor
+    evaluations: Tensor
+    rows: int
+    plausibility: Tensor | None = None
 
     @classmethod
     def joined(cls, parts: "Sequence[Samples]") -> "Samples":

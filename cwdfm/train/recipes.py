@@ -6,7 +6,7 @@ from cwdfm.train.recipe import Recipe
 
 
 def qm9_debug() -> Recipe:
-    """A toy model, to see everything run: under a minute on two CPU cores."""
+    """A toy model, to see everything run: about a minute on two CPU cores."""
     return Recipe(
         model="debug",
         steps=200,
@@ -61,7 +61,7 @@ def qm9_paper() -> Recipe:
 
 
 def text_debug() -> Recipe:
-    """A toy model of bytes of English, to see everything run: under a minute on two CPU cores."""
+    """A toy model of bytes of English, to see everything run: about a minute on two CPU cores."""
     return Recipe(
         data="python-topics",
         tokenizer="bytes",
