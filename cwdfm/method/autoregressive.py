@@ -6,7 +6,6 @@ predicted, and likelihoods compare with the bounds of the other methods.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +52,12 @@ class Autoregressive(Method):
         """One for each token, whatever was asked for."""
         return length
 
-    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
-        if not isinstance(solver, LeftToRight | None):
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+        solver = LeftToRight() if solver is None else solver
+        if not isinstance(solver, LeftToRight):
             reason = "its order is fixed, left to right, and there is no rate to step or to weigh"
             refuse_solver(self, solver, "LeftToRight() (--solver left-to-right)", reason)
-        walk: LeftToRight = solver or LeftToRight()
-        return walk.sample(model, self.vocab_size, asked)
+        return solver.sample(model, self.vocab_size, asked)
 
     @torch.no_grad()
     def likelihood(
