@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_integer, check_mask, check_tokens
-from cwdfm.loss.base import token_log_prob
+from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows

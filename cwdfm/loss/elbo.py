@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
-from cwdfm.loss.base import token_log_prob
 from cwdfm.loss.bregman import rate_divergence
+from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
