@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.loss import Bound
-from cwdfm.loss.elbo import free_tokens
+from cwdfm.loss.bound import free_tokens
 from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.exact import sequence_nats
 from cwdfm.method.left_to_right import (
@@ -88,7 +88,7 @@ class Autoregressive(Method):
                     )
                 ]
             )
-        return Bound(float(nats_B.sum()) / tokens, 0.0, nats_B, tokens, exact=True)
+        return Bound.of(nats_B, tokens, exact=True)
 
 
 @dataclass(frozen=True)
