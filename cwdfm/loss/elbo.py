@@ -136,8 +136,7 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
 
     A mask source carries revealed tokens over, with probability 1: only masked ones count.
     """
-    known_BN = batch.source.revealed(batch.x_t)
-    rows = Rows.of(~batch.fixed if known_BN is None else ~(batch.fixed | known_BN))
+    rows = Rows.of(batch.source.movable(batch.x_t, batch.fixed))
     tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
     for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):

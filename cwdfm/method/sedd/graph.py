@@ -136,8 +136,7 @@ class Graph(ABC):
 
     def rows(self, x_BN: Tensor, fixed: Tensor) -> Tensor:
         """The coordinates [B, N] that can move backwards: the only ones that need a score."""
-        known_BN = self.source.revealed(x_BN)
-        return ~fixed if known_BN is None else ~(fixed | known_BN)
+        return self.source.movable(x_BN, fixed)
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
