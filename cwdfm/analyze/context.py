@@ -17,7 +17,7 @@ from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
-from cwdfm.path import ContextPath, MixturePath, PathSample
+from cwdfm.path import PathSample, path_of
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.times import stratified_times
@@ -137,8 +137,7 @@ def context_analysis(
     check_integer("farthest", farthest)
     neighbor = Neighbor(radius, 1.0, boundary)
     nearest = Distance(1.0, farthest, boundary)
-    mixture = MixturePath(source, schedule)
-    path = mixture if weight is None else ContextPath(source, schedule, weight)
+    path = path_of(source, schedule, weight)
     x_1 = x_1.to(model_device(model) or x_1.device)
     if fixed is not None:
         check_mask("fixed", fixed, (x_1.shape[1],))

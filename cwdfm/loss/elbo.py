@@ -29,7 +29,7 @@ from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import check_flow_network, evaluating, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
-from cwdfm.path import ContextPath, MixturePath, Path, PathSample
+from cwdfm.path import Path, PathSample, path_of
 from cwdfm.random import sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -60,7 +60,13 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
-    path = _path(source, schedule, weight)
+    path = path_of(source, schedule, weight)
+    if weight is not None and not source.marks_noise:
+        raise InputError(
+            f"a context-weighted bound needs a source whose state tells what is revealed, and "
+            f"{source} does not: alpha is then no function of x_t, data and model rates carry "
+            f"different weights, and the sum is no bound; leave weight out, or use a mask source"
+        )
     x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
     index_B = sample_index(index, len(x_1), x_1.device)
@@ -72,19 +78,6 @@ def elbo(
             end = _end(model, path, *chunk, seed=seed, first_step=draws)
             parts.append(Terms(integral, end))
     return Bound.estimated(parts, tokens)
-
-
-def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
-    path = MixturePath(source, schedule)
-    if weight is None:
-        return path
-    if not source.marks_noise:
-        raise InputError(
-            f"a context-weighted bound needs a source whose state tells what is revealed, and "
-            f"{source} does not: alpha is then no function of x_t, data and model rates carry "
-            f"different weights, and the sum is no bound; leave weight out, or use a mask source"
-        )
-    return ContextPath(source, schedule, weight)
 
 
 def _integral(
