@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_integer, check_mask, check_tokens
+from cwdfm.kernel import sum_dtype
 from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
@@ -175,7 +176,7 @@ def _difficulty(model: Model, batch: PathSample, masked_BN: Tensor) -> Tensor:
     target_K = rows.take(batch.x_1)
     parts = [torch.zeros(2, 0, dtype=torch.float64, device=target_K.device)]
     for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
-        logits = logits_kV.to(torch.promote_types(logits_kV.dtype, torch.float32))
+        logits = logits_kV.to(sum_dtype(logits_kV))
         nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_K[k])
         parts.append(torch.stack([prediction_entropy(logits), nll_k]).double())
     return torch.cat(parts, dim=1)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, describe
-from cwdfm.kernel import product_dtype
+from cwdfm.kernel import product_dtype, sum_dtype
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.model.rows import Rows
@@ -54,8 +54,7 @@ class LogitsPrediction(Prediction):
                 f"logits must be floating with shape {(*shape, width)}, or {(rows, width)} for the "
                 f"rows that the loss needs, got {describe(logits)}; {width} is source.num_tokens"
             )
-        # Half precision is too coarse for a log-softmax over many tokens.
-        full = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        full = logits.to(sum_dtype(logits))
         self._logits = batch.source.data_logits(full)
         self.rows_BN = None if logits.dim() == 3 else needed_BN
         self._log_z = self._logits.logsumexp(dim=-1)
@@ -88,8 +87,7 @@ class HeadPrediction(Prediction):
         head = (self._readout.weight, self._readout.bias)
         kind = self._hidden_KD.dtype
         logits_KV = F.linear(self._hidden_KD, *(None if x is None else x.to(kind) for x in head))
-        full = logits_KV.to(torch.promote_types(kind, torch.float32))
-        return self._source.data_logits(full)
+        return self._source.data_logits(logits_KV.to(sum_dtype(logits_KV)))
 
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
         tokens_KJ = torch.stack([self._rows.take(x) for x in tokens_BN], dim=-1)
