@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.kernel import fused_elementwise
+from cwdfm.kernel import fused_elementwise, sum_dtype
 from cwdfm.kernel.row_draw import row_draw
 
 _SHIFT = 18  # leaves a float32 its exponent and five bits of its mantissa
@@ -44,7 +44,7 @@ def sample_categorical(
     if top_p == 1 and fused_elementwise(logits_KV):
         return row_draw(logits_KV, u_K.double(), temperature=temperature)
     # Scaled after the maximum is taken off, so that a small temperature cannot overflow.
-    z_KV = logits_KV.to(torch.promote_types(logits_KV.dtype, torch.float32))
+    z_KV = logits_KV.to(sum_dtype(logits_KV))
     z_KV = z_KV - z_KV.amax(dim=-1, keepdim=True)
     p_KV = (z_KV if temperature == 1 else z_KV / temperature).exp()
     if top_p < 1:

@@ -129,10 +129,10 @@ def not_finite(bad: int, rows: int) -> NotFinite:
     )
 
 
-def check_positive(name: str, value: float, what: str = "a finite number > 0") -> None:
+def check_positive(name: str, value: float) -> None:
     """Refuse a scalar that is not finite and positive."""
     if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be {what}, got {value!r}")
+        raise InputError(f"{name} must be a finite number > 0, got {value!r}")
 
 
 def check_scale(name: str, value: float) -> None:

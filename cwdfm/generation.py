@@ -1,7 +1,5 @@
 """Samples of a trained model, by whatever method it was trained."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ _LARGEST = {"cpu": 256, "cuda": 4096}  # more brings no speed, and fewer signs o
 
 def generate(
     trained: Pretrained,
-    solver: Any = None,
+    solver: object = None,
     *,
     n: int,
     steps: int,

@@ -45,6 +45,11 @@ class Source(ABC):
         """Whether a state tells which of its coordinates are revealed: noise looks like no data."""
         return self.revealed(torch.zeros(1, 1, dtype=torch.int64)) is not None
 
+    def movable(self, x_BN: Tensor, fixed_BN: Tensor) -> Tensor:
+        """Which coordinates may still move, [B, N]: neither given nor known to be revealed."""
+        revealed_BN = self.revealed(x_BN)
+        return ~fixed_BN if revealed_BN is None else ~(fixed_BN | revealed_BN)
+
     @abstractmethod
     def renoise_probability(self, x_BN: Tensor) -> Tensor:
         """1 - p_0(x^i): the chance [B, N] that a fresh source token differs from the present."""

@@ -13,7 +13,8 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
-from cwdfm.loss.elbo import KAPPA_END, _integral, stratified_variance, stratum_places
+from cwdfm.loss.bound import stratified_variance, stratum_places
+from cwdfm.loss.elbo import KAPPA_END, _integral
 from tests.exact import Chain, correlated_target
 from tests.stats import assert_follows
 from tests.test_theorem1 import PositionalBias

@@ -198,7 +198,7 @@ def test_the_head_works_on_needed_rows_and_once_where_it_can(
             asked.append((function.__name__, len(hidden)))
             return function(hidden, *rest)
 
-        monkeypatch.setattr(f"cwdfm.loss.base.{function.__name__}", counted)
+        monkeypatch.setattr(f"cwdfm.loss.prediction.{function.__name__}", counted)
     masked, all_of_them = int((~batch.revealed).sum()), batch.x_t.numel()
     assert masked < all_of_them
     for loss, pass_, rows in (

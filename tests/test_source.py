@@ -19,6 +19,14 @@ def test_mask_source() -> None:
     assert torch.equal(source.data_logits(logits), logits[..., :30])
 
 
+def test_movable_is_what_is_neither_given_nor_known_to_be_revealed() -> None:
+    x, fixed = torch.tensor([[2, 3, 3, 0]]), torch.tensor([[False, False, True, True]])
+    masked = cwdfm.MaskSource(3).movable(x, fixed)
+    assert masked.tolist() == [[False, True, False, False]]
+    # A token that may be noise may move, whatever it is.
+    assert cwdfm.UniformSource(4).movable(x, fixed).tolist() == [[True, True, False, False]]
+
+
 def test_uniform_source_is_uniform() -> None:
     source = cwdfm.UniformSource(vocab_size=7)
     assert source.num_tokens == 7

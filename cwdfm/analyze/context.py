@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_integer, check_mask, check_tokens
-from cwdfm.loss.base import token_log_prob
+from cwdfm.kernel import sum_dtype
+from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import evaluating, model_device, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
-from cwdfm.path import ContextPath, MixturePath, PathSample
+from cwdfm.path import PathSample, path_of
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.times import stratified_times
@@ -137,8 +138,7 @@ def context_analysis(
     check_integer("farthest", farthest)
     neighbor = Neighbor(radius, 1.0, boundary)
     nearest = Distance(1.0, farthest, boundary)
-    mixture = MixturePath(source, schedule)
-    path = mixture if weight is None else ContextPath(source, schedule, weight)
+    path = path_of(source, schedule, weight)
     x_1 = x_1.to(model_device(model) or x_1.device)
     if fixed is not None:
         check_mask("fixed", fixed, (x_1.shape[1],))
@@ -176,7 +176,7 @@ def _difficulty(model: Model, batch: PathSample, masked_BN: Tensor) -> Tensor:
     target_K = rows.take(batch.x_1)
     parts = [torch.zeros(2, 0, dtype=torch.float64, device=target_K.device)]
     for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
-        logits = logits_kV.to(torch.promote_types(logits_kV.dtype, torch.float32))
+        logits = logits_kV.to(sum_dtype(logits_kV))
         nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_K[k])
         parts.append(torch.stack([prediction_entropy(logits), nll_k]).double())
     return torch.cat(parts, dim=1)

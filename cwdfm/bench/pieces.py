@@ -12,7 +12,7 @@ from cwdfm.bench.settings import Settings, Shapes
 from cwdfm.bench.subject import SCHEDULE
 from cwdfm.categorical import sample_categorical
 from cwdfm.model.predict import MAX_ELEMENTS
-from cwdfm.path import ContextPath, MixturePath
+from cwdfm.path import path_of
 from cwdfm.path.algorithm1 import reveal_naive
 from cwdfm.random import Purpose, uniform_BN
 from cwdfm.source import UniformSource
@@ -27,7 +27,7 @@ def corrupt(*, context: bool) -> Way:
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device
         source = UniformSource(shapes.vocab)
-        path = ContextPath(source, SCHEDULE, WEIGHT) if context else MixturePath(source, SCHEDULE)
+        path = path_of(source, SCHEDULE, WEIGHT if context else None)
         x_1 = torch.zeros(shapes.train_batch, shapes.length, dtype=torch.int64, device=device)
         half = float(SCHEDULE.inverse(torch.tensor(0.5, dtype=torch.float64)))
         t = torch.full((shapes.train_batch,), half, device=device)

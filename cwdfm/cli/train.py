@@ -1,8 +1,8 @@
 """`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
 
 import sys
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,16 +61,8 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     other = f"another run goes on in {options.out}"  # they would write each other's files
     with joined(options.device) as device, alone_in(options.out, other):
-        try:
-            with by_flags(Recipe):
-                run = prepare(name, options, device, given)
-        except (InputError, OSError):
-            if rank() == 0 and made:
-                with suppress(OSError):  # they hold something after all
-                    (options.out / LOCK).unlink()
-                    for folder in made:
-                        folder.rmdir()
-            raise
+        with taken_back(options.out, made), by_flags(Recipe):
+            run = prepare(name, options, device, given)
         say(f"{name}: {describe(run)}")
         if run.resume():
             done = run.step == run.recipe.steps
@@ -89,6 +81,20 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
                 say(f"written: {options.out / 'model'}")
     if unfinished:  # out of the group, which all leave together
         sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
+
+
+@contextmanager
+def taken_back(out: Path, made: list[Path]) -> Iterator[None]:
+    """Leave none of the folders behind that were made for `out`, if what follows is refused."""
+    try:
+        yield
+    except (InputError, OSError):
+        if rank() == 0 and made:
+            with suppress(OSError):  # they hold something after all
+                (out / LOCK).unlink()
+                for folder in made:
+                    folder.rmdir()
+        raise
 
 
 def without_recipe(arguments: list[str]) -> NoReturn:

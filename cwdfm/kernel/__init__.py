@@ -93,6 +93,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 
+def sum_dtype(x: Tensor) -> torch.dtype:
+    """The dtype for sums over many elements of x: half precision is too coarse, float32 will do."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def mode() -> str:
     """Which of "auto", "on" and "off" holds at the moment."""
     return MODE

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from cwdfm.kernel import product_dtype
+from cwdfm.kernel import product_dtype, sum_dtype
 from cwdfm.kernel.head_rows import GradientSums, aligned_head, chunks, softmax_rows
 
 
@@ -54,7 +54,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
         head = aligned_head(weight, bias, vocab, hidden_KD.dtype)
         inside_K = tokens_K < vocab
         token_K1 = torch.where(inside_K, tokens_K, 0)[:, None]
-        kind = torch.promote_types(hidden_KD.dtype, torch.float32)
+        kind = sum_dtype(hidden_KD)
         weights_K = weights_K.to(kind)
         grad_K1 = torch.where(inside_K, -weights_K, 0.0)[:, None]
         log_p_K1 = hidden_KD.new_empty(token_K1.shape, dtype=kind)

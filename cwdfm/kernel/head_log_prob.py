@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.kernel import product_dtype
+from cwdfm.kernel import product_dtype, sum_dtype
 from cwdfm.kernel.head_rows import GradientSums, aligned_head, chunks, softmax_rows
 
 
@@ -43,7 +43,7 @@ class _HeadLogProb(torch.autograd.Function):
         head = aligned_head(weight, bias, vocab, hidden_KD.dtype)
         inside_KJ = tokens_KJ < vocab
         token_KJ = torch.where(inside_KJ, tokens_KJ, 0)
-        kind = torch.promote_types(hidden_KD.dtype, torch.float32)
+        kind = sum_dtype(hidden_KD)
         log_z_K = hidden_KD.new_empty(len(hidden_KD), dtype=kind)
         log_p_KJ = hidden_KD.new_empty(tokens_KJ.shape, dtype=kind)
         rows = chunks(vocab, hidden_KD, token_KJ, log_z_K, log_p_KJ)

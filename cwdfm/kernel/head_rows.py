@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.kernel import HALF, fused_elementwise
+from cwdfm.kernel import HALF, fused_elementwise, sum_dtype
 from cwdfm.kernel.device import on_its_gpu
 
 # Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy. There each
@@ -86,7 +86,7 @@ def softmax_rows(
     """
     if fused_elementwise(logits_kV):
         return _fused_rows(logits_kV, vocab, log_z_k, change)
-    full = logits_kV[:, :vocab].to(torch.promote_types(logits_kV.dtype, torch.float32))
+    full = logits_kV[:, :vocab].to(sum_dtype(logits_kV))
     log_z_k = full.logsumexp(-1) if log_z_k is None else log_z_k
     if change is not None:
         tokens_kJ, grad_kJ = change
@@ -187,7 +187,7 @@ class GradientSums:
         self.d_hidden_KD = torch.empty_like(hidden_KD)
         self._head_weight, self._ones = head_weight, 0 if bias is None else ONES
         rows, width = max(len(weight), len(head_weight)), weight.shape[1] + self._ones
-        kind = torch.promote_types(weight.dtype, torch.float32)
+        kind = sum_dtype(weight)
         self.total = torch.zeros(rows, width, dtype=kind, device=weight.device)
         self._done = 0
 

@@ -14,13 +14,10 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, describe
-from cwdfm.kernel import product_dtype
-from cwdfm.kernel.head_cross_entropy import head_cross_entropy
-from cwdfm.kernel.head_log_prob import head_log_prob
+from cwdfm.errors import InputError
+from cwdfm.loss.prediction import HeadPrediction, LogitsPrediction, Prediction
 from cwdfm.model.rows import Rows
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
@@ -31,103 +28,6 @@ Coordinates = Literal["all", "masked"]
 # The hazard is infinite at t = 1. Losses weighted by it (NELBO, Bregman) evaluate it no later than
 # here; drawing t uniformly, a share of TIME_EPSILON of the batch is affected.
 TIME_EPSILON = 1e-3
-
-
-class Prediction(ABC):
-    """Log-probabilities of tokens, and logits, at the coordinates where they are known."""
-
-    rows_BN: Tensor | None  # these coordinates; None for all
-
-    @property
-    @abstractmethod
-    def logits(self) -> Tensor:
-        """The logits [B, N, V] or [K, V] of the data tokens, in at least float32."""
-
-    @abstractmethod
-    def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        """log p^i(tokens^i) [B, N] of each; 0 where nothing is known; -inf for a mask id."""
-
-    def log_prob(self, tokens_BN: Tensor) -> Tensor:
-        """`log_probs` of one tensor of tokens."""
-        return self.log_probs(tokens_BN)[0]
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Values of the known coordinates put back to their places [B, N], 0 elsewhere."""
-        if self.rows_BN is None:
-            return values
-        blank_BN = values.new_zeros(self.rows_BN.shape)
-        return blank_BN.masked_scatter(self.rows_BN, values)
-
-
-class LogitsPrediction(Prediction):
-    """A prediction whose logits are at hand."""
-
-    def __init__(self, logits: Tensor, needed_BN: Tensor, batch: PathSample) -> None:
-        shape = tuple(batch.x_1.shape)
-        width = batch.source.num_tokens
-        if not isinstance(logits, Tensor):
-            raise InputError(f"logits must be a tensor, got {describe(logits)}")
-        rows = int(needed_BN.sum()) if logits.dim() == 2 else 0
-        if logits.shape not in ((*shape, width), (rows, width)) or not logits.is_floating_point():
-            raise InputError(
-                f"logits must be floating with shape {(*shape, width)}, or {(rows, width)} for the "
-                f"rows that the loss needs, got {describe(logits)}; {width} is source.num_tokens"
-            )
-        # Half precision is too coarse for a log-softmax over many tokens.
-        full = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        self._logits = batch.source.data_logits(full)
-        self.rows_BN = None if logits.dim() == 3 else needed_BN
-        self._log_z = self._logits.logsumexp(dim=-1)
-
-    @property
-    def logits(self) -> Tensor:
-        return self._logits
-
-    def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        at = [x if self.rows_BN is None else x[self.rows_BN] for x in tokens_BN]
-        return [self.spread(token_log_prob(self._logits, self._log_z, x)) for x in at]
-
-
-class HeadPrediction(Prediction):
-    """A prediction given by hidden vectors [B, N, D] and a linear head: see `head_log_prob`."""
-
-    def __init__(
-        self, hidden_BND: Tensor, readout: nn.Linear, rows: Rows, batch: PathSample
-    ) -> None:
-        self.rows_BN: Tensor = rows.mask
-        self._rows = rows
-        all_of_them = len(rows) == rows.mask.numel()
-        hidden_KD = hidden_BND.flatten(0, 1) if all_of_them else rows.take(hidden_BND)
-        self._hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
-        self._readout, self._source = readout, batch.source
-
-    @property
-    def logits(self) -> Tensor:
-        # Stored after all: for weights that read them.
-        head = (self._readout.weight, self._readout.bias)
-        kind = self._hidden_KD.dtype
-        logits_KV = F.linear(self._hidden_KD, *(None if x is None else x.to(kind) for x in head))
-        full = logits_KV.to(torch.promote_types(kind, torch.float32))
-        return self._source.data_logits(full)
-
-    def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        tokens_KJ = torch.stack([self._rows.take(x) for x in tokens_BN], dim=-1)
-        vocab = self._source.vocab_size
-        log_p_KJ = head_log_prob(self._hidden_KD, self._readout, tokens_KJ, vocab)
-        return [self.spread(log_p_K) for log_p_K in log_p_KJ.unbind(-1)]
-
-    def cross_entropy(self, tokens_BN: Tensor, weights_BN: Tensor) -> Tensor:
-        """sum_i w^i (-log p^i(tokens^i)) over the known coordinates, a scalar."""
-        tokens_K, weights_K = self._rows.take(tokens_BN), self._rows.take(weights_BN)
-        vocab = self._source.vocab_size
-        return head_cross_entropy(self._hidden_KD, self._readout, tokens_K, weights_K, vocab)
-
-
-def token_log_prob(logits: Tensor, log_z: Tensor, tokens: Tensor) -> Tensor:
-    """log p(tokens) [...] under data logits [..., V] normalised by log_z; -inf for a mask id."""
-    inside = tokens < logits.shape[-1]
-    token = torch.where(inside, tokens, 0)[..., None]
-    return torch.where(inside, logits.gather(-1, token)[..., 0] - log_z, -torch.inf)
 
 
 class Loss(ABC):

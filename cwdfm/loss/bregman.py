@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice
-from cwdfm.loss.base import Coordinates, Loss, Prediction, bound_weight, coordinates_needed
+from cwdfm.loss.base import Coordinates, Loss, bound_weight, coordinates_needed
+from cwdfm.loss.prediction import Prediction
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.source import MaskSource

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_choice
-from cwdfm.loss.base import Coordinates, Prediction, WeightedCrossEntropy, coordinates_needed
+from cwdfm.loss.base import Coordinates, WeightedCrossEntropy, coordinates_needed
+from cwdfm.loss.prediction import Prediction
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 

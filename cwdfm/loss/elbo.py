@@ -18,69 +18,24 @@ error that misses them.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
-from cwdfm.loss.base import token_log_prob
+from cwdfm.errors import InputError, check_integer
+from cwdfm.loss.bound import END_DRAWS, Bound, Terms, free_tokens, stratum_places
 from cwdfm.loss.bregman import rate_divergence
-from cwdfm.model.predict import check_flow_network, evaluating, model_device, predict_rows
+from cwdfm.loss.prediction import token_log_prob
+from cwdfm.model.predict import check_flow_network, evaluating, predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows
-from cwdfm.path import ContextPath, MixturePath, Path, PathSample
-from cwdfm.random import Purpose, sample_index, uniform
+from cwdfm.path import Path, PathSample, path_of
+from cwdfm.random import sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 KAPPA_END = 1 - 1e-3
-GOLDEN = (math.sqrt(5) - 1) / 2
-END_DRAWS = 2
-
-
-@dataclass(frozen=True)
-class Bound:
-    """An estimate of the negative ELBO.
-
-    - `nats_per_token`, and its `standard_error` over times and noise, for these very sequences.
-    - `nats_B` [B] float64: the estimate for each sequence, summed over its free tokens.
-    - `tokens`: how many free tokens the bound covers.
-    - `exact`: whether these are -log p itself, as of an autoregressive model.
-    """
-
-    nats_per_token: float
-    standard_error: float
-    nats_B: Tensor
-    tokens: int
-    exact: bool = False
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
-
-    @property
-    def bits_per_token(self) -> float:
-        return self.nats_per_token / math.log(2)
-
-
-def free_tokens(
-    model: object, x_1: Tensor, fixed: Tensor | None, vocab_size: int, batch_size: int
-) -> tuple[Tensor, Tensor, int]:
-    """What a likelihood is asked of, checked: x_1 and fixed, and how many tokens are free.
-
-    Both are [B, N] and on the model's device; without `fixed` all tokens are free.
-    """
-    check_tokens("x_1", x_1, vocab_size)
-    check_integer("batch_size", batch_size)
-    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
-    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-    tokens = int((~fixed).sum())
-    if tokens == 0:
-        raise InputError("all positions are fixed: no token is left whose likelihood to find")
-    device = model_device(model) or x_1.device
-    return x_1.to(device), fixed.to(device), tokens
 
 
 @torch.no_grad()
@@ -105,66 +60,24 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
-    path = _path(source, schedule, weight)
-    x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
-    check_integer("draws", draws, 2)  # for a standard error
-    index_B = sample_index(index, len(x_1), x_1.device)
-    mean_B, variance_B = [], []
-    with evaluating(model):
-        for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
-            chunk = (x_1[rows], fixed[rows], index_B[rows])
-            integral = _integral(model, path, *chunk, seed=seed, draws=draws)
-            end = _end(model, path, *chunk, seed=seed, first_step=draws)
-            mean_B.append(integral.mean(0) + end.mean(0))
-            variance_B.append(stratified_variance(integral) + end.var(0) / END_DRAWS)
-    nats_B = torch.cat(mean_B)
-    error = math.sqrt(float(torch.cat(variance_B).sum())) / tokens
-    return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens)
-
-
-def stratified_variance(estimates_DB: Tensor) -> Tensor:
-    """The variance [B] of the mean over D strata in a row, from one estimate in each.
-
-        Var ~ sum_d (f_d - 2 f_{d+1} + f_{d+2})^2 / (6 D (D - 2))
-
-    The strata's own means differ, which adds nothing to the variance of their mean, but much to
-    the spread of the f_d: near N / 12 times as much, for an integrand of 2 N v times a constant.
-    Second differences leave such a line out and keep what is drawn: the noise, and where in its
-    stratum a sequence's v lies. The last counts as if drawn for each sequence apart: somewhat too
-    much for sequences in a row, which share it evenly (`stratum_places`); too little for few that
-    step through a data set by a large Fibonacci number, whose places fall together. The outermost
-    strata count less than the others: where the noise is largest at an end, as with a uniform
-    source of few tokens, the error is somewhat too small.
-    Two strata have only their difference, which counts the line: an error far too large.
-    """
-    strata = len(estimates_DB)
-    if strata == 2:
-        return estimates_DB.var(0) / 2
-    return estimates_DB.diff(n=2, dim=0).square().sum(0) / (6 * strata * (strata - 2))
-
-
-def stratum_places(seed: int, stratum: int, index_B: Tensor) -> Tensor:
-    """Where in a stratum each sequence's point lies, float64 [B] in [0, 1).
-
-    Each is uniform; the golden-ratio rotation u + i GOLDEN mod 1 spreads consecutive sequences
-    evenly, whichever part of the data set they come from.
-    """
-    zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)
-    start = uniform(seed, Purpose.TIME, zero, stratum, zero)
-    return (start + index_B.double() * GOLDEN) % 1.0
-
-
-def _path(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
-    path = MixturePath(source, schedule)
-    if weight is None:
-        return path
-    if not source.marks_noise:
+    path = path_of(source, schedule, weight)
+    if weight is not None and not source.marks_noise:
         raise InputError(
             f"a context-weighted bound needs a source whose state tells what is revealed, and "
             f"{source} does not: alpha is then no function of x_t, data and model rates carry "
             f"different weights, and the sum is no bound; leave weight out, or use a mask source"
         )
-    return ContextPath(source, schedule, weight)
+    x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
+    check_integer("draws", draws, 2)  # for a standard error
+    index_B = sample_index(index, len(x_1), x_1.device)
+    parts = []
+    with evaluating(model):
+        for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
+            chunk = (x_1[rows], fixed[rows], index_B[rows])
+            integral = _integral(model, path, *chunk, seed=seed, draws=draws)
+            end = _end(model, path, *chunk, seed=seed, first_step=draws)
+            parts.append(Terms(integral, end))
+    return Bound.estimated(parts, tokens)
 
 
 def _integral(
@@ -216,8 +129,7 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
 
     A mask source carries revealed tokens over, with probability 1: only masked ones count.
     """
-    known_BN = batch.source.revealed(batch.x_t)
-    rows = Rows.of(~batch.fixed if known_BN is None else ~(batch.fixed | known_BN))
+    rows = Rows.of(batch.source.movable(batch.x_t, batch.fixed))
     tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
     for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):

@@ -5,13 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice
-from cwdfm.loss.base import (
-    Coordinates,
-    Prediction,
-    WeightedCrossEntropy,
-    bound_weight,
-    coordinates_needed,
-)
+from cwdfm.loss.base import Coordinates, WeightedCrossEntropy, bound_weight, coordinates_needed
+from cwdfm.loss.prediction import Prediction
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight import Weight

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice
-from cwdfm.loss.base import Prediction, WeightedCrossEntropy, coordinates_needed
+from cwdfm.loss.base import WeightedCrossEntropy, coordinates_needed
+from cwdfm.loss.prediction import Prediction
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight.base import Weight, normalise

@@ -6,7 +6,6 @@ predicted, and likelihoods compare with the bounds of the other methods.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from cwdfm.kernel import product_dtype
 from cwdfm.kernel.head_cross_entropy import head_cross_entropy
 from cwdfm.loss import Bound
-from cwdfm.loss.elbo import free_tokens
+from cwdfm.loss.bound import free_tokens
 from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
 from cwdfm.method.exact import sequence_nats
 from cwdfm.method.left_to_right import (
@@ -53,12 +52,12 @@ class Autoregressive(Method):
         """One for each token, whatever was asked for."""
         return length
 
-    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
-        if not isinstance(solver, LeftToRight | None):
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+        solver = LeftToRight() if solver is None else solver
+        if not isinstance(solver, LeftToRight):
             reason = "its order is fixed, left to right, and there is no rate to step or to weigh"
             refuse_solver(self, solver, "LeftToRight() (--solver left-to-right)", reason)
-        walk: LeftToRight = solver or LeftToRight()
-        return walk.sample(model, self.vocab_size, asked)
+        return solver.sample(model, self.vocab_size, asked)
 
     @torch.no_grad()
     def likelihood(
@@ -89,7 +88,7 @@ class Autoregressive(Method):
                     )
                 ]
             )
-        return Bound(float(nats_B.sum()) / tokens, 0.0, nats_B, tokens, exact=True)
+        return Bound.of(nats_B, tokens, exact=True)
 
 
 @dataclass(frozen=True)

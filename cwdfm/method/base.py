@@ -10,7 +10,7 @@ differs in the method alone.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import NoReturn
 
 from torch import Tensor, nn
 
@@ -81,7 +81,7 @@ class Method(ABC):
         return asked
 
     @abstractmethod
-    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
         """Sequences; `solver` None is the method's own. Others are refused with the reason."""
 
     @abstractmethod
@@ -158,7 +158,7 @@ class Objective(ABC):
         return self
 
 
-def refuse_solver(method: Method, solver: Any, allowed: str, reason: str) -> None:
+def refuse_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
     """The message for a solver that the method cannot follow."""
     name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
     weight = getattr(solver, "weight", None)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cwdfm.loss.base import token_log_prob
+from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.predict import predict_rows
 from cwdfm.model.protocol import Model
 from cwdfm.model.rows import Rows

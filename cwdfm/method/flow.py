@@ -7,7 +7,6 @@ unmasks with probability (m_t - m_s) / m_t = 1 - exp(-integrated hazard): `Euler
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -42,7 +41,7 @@ class Flow(Method):
     def num_tokens(self) -> int:
         return self.source.num_tokens
 
-    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network gives probabilities of data tokens"

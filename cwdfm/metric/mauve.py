@@ -89,22 +89,9 @@ def mauve_score(
     check_integer("seed", seed, 0)
     check_positive("scaling", scaling)
     few = min(_check_size("samples", samples), _check_size("reference", reference))
-    buckets = max(2, round(few / 10)) if buckets is None else buckets
-    check_integer("buckets", buckets, 2)
-    if buckets > few:
-        raise InputError(
-            f"buckets must not exceed the number of samples, got {buckets} for {few}; "
-            f"a tenth of them is usual"
-        )
+    buckets = _buckets(buckets, few)
     compute = load_extra("mauve", "text").compute_mauve
-    q_BD, p_BD = (
-        _rows(n, x, features) for n, x in (("samples", samples), ("reference", reference))
-    )
-    if q_BD.shape[1] != p_BD.shape[1]:
-        raise InputError(
-            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; make both with "
-            f"one feature model"
-        )
+    q_BD, p_BD = _both(samples, reference, features)
     if few < ADVISED:
         warnings.warn(
             f"MAUVE of {few} samples is coarse: compare it only with scores of as many, and use "
@@ -141,6 +128,18 @@ def mauve_score(
     )
 
 
+def _buckets(asked: int | None, few: int) -> int:
+    """How many buckets there are for `few` samples; too many are refused."""
+    buckets = max(2, round(few / 10)) if asked is None else asked
+    check_integer("buckets", buckets, 2)
+    if buckets > few:
+        raise InputError(
+            f"buckets must not exceed the number of samples, got {buckets} for {few}; "
+            f"a tenth of them is usual"
+        )
+    return buckets
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Leave out what native code writes to stderr.
@@ -172,6 +171,21 @@ def _check_size(name: str, side: Sequence[str] | NDArray[Any]) -> int:
             f"{len(side)}; {ADVISED:,} or more are advised"
         )
     return len(side)
+
+
+def _both(
+    samples: Sequence[str] | NDArray[Any],
+    reference: Sequence[str] | NDArray[Any],
+    features: FeatureModel | None,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The features of both sides, [B, D] each."""
+    q_BD, p_BD = _rows("samples", samples, features), _rows("reference", reference, features)
+    if q_BD.shape[1] != p_BD.shape[1]:
+        raise InputError(
+            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; make both with "
+            f"one feature model"
+        )
+    return q_BD, p_BD
 
 
 def _rows(

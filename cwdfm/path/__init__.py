@@ -1,7 +1,7 @@
 """Probability paths p_t; one file each."""
 
 from cwdfm.path.base import Path, PathSample
-from cwdfm.path.context import ContextPath
+from cwdfm.path.context import ContextPath, path_of
 from cwdfm.path.mixture import MixturePath
 
-__all__ = ["ContextPath", "MixturePath", "Path", "PathSample"]
+__all__ = ["ContextPath", "MixturePath", "Path", "PathSample", "path_of"]

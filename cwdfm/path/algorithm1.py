@@ -115,6 +115,33 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
 
 
 @compiled
+def _sort(
+    revealed_N: np.ndarray,
+    neighbors_NK: np.ndarray,
+    order: np.ndarray,
+    slot: np.ndarray,
+    score: np.ndarray,
+    start: np.ndarray,
+) -> None:
+    """Fill the buckets by a counting sort: sizes, borders, then places from each bucket's end."""
+    start[:] = 0
+    for i in range(len(order)):
+        score[i] = 0
+        for j in neighbors_NK[i]:
+            if revealed_N[j]:
+                score[i] += 1
+        if not revealed_N[i]:
+            start[score[i]] += 1
+    for c in range(1, len(start)):
+        start[c] += start[c - 1]
+    for i in range(len(order)):
+        if not revealed_N[i]:
+            start[score[i]] -= 1
+            slot[i] = start[score[i]]
+            order[slot[i]] = i
+
+
+@compiled
 def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np.ndarray) -> None:
     """Move coordinate i from its bucket to the one above: swap it to the end, shift the border."""
     end = start[bucket + 1] - 1
@@ -146,22 +173,7 @@ def _reveal_loop(
     score = np.empty(length, dtype=neighbors_NK.dtype)
     start = np.empty(buckets + 1, dtype=np.int32)
     for b in range(batch):
-        # A counting sort by score: sizes, then borders, then places from the end of each bucket.
-        start[:] = 0
-        for i in range(length):
-            score[i] = 0
-            for j in neighbors_NK[i]:
-                if revealed_BN[b, j]:
-                    score[i] += 1
-            if not revealed_BN[b, i]:
-                start[score[i]] += 1
-        for c in range(1, buckets + 1):
-            start[c] += start[c - 1]
-        for i in range(length):
-            if not revealed_BN[b, i]:
-                start[score[i]] -= 1
-                slot[i] = start[score[i]]
-                order[slot[i]] = i
+        _sort(revealed_BN[b], neighbors_NK, order, slot, score, start)
         for k in range(count_B[b]):
             # The occupied bucket of largest alpha is the unit in which the others are counted.
             top = 0

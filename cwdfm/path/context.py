@@ -7,6 +7,9 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_instance
 from cwdfm.path.algorithm1 import reveal_drawn
 from cwdfm.path.base import Path
+from cwdfm.path.mixture import MixturePath
+from cwdfm.schedule import Schedule
+from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
@@ -47,3 +50,10 @@ class ContextPath(Path):
         return reveal_drawn(
             self.weight, kappa, length, seed=seed, step=step, index=index, fixed=fixed
         )
+
+
+def path_of(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
+    """The path of the chain with a context weight; without one, the mixture path."""
+    if weight is None:
+        return MixturePath(source, schedule)
+    return ContextPath(source, schedule, weight)

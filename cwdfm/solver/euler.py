@@ -87,16 +87,15 @@ class Euler(Solver):
         check_step(t, t_next)
         x_BN = state.tokens
         t_B = torch.full((len(x_BN),), t, dtype=torch.float32, device=x_BN.device)
-        known_BN = source.revealed(x_BN)
-        movable_BN = ~state.fixed if known_BN is None else ~(state.fixed | known_BN)
+        marked, movable_BN = source.marks_noise, source.movable(x_BN, state.fixed)
         forward_hazard, backward_hazard = self._hazards(schedule, t, t_next)
         backward_BN = None
         if backward_hazard > 0:
             # The part p_0(x^i) of the backward velocity falls on the present token: no jump at all.
             backward_BN = backward_hazard * source.renoise_probability(x_BN) * ~state.fixed
 
-        left = 1.0 if known_BN is None else float(schedule.survival(t))
-        if self.weight is None or (known_BN is not None and not self.weight.needs_logits):
+        left = float(schedule.survival(t)) if marked else 1.0
+        if self.weight is None or (marked and not self.weight.needs_logits):
             # The jumps first, then the model, where they are.
             jump_BN, back_BN = self._rings(state, movable_BN, 0.0, forward_hazard, backward_BN)
             expected = left * -expm1(-forward_hazard) * state.free
@@ -108,10 +107,10 @@ class Euler(Solver):
             rows = Rows.of(movable_BN, crowded=left * state.free >= CROWDED)
             scores = (self.weight,) if self.weight.needs_logits else ()
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
-            revealed_BN = state.fixed | (proposal_BN == x_BN if known_BN is None else known_BN)
+            masked_BN = movable_BN if marked else movable_BN & (proposal_BN != x_BN)
             score = scored[0] if scored else 0.0
-            jump_BN, back_BN = self._rings(state, ~revealed_BN, score, forward_hazard, backward_BN)
-            jump_BN = jump_BN & ~revealed_BN
+            jump_BN, back_BN = self._rings(state, masked_BN, score, forward_hazard, backward_BN)
+            jump_BN = jump_BN & masked_BN
 
         back_BN = back_BN & ~jump_BN
         tokens_BN = torch.where(jump_BN, proposal_BN, x_BN)
@@ -124,11 +123,10 @@ class Euler(Solver):
     def reveals(
         self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
     ) -> Reveals | None:
-        known_BN = source.revealed(state.tokens)
         reads_logits = self.weight is not None and self.weight.needs_logits
-        if known_BN is None or reads_logits or self.corrector is not None:
+        if not source.marks_noise or reads_logits or self.corrector is not None:
             return None
-        movable_BN = ~(state.fixed | known_BN)
+        movable_BN = source.movable(state.tokens, state.fixed)
         reveal_BN = torch.full_like(state.tokens, -1)
         hazards = [self._hazards(schedule, t, t_next)[0] for t, t_next in pairwise(times)]
         ends = hazards[-1] == inf

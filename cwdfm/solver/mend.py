@@ -28,7 +28,7 @@ from cwdfm.solver.base import Solver
 from cwdfm.solver.reading import Reader
 from cwdfm.solver.rework import Rework, Where, check_share, finished
 from cwdfm.solver.sample import Samples, Tick, batches
-from cwdfm.solver.visit import QUARTERS
+from cwdfm.solver.visit import batch_unit
 from cwdfm.source import Source
 from cwdfm.times import Spacing
 
@@ -156,8 +156,7 @@ class _Work:
         self.loops = torch.zeros_like(self.updates)
         self.evaluations = torch.zeros_like(index_B)
         self.rows = 0
-        # On a GPU sizes of batches are few, for what is prepared for a size: see `Plan.of`.
-        self.unit = -(-len(tokens_BN) // QUARTERS) if tokens_BN.is_cuda else 1
+        self.unit = batch_unit(len(tokens_BN), tokens_BN.device)
 
     def samples(self) -> Samples:
         """What has come of it."""

@@ -30,13 +30,12 @@ SCORES: dict[Score, PredictionWeight] = {
 
 def masked_coordinates(solver: Solver, source: Source, state: State) -> Tensor:
     """Which coordinates are still to be unmasked, [B, N]; a source without a mask is refused."""
-    revealed_BN = source.revealed(state.tokens)
-    if revealed_BN is None:
+    if not source.marks_noise:
         raise InputError(
             f"{type(solver).__name__} unmasks tokens, each once, and with {source} a state does "
             f"not tell which are masked; use a MaskSource, or the Euler solver (--solver euler)"
         )
-    return ~(revealed_BN | state.fixed)
+    return source.movable(state.tokens, state.fixed)
 
 
 def share_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:

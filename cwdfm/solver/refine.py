@@ -19,7 +19,7 @@ from torch import Tensor
 from cwdfm.categorical import check_draw
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.model.protocol import Model
-from cwdfm.path import ContextPath, MixturePath, Path
+from cwdfm.path import path_of
 from cwdfm.random import mix
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Solver
@@ -108,9 +108,7 @@ def refine(
     check_instance("solver", solver, Solver, "Euler()")
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     shape = (len(tokens), tokens.shape[1])
-    path: Path = MixturePath(source, schedule)
-    if weight is not None:
-        path = ContextPath(source, schedule, weight)
+    path = path_of(source, schedule, weight)
     solver = how.applied(solver)
     t = float(schedule.inverse(torch.tensor(1 - how.share, dtype=torch.float64)))
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)

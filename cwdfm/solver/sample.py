@@ -208,8 +208,7 @@ def _visit(
 def _begun(source: Source, schedule: Schedule, state: State, tokens_BN: Tensor, t: float) -> State:
     """The state that begins with x_t; where x_t tells what is revealed, that stays."""
     tokens_BN = torch.where(state.fixed, state.tokens, tokens_BN)
-    known_BN = source.revealed(tokens_BN)
-    fixed_BN = state.fixed if known_BN is None else state.fixed | known_BN
+    fixed_BN = ~source.movable(tokens_BN, state.fixed)
     free = int((~fixed_BN).sum(1).max())
     left = float(schedule.survival(t))
     return replace(state, tokens=tokens_BN, fixed=fixed_BN, free=free, left=left)

@@ -25,6 +25,14 @@ from cwdfm.source import Source
 QUARTERS = 4
 
 
+def batch_unit(batch: int, device: torch.device) -> int:
+    """Of what parts of a batch have a multiple of sequences.
+
+    On a GPU a quarter, so that sizes are few: a recording of the trunk is made for each.
+    """
+    return -(-batch // QUARTERS) if device.type == "cuda" else 1
+
+
 @dataclass(frozen=True)
 class Round:
     """The next reveals of every sequence that has any left."""
@@ -54,9 +62,8 @@ class Plan:
         # The sequences with the most rounds first: those that have another are its beginning.
         order_B = count_B.argsort(descending=True, stable=True).to(device)
         active = (count_B[None, :] > torch.arange(size)[:, None]).sum(1)
-        # Towards the end they are fewer and fewer. On a GPU the sizes of batches are few even so,
-        # for what is prepared for a size, such as a recording of the trunk.
-        unit = -(-shape[0] // QUARTERS) if device.type == "cuda" else 1
+        # Towards the end they are fewer and fewer.
+        unit = batch_unit(shape[0], device)
         sizes_A = [min(shape[0], -(-some // unit) * unit) for some in active.tolist()]
         # The step of each sequence in each round; its last one again where it has no more.
         round_BR = torch.minimum(torch.arange(size)[None, :], (count_B[:, None] - 1).clamp(min=0))

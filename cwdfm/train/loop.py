@@ -4,7 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +25,34 @@ class Diverged(WorkFailed):
     """The loss is no longer a number, or has exploded."""
 
 
+class Clock:
+    """Training speed since the last reading, validation and saving not counted."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.first, self.start = run, run.step, time.perf_counter()
+        parameters = sum(p.numel() for p in run.model.parameters())
+        self.flops = training_flops(run.task.model, run.recipe.length, parameters)
+        self.peak = peak_flops(run.device)
+
+    def read(self) -> dict[str, float]:
+        """Tokens a second, and the share of the device's peak where that is known."""
+        now = time.perf_counter()
+        done = (self.run.step - self.first) * self.run.recipe.batch_size * self.run.recipe.length
+        speed = done / (now - self.start)
+        self.first, self.start = self.run.step, now
+        record = {"tokens_per_second": speed}
+        if self.peak is not None:
+            record["flop_utilisation"] = speed * self.flops / (self.peak * world())
+        return record
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Leave out the time of what happens meanwhile."""
+        before = time.perf_counter()
+        yield
+        self.start += time.perf_counter() - before
+
+
 def fit(run: Run, listeners: Sequence[Listener] = ()) -> int:
     """Train to the recipe's last step, from wherever the run stands (see `Run.resume`).
 
@@ -39,39 +67,44 @@ def fit(run: Run, listeners: Sequence[Listener] = ()) -> int:
         hear.append(JsonLines(run.out / "metrics.jsonl", run.step))
     clock = Clock(run)
     with interruptible() as caught:
-        try:
+        with ExitStack() as leaving:
+            for listener in hear:
+                leaving.callback(listener.close)
             while run.step < recipe.steps:
                 run.losses.append(run.train_step())
-                last, stop = run.step == recipe.steps, agreed(run.step, caught)
-                for listener in hear:
-                    listener.step(run.step)
-                record: dict[str, Any] = {"step": run.step}
-                if run.step % recipe.log_every == 0 or last or stop:
-                    loss = float(torch.stack(run.losses).mean())
-                    run.losses.clear()
-                    check_loss(run, loss)
-                    rate = learning_rate(recipe, run.step - 1)
-                    record |= {"loss": loss, "learning_rate": rate} | clock.read()
-                better = False
-                if run.step % recipe.validate_every == 0 or last:
-                    with clock.stopped(), predicting(run):
-                        record |= validate(run)
-                    better = note_best(run, record["validation_loss"])
-                # Before the checkpoint: lines beyond it are taken back when the run goes on from an
-                # older one, while a line that was never written would be missing for good.
-                if len(record) > 1:
-                    for listener in hear:
-                        listener.record(record)
-                if run.step % recipe.checkpoint_every == 0 or last or stop or better:
-                    with clock.stopped():
-                        check_weights(run)
-                        run.save()
+                stop = agreed(run.step, caught)
+                keep_account(run, clock, hear, stopping=stop > 0)
                 if stop:
                     return stop
-        finally:
-            for listener in hear:
-                listener.close()
         return agreed(0, caught)  # what came while the last step was saved
+
+
+def keep_account(run: Run, clock: Clock, hear: Sequence[Listener], *, stopping: bool) -> None:
+    """After a step: record, validate and save what is due, all of it at the end of the run."""
+    recipe, last = run.recipe, run.step == run.recipe.steps
+    for listener in hear:
+        listener.step(run.step)
+    record: dict[str, Any] = {"step": run.step}
+    if run.step % recipe.log_every == 0 or last or stopping:
+        loss = float(torch.stack(run.losses).mean())
+        run.losses.clear()
+        check_loss(run, loss)
+        rate = learning_rate(recipe, run.step - 1)
+        record |= {"loss": loss, "learning_rate": rate} | clock.read()
+    better = False
+    if run.step % recipe.validate_every == 0 or last:
+        with clock.stopped(), predicting(run):
+            record |= validate(run)
+        better = note_best(run, record["validation_loss"])
+    # Before the checkpoint: lines beyond it are taken back when the run goes on from an older one,
+    # while a line that was never written would be missing for good.
+    if len(record) > 1:
+        for listener in hear:
+            listener.record(record)
+    if run.step % recipe.checkpoint_every == 0 or last or stopping or better:
+        with clock.stopped():
+            check_weights(run)
+            run.save()
 
 
 def note_best(run: Run, loss: float) -> bool:
@@ -122,34 +155,6 @@ def agreed(step: int, caught: list[int]) -> int:
     if world() == 1:
         return signalled
     return int(from_first(signalled)) if step % AGREE_EVERY == 0 else 0
-
-
-class Clock:
-    """Training speed since the last reading, validation and saving not counted."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.first, self.start = run, run.step, time.perf_counter()
-        parameters = sum(p.numel() for p in run.model.parameters())
-        self.flops = training_flops(run.task.model, run.recipe.length, parameters)
-        self.peak = peak_flops(run.device)
-
-    def read(self) -> dict[str, float]:
-        """Tokens a second, and the share of the device's peak where that is known."""
-        now = time.perf_counter()
-        done = (self.run.step - self.first) * self.run.recipe.batch_size * self.run.recipe.length
-        speed = done / (now - self.start)
-        self.first, self.start = self.run.step, now
-        record = {"tokens_per_second": speed}
-        if self.peak is not None:
-            record["flop_utilisation"] = speed * self.flops / (self.peak * world())
-        return record
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Leave out the time of what happens meanwhile."""
-        before = time.perf_counter()
-        yield
-        self.start += time.perf_counter() - before
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from cwdfm.method import (
     ScoreEntropyObjective,
 )
 from cwdfm.model.dit import DiTConfig
-from cwdfm.path import ContextPath, MixturePath, Path
+from cwdfm.path import MixturePath, path_of
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Neighbor
@@ -51,7 +51,8 @@ def flow(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     _check_windows(recipe)
     source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
     method = Flow(source, Polynomial(recipe.power))
-    objective = FlowObjective(_path(recipe, method), _loss(recipe))
+    path = path_of(method.source, method.schedule, _path_weight(recipe))
+    objective = FlowObjective(path, _loss(recipe))
     return Task(method, objective, replace(method.network(size), time=recipe.time))
 
 
@@ -199,13 +200,6 @@ def _check_windows(recipe: "Recipe") -> None:
                 f"of {2 * radius + 1} would overlap itself; give a {flag} of at most {largest}, or "
                 f"a --length of at least {2 * radius + 1}"
             )
-
-
-def _path(recipe: "Recipe", method: Flow) -> Path:
-    weight = _path_weight(recipe)
-    if weight is None:
-        return MixturePath(method.source, method.schedule)
-    return ContextPath(method.source, method.schedule, weight)
 
 
 def _path_weight(recipe: "Recipe") -> Neighbor | None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_scale
+from cwdfm.kernel import sum_dtype
 from cwdfm.weight.base import PredictionWeight
 
 
@@ -31,6 +32,6 @@ class Entropy(PredictionWeight):
 
 def prediction_entropy(logits: Tensor) -> Tensor:
     """Entropy in nats [...] of softmax(logits [..., V]); tokens at -inf count nothing."""
-    p = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(dim=-1)
+    p = logits.to(sum_dtype(logits)).softmax(dim=-1)
     entropy: Tensor = torch.special.entr(p).sum(dim=-1)
     return entropy

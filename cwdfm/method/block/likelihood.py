@@ -1,12 +1,10 @@
 """The likelihood bound of all blocks, over the whole range of noise."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from cwdfm.loss import Bound, elbo
-from cwdfm.loss.elbo import free_tokens
+from cwdfm.loss.bound import free_tokens
 from cwdfm.method.block.checks import check_given, check_length
 from cwdfm.method.block.network import Beside
 from cwdfm.method.exact import sequence_nats
@@ -64,5 +62,4 @@ def block_elbo(
         )
         nats_B[rows] = part.nats_B
         variance += (part.standard_error * part.tokens) ** 2
-    error = math.sqrt(variance) / tokens
-    return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens, exact=block == 1)
+    return Bound.of(nats_B, tokens, variance, exact=block == 1)

@@ -1,7 +1,6 @@
 """Block diffusion as a method: what its network is, how it is sampled and scored."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -48,7 +47,7 @@ class BlockDiffusion(Method):
         """At least one for each block."""
         return max(asked, length // self.block)
 
-    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
         """Block by block: see `BlockSolver`, which a plain solver of a flow is made into."""
         solver = BlockSolver() if solver is None else solver
         if isinstance(solver, Solver):
@@ -57,8 +56,7 @@ class BlockDiffusion(Method):
             allowed = "BlockSolver(), or a Solver, which then works inside the blocks"
             refuse_solver(self, solver, allowed, "it does not step the flow inside a block")
         network = check_network(model, self.block)
-        samples: Samples = solver.sample(network, self.source, self.schedule, self.block, asked)
-        return samples
+        return solver.sample(network, self.source, self.schedule, self.block, asked)
 
     def likelihood(
         self,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cwdfm.method.sedd.graph import Graph, Move, at_least_float32, log_sum
+from cwdfm.kernel import sum_dtype
+from cwdfm.method.sedd.graph import Graph, Move, log_sum
 from cwdfm.method.sedd.sums import Sums, masked_sums_of_head
 from cwdfm.source import MaskSource
 
@@ -71,7 +72,7 @@ class Absorb(Graph):
     def conditioned(
         self, logits_KV: Tensor, x_K: Tensor, sigma: float, tokens: list[int]
     ) -> Tensor:
-        logits_KV = logits_KV.to(at_least_float32(logits_KV))
+        logits_KV = logits_KV.to(sum_dtype(logits_KV))
         left_KV = logits_KV.clone()
         left_KV[:, tokens] = -torch.inf
         lost_K = logits_KV.logsumexp(-1) - left_KV.logsumexp(-1)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cwdfm.kernel import sum_dtype
 from cwdfm.method.sedd.sums import Sums
 from cwdfm.path.base import independent_reveals
 from cwdfm.source import Source
@@ -136,15 +137,9 @@ class Graph(ABC):
 
     def rows(self, x_BN: Tensor, fixed: Tensor) -> Tensor:
         """The coordinates [B, N] that can move backwards: the only ones that need a score."""
-        known_BN = self.source.revealed(x_BN)
-        return ~fixed if known_BN is None else ~(fixed | known_BN)
-
-
-def at_least_float32(x: Tensor) -> torch.dtype:
-    """The dtype to compute in: half precision is too coarse for sums over many tokens."""
-    return torch.promote_types(x.dtype, torch.float32)
+        return self.source.movable(x_BN, fixed)
 
 
 def log_sum(logits_KV: Tensor) -> Tensor:
     """log sum exp [K] in float64, of logits that are summed in at least float32."""
-    return logits_KV.to(at_least_float32(logits_KV)).logsumexp(-1).double()
+    return logits_KV.to(sum_dtype(logits_KV)).logsumexp(-1).double()

@@ -29,7 +29,7 @@ from torch import Tensor
 from cwdfm.errors import check_integer
 from cwdfm.loss import Bound
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.loss.elbo import END_DRAWS, free_tokens, stratified_variance, stratum_places
+from cwdfm.loss.bound import END_DRAWS, Terms, free_tokens, stratum_places
 from cwdfm.method.sedd.graph import Graph
 from cwdfm.method.sedd.noise import Noise
 from cwdfm.method.sedd.sums import sums_of_logits
@@ -59,16 +59,12 @@ def score_bound(
     x_1, fixed, tokens = free_tokens(model, x_1, fixed, graph.vocab_size, batch_size)
     check_integer("draws", draws, 2)  # for a standard error
     index_B = sample_index(index, len(x_1), x_1.device)
-    mean_B, variance_B = [], []
+    parts = []
     with evaluating(model):
         for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
             some = Sequences(model, graph, noise, x_1[rows], fixed[rows], index_B[rows], seed)
-            start_B, integral, end = some.start(), some.integral(draws), some.end(draws)
-            mean_B.append(start_B + integral.mean(0) + end.mean(0))
-            variance_B.append(stratified_variance(integral) + end.var(0) / END_DRAWS)
-    nats_B = torch.cat(mean_B)
-    error = math.sqrt(float(torch.cat(variance_B).sum())) / tokens
-    return Bound(float(nats_B.sum()) / tokens, error, nats_B, tokens)
+            parts.append(Terms(some.integral(draws), some.end(draws), some.start()))
+    return Bound.estimated(parts, tokens)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -62,7 +62,7 @@ class SEDD(Method):
     def num_tokens(self) -> int:
         return self.forward_graph.source.num_tokens
 
-    def draw(self, model: nn.Module, solver: Any, asked: DrawRequest) -> Samples:
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
         """Sequences. `asked.grid` "kappa" is uniform in exp(-sigma), the share of tokens kept."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from cwdfm.kernel import sum_dtype
 from cwdfm.kernel.head_log_prob import head_log_prob
 from cwdfm.kernel.head_rows import MAX_ELEMENTS
 
@@ -24,7 +25,7 @@ class Sums(NamedTuple):
 
 def sums_of_logits(logits_KV: Tensor, x_K: Tensor, x_1_K: Tensor) -> Sums:
     """The sums of logits at hand. The present token x may be the mask, which has no logit here."""
-    logits_KV = logits_KV.to(torch.promote_types(logits_KV.dtype, torch.float32))
+    logits_KV = logits_KV.to(sum_dtype(logits_KV))
     vocab = logits_KV.shape[1]
     present_KV = torch.arange(vocab, device=x_K.device) == x_K[:, None]
     return Sums(
@@ -80,8 +81,7 @@ def masked_sums_of_head(hidden_KD: Tensor, readout: nn.Linear, x_1_K: Tensor, vo
     log sum_y exp(l_y) = l_{x_1} - log p(x_1), and the logit of one token is a product of vectors.
     """
     log_p_K = head_log_prob(hidden_KD, readout, x_1_K[:, None], vocab)[:, 0]
-    kind = hidden_KD.dtype
-    full = torch.promote_types(kind, torch.float32)
+    kind, full = hidden_KD.dtype, sum_dtype(hidden_KD)
     weight_KD = F.embedding(x_1_K, readout.weight).to(kind)
     target_K = (hidden_KD.to(full) * weight_KD.to(full)).sum(-1)
     if readout.bias is not None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cwdfm.method.sedd.graph import Graph, Move, at_least_float32, log_sum
+from cwdfm.kernel import sum_dtype
+from cwdfm.method.sedd.graph import Graph, Move, log_sum
 from cwdfm.method.sedd.sums import Sums, sums_of_head
 from cwdfm.source import UniformSource
 
@@ -74,7 +75,7 @@ class Uniform(Graph):
 
     def staggered(self, logits_KV: Tensor, x_K: Tensor, change: float) -> Tensor:
         """log [s exp(-change Q)]_y [K, V], up to a number a row; what is negative is cut off."""
-        log_score_KV = self.log_score(logits_KV.to(at_least_float32(logits_KV)), x_K, 0.0)
+        log_score_KV = self.log_score(logits_KV.to(sum_dtype(logits_KV)), x_K, 0.0)
         log_score_KV = log_score_KV - log_score_KV.amax(-1, keepdim=True)  # no overflow
         score_KV = log_score_KV.exp()
         mean_K1 = score_KV.mean(-1, keepdim=True, dtype=torch.float64).to(score_KV.dtype)
