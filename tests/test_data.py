@@ -20,6 +20,7 @@ from cwdfm import InputError
 from cwdfm.data import (
     DATASETS,
     SmilesTokenizer,
+    Split,
     TokenData,
     Tokenizer,
     canonical,
@@ -117,7 +118,7 @@ def test_given_tokens_and_holes_are_framed() -> None:
     assert tokenizer.frame([3, None], 6, whole=False) == [1, 3, None, None, None, None]
     assert tokenizer.frame([3] * 4, 6, whole=True) == [1, 3, 3, 3, 3, 2]
     for whole in (True, False):
-        with pytest.raises(InputError, match="5 tokens are given.*room for 4"):
+        with pytest.raises(InputError, match=r"5 tokens are given.*room for 4"):
             tokenizer.frame([3] * 5, 6, whole=whole)
 
 
@@ -327,6 +328,7 @@ def test_a_package_s_files_have_limits_by_split_and_are_known_by_content(
     for name, smiles in rows.items():
         write(module / f"{name}.csv", "\n".join(["Smiles", *smiles]))
     monkeypatch.syspath_prepend(tmp_path)
+    files: tuple[tuple[str, Split | None], ...]
     files = (("a.csv", "train"), ("b.csv", "train"), ("c.csv", "valid"))
     mine = PackagedMolecules("mine", 8, None, "chemist", "chemist", "?", "smiles", files)
     whole = mine.prepare(length=8, limit=None, seed=0)
