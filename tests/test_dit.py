@@ -102,7 +102,7 @@ def test_every_addition_is_dropped_out_in_training_alone(block: int, layer: str)
         assert torch.equal(first, second) is not mode
 
 
-@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Behind(Cache(20))], ids=str)
+@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Behind(Cache(20))])
 def test_a_sequence_reaches_as_far_as_its_last_place(sight: attention.Attention) -> None:
     if isinstance(sight, Behind):
         sight.cache.length = 5
