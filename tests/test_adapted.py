@@ -126,6 +126,8 @@ def test_what_is_wrong_is_told() -> None:
                 lambda x: Network()(x).logits.softmax(-1), num_tokens=6, mask_id=1, never=[2]
             )
         )
+    with pytest.raises(cwdfm.InputError, match="look like probabilities"):  # with zeros among them
+        draw(cwdfm.Adapted(lambda x: torch.eye(6)[0 * x], num_tokens=6, mask_id=1))
     with pytest.raises(cwdfm.InputError, match=r"floating logits of shape .*int64"):
         draw(cwdfm.Adapted(lambda x: Network()(x).logits.long(), num_tokens=6, mask_id=1))
     with pytest.raises(cwdfm.InputError, match=r"shape \(2, 4, 6\).*shape \(2, 4, 3\)"):

@@ -17,6 +17,8 @@ from cwdfm.model import halves
 from cwdfm.model.attention import Cache, Halves
 from cwdfm.model.dit import DiT
 from cwdfm.model.halves import halves_mask, mask_mod
+from cwdfm.model.predict import predict_rows
+from cwdfm.model.rows import Rows
 from tests.blocks import CPU, LINEAR, called, method, network, plain_logits, tokens
 
 # The mask
@@ -135,6 +137,20 @@ def test_halves_and_cache_and_reading_all_again_agree(block: int, double: bool) 
         changed = Beside(model, other)(x_t, t)
         torch.testing.assert_close(changed[:, :block], beside[:, :block], **close)
         assert float((changed - beside)[:, block:].abs().max()) > 0.01
+
+
+@torch.no_grad()
+def test_sequences_in_any_order_are_answered_by_what_belongs_to_them() -> None:
+    """A solver may ask for some of them, those with most to do first."""
+    model, x_1, x_t = network(4), tokens(5, 12), torch.full((5, 12), 7)
+    place = torch.tensor([4 * 12 + 9, 1 * 12 + 7, 3 * 12 + 5, 1 * 12 + 10])
+
+    def answer(active: Tensor | None) -> Tensor:
+        rows = Rows((5, 12), place, active)
+        asked = (Beside(model, x_1), cwdfm.MaskSource(7), x_t, torch.zeros(5), rows)
+        return torch.cat([logits for _, logits in predict_rows(*asked)])
+
+    torch.testing.assert_close(answer(torch.tensor([4, 1, 3])), answer(None))
 
 
 # What is refused

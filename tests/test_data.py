@@ -4,11 +4,12 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cwdfm import InputError
 from cwdfm.data import (
     DATASETS,
     SmilesTokenizer,
+    Split,
     TokenData,
     Tokenizer,
     canonical,
@@ -28,6 +30,7 @@ from cwdfm.data import (
     tokenizer_from_json,
 )
 from cwdfm.data.molecules import REASONS, pack, split
+from cwdfm.data.packaged import PackagedMolecules
 from cwdfm.data.qm9 import QM9
 from cwdfm.report.reference import MoleculeReference
 
@@ -107,6 +110,16 @@ def test_special_tokens_and_round_trip() -> None:
     assert tokenizer.decode([8, 8]) == "CC"
     assert tokenizer.decode([]) == ""
     assert tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json()))) == tokenizer
+
+
+def test_given_tokens_and_holes_are_framed() -> None:
+    tokenizer = SmilesTokenizer(("C",))
+    assert tokenizer.frame([3, None], 6, whole=True) == [1, 3, None, 2, 0, 0]
+    assert tokenizer.frame([3, None], 6, whole=False) == [1, 3, None, None, None, None]
+    assert tokenizer.frame([3] * 4, 6, whole=True) == [1, 3, 3, 3, 3, 2]
+    for whole in (True, False):
+        with pytest.raises(InputError, match=r"5 tokens are given.*room for 4"):
+            tokenizer.frame([3] * 5, 6, whole=whole)
 
 
 def test_canonical_form() -> None:
@@ -287,15 +300,48 @@ def test_line_numbers_in_tables(tmp_path: Path) -> None:
     assert data.examples["blank"][0].startswith("line 5")
 
 
+def test_few_examples_of_what_is_left_out(tmp_path: Path) -> None:
+    data = load(write(tmp_path / "a.smi", "CC\nCO\n" + "?\n" * 7))
+    assert data.report["unparsable"] == 7
+    assert data.examples["unparsable"] == [f"line {n}: ?" for n in range(3, 8)]
+
+
 def test_split_by_seed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.smi", "\n".join("C" * n for n in range(1, 30)))
     parts = [load(path, seed=seed).texts("valid") for seed in (42, 42, 43)]
     assert parts[0] == parts[1] != parts[2]
     assert load(path).texts("valid") == parts[0]
     for n, held_out in ((2, 1), (20, 1), (21, 2), (140, 7)):
-        train, valid = split([None] * n, 0)
-        assert len(valid) == held_out
-        assert sorted(train + valid) == list(range(n))
+        order = np.random.default_rng(7).permutation(n).tolist()
+        assert split([None] * n, 7) == (order[held_out:], order[:held_out])
+        own = split(["train" if i % 3 else "valid" for i in range(n)], 7)
+        assert own == ([i for i in order if i % 3], [i for i in order if i % 3 == 0])
+
+
+def test_a_package_s_files_have_limits_by_split_and_are_known_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files to train on, one held out; a newer package in the place of one that was read."""
+    module = tmp_path / "chemist"
+    module.mkdir()
+    rows = {"a": ["C", "CC", "CO"], "b": ["CN", "CF"], "c": ["CO", "CCC", "CCO", "CCN"]}
+    for name, smiles in rows.items():
+        write(module / f"{name}.csv", "\n".join(["Smiles", *smiles]))
+    monkeypatch.syspath_prepend(tmp_path)
+    files: tuple[tuple[str, Split | None], ...]
+    files = (("a.csv", "train"), ("b.csv", "train"), ("c.csv", "valid"))
+    mine = PackagedMolecules("mine", 8, None, "chemist", "chemist", "?", "smiles", files)
+    whole = mine.prepare(length=8, limit=None, seed=0)
+    assert sorted(whole.texts("train")) == ["C", "CC", "CF", "CN", "CO"]
+    assert sorted(whole.texts("valid")) == ["CCC", "CCN", "CCO"]  # without the one trained on
+    few = mine.prepare(length=8, limit=4, seed=0)
+    assert sorted(few.texts("train")) == ["C", "CC", "CN", "CO"]
+    before = mine.origin()
+    write(module / "b.csv", "Smiles\nCN\nCP")
+    os.utime(module / "b.csv", ns=(1, 1))  # another time than before, on any clock
+    changed = mine.origin()["sha256"]
+    assert changed["b.csv"] == hashlib.sha256(b"Smiles\nCN\nCP").hexdigest()
+    assert before["sha256"] == changed | {"b.csv": hashlib.sha256(b"Smiles\nCN\nCF").hexdigest()}
 
 
 def test_progress_hears_of_the_rows(tmp_path: Path) -> None:
@@ -324,8 +370,28 @@ def test_save_and_load(prepared: Path) -> None:
     for field in ("name", "tokenizer", "length", "report", "examples", "source", "fingerprint"):
         assert getattr(data, field) == getattr(raw, field), field
     assert list(prepared.parent.glob("*.part")) == []
-    changed = replace(data, train=data.train[::-1])
-    assert changed.fingerprint != data.fingerprint
+
+
+def test_a_fingerprint_tells_apart_whatever_a_model_would_see(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Order, split, vocabulary and every row, also where rows are read in several parts."""
+    data = load(prepared)
+    joined, tokens = np.concatenate([data.train, data.valid]), SmilesTokenizer(tuple("CFON"))
+    cut = len(data.train) + 1
+    variants = [
+        replace(data, train=data.train[::-1]),
+        replace(data, train=joined[:cut], valid=joined[cut:]),
+        replace(data, tokenizer=tokens),
+        *(replace(data, train=np.delete(data.train, i, 0)) for i in (2, 3, -1)),
+    ]
+    assert len({each.fingerprint for each in (data, *variants)}) == 1 + len(variants)
+    monkeypatch.setattr("cwdfm.data.dataset._ROWS", 4)  # of which 57 are no multiple
+    assert replace(data).fingerprint == data.fingerprint  # parts are no part of it
+    other = [data.train.copy() for _ in data.train]
+    for i, x in enumerate(other):
+        x[i, 1] = 2
+    assert len({replace(data, train=x).fingerprint for x in (data.train, *other)}) == 1 + len(other)
 
 
 def test_loads_without_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
@@ -438,7 +504,33 @@ def test_the_cache_is_used_and_keyed_by_everything(tmp_path: Path, own_cache: Pa
     assert load(path).report["read"] == 30
     assert entries() == 6
     load(path, cache=False, seed=9)
+    load(path, cache="read", seed=9)
     assert entries() == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cwdfm.data.cache.FORMAT", 99),
+        ("cwdfm.data.molecules.PREPARATION", 99),
+        ("cwdfm.data.molecules.package_version", lambda _: "2099.9"),
+    ],
+)
+def test_what_another_version_prepared_is_prepared_again(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    path = write(tmp_path / "a.smi", "CC\nCO\nCN")
+    load(path)
+    monkeypatch.setattr(name, value)
+    load(path)
+    assert len(list(own_cache.glob("*.npz"))) == 2
+
+
+def test_columns_of_one_table_are_cached_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "one,two\nCC,CCO\nCN,CCN\n")
+    for column, texts in (("one", {"CC", "CN"}), ("two", {"CCO", "CCN"})):
+        data = load(path, column=column)
+        assert {*data.texts("train"), *data.texts("valid")} == texts
 
 
 def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, own_cache: Path) -> None:
@@ -500,7 +592,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "empty-table": ("a.csv", "", {}, "is empty; give a table with a header"),
     "header-only": ("a.csv", "smiles\n", {}, "0 usable molecules.*read 0"),
     "missing-column": ("a.csv", "a,b\nC,C\n", {}, "no column 'smiles', its columns are 'a', 'b'"),
-    "ambiguous-column": ("a.csv", "A,a\nC,C\n", {"column": "Smiles"}, "no column 'Smiles'"),
+    "ambiguous-column": ("a.csv", "Name,NAME\nC,C\n", {"column": "name"}, "no column 'name'"),
     "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is for tables"),
     "nothing-usable": ("a.smi", "?\n!!\n", {}, "0 usable.*read 2, unparsable 2.*line 1: ?"),
     "one-molecule": ("a.smi", "CC\nC-C\n", {}, "1 usable molecules, at least 2.*duplicate 1"),
@@ -586,8 +678,8 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "canonical-type": (lambda _: canonical(3), "must be a string, got int 3"),  # type: ignore[arg-type]
     "ids-out-of-range": (
-        lambda p: replace(load(p / "x.npz"), valid=np.full((1, 32), 99, "i2")),
-        "from 99 to 99, the tokenizer has 0..6",
+        lambda p: replace(load(p / "x.npz"), valid=np.full((1, 32), 7, "i2")),
+        "from 7 to 7, the tokenizer has 0..6",
     ),
     "wrong-array": (
         lambda p: replace(load(p / "x.npz"), valid=np.zeros((1, 31), "i2")),
@@ -631,6 +723,17 @@ def test_spellings_are_of_the_same_molecules(some: TokenData) -> None:
     assert spelled.tokenizer.identity == some.tokenizer.identity
     assert spelled.fingerprint == respelled(some, 5, seed=3).fingerprint
     assert spelled.fingerprint != respelled(some, 5, seed=4).fingerprint
+    assert spelled.source == some.source | {"spellings": 5, "spelling_seed": 3}
+    # In random order: of two neighbours, one in as many as there are molecules is the same.
+    known = [canonical(text) for text in spelled.texts("train")]
+    assert sum(a == b for a, b in pairwise(known)) < 0.05 * len(known)
+
+
+def test_equal_molecules_are_spelt_apart() -> None:
+    tokenizer = SmilesTokenizer.build([ASPIRIN])
+    x = pack([ASPIRIN] * 40, tokenizer, 40)
+    mine = TokenData("mine", x, x[:0], tokenizer, {"read": 40, "kept": 40}, {}, {})
+    assert len(set(respelled(mine, 1).texts("train"))) > 20  # of hundreds that there are
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend
 import cwdfm
 from cwdfm.kernel.rotary import rotary, rotate
 from cwdfm.model import attention
-from cwdfm.model.attention import SHORT, Causal, Full
-from cwdfm.model.dit import DiT, DiTConfig
+from cwdfm.model.attention import SHORT, Behind, Cache, Causal, Full, Halves
+from cwdfm.model.dit import DiT, DiTConfig, TimeEmbedding
 from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
 
@@ -76,6 +76,45 @@ def test_trunk_and_head_are_the_whole() -> None:
     assert is_split(model)
     torch.testing.assert_close(model.head(model.trunk(x, t)), model(x, t))
     assert not torch.allclose(model(x, t), model(x, t * 0))  # it sees the time
+
+
+def test_a_time_is_told_by_waves_of_128_lengths() -> None:
+    """cos and sin of t 10000^(-k / 128), as MDLM's authors and others before them have it."""
+    embedding, heard = TimeEmbedding(4), list[Tensor]()
+    embedding.first.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    t = torch.tensor([0.0, 0.3, 1.0])
+    embedding(t)
+    angle = t.double()[:, None] / 10000.0 ** (torch.arange(128, dtype=torch.float64) / 128)
+    torch.testing.assert_close(heard[0].double(), torch.cat([angle.cos(), angle.sin()], dim=1))
+
+
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("layer", ["out", "down"])
+def test_every_addition_is_dropped_out_in_training_alone(block: int, layer: str) -> None:
+    """Of networks in which one layer alone adds something to the stream."""
+    model = perturbed(replace(SMALL, dropout=0.5))
+    for name, parameter in model.named_parameters():
+        if {"out", "down"} & {*name.split(".")} and not name.startswith(f"blocks.{block}.{layer}."):
+            torch.nn.init.zeros_(parameter)
+    x, t = torch.randint(0, 11, (3, 12)), torch.rand(3)
+    for mode in (True, False):
+        first, second = (model.train(mode).trunk(x, t) for _ in range(2))
+        assert torch.equal(first, second) is not mode
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Behind(Cache(20))])
+def test_a_sequence_reaches_as_far_as_its_last_place(sight: attention.Attention) -> None:
+    if isinstance(sight, Behind):
+        sight.cache.length = 5
+    assert sight.reach(8) == int(sight.positions(8, torch.device("cpu")).max()) + 1
+
+
+@torch.no_grad()
+def test_learned_positions_are_as_many_as_half_of_noised_and_clean_tokens() -> None:
+    model = DiT(replace(SMALL, attention="block", block=4, positions=12))
+    assert model(torch.zeros(1, 24, dtype=torch.int64), torch.zeros(1)).shape == (1, 24, 11)
+    with pytest.raises(cwdfm.InputError, match=r"learned 12 positions.*sequence of 16"):
+        model(torch.zeros(1, 32, dtype=torch.int64), torch.zeros(1))
 
 
 def test_rotation_keeps_lengths_and_sees_differences_only() -> None:

@@ -7,6 +7,8 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,14 +73,35 @@ def ran(store: Store) -> list[int]:
 def test_needed_jobs_come_first_and_nothing_runs_twice(tmp_path: Path) -> None:
     store, jobs = Store(tmp_path), [Add(Count(2), Count(3)), Add(Count(3), Count(4)), Count(2)]
     assert in_order(jobs) == [Count(2), Count(3), jobs[0], Count(4), jobs[1]]
+    said: list[str] = []
     for _ in range(2):
-        assert work(store, jobs, HERE, say=silent).complete
+        assert work(store, jobs, HERE, say=said.append).complete
+    assert [line.split()[0] for line in said] == [f"[{n}/5]" for n in range(1, 6)]
     assert store.found(jobs[0]) == {"sum": 13}
     assert ran(store) == [2, 3, 4]
     record = store.result(Count(2))
     assert record is not None
     assert record["job"] == {"class": "Count", "number": 2}
     assert record["provenance"]["versions"]["torch"]
+
+
+def test_another_version_of_a_job_is_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Count(2).name
+    assert Count(2).name == before != Count(3).name
+    monkeypatch.setattr(Count, "version", 2)
+    assert Count(2).name != before
+
+
+def test_what_another_did_while_its_lock_was_waited_for_is_not_done_again(tmp_path: Path) -> None:
+    class Late(Store):
+        @contextmanager
+        def _held(self, job: Job) -> Iterator[bool]:
+            Store(self.folder).do(job, HERE)  # by another, between question and lock
+            with super()._held(job) as mine:
+                yield mine
+
+    assert Late(tmp_path).do(Count(1), HERE)
+    assert ran(Store(tmp_path)) == [1]
 
 
 def test_a_job_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +197,9 @@ def test_what_failed_for_another_of_the_command_s_processes_is_not_tried_again(
         Count(1): "RuntimeError: broken"
     }
     assert not work(store, jobs, HERE, say=silent, limit=0).with_failures(store, 150.0).failed
+    both = replace(outcome, waiting=[Count(1)], failed={Count(9): "own"}).with_failures(store, 50.0)
+    assert both.failed == {Count(9): "own", Count(1): "RuntimeError: broken"}
+    assert both.waiting == []
     work(store, jobs, HERE, say=said.append, since=150.0)  # of another command, long ago
     assert [line for line in said if line.startswith("failed")] != []
     assert note.stat().st_mtime > 150.0
@@ -196,13 +222,16 @@ def test_memory_that_others_hold_is_waited_for(
     def given_back() -> None:
         held.append(sys.exc_info()[1])
 
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
     monkeypatch.setattr(Count, "run", run)
     monkeypatch.setattr(sweep_module, "_release", given_back)
     jobs = [Count(1), Count(2), Count(3)]
-    outcome = work(Store(tmp_path), jobs, HERE, say=silent, wait=0.01)
+    outcome = work(Store(tmp_path), jobs, HERE, say=silent, wait=10.0)
     assert outcome.done == 2
     assert list(outcome.failed) == [Count(2)]
-    assert calls.count(1) == 3
+    assert calls == [1, 2, 3, 1, 2, 1, 2, 2]  # again only after a while
     assert calls.count(2) == TRIES
     assert held == [None] * len(calls)
     # Nobody to wait for: it has failed.
@@ -341,6 +370,9 @@ def test_what_is_made_again_is_not_ready_before_it_is_done(
 
     def killed(job: Leave, place: Path, *others: Any) -> dict[str, Any]:
         assert not (place / "checkpoint").exists()
+        with store._held(job) as free:
+            assert not free  # its lock is still ours
+        (place / "begun").write_text("of this run")
         plain(job, place, *others)
         seen.append((store.ready(job), store.result(job) is not None))
         raise KeyboardInterrupt
@@ -354,6 +386,7 @@ def test_what_is_made_again_is_not_ready_before_it_is_done(
     assert not store.ready(Leave(1))
     assert wanted(store, more) == [Leave(1), *more]
     assert work(store, more, HERE, say=silent).complete
+    assert (place / "begun").exists()  # what the killed one left was there to go on from
     assert store.ready(Leave(1))
     assert store.found(more[0]) == {"product": 3}
 
@@ -374,6 +407,9 @@ def test_results_say_of_which_run_they_are(tmp_path: Path, monkeypatch: pytest.M
         del record["needs"]
         path.write_text(json.dumps(record))
     assert [store.run_of(Leave(1), job) for job in (first, second, third)] == runs
+    for date in ("2026-01-03", "2025-12-31"):  # of one moment with a run; before all of them
+        path.write_text(json.dumps({**record, "provenance": {"date": date}}))
+        assert store.run_of(Leave(1), third) == max(date, runs[0])
 
 
 def test_a_job_that_does_not_leave_what_it_should_has_failed(
@@ -459,6 +495,18 @@ def test_no_job_is_begun_after_the_limit(
     assert "in others' hands: 1 job; the same command goes on later, or waits for them" in told
     assert "not begun: 2 jobs; they need what is in others' hands\n" in told
     assert work(store, jobs[1:], HERE, say=silent).complete
+
+
+def test_others_are_waited_for_up_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, clock = Store(tmp_path), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
+    with store._held(Count(1)):
+        outcome = work(store, [Count(1)], HERE, say=silent, wait=10.0, limit=15.0)
+    assert outcome.elsewhere == [Count(1)]
+    assert clock == [15.0]
 
 
 def test_only_some_kinds(tmp_path: Path) -> None:

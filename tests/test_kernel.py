@@ -625,6 +625,28 @@ def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
 
 @interpreted
 @pytest.mark.usefixtures("forced")
+def test_a_readout_is_compared_with_the_head_again_once_it_is_trained() -> None:
+    class Scaled(DiT):
+        scale = 1.0
+
+        def head(self, hidden: Tensor) -> Tensor:
+            return self.scale * super().head(hidden)
+
+    source = SOURCES[1]
+    plain = small_dit(source.num_tokens, torch.float32)
+    model = Scaled(plain.config)
+    model.load_state_dict(plain.state_dict())
+    x = torch.randint(0, 11, (2, 8))
+    asked = (source, x, torch.rand(2), Rows.of(torch.ones_like(x, dtype=torch.bool)))
+    assert fusible_rows(model, *asked) is not None
+    model.scale = 3.0
+    with torch.no_grad():
+        model.readout.weight.add_(0.1)
+    assert fusible_rows(model, *asked) is None
+
+
+@interpreted
+@pytest.mark.usefixtures("forced")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_training_kernels_in_the_interpreter(dtype: torch.dtype) -> None:
     readout = nn.Linear(8, 5001).to(dtype)

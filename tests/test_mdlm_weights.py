@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cwdfm
+from cwdfm.method import Flow
 from cwdfm.model.dit import DiT
 from cwdfm.tensors import write_tensors
 from tests.texts import word_level
@@ -97,7 +98,7 @@ def folder(place: Path, **changed: Any) -> Path:
     """As the hub has it, but for a tokenizer, which is a small one of its own."""
     word_level(place)
     sizes = {"hidden_dim": WIDTH, "n_heads": HEADS, "n_blocks": DEPTH, "cond_dim": COND}
-    told = {"vocab_size": IDS, "model_length": LENGTH, "dropout": 0.1, "time_conditioning": False}
+    told = {"vocab_size": IDS, "model_length": LENGTH, "dropout": 0.25, "time_conditioning": False}
     config = {"model_type": "mdlm", "return_dict": False, **sizes, **told, **changed}
     (place / "config.json").write_text(json.dumps(config))
     write_tensors(place / "model.safetensors", checkpoint())
@@ -107,7 +108,7 @@ def folder(place: Path, **changed: Any) -> Path:
 def test_logits_are_those_of_the_published_network(tmp_path: Path) -> None:
     trained = cwdfm.load(folder(tmp_path))
     assert isinstance(trained.model, DiT)
-    assert trained.model.config.dropout == 0.1  # for whom trains on
+    assert trained.model.config.dropout == 0.25  # for whom trains on
     x = torch.randint(0, IDS, (3, LENGTH), generator=torch.Generator().manual_seed(1))
     expected = torch.stack([logits(checkpoint(), row) for row in x])
     for t in (0.0, 0.7):  # which it is not told
@@ -117,7 +118,7 @@ def test_logits_are_those_of_the_published_network(tmp_path: Path) -> None:
 
 def test_it_samples_and_is_saved_as_any_other(tmp_path: Path) -> None:
     trained = cwdfm.load(folder(tmp_path / "theirs"))
-    assert trained.source == cwdfm.MaskSource(IDS - 1)
+    assert trained.method == Flow(cwdfm.MaskSource(IDS - 1), cwdfm.Linear())
     solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0), hazard="integrated")
     out = cwdfm.generate(trained, solver, n=4, steps=8, prompt="the cat")
     assert out.tokens[:, :2].tolist() == [[3, 4]] * 4
@@ -131,7 +132,8 @@ def test_it_samples_and_is_saved_as_any_other(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"time_conditioning": True}, "told the noise level sigma"),
-        ({"vocab_size": 50}, "knows 50 ids.*tokenizer has 7.*tokenizer.json"),
+        *(({"vocab_size": n}, f"knows {n} ids.*tokenizer has 7.*tokenizer.json") for n in (6, 9)),
+        ({"vocab_size": 7}, "do not belong together.*embedding"),  # its words are, mask included
         ({"n_blocks": 3}, "do not belong together.*blocks.2"),
         ({"n_heads": "many"}, "heads must be an integer"),
     ],

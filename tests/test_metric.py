@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,12 @@ def test_scores_counted_by_hand() -> None:
     assert str(scores) == "valid 6, unique 4, novel 2 of 8 (1 fold)"
 
 
-def test_a_new_molecule_is_new_once_however_it_is_spelt() -> None:
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
+def test_a_new_molecule_is_new_once_however_it_is_spelt(
+    kind: Callable[[list[str]], Collection[str]],
+) -> None:
     samples = ["CC(=O)N", "NC(C)=O", "CC(=O)N", "C1CC1", "CCO", "OCC"]
-    scores = score_molecules(samples, ["C(O)C"], fold_size=6)
+    scores = score_molecules(samples, kind(["C(O)C"]), fold_size=6)
     expected = FoldCounts((6,)), FoldCounts((3,)), FoldCounts((2,))
     assert (scores.valid, scores.unique, scores.novel) == expected
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,25 @@ def test_round_trip(tmp_path: Path) -> None:
     assert torch.equal(before.model(x, t), after.model(x, t))
     for name in ("method", "source", "schedule", "tokenizer", "length", "fix_first", "card"):
         assert getattr(after, name) == getattr(before, name)
+    assert not after.model.training  # dropout is off
+
+
+def test_a_fingerprint_is_of_weights_and_of_what_they_mean(tmp_path: Path) -> None:
+    before = small(tmp_path)
+    before.save_pretrained(tmp_path / "m")
+    assert cwdfm.load(tmp_path / "m").fingerprint() == before.fingerprint()
+    assert replace(before, card={"data": "other"}).fingerprint() == before.fingerprint()
+    other = small(tmp_path)
+    with torch.no_grad():
+        other.model.readout.bias[3] += 0.5
+    changed = [
+        other,
+        replace(before, method=Flow(before.source, cwdfm.Linear())),
+        replace(before, tokenizer=SmilesTokenizer(("N", "C", "O"))),
+        replace(before, length=7),
+        replace(before, fix_first=False),
+    ]
+    assert len({model.fingerprint() for model in (before, *changed)}) == 1 + len(changed)
 
 
 def test_weights_in_half_precision(tmp_path: Path) -> None:

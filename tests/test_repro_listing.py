@@ -139,6 +139,21 @@ def test_the_cost_at_the_paper_s_scale_is_of_what_is_to_be_done(
     assert f"sampling takes at most {minutes:.1f} GPU minutes more" in cost(updates, "paper")
 
 
+@pytest.mark.parametrize(
+    ("minutes", "told"),
+    [
+        (119.9, "119.9 GPU minutes"),
+        (120, "2 GPU hours"),
+        (2879, "48 GPU hours"),
+        (2880, "2 GPU days"),
+    ],
+)
+def test_times_are_told_in_a_unit_of_which_there_are_two_at_least(
+    minutes: float, told: str
+) -> None:
+    assert cost_module.gpu_time(minutes) == told
+
+
 def test_the_cost_at_smoke_scale_is_the_page_s() -> None:
     """Alone and of all: they share jobs, so that all take less than each of them in turn."""
     told = cost(EXPERIMENTS["losses"].plan("smoke").jobs, "smoke")

@@ -10,9 +10,13 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.analyze import context_analysis
 from cwdfm.config import from_config, to_config
+from cwdfm.data import load
 from cwdfm.method.choice import SolverChoice
 from cwdfm.method.flow import Flow, FlowObjective
+from cwdfm.model.dit import DiT
+from cwdfm.model.presets import preset
 from cwdfm.repro import scores
 from cwdfm.repro.cell import Cell, flow, loss_note, runs_note
 from cwdfm.repro.experiments import EXPERIMENTS
@@ -20,11 +24,12 @@ from cwdfm.repro.experiments.baselines import KINDS
 from cwdfm.repro.experiments.solvers import _best_of
 from cwdfm.repro.experiments.training import LOSSES, PATHS, SCALES
 from cwdfm.repro.job import Resources, Store
-from cwdfm.repro.jobs import HeldOut
+from cwdfm.repro.jobs import HeldOut, trained_by
 from cwdfm.repro.measure import measure
 from cwdfm.repro.scores import Context, Molecules
 from cwdfm.repro.sweep import in_order, work
 from cwdfm.repro.table import Value
+from cwdfm.sample_file import read_samples
 from cwdfm.train.recipe import build
 from cwdfm.train.recipes import RECIPES
 from tests.test_jobs import HERE, silent
@@ -64,6 +69,43 @@ def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -
     with pytest.raises(cwdfm.InputError, match=r"other molecules-32 .*give the same, or another"):
         work(store, [job], second, say=silent)
     assert work(store, [job], first, say=silent).complete
+
+
+@pytest.fixture
+def hundred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resources:
+    """A hundred molecules, of which five are held out."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    chains = ["C" * (i % 25 + 1) + "NOFS"[i // 25] for i in range(100)]
+    (tmp_path / "hundred.smi").write_text("\n".join(chains))
+    return Resources(HERE.device, str(tmp_path / "hundred.smi"))
+
+
+def test_parts_of_what_is_held_out_are_apart(tmp_path: Path, hundred: Resources) -> None:
+    store = Store(tmp_path / "jobs")
+    jobs = [HeldOut("molecules", 32, n, part) for n, part in ((2, 0), (2, 1), (5, 0), (2, 2))]
+    outcome = work(store, jobs, hundred, say=silent)
+    assert list(outcome.failed) == jobs[3:]
+    assert "holds out 5 sequences, and 3 times 2 are asked for" in outcome.failed[jobs[3]]
+    rows = load(hundred.molecules).texts("valid")
+    for job, expected in zip(jobs[:3], (rows[:2], rows[2:4], rows), strict=True):
+        assert read_samples(store.place(job) / "samples.jsonl").texts == expected
+
+
+def test_jobs_read_the_snapshot_and_the_rows_that_they_name(
+    tmp_path: Path, hundred: Resources
+) -> None:
+    store, data = Store(tmp_path / "jobs"), load(hundred.molecules)
+    job = replace(Cell("molecules", "smoke").train(), snapshots=(3,))
+    source, schedule = cwdfm.MaskSource(data.tokenizer.vocab_size), cwdfm.Linear()
+    for at, name in ((None, "model"), (3, "model-3")):
+        model = DiT(preset("debug", source.num_tokens)).eval()
+        made = cwdfm.Pretrained(model, Flow(source, schedule), data.tokenizer, 32)
+        made.save_pretrained(store.place(job) / name)
+        assert trained_by(job, store, hundred, at).fingerprint() == made.fingerprint()
+    # Both say nothing of any token yet, so that it is the rows that count.
+    rows = torch.from_numpy(data.valid[:3]).long()
+    found = Context(job, rows=3, draws=2).run(tmp_path, store, hundred)
+    assert found == context_analysis(model, source, schedule, rows, draws=2).to_json()
 
 
 def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:

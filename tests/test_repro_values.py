@@ -59,10 +59,11 @@ def test_the_data_are_not_compared_with_themselves() -> None:
 
 
 def test_several_runs_have_the_scatter_between_them() -> None:
-    runs = [(Value(x, 9.0, 1), Value(y)) for x, y in ((1.0, None), (None, None), (4.0, 7.0))]
+    pairs = (1.0, None), (None, None), (4.0, 7.0)
+    runs = [(Value(x, 9.0, 1), Value(y, None, 3)) for x, y in pairs]
     first, second = over_seeds(runs)
     assert first == Value(2.5, statistics.stdev([1.0, 4.0]), 1)
-    assert second == Value(7.0, None)  # of one run alone nothing is known of it
+    assert second == Value(7.0, None, 3)  # of one run alone nothing is known of it
     assert over_seeds(runs[:1]) == runs[0]  # that of folds
 
 

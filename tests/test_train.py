@@ -27,13 +27,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.method import Flow
 from cwdfm.method.base import Batch
 from cwdfm.model.dit import DiT
 from cwdfm.model.presets import preset
 from cwdfm.sample_file import read_samples
 from cwdfm.train import loop
 from cwdfm.train.batch import EpochStream, part
-from cwdfm.train.checkpoint import checkpoints, load_latest
+from cwdfm.train.checkpoint import _prune, checkpoints, load_latest
 from cwdfm.train.listen import JsonLines, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimise import Average, learning_rate
@@ -227,6 +228,9 @@ def test_a_part_of_the_data_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert (len(few), len(more)) == (5, 20)
     assert set(few) < set(more)
     assert set(other) != set(more)
+    assert list(more) == sorted(more)  # in the data's order
+    first = EpochStream(rows, 0, torch.device("cpu")).places(torch.arange(20))
+    assert set(first[:, 0].tolist()) != set(more)  # not what an epoch of all begins with
     assert part(rows, 0, 0) is rows
     assert len(make_run(tmp_path, recipe(train_rows=20)).train_rows) == 20
 
@@ -370,6 +374,18 @@ def test_validations_that_change_the_objective_stay_where_they_are(tmp_path: Pat
     assert make_run(tmp_path, recipe(**settings, log_every=3)).resume()
 
 
+def test_what_validations_found_and_losses_not_told_yet_are_gone_on_from(tmp_path: Path) -> None:
+    blocks = recipe(method="bd3lm", block=2)
+    run, again = (make_run(tmp_path, blocks) for _ in range(2))
+    run.objective = run.objective.restored({"clip_low": 0.25, "clip_high": 0.75})
+    assert run.objective != again.objective
+    run.losses = [run.train_step(), run.train_step()]
+    run.save()
+    assert again.resume()
+    assert again.objective == run.objective
+    assert [float(loss) for loss in again.losses] == [float(loss) for loss in run.losses]
+
+
 def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for each checkpoint: there may be gigabytes of them."""
     hashed = []
@@ -418,6 +434,37 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (again.best, again.best_step) == (1.0, 8)
     cwdfm.load(tmp_path / "checkpoints" / "step-00000008")  # a trained model like any other
     assert cwdfm.load(tmp_path).card["steps"] == 20  # the run's folder: its newest
+
+
+@pytest.mark.parametrize(
+    ("found", "keep", "best", "kept"),
+    [
+        ([1, 2], 3, -1, [1, 2]),
+        ([1, 2, 3, 4], 1, -1, [4]),
+        ([1, 2, 3, 4], 2, 1, [1, 3, 4]),
+        ([1, 2, 3, 4], 2, 3, [3, 4]),
+        ([1, 4, 7, 9], 2, -1, [1, 4]),  # those beyond are damaged: a run went on from before them
+    ],
+)
+def test_the_newest_and_the_best_checkpoints_are_kept(
+    tmp_path: Path, found: list[int], keep: int, best: int, kept: list[int]
+) -> None:
+    names = {step: f"step-{step:08d}" for step in found}
+    for name in (*names.values(), ".part-00000005"):
+        (tmp_path / name).mkdir()
+    _prune(tmp_path, tmp_path / names[4 if 4 in names else 2], keep, f"step-{best:08d}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [names[step] for step in kept]
+
+
+@pytest.mark.parametrize("what", ["weights", "average", "exp_avg", "exp_avg_sq"])
+def test_anything_that_is_no_number_is_noticed(tmp_path: Path, what: str) -> None:
+    run = make_run(tmp_path, recipe())
+    run.train_step()
+    assert run.finite()
+    name, parameter = next(iter(run.model.named_parameters()))
+    where = {"weights": parameter.data, "average": run.average.weights[name]}
+    (where | run.optimiser.state[parameter])[what].view(-1)[0] = math.nan
+    assert not run.finite()
 
 
 def test_previews_and_bound(whole: Path) -> None:
@@ -479,6 +526,19 @@ def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
     assert run.task.model.dropout == settings.dropout
     with pytest.raises(cwdfm.InputError, match=r"to go on from has Flow\(source=MaskSource"):
         Run(replace(settings, source="uniform"), tokens, tmp_path, run.device, init=trained)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_recipe_takes_what_a_trained_model_settles(said: bool) -> None:
+    """And, of a model whose card does not tell it, keeps which tokens the loss is on."""
+    model = DiT(preset("debug", VOCAB + 1, positions=9 if said else 0))
+    flow, words = Flow(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(3.0)), counting().tokenizer
+    trained = cwdfm.Pretrained(model, flow, words, 9, said, {"recipe": {"masked_only": said}})
+    asked = recipe(masked_only=not said, learned_positions=not said)
+    settled = replace(asked, source="mask", power=3.0, length=9, fix_first=said)
+    settled = replace(settled, learned_positions=said, masked_only=said)
+    assert continued(asked, trained) == settled
+    assert continued(asked, replace(trained, card={})).masked_only is not said
 
 
 def test_flops_against_torch_s_own_count() -> None:
