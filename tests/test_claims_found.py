@@ -153,6 +153,10 @@ def test_three_seeds_of_text_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_text, "by_seed", by_seed)
     claim, *_ = main_table.main_table()
     assert claim.verdict.word == "not tested yet"
+    with monkeypatch.context() as patched:  # what lacks is named, not what is there
+        patched.setattr(judging, "_complete", lambda name: name == "baselines")
+        claim, *_ = main_table.main_table()
+        assert "`cwdfm repro tuned-losses-text --scale small` is ready" in claim.found
     values["uniform"][2] = 1000 / 9
     plain, scaled, best = on_text.over_seeds("uniform", on_text.PERPLEXITY).values()
     scatter = math.log(100 / 90)

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -606,6 +606,17 @@ def test_whole_samples_are_the_plain_ones(
     assert torch.equal(fused, draw())
 
 
+Kind = TypeVar("Kind", bound=DiT)
+
+
+def with_head(kind: type[Kind], source: cwdfm.Source) -> Kind:
+    """A model with the weights of a small one, and a head of its own."""
+    plain = small_dit(source.num_tokens, torch.float32)
+    model = kind(plain.config)
+    model.load_state_dict(plain.state_dict())
+    return model
+
+
 @interpreted
 @pytest.mark.usefixtures("forced")
 def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
@@ -613,14 +624,10 @@ def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
         def head(self, hidden: Tensor) -> Tensor:
             return 3 * torch.tanh(super().head(hidden) / 3)
 
-    source = SOURCES[1]
-    plain = small_dit(source.num_tokens, torch.float32)
-    capped = Capped(plain.config)
-    capped.load_state_dict(plain.state_dict())
-    x = torch.randint(0, 11, (2, 8))
+    source, x = SOURCES[1], torch.randint(0, 11, (2, 8))
     asked = (source, x, torch.rand(2), Rows.of(torch.ones_like(x, dtype=torch.bool)))
-    assert fusible_rows(plain, *asked) is not None
-    assert fusible_rows(capped, *asked) is None
+    assert fusible_rows(with_head(DiT, source), *asked) is not None
+    assert fusible_rows(with_head(Capped, source), *asked) is None
 
 
 @interpreted
@@ -632,11 +639,8 @@ def test_a_readout_is_compared_with_the_head_again_once_it_is_trained() -> None:
         def head(self, hidden: Tensor) -> Tensor:
             return self.scale * super().head(hidden)
 
-    source = SOURCES[1]
-    plain = small_dit(source.num_tokens, torch.float32)
-    model = Scaled(plain.config)
-    model.load_state_dict(plain.state_dict())
-    x = torch.randint(0, 11, (2, 8))
+    source, x = SOURCES[1], torch.randint(0, 11, (2, 8))
+    model = with_head(Scaled, source)
     asked = (source, x, torch.rand(2), Rows.of(torch.ones_like(x, dtype=torch.bool)))
     assert fusible_rows(model, *asked) is not None
     model.scale = 3.0

@@ -176,13 +176,18 @@ def tested(
         told, verdict = found()
         told += f" ({', '.join(map(shown_at, (experiment, *also)))})"
     except Missing:
-        done = EXPERIMENTS[experiment].plan("small").progress(STORE)
+        missing = [name for name in (experiment, *also) if not _complete(name)] or [experiment]
+        done = ", ".join(EXPERIMENTS[name].plan("small").progress(STORE) for name in missing)
         told = (
-            f"`cwdfm repro {experiment} --scale small` is ready; not all of its results are there "
-            f"yet ({done})"
+            f"`cwdfm repro {' '.join(missing)} --scale small` is ready; not all of its results are "
+            f"there yet ({done})"
         )
         verdict = Verdict("not tested yet")
     yield Claim(where, said, told, verdict, (experiment, *also))
+
+
+def _complete(experiment: str) -> bool:
+    return all(STORE.result(job) is not None for job in EXPERIMENTS[experiment].plan("small").jobs)
 
 
 def shown_at(experiment: str) -> str:

@@ -74,10 +74,7 @@ def _by_name() -> dict[str, tuple[Value, ...]]:
 
 
 def _scaled(source: str) -> tuple[str, Verdict]:
-    """Cross-entropy and its scaled form, over seeds: by the last of its weights.
-
-    These are what a search found best, where there was one.
-    """
+    """Cross-entropy and its scaled form, over seeds; by weights of a search, if there was one."""
     perplexity, mauve, entropy = (
         over_seeds(source, column) for column in (PERPLEXITY, MAUVE, ENTROPY)
     )
@@ -88,15 +85,17 @@ def _scaled(source: str) -> tuple[str, Verdict]:
         f"{entropy[ce].value:.2f} bits"
     )
     for sce in scaled:
-        a, b, c, d = perplexity[ce], perplexity[sce], mauve[ce], mauve[sce]
+        lower, higher = perplexity[ce].over(perplexity[sce]), mauve[sce].above(mauve[ce])
         told += (
-            f". SCE, {sce[1]}: perplexity {b.value:.0f} ({a.over(b):+.1f} errors), MAUVE "
-            f"{d.value:.2f} ({d.above(c):+.1f}), entropy {entropy[sce].value:.2f} bits"
+            f". SCE, {sce[1]}: perplexity {perplexity[sce].value:.0f} ({lower:+.1f} errors), MAUVE "
+            f"{mauve[sce].value:.2f} ({higher:+.1f}), entropy {entropy[sce].value:.2f} bits"
         )
     data = by_folds(rows_of(TUNED)["data", "", ""][ENTROPY])
     told += (
         f". The data's own entropy: {data.value:.2f} bits. On text the paper does not tell its s"
     )
+    best = scaled[-1]  # those of a search come last
+    a, b, c, d = perplexity[ce], perplexity[best], mauve[ce], mauve[best]
     effect = f"perplexity {a.value:.0f} to {b.value:.0f}, MAUVE {c.value:.2f} to {d.value:.2f}"
     before, after = (number(paper.text(f"{source}, {of}")[PERPLEXITY]) for of in ("ce", "sce"))
     short = _grown(a, b, by=math.log(after.value / before.value))  # of what is promised
@@ -106,7 +105,7 @@ def _scaled(source: str) -> tuple[str, Verdict]:
         {
             "perplexity": [a.over(b)],
             "MAUVE": [d.above(c)],
-            "entropy, beside the data's": [no_worse(entropy[sce].above(data))],
+            "entropy, beside the data's": [no_worse(entropy[best].above(data))],
             "a fall as the paper's": [no_worse(-short)],
         },
         effect,
