@@ -21,7 +21,7 @@ import torch
 import cwdfm
 from cwdfm import __version__
 from cwdfm.cli import evaluate, perplexity, prepare, repro, sample_options
-from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.main import VERBS, Verb, main
 from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
@@ -52,7 +52,7 @@ def test_warnings_of_the_library_are_notes(
             warnings.warn_explicit("of ours", UserWarning, repro.__file__, 7)
             warnings.warn_explicit("of others", UserWarning, "/elsewhere/other.py", 7)
 
-    monkeypatch.setitem(VERBS, "repro", (warned, ""))
+    monkeypatch.setitem(VERBS, "repro", Verb(warned, ""))
     monkeypatch.setattr(sys, "argv", ["cwdfm", "repro"])
     others: list[str] = []
     monkeypatch.setattr(warnings, "showwarning", lambda *told: others.append(str(told[0])))
@@ -423,8 +423,11 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(_: list[str]) -> None:
         raise MemoryError
 
-    for lacks in (short, lambda _: torch.empty(2**60)):  # of the CPU's, torch tells in words
-        monkeypatch.setitem(VERBS, "demo", (lacks, ""))
+    def allocates(_: list[str]) -> None:
+        torch.empty(2**60)  # of the CPU's, torch tells in words
+
+    for lacks in (short, allocates):
+        monkeypatch.setitem(VERBS, "demo", Verb(lacks, ""))
         ended = command("demo")
         assert ended.returncode == 2
         assert "memory does not hold what was asked for; ask for less" in ended.stderr

@@ -74,7 +74,7 @@ def test_commands_have_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -
     assert {words[0] for words in asked} == set(VERBS) - {"bench", "demo"}
     for verb, *words in asked:
         with pytest.raises(Parsed):
-            VERBS[verb][0](words)
+            VERBS[verb].main(words)
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN)

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def test_ctrl_c(
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(VERBS, verb, (interrupted, ""))
+    monkeypatch.setitem(VERBS, verb, replace(VERBS[verb], main=interrupted))
     monkeypatch.setattr(sys, "argv", ["cwdfm", verb])
     with pytest.raises(SystemExit) as left:
         main()

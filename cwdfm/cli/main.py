@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -16,16 +17,30 @@ from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro
 from cwdfm.cli.options import HELP
 from cwdfm.errors import InputError, WorkFailed
 
-VERBS: dict[str, tuple[Callable[[list[str]], None], str]] = {
-    "prepare": (prepare.main, "tokenise and pack text or molecules"),
-    "train": (train.main, "train a model by a named recipe"),
-    "sample": (sample.main, "draw sequences from a trained model"),
-    "eval": (evaluate.main, "score samples and write a report with pictures"),
-    "perplexity": (perplexity.main, "bound a model's perplexity on data it has not seen"),
-    "analyze": (analyze.main, "what models and solvers do: context, updates"),
-    "repro": (repro.main, "make a table or figure of the paper, from nothing"),
-    "bench": (bench.main, "time the library on this machine, beside the machine's ceilings"),
-    "demo": (demo.main, "sample the models in the box and write a report: about 3 minutes"),
+
+@dataclass(frozen=True)
+class Verb:
+    """A command of `cwdfm`."""
+
+    main: Callable[[list[str]], None]
+    told: str  # what it does
+    keeps: bool = True  # what it has done: interrupted, it goes on
+
+
+VERBS = {
+    "prepare": Verb(prepare.main, "tokenise and pack text or molecules"),
+    "train": Verb(train.main, "train a model by a named recipe"),
+    "sample": Verb(sample.main, "draw sequences from a trained model"),
+    "eval": Verb(evaluate.main, "score samples and write a report with pictures"),
+    "perplexity": Verb(
+        perplexity.main, "bound a model's perplexity on data it has not seen", keeps=False
+    ),
+    "analyze": Verb(analyze.main, "what models and solvers do: context, updates", keeps=False),
+    "repro": Verb(repro.main, "make a table or figure of the paper, from nothing"),
+    "bench": Verb(bench.main, "time the library on this machine, beside the machine's ceilings"),
+    "demo": Verb(
+        demo.main, "sample the models in the box and write a report: about 3 minutes", keeps=False
+    ),
 }
 BEGIN = """
 to begin with, without data or training:
@@ -33,7 +48,6 @@ to begin with, without data or training:
   cwdfm sample qm9-uniform-small --out molecules.smi --n 64
 
 `cwdfm VERB --help` tells more about one, `cwdfm --version` which cwdfm this is."""
-ANEW = ("perplexity", "analyze", "demo")  # verbs that keep nothing of what they have not finished
 
 
 def main() -> None:
@@ -46,13 +60,14 @@ def main() -> None:
         sys.exit(0)
     if not arguments or arguments[0] in HELP:
         print("usage: cwdfm VERB ...\n\nverbs:")
-        for name, (_, help_text) in VERBS.items():
-            print(f"  {name:10} {help_text}")
+        for name, verb in VERBS.items():
+            print(f"  {name:10} {verb.told}")
         print(BEGIN)
         sys.exit(0 if arguments else 2)
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
-    run(VERBS[arguments[0]][0], arguments[1:], keeps=arguments[0] not in ANEW)
+    verb = VERBS[arguments[0]]
+    run(verb.main, arguments[1:], keeps=verb.keeps)
 
 
 def write_any_text() -> None:
