@@ -1,7 +1,7 @@
 # Everything happens inside .venv; `make test` and `make demo` set it up by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-CHECKED := cwdfm tests benchmarks examples
+CHECKED := cwdfm experiments tests examples
 
 .PHONY: install demo test lint bench clean
 .DEFAULT_GOAL := test

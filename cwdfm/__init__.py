@@ -5,28 +5,27 @@ Training goes data -> path -> model -> loss; generation goes source -> solver ->
 
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
-from cwdfm.loss import NELBO, Bound, Bregman, CrossEntropy, Loss, ScaledCrossEntropy, elbo
+from cwdfm.likelihood.bound import Bound
+from cwdfm.likelihood.elbo import elbo
+from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.model import Adapted, ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
+from cwdfm.postprocess.refine import Refine, refine
+from cwdfm.postprocess.reject import Accept, plausibility
+from cwdfm.postprocess.resample import Mend, mend
 from cwdfm.pretrained import Pretrained, box, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.solver import (
-    Accept,
     Corrector,
     EntropyBound,
     Euler,
     FirstHitting,
     Info,
-    Mend,
-    Refine,
     Samples,
     Solver,
     Start,
     State,
     TopK,
-    mend,
-    plausibility,
-    refine,
     sample,
 )
 from cwdfm.source import MaskSource, Source, UniformSource

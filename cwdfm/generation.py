@@ -6,8 +6,11 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import DrawRequest
 from cwdfm.method.flow import Flow
+from cwdfm.postprocess.refine import Refine
+from cwdfm.postprocess.reject import Accept
+from cwdfm.postprocess.resample import Mend
 from cwdfm.pretrained import Pretrained
-from cwdfm.solver import Accept, Mend, Refine, Samples
+from cwdfm.solver import Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.random import Purpose, uniform_BN
+from cwdfm.ops.random import Purpose, uniform_BN
 
 
 @dataclass(frozen=True)

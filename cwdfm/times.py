@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice, check_integer, describe
-from cwdfm.random import Purpose, sample_index, uniform
+from cwdfm.ops.random import Purpose, sample_index, uniform
 from cwdfm.schedule import Schedule
 
 Spacing = Literal["t", "kappa"]

@@ -24,8 +24,8 @@ import cwdfm
 from cwdfm.cli.main import run
 from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.files import check_folder_place
-from cwdfm.metric.figure import NUMBER, figure_of, save_figure, styles_of
 from cwdfm.provenance import provenance, write_json
+from cwdfm.report.figure import NUMBER, figure_of, save_figure, styles_of
 
 VOCAB, LENGTH, SEED = 3, 4, 0
 SCHEDULE = cwdfm.Polynomial(2.0)

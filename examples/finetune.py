@@ -16,13 +16,13 @@ from typing import Any
 
 import cwdfm
 from cwdfm import data
-from cwdfm.chemistry import parse
 from cwdfm.cli import sample, train
 from cwdfm.cli.limits import MOST_SAMPLES
 from cwdfm.cli.main import run
+from cwdfm.data.chemistry import parse
 from cwdfm.errors import check_integer
 from cwdfm.files import check_new_file
-from cwdfm.metric import CanonicalSet, score_molecules
+from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance, write_json
 from cwdfm.sample_file import read_samples
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.interpreter import hasten
+from tests.support.interpreter import hasten
 
 if TYPE_CHECKING:  # it imports torch
     from cwdfm.data import TextTokenizer
@@ -88,13 +88,13 @@ def plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests of other kernels in whole transformers; tests/test_adaptive_norm.py has its own.
     """
-    monkeypatch.setattr("cwdfm.kernel.adaptive_norm.fused_norm", lambda _: False)
+    monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda _: False)
 
 
 @pytest.fixture
 def plain_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of rotary positions; tests/test_rotary.py has their kernel in whole transformers."""
-    monkeypatch.setattr("cwdfm.kernel.rotary.fused_rotary", lambda _: False)
+    monkeypatch.setattr("cwdfm.ops.rotary.fused_rotary", lambda _: False)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def gpt2_files() -> Path:
 def prepared(tmp_path: Path) -> Path:
     """Stories in bytes, prepared in windows of 32."""
     from cwdfm.data import prepare
-    from tests.texts import SIZES, Stories
+    from tests.support.texts import SIZES, Stories
 
     prepare(Stories(sizes=SIZES), "bytes", 32, tmp_path / "x")
     return tmp_path / "x"

@@ -9,28 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.analyze import (
-    ContextCurve,
-    context_analysis,
-    context_plot,
-    update_statistics,
-    updates_plot,
-    updates_table,
-)
 from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.unread import check_read_with
+from cwdfm.cli.unused_options import check_read_with
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.files import elsewhere
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.held_out import held_out
-from cwdfm.method.choice import POWER, READS, SolverChoice
+from cwdfm.likelihood.held_out import held_out
+from cwdfm.metrics.context import ContextCurve, context_analysis
+from cwdfm.metrics.updates import update_statistics, updates_table
+from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance, write_json
-from cwdfm.random import check_seed
 from cwdfm.report import align, check_folder
+from cwdfm.report.analysis_plots import context_plot, updates_plot
+from cwdfm.solver_config import POWER, READS, SolverChoice
 from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary
 

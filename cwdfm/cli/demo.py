@@ -15,10 +15,10 @@ from cwdfm.cli.sample import head
 from cwdfm.cli.sample_options import Options as Sampling
 from cwdfm.errors import load_extra
 from cwdfm.generation import generate
-from cwdfm.metric import score_molecules
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained import load
 from cwdfm.report import MoleculeReference, align, check_folder, evaluate, gather
-from cwdfm.report.scored import COLUMNS, Scored, cells
+from cwdfm.report.molecule_scores import COLUMNS, Scored, cells
 from cwdfm.sample_file import SampleFile, write_samples
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")

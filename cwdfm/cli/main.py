@@ -13,7 +13,7 @@ from typing import TextIO
 import torch
 
 import cwdfm
-from cwdfm.cli import analyze, bench, demo, evaluate, perplexity, prepare, repro, sample, train
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, sample, train
 from cwdfm.cli.options import HELP
 from cwdfm.errors import InputError, WorkFailed
 
@@ -36,8 +36,6 @@ VERBS = {
         perplexity.main, "bound a model's perplexity on data it has not seen", keeps=False
     ),
     "analyze": Verb(analyze.main, "what models and solvers do: context, updates", keeps=False),
-    "repro": Verb(repro.main, "make a table or figure of the paper, from nothing"),
-    "bench": Verb(bench.main, "time the library on this machine, beside the machine's ceilings"),
     "demo": Verb(
         demo.main, "sample the models in the box and write a report: about 3 minutes", keeps=False
     ),

@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
-from cwdfm.cli.unread import check_exact, check_read_with
+from cwdfm.cli.unused_options import check_exact, check_read_with
 from cwdfm.data import TokenData
 from cwdfm.distributed import joined
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_new_file, elsewhere
-from cwdfm.held_out import bound, held_out
-from cwdfm.metric import SplitBound
+from cwdfm.likelihood.dataset import SplitBound
+from cwdfm.likelihood.held_out import bound, held_out
+from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
-from cwdfm.random import check_seed
 from cwdfm.report import Row, Table
 from cwdfm.report.text_table import spread
 from cwdfm.weight import Neighbor, Weight

@@ -7,8 +7,8 @@ from pathlib import Path
 from cwdfm.cli.options import by_flags, cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, no_data, prepare, respelled
-from cwdfm.data.reading import is_table, kind_of
-from cwdfm.data.spelling import check_spellings
+from cwdfm.data.randomized import check_spellings
+from cwdfm.data.readers import is_table, kind_of
 from cwdfm.data.text import is_prepared
 from cwdfm.data.text.records import Unit
 from cwdfm.errors import InputError

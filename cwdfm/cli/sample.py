@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.cli.limits import check_window
 from cwdfm.cli.options import by_flags, fields_given, model_first, parse
-from cwdfm.cli.parts import Parts
+from cwdfm.cli.partial_samples import Parts
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
     Options,
@@ -21,13 +23,13 @@ from cwdfm.cli.sample_options import (
     rework,
     settings,
 )
-from cwdfm.cli.unread import check_steps
+from cwdfm.cli.unused_options import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, from_first, joined, rank, world
 from cwdfm.errors import InputError, WorkFailed
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.method import Autoregressive, BlockDiffusion, Method
-from cwdfm.pretrained import Pretrained, load, steps_short
+from cwdfm.method import Method
+from cwdfm.pretrained.model import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, SampleFile, write_samples
 from cwdfm.solver import Solver

@@ -9,10 +9,13 @@ from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS
 from cwdfm.cli.options import by_flags, flag
 from cwdfm.errors import LONGEST, InputError, check_integer
 from cwdfm.files import check_new_file
-from cwdfm.method.choice import SolverChoice
-from cwdfm.random import check_seed
+from cwdfm.ops.random import check_seed
+from cwdfm.postprocess.base import Rework
+from cwdfm.postprocess.refine import Refine
+from cwdfm.postprocess.reject import Accept
+from cwdfm.postprocess.resample import Mend
 from cwdfm.sample_file import check_format
-from cwdfm.solver import Accept, Mend, Refine, Rework
+from cwdfm.solver_config import SolverChoice
 
 
 @dataclass(frozen=True, kw_only=True)

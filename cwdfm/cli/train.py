@@ -13,7 +13,7 @@ import torch
 from cwdfm.cli.alone import alone_in
 from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.unread import check_of_the_model, check_unread
+from cwdfm.cli.unused_options import check_of_the_model, check_unread
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.distributed import barrier, joined, rank, world
@@ -22,7 +22,7 @@ from cwdfm.files import check_folder_place
 from cwdfm.lock import LOCK
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance, write_json
-from cwdfm.train.listen import Listener, TensorBoard, WeightsAndBiases
+from cwdfm.train.loggers import Listener, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES

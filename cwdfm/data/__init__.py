@@ -14,22 +14,16 @@ import glob
 from collections.abc import Callable
 from pathlib import Path
 
-from cwdfm.chemistry import canonical
 from cwdfm.data.cache import Cache, cache_folder
+from cwdfm.data.chemistry import canonical
 from cwdfm.data.dataset import Split, TokenData
-from cwdfm.data.load_molecules import (
-    DATASETS,
-    find_molecules,
-    load_molecules,
-    load_npz,
-    no_data,
-)
+from cwdfm.data.molecule_loader import DATASETS, find_molecules, load_molecules, load_npz, no_data
 from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.packaged import PackagedMolecules
-from cwdfm.data.reading import kind_of
+from cwdfm.data.randomized import respelled
+from cwdfm.data.readers import kind_of
 from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.data.smiles_file import SmilesFile
-from cwdfm.data.spelling import respelled
 from cwdfm.data.text import (
     CORPORA,
     END,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.reading import readable
+from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
 from cwdfm.files import elsewhere, replacing

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwdfm.chemistry import canonical
+from cwdfm.data.chemistry import canonical
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.reading import package_version
+from cwdfm.data.readers import package_version
 from cwdfm.data.smiles import SmilesTokenizer, split_smiles
 from cwdfm.errors import InputError
 

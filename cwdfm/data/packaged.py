@@ -9,7 +9,7 @@ from typing import Any
 
 from cwdfm.data.dataset import Split
 from cwdfm.data.molecules import Molecules, Row
-from cwdfm.data.reading import column, package_files, package_version, sha256
+from cwdfm.data.readers import column, package_files, package_version, sha256
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.data.molecules import Molecules, Row
-from cwdfm.data.reading import column, is_table, kind_of, lines, sha256
+from cwdfm.data.readers import column, is_table, kind_of, lines, sha256
 from cwdfm.errors import InputError
 
 LINES = (".smi", ".smiles", ".txt")

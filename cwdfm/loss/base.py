@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError
 from cwdfm.loss.prediction import HeadPrediction, LogitsPrediction, Prediction
-from cwdfm.model.rows import Rows
+from cwdfm.model.positions import Rows
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight import Weight

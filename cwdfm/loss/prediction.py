@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, describe
-from cwdfm.kernel import product_dtype, sum_dtype
-from cwdfm.kernel.head_cross_entropy import head_cross_entropy
-from cwdfm.kernel.head_log_prob import head_log_prob
-from cwdfm.model.rows import Rows
+from cwdfm.model.positions import Rows
+from cwdfm.ops import product_dtype, sum_dtype
+from cwdfm.ops.head_cross_entropy import head_cross_entropy
+from cwdfm.ops.head_log_prob import head_log_prob
 from cwdfm.path.base import PathSample
 
 

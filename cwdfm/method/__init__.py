@@ -1,26 +1,6 @@
-"""Methods: discrete flows, and the models that they are compared with."""
+"""Methods: how a network is trained, sampled and scored."""
 
-from cwdfm.method.autoregressive import Autoregressive, NextToken
 from cwdfm.method.base import DrawRequest, Method, Objective
-from cwdfm.method.block import BlockDiffusion, BlockObjective, BlockSolver
 from cwdfm.method.flow import Flow, FlowObjective
-from cwdfm.method.left_to_right import LeftToRight
-from cwdfm.method.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
 
-__all__ = [
-    "SEDD",
-    "Analytic",
-    "Autoregressive",
-    "BlockDiffusion",
-    "BlockObjective",
-    "BlockSolver",
-    "DrawRequest",
-    "Flow",
-    "FlowObjective",
-    "LeftToRight",
-    "Method",
-    "NextToken",
-    "Objective",
-    "ScoreEntropyObjective",
-    "ScoreEuler",
-]
+__all__ = ["DrawRequest", "Flow", "FlowObjective", "Method", "Objective"]

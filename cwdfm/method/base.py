@@ -15,9 +15,11 @@ from typing import NoReturn
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError
-from cwdfm.loss import Bound
-from cwdfm.model.dit import DiTConfig, Read
-from cwdfm.solver import Accept, Rework, Samples
+from cwdfm.likelihood.bound import Bound
+from cwdfm.model.transformer import DiTConfig, Read
+from cwdfm.postprocess.base import Rework
+from cwdfm.postprocess.reject import Accept
+from cwdfm.solver import Samples
 from cwdfm.solver.sample import Tick
 from cwdfm.times import Spacing
 

@@ -11,17 +11,19 @@ from functools import partial
 from torch import Tensor, nn
 
 from cwdfm.errors import check_instance
-from cwdfm.loss import NELBO, Bound, Bregman, Loss, elbo
+from cwdfm.likelihood.bound import Bound
+from cwdfm.likelihood.elbo import elbo
+from cwdfm.loss import NELBO, Bregman, Loss
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
-from cwdfm.method.without import Without
-from cwdfm.model.rows import Rows
+from cwdfm.model.banned_tokens import Without
+from cwdfm.model.positions import Rows
 from cwdfm.path import Path
+from cwdfm.postprocess.base import together
+from cwdfm.postprocess.reject import insist, read_whole
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Euler, Samples, Solver, sample
-from cwdfm.solver.accept import insist, read_whole
 from cwdfm.solver.base import given
-from cwdfm.solver.rework import together
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 

@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cwdfm.kernel import fused_short_attention
-from cwdfm.kernel.rotary import rotate_qkv
-from cwdfm.kernel.short_attention import short_attention
-from cwdfm.model.halves import halves_mix
+from cwdfm.model.block_mask import halves_mix
+from cwdfm.ops import fused_short_attention
+from cwdfm.ops.rotary import rotate_qkv
+from cwdfm.ops.short_attention import short_attention
 
 # Rotated queries and keys, and values, each [B, H, M, d] -> mixed values [B, H, M, d].
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Up to this length the memory-efficient kernel is PyTorch's best on a GPU, for what the kernel of
-# `cwdfm.kernel.short_attention` does not take. Forward and backward of 2,048 sequences of 32, 12
+# `cwdfm.ops.short_attention` does not take. Forward and backward of 2,048 sequences of 32, 12
 # heads of 64, bf16, on an H200: 0.89 ms, by cuDNN 1.35, by flash attention 2.76. Of 512 or 1,024
 # tokens cuDNN's is, which is the default there.
 SHORT = 64

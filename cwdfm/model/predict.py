@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_finite, describe
-from cwdfm.kernel import fused_head, product_dtype
-from cwdfm.kernel.cast import CASTS
+from cwdfm.model.positions import Rows
 from cwdfm.model.protocol import Model, SplitModel, TwoPartModel
-from cwdfm.model.rows import Rows
+from cwdfm.ops import fused_head, product_dtype
+from cwdfm.ops.cast import CASTS
+from cwdfm.ops.host_copy import doubting
 from cwdfm.source import Source
-from cwdfm.told import doubting
 
 # Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy.
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}

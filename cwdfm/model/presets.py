@@ -1,7 +1,7 @@
 """The transformer's sizes by name."""
 
 from cwdfm.errors import check_choice
-from cwdfm.model.dit import DiTConfig
+from cwdfm.model.transformer import DiTConfig
 
 # name -> (width, depth, heads, conditioning)
 SIZES = {

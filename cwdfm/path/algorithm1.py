@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.kernel import fused_random, fused_reveal, reveal
-from cwdfm.kernel.compiled import compiled
-from cwdfm.random import Purpose, check_seed, check_step, numbered, signed_words, uniform_BN
+from cwdfm.ops import fused_random, fused_reveal, reveal
+from cwdfm.ops.jit import compiled
+from cwdfm.ops.random import Purpose, check_seed, check_step, numbered, signed_words, uniform_BN
 from cwdfm.weight import Neighbor, Weight
 
 

@@ -16,16 +16,10 @@ from cwdfm.errors import (
     check_token_range,
     check_token_tensor,
 )
-from cwdfm.random import (
-    Purpose,
-    check_index_range,
-    check_index_tensor,
-    numbered,
-    uniform_BN,
-)
+from cwdfm.ops.host_copy import RangeChecks
+from cwdfm.ops.random import Purpose, check_index_range, check_index_tensor, numbered, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
-from cwdfm.told import RangeChecks
 from cwdfm.weight import Weight
 
 

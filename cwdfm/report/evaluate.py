@@ -9,11 +9,11 @@ from cwdfm.data.text import CORPORA, is_prepared
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_folder_place, elsewhere, replacing
 from cwdfm.provenance import provenance, write_json
-from cwdfm.report.cells import CELLS
 from cwdfm.report.evaluation import Evaluation
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import page
 from cwdfm.report.sample_set import TEXT, SampleSet, gather, given_tokens, kind_of
+from cwdfm.report.score_cache import CELLS
 from cwdfm.report.settings import AUTO, Settings, TextSettings
 from cwdfm.report.text import evaluate_text
 

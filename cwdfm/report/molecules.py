@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cwdfm.data.reading import package_version
+from cwdfm.data.readers import package_version
 from cwdfm.errors import load_extra
-from cwdfm.metric import histograms, score_molecules
+from cwdfm.metrics.histogram import histograms
+from cwdfm.metrics.molecule import score_molecules
 from cwdfm.report.evaluation import Evaluation, Row, Table
-from cwdfm.report.pictures import pictures
+from cwdfm.report.molecule_figures import pictures
+from cwdfm.report.molecule_scores import COLUMNS, Scored, cells
 from cwdfm.report.reference import MoleculeReference
 from cwdfm.report.sample_set import SampleSet
-from cwdfm.report.scored import COLUMNS, Scored, cells
 from cwdfm.report.settings import AUTO, Settings
 
 

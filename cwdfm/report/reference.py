@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from cwdfm.data import load
-from cwdfm.data.reading import package_version
+from cwdfm.data.readers import package_version
 from cwdfm.errors import InputError
-from cwdfm.metric import CanonicalSet, canonical_set
+from cwdfm.metrics.molecule import CanonicalSet, canonical_set
 
 _HISTOGRAM = 2000  # molecules: shares to about one percent, and a quarter of a second
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from cwdfm.data import SmilesTokenizer
 from cwdfm.errors import InputError
-from cwdfm.method.choice import READ_BY_SOME, READS
 from cwdfm.sample_file import SampleFile, read_samples
+from cwdfm.solver_config import READ_BY_SOME, READS
 
 # Options that do not change what is drawn, or that make more of the same.
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from cwdfm.errors import check_choice, check_integer
-from cwdfm.metric import Judge
-from cwdfm.metric.hub import Dtype
-from cwdfm.metric.judge import FirstToken
-from cwdfm.metric.perplexity import AfterEnd, Average
+from cwdfm.metrics.evaluator import FirstToken, Judge
+from cwdfm.metrics.hub import Dtype
+from cwdfm.metrics.perplexity import AfterEnd, Average
 
 _MACHINE = ("batch_tokens", "device")  # change how long it takes, not what comes out
 NONE = "none"  # of judge and MAUVE: leave it out
@@ -16,7 +15,7 @@ AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Of samples of text; the conventions of `cwdfm.metric.perplexity` and `cwdfm.metric.mauve`."""
+    """Settings for text, with the conventions of `metrics.perplexity` and `metrics.mauve`."""
 
     judge: str = "gpt2-large"  # of perplexity: a causal LM by hub name, a folder, a .gguf; or none
     judge_dtype: Dtype = "float32"  # of the judge's weights and arithmetic

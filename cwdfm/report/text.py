@@ -5,15 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cwdfm.data.reading import package_version
+from cwdfm.data.readers import package_version
 from cwdfm.errors import load_extra
-from cwdfm.metric.mauve import ADVISED, LEAST
+from cwdfm.metrics.mauve import ADVISED, LEAST
 from cwdfm.report.evaluation import Evaluation, Excerpt, Row, Table
-from cwdfm.report.passages import Passages, common_length
 from cwdfm.report.sample_set import TEXT, SampleSet, kind_of
 from cwdfm.report.settings import AUTO, Settings
-from cwdfm.report.text_pictures import text_pictures
+from cwdfm.report.text_plots import text_pictures
 from cwdfm.report.text_reference import TextReference
+from cwdfm.report.text_samples import Passages, common_length
 from cwdfm.report.text_scores import TextScorer, TextScores
 from cwdfm.report.text_table import COLUMNS, ScoredText, cells, meaning, score_cells
 

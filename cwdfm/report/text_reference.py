@@ -9,9 +9,9 @@ from typing import Any, Self
 from cwdfm.data import TokenData, load
 from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError
-from cwdfm.report.passages import Passages
 from cwdfm.report.sample_set import TEXT
 from cwdfm.report.settings import TextSettings
+from cwdfm.report.text_samples import Passages
 
 # How to read text that is not prepared, by the kind of the samples' tokenizer.
 _TOKENIZERS = {"bytes": "bytes", "characters": "chars", "fast": "gpt2"}

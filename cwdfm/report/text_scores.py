@@ -12,24 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from cwdfm.errors import InputError, load_extra
-from cwdfm.metric import (
-    Embedder,
-    Estimate,
-    FeatureModel,
-    LoadedJudge,
-    Mauve,
-    Perplexity,
-    TextStatistics,
-    generative_perplexity,
-    mauve_score,
-    text_statistics,
-)
-from cwdfm.metric.fold import fold_slices
-from cwdfm.metric.mauve import LEAST
-from cwdfm.metric.perplexity import END
-from cwdfm.report.cells import Cells, model_identity
-from cwdfm.report.passages import Passages
+from cwdfm.metrics.embed import Embedder
+from cwdfm.metrics.evaluator import LoadedJudge
+from cwdfm.metrics.folds import Estimate, fold_slices
+from cwdfm.metrics.mauve import LEAST, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
+from cwdfm.metrics.text import TextStatistics, text_statistics
+from cwdfm.report.score_cache import Cells, model_identity
 from cwdfm.report.settings import TextSettings
+from cwdfm.report.text_samples import Passages
 
 # Settings that change how long it takes, not what comes out; and those of the other score.
 _ASIDE = ("judge", "device", "batch_tokens", "reference_size", "data_row", "mauve")

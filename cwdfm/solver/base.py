@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens, describe
 from cwdfm.model.protocol import Model
-from cwdfm.random import check_seed, sample_index
+from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 

@@ -18,17 +18,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.categorical import check_draw
 from cwdfm.errors import InputError, check_bool, check_choice
+from cwdfm.model.positions import Rows
 from cwdfm.model.protocol import Model
-from cwdfm.model.rows import Rows
-from cwdfm.random import Purpose, uniform_BN
-from cwdfm.repeat import repeat
+from cwdfm.ops.categorical import check_draw
+from cwdfm.ops.cuda_graph import repeat
+from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Reveals, Solver, State, moved
 from cwdfm.solver.corrector import Corrector
-from cwdfm.solver.order import first_of
-from cwdfm.solver.propose import check_step, propose
+from cwdfm.solver.proposal import check_step, propose
+from cwdfm.solver.unmasking_order import first_of
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 from cwdfm.weight.base import terms

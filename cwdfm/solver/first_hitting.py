@@ -6,15 +6,15 @@ from math import log
 import torch
 from torch import Tensor
 
-from cwdfm.categorical import check_draw, first_above
 from cwdfm.errors import InputError
+from cwdfm.model.positions import Rows
 from cwdfm.model.protocol import Model
-from cwdfm.model.rows import Rows
-from cwdfm.random import Purpose, uniform
+from cwdfm.ops.categorical import check_draw, first_above
+from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State
-from cwdfm.solver.order import masked_coordinates, unmask
-from cwdfm.solver.propose import check_step, propose
+from cwdfm.solver.proposal import check_step, propose
+from cwdfm.solver.unmasking_order import masked_coordinates, unmask
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 

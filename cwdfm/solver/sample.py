@@ -11,10 +11,10 @@ from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_instance, check_integer, check_tokens, describe
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
-from cwdfm.random import check_seed, sample_index
+from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Reveals, Solver, State, given
-from cwdfm.solver.visit import Plan, visit
+from cwdfm.solver.precomputed import Plan, visit
 from cwdfm.source import Source
 from cwdfm.times import Spacing, time_grid
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.categorical import check_draw
 from cwdfm.errors import check_choice
+from cwdfm.model.positions import Rows
 from cwdfm.model.protocol import Model
-from cwdfm.model.rows import Rows
+from cwdfm.ops.categorical import check_draw
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State
-from cwdfm.solver.order import (
+from cwdfm.solver.proposal import check_step, propose
+from cwdfm.solver.unmasking_order import (
     SCORES,
     Score,
     best_first,
@@ -20,7 +21,6 @@ from cwdfm.solver.order import (
     share_times,
     unmask,
 )
-from cwdfm.solver.propose import check_step, propose
 from cwdfm.source import Source
 
 

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.random import mix
+from cwdfm.ops.random import mix
 
 PART = -1  # the draw of a part of the rows; those of epochs count from 0
 ON_DEVICE = 2**29  # bytes; larger data stay where they are, on the disk perhaps

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 from cwdfm.files import repair
-from cwdfm.pretrained import Pretrained, checksum, verify
+from cwdfm.pretrained.model import Pretrained, checksum, verify
 from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 2

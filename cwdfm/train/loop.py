@@ -12,11 +12,11 @@ import torch
 from cwdfm.distributed import from_first, rank, world
 from cwdfm.errors import NotFinite, WorkFailed
 from cwdfm.train.checkpoint import checkpoints
-from cwdfm.train.listen import JsonLines, Listener
-from cwdfm.train.optimise import learning_rate
+from cwdfm.train.loggers import JsonLines, Listener
+from cwdfm.train.optimizer import learning_rate
 from cwdfm.train.run import Run
 from cwdfm.train.speed import peak_flops, training_flops
-from cwdfm.train.validate import validate
+from cwdfm.train.validation import validate
 
 AGREE_EVERY = 10  # steps between questions whether all processes shall stop
 

@@ -8,22 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from cwdfm.baselines.autoregressive import Autoregressive, NextToken
+from cwdfm.baselines.bd3lm import BlockDiffusion, BlockObjective
+from cwdfm.baselines.sedd import SEDD, ScoreEntropyObjective
 from cwdfm.errors import InputError, check_integer, check_scale
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
-from cwdfm.method import (
-    SEDD,
-    Autoregressive,
-    BlockDiffusion,
-    BlockObjective,
-    Flow,
-    FlowObjective,
-    Method,
-    NextToken,
-    Objective,
-    ScoreEntropyObjective,
-)
-from cwdfm.model.dit import DiTConfig
+from cwdfm.method import Flow, FlowObjective, Method, Objective
+from cwdfm.model.transformer import DiTConfig
 from cwdfm.path import MixturePath, path_of
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.source import MaskSource, Source, UniformSource

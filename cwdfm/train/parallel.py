@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from cwdfm.distributed import world
-from cwdfm.model.dit import DiT
+from cwdfm.model.transformer import DiT
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -19,8 +19,8 @@ from cwdfm.errors import (
 )
 from cwdfm.loss.scaled import RevealedWeight
 from cwdfm.model.presets import preset
+from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained
-from cwdfm.random import check_seed
 from cwdfm.train.methods import METHODS, Task, settled
 from cwdfm.train.parallel import Parallel
 

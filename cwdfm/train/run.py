@@ -20,17 +20,17 @@ from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
 from cwdfm.method.base import Batch, Lesson, Objective
-from cwdfm.model.dit import DiT
+from cwdfm.model.transformer import DiT
+from cwdfm.ops.random import mix
 from cwdfm.pretrained import Pretrained
-from cwdfm.random import mix
 from cwdfm.times import stratified_times
-from cwdfm.train.ahead import Ahead
 from cwdfm.train.batch import EpochStream, part
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
-from cwdfm.train.graphed import Graphed
+from cwdfm.train.cuda_graph import Graphed
 from cwdfm.train.methods import Task
-from cwdfm.train.optimise import Average, learning_rate, make_optimiser
+from cwdfm.train.optimizer import Average, learning_rate, make_optimiser
 from cwdfm.train.parallel import keeping_gradients, like, own, spread, whole
+from cwdfm.train.prefetch import Ahead
 from cwdfm.train.recipe import MANNER, Recipe, build
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -2,7 +2,7 @@
 
 import torch
 
-from cwdfm.model.dit import FREQUENCIES, DiTConfig
+from cwdfm.model.transformer import FREQUENCIES, DiTConfig
 
 # Dense bf16 matrix products, TFLOP/s, by what the driver calls the device (makers' data sheets).
 PEAK = {

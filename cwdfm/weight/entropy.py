@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_scale
-from cwdfm.kernel import sum_dtype
+from cwdfm.ops import sum_dtype
 from cwdfm.weight.base import PredictionWeight
 
 

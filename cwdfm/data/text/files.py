@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cwdfm.data.reading import COMPRESSED, kind_of, sha256
+from cwdfm.data.readers import COMPRESSED, kind_of, sha256
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.records import ARCHIVES, KINDS, PLAIN, UNITS, Unit, is_text, records
 from cwdfm.errors import InputError, check_choice

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from cwdfm.data.reading import readable
+from cwdfm.data.readers import readable
 from cwdfm.data.text import gpt2
 from cwdfm.data.text.characters import ByteTokenizer
 from cwdfm.data.text.fast import FastTokenizer

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cwdfm.data.reading import lines, readable
+from cwdfm.data.readers import lines, readable
 from cwdfm.data.text.fast import FastTokenizer
 from cwdfm.errors import InputError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cwdfm.data.dataset import Split
-from cwdfm.data.reading import sha256
+from cwdfm.data.readers import sha256
 from cwdfm.data.text.corpus import Corpus, Document, Interrupted
 from cwdfm.data.text.files import find_files
 from cwdfm.data.text.find import data_folder

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.reading import readable
+from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
 from cwdfm.provenance import write_json

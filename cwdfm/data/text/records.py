@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import IO, Literal
 
-from cwdfm.data.reading import COMPRESSED, decoded, kind_of, opened, readable
+from cwdfm.data.readers import COMPRESSED, decoded, kind_of, opened, readable
 from cwdfm.errors import InputError, load_extra
 
 Unit = Literal["file", "paragraphs", "lines"]

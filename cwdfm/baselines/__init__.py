@@ -1,0 +1,19 @@
+"""The models that discrete flows are compared with."""
+
+from cwdfm.baselines.autoregressive import Autoregressive, NextToken
+from cwdfm.baselines.bd3lm import BlockDiffusion, BlockObjective, BlockSolver
+from cwdfm.baselines.left_to_right import LeftToRight
+from cwdfm.baselines.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
+
+__all__ = [
+    "SEDD",
+    "Analytic",
+    "Autoregressive",
+    "BlockDiffusion",
+    "BlockObjective",
+    "BlockSolver",
+    "LeftToRight",
+    "NextToken",
+    "ScoreEntropyObjective",
+    "ScoreEuler",
+]

@@ -1,0 +1,128 @@
+"""SEDD (Lou, Meng and Ermon 2024): a network of the ratios of p_t, and how to sample it."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from cwdfm.baselines.sedd.absorb import Absorb
+from cwdfm.baselines.sedd.graph import Graph
+from cwdfm.baselines.sedd.likelihood import score_bound
+from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
+from cwdfm.baselines.sedd.solver import Analytic, Reverse, ScoreSolver
+from cwdfm.baselines.sedd.uniform import Uniform
+from cwdfm.errors import InputError, check_choice
+from cwdfm.likelihood.bound import Bound
+from cwdfm.method.base import DrawRequest, Method, refuse_solver
+from cwdfm.schedule import Linear
+from cwdfm.solver import Samples, sample
+from cwdfm.times import Spacing, time_grid
+
+ALLOWED = "Analytic() (--solver analytic), or ScoreEuler() (--solver score-euler)"
+REASON = (
+    "its network gives scores, ratios of probabilities that need not sum to anything, and not the "
+    "p_{1|t} that flow solvers and context weights read"
+)
+
+
+@dataclass(frozen=True)
+class SEDD(Method):
+    """A network of log-scores, with the graph and the noise it was trained for.
+
+    - `graph`: "absorb", into a mask id behind the data tokens; or "uniform".
+    - `noise`: "loglinear", with `epsilon`; or "geometric", from `sigma_min` to `sigma_max`.
+    """
+
+    vocab_size: int
+    graph: Literal["absorb", "uniform"] = "absorb"
+    noise: Literal["loglinear", "geometric"] = "loglinear"
+    epsilon: float = 1e-3
+    sigma_min: float = 1e-4
+    sigma_max: float = 20.0
+
+    def __post_init__(self) -> None:
+        check_choice("graph", self.graph, ("absorb", "uniform"))
+        check_choice("noise", self.noise, ("loglinear", "geometric"))
+        _ = self.forward_graph.source, self.noise_process  # which check their own fields
+
+    @property
+    def forward_graph(self) -> Graph:
+        """The forward chain of a token."""
+        return (Absorb if self.graph == "absorb" else Uniform)(self.vocab_size)
+
+    @property
+    def noise_process(self) -> Noise:
+        """How much noise there is when."""
+        if self.noise == "loglinear":
+            return LogLinear(self.epsilon)
+        return Geometric(self.sigma_min, self.sigma_max)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.forward_graph.source.num_tokens
+
+    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+        """Sequences. `asked.grid` "kappa" is uniform in exp(-sigma), the share of tokens kept."""
+        rule = Analytic() if solver is None else solver
+        if not isinstance(rule, ScoreSolver):
+            refuse_solver(self, solver, ALLOWED, REASON)
+        self._check_without(asked.without)
+        graph, noise = self.forward_graph, self.noise_process
+        return sample(
+            model,
+            graph.source,
+            Linear(),  # not asked: the noise is the solver's
+            Reverse(rule, graph, noise, asked.without),
+            shape=asked.shape,
+            steps=asked.steps,
+            seed=asked.seed,
+            grid=score_grid(noise, asked.steps, asked.grid),
+            prompt=asked.prompt,
+            fixed=asked.fixed,
+            index=asked.index,
+            batch_size=asked.batch_size,
+            progress=asked.tick,
+        )
+
+    def _check_without(self, tokens: tuple[int, ...]) -> None:
+        known = set(range(self.vocab_size))
+        if not set(tokens) < known:
+            raise InputError(
+                f"without must name some data tokens, 0..{self.vocab_size - 1}, and not all of "
+                f"them, got {tokens}"
+            )
+
+    def likelihood(
+        self,
+        model: nn.Module,
+        x_1: Tensor,
+        *,
+        seed: int = 0,
+        draws: int = 16,
+        fixed: Tensor | None = None,
+        index: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> Bound:
+        return score_bound(
+            model,
+            self.forward_graph,
+            self.noise_process,
+            x_1,
+            seed=seed,
+            draws=draws,
+            fixed=fixed,
+            index=index,
+            batch_size=batch_size,
+        )
+
+
+def score_grid(noise: Noise, steps: int, spacing: Spacing | Tensor) -> Tensor:
+    """The grid of times t = 1 - s: uniform in s for "t", in exp(-sigma(s)) for "kappa"."""
+    grid = time_grid(Linear(), steps, spacing)
+    if not isinstance(spacing, str) or spacing != "kappa":
+        return grid
+    first, last = (math.exp(-noise.sigma_at(s)) for s in (1.0, 0.0))
+    grid = 1 - noise.inverse(-(first + (last - first) * grid).log())
+    grid[0], grid[-1] = 0.0, 1.0  # not left to the rounding of the inverse
+    return grid

@@ -1,0 +1,251 @@
+"""What is added to the transformer's stream, and the adaptive norm of the sum, in one pass.
+
+    h' = h + gate * dropout(y),     x = norm(h') * (1 + scale) + shift
+
+On a GPU one kernel reads h and y and writes h' and x, the latter in the dtype of the matrix product
+that comes next. The way back is one kernel too: it reads h', y and the gradients of h' and x, and
+writes those of h and y, with the sums over positions that the other gradients are made of,
+
+    S = sum_n dx * xhat:    d_scale = weight * S,    d_weight = sum_b (1 + scale) * S.
+
+They are sums of chunks' sums, in an order that the shape alone decides: the same bits every time.
+Dropout is drawn anew from one seed there as here, so that nobody stores which elements it left out.
+
+Shapes: B batch, N length, D width; gate, shift and scale [B, 1, D], weight [D].
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cwdfm.ops import fused_norm, product_dtype
+from cwdfm.ops.launch import on_its_gpu
+
+# Rows that a program has in registers at once, with four columns a thread: as many loads as leave
+# 64 registers a thread, and so room for 1,024 threads on a multiprocessor, to be on their way.
+ROWS_FORWARD, ROWS_BACKWARD, REGISTERS = 4, 2, 64
+WARP_WIDTH = 128
+CHUNK = 32  # rows that a program sums over: 64 sequences of 1,024 keep 2,048 programs busy
+
+
+class Addition(NamedTuple):
+    """What is still to be added to the stream: gate * dropout(y), or dropout(y) without a gate."""
+
+    y_BND: Tensor
+    gate_B1D: Tensor | None
+
+
+def add_norm(
+    h_BND: Tensor,
+    addition: Addition | None,
+    norm: nn.LayerNorm,
+    shift_B1D: Tensor | None,
+    scale_B1D: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """The stream h' and its norm x. Without shift and scale the norm is the plain one."""
+    if fused_norm(h_BND):
+        return _fused(h_BND, addition, norm, shift_B1D, scale_B1D, dropout)
+    if addition is not None:
+        y_BND, gate_B1D = F.dropout(addition.y_BND, dropout), addition.gate_B1D
+        h_BND = h_BND + (y_BND if gate_B1D is None else gate_B1D * y_BND)
+    x_BND: Tensor = norm(h_BND)
+    if shift_B1D is None or scale_B1D is None:
+        return h_BND, x_BND
+    return h_BND, x_BND * (1 + scale_B1D) + shift_B1D
+
+
+def _fused(
+    h: Tensor,
+    addition: Addition | None,
+    norm: nn.LayerNorm,
+    shift: Tensor | None,
+    scale: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    y, gate = (None, None) if addition is None else addition
+    seed = None
+    if y is not None and dropout > 0:
+        # From the generator that F.dropout draws from, without waiting for the device.
+        seed = torch.randint(2**63 - 1, (1,), device=h.device)
+    dtype = product_dtype(h)
+    arguments = (h, y, gate, norm.weight, shift, scale, seed, dropout, norm.eps, dtype)
+    out_h, x, _, _ = _add_norm(*arguments)
+    return out_h, x
+
+
+@torch.library.custom_op("cwdfm::add_norm", mutates_args=())
+@on_its_gpu
+def _add_norm(
+    h: Tensor,
+    y: Tensor | None,
+    gate: Tensor | None,
+    weight: Tensor,
+    shift: Tensor | None,
+    scale: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """h', x in `dtype`, and mean and 1 / standard deviation [B, N] of the rows of h'.
+
+    h' is new even where nothing is added: so its gradient joins that of x in one pass there too.
+    """
+    from cwdfm.ops import triton_adaptive_norm
+
+    batch, length, _ = h.shape
+    tiles = -(-length // ROWS_FORWARD)
+    gate, shift, scale = (_within_rows(v) for v in (gate, shift, scale))
+    outputs = _outputs(h, dtype)
+    triton_adaptive_norm.add_norm[(batch * tiles,)](
+        h.contiguous(),
+        # Where something is missing, anything stands in for it.
+        h if y is None else y.contiguous(),
+        h if gate is None else gate,
+        weight,
+        h if shift is None else shift,
+        h if scale is None else scale,
+        h if seed is None else seed,
+        *outputs,
+        *(0 if v is None else v.stride(0) for v in (gate, shift, scale)),
+        length,
+        tiles,
+        eps,
+        BLOCK_ROWS=ROWS_FORWARD,
+        ADDS=y is not None,
+        **_options(h, gate, scale, seed, dropout),
+    )
+    return outputs
+
+
+@_add_norm.register_fake
+def _(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _outputs(h, rest[-1])
+
+
+def _outputs(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    mean, rstd = (h.new_empty(h.shape[:2], dtype=torch.float32) for _ in range(2))
+    return h.new_empty(h.shape), h.new_empty(h.shape, dtype=dtype), mean, rstd
+
+
+@torch.library.custom_op("cwdfm::add_norm_backward", mutates_args=())
+@on_its_gpu
+def _add_norm_backward(
+    h: Tensor,
+    y: Tensor | None,
+    gate: Tensor | None,
+    weight: Tensor,
+    scale: Tensor | None,
+    seed: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    d_h: Tensor | None,
+    d_x: Tensor,
+    dropout: float,
+    dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of h and y, from those of h' and x; `h` is h', `y` is only needed for a gate.
+
+    The latter is in y's `dtype`; None if there was none. And for every chunk of a sequence the sums
+    [B, chunks, .., D] of d_x * xhat; of d_x, if modulated; of d_h * dropout(y), if gated.
+    """
+    from cwdfm.ops import triton_adaptive_norm
+
+    out_h, out_y, sums = outputs = _gradients(h, gate, scale, dtype)
+    (batch, length, _), chunks = h.shape, sums.shape[1]
+    gate, scale = (_within_rows(v) for v in (gate, scale))
+    triton_adaptive_norm.add_norm_backward[(batch * chunks,)](
+        h,
+        h if y is None else y.contiguous(),
+        h if gate is None else gate,
+        weight,
+        h if scale is None else scale,
+        h if seed is None else seed,
+        mean,
+        rstd,
+        h if d_h is None else d_h.contiguous(),
+        d_x.contiguous(),
+        *outputs,
+        *(0 if v is None else v.stride(0) for v in (gate, scale)),
+        length,
+        chunks,
+        BLOCK_ROWS=ROWS_BACKWARD,
+        CHUNK=CHUNK,
+        ADDS=dtype is not None,
+        STREAM=d_h is not None,
+        **_options(h, gate, scale, seed, dropout),
+    )
+    return out_h, out_y, sums
+
+
+@_add_norm_backward.register_fake
+def _(
+    h: Tensor, y: Tensor, gate: Tensor, weight: Tensor, scale: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _gradients(h, gate, scale, rest[-1])
+
+
+def _gradients(
+    h: Tensor, gate: Tensor | None, scale: Tensor | None, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, width = h.shape
+    kinds = 1 + (scale is not None) + (gate is not None)
+    out_y = h.new_empty(0) if dtype is None else h.new_empty(h.shape, dtype=dtype)
+    sums = h.new_empty(batch, -(-length // CHUNK), kinds, width, dtype=torch.float32)
+    return h.new_empty(h.shape), out_y, sums
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, y, gate, weight, _, scale, seed, dropout, _, _ = inputs
+    out_h, x, mean, rstd = output
+    kept = None if gate is None else y
+    ctx.save_for_backward(out_h, kept, gate, weight, scale, seed, mean, rstd)
+    ctx.dropout, ctx.y_dtype, ctx.x_dtype = dropout, None if y is None else y.dtype, x.dtype
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.set_materialize_grads(False)  # nobody reads the last of the streams
+
+
+def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tuple[Any, ...]:
+    h, y, gate, weight, scale, seed, mean, rstd = ctx.saved_tensors
+    if d_x is None:
+        d_x = torch.zeros_like(h, dtype=ctx.x_dtype)
+    saved = (h, y, gate, weight, scale, seed, mean, rstd)
+    out_h, out_y, sums = _add_norm_backward(*saved, d_h, d_x, ctx.dropout, ctx.y_dtype)
+    along, *others = sums.sum(1)[:, :, None].unbind(1)  # each [B, 1, D]
+    d_shift = d_scale = d_gate = None
+    d_weight = along if scale is None else along * (1 + scale.float())
+    if scale is not None:
+        d_shift, d_scale = others[0].to(scale.dtype), (along * weight).to(scale.dtype)
+    if gate is not None:
+        d_gate = others[-1].to(gate.dtype)
+    d_weight = d_weight.sum((0, 1)).to(weight.dtype)
+    d_y = None if ctx.y_dtype is None else out_y
+    return out_h, d_y, d_gate, d_weight, d_shift, d_scale, None, None, None, None
+
+
+_add_norm.register_autograd(_backward, setup_context=_save)
+
+
+def _options(
+    h: Tensor, gate: Tensor | None, scale: Tensor | None, seed: Tensor | None, dropout: float
+) -> dict[str, Any]:
+    """What both kernels are compiled for."""
+    width = h.shape[-1]
+    block = max(WARP_WIDTH, 1 << (width - 1).bit_length())
+    return {
+        "WIDTH": width,
+        "BLOCK_WIDTH": block,
+        "GATED": gate is not None,
+        "MODULATED": scale is not None,
+        "DROPPED": 0 if seed is None else round(dropout * 2**24),
+        "num_warps": block // WARP_WIDTH,
+        "maxnreg": REGISTERS,
+    }
+
+
+def _within_rows(v: Tensor | None) -> Tensor | None:
+    """v with its vectors in one piece each, as the kernels read them."""
+    return v if v is None or v.stride(-1) == 1 else v.contiguous()

@@ -1,0 +1,233 @@
+"""Counted randomness: a draw is a function of (seed, sample index, step, position, purpose).
+
+No generator is carried along, so the same seed gives the same samples whatever the batch size,
+the number of processes, the device, or which fast path ran; and a resumed run repeats the very
+corruption it would have seen.
+
+The function is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011), written in int64 tensor arithmetic so that it runs on every device torch has. On a GPU one
+kernel computes the same bits, and on a CPU one loop, where numba is there to compile it.
+"""
+
+import hashlib
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, describe
+from cwdfm.ops import fused_random
+from cwdfm.ops.jit import NUMBA, compiled
+
+_MASK32 = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_BLOCK = 512  # draws of one program of the kernel
+
+
+class Purpose(IntEnum):
+    """What a draw is for. Draws for different purposes are independent."""
+
+    SOURCE = 0  # x_0
+    REVEAL = 1  # which coordinates (mixture path), or how many (context path), are revealed
+    ORDER = 2  # which coordinate comes next: is revealed (Algorithm 1), is mended
+    FORWARD = 3  # the clock of a jump towards the proposal
+    BACKWARD = 4  # the clock of a corrector's jump back to the source
+    PROPOSAL = 5  # xhat_1
+    RENOISE = 6  # where a corrector's jump lands
+    TIME = 7  # stratified times
+    HITTING = 8  # first hitting: when the next coordinate is unmasked
+    NEXT = 9  # first hitting: which coordinate that is
+    TIE = 10  # which of several equal coordinates comes first
+    COUNT = 11  # how many coordinates move, where that is drawn apart from which
+
+
+def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Philox4x32-10 of a 128-bit counter under a 64-bit key.
+
+    `counter` holds four int64 tensors of 32-bit words that broadcast together; so does the result.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        # The 64-bit products wrap in int64, which keeps the bits; masks undo the sign extension.
+        p0 = c0 * _MULTIPLIERS[0]
+        p1 = c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & _MASK32) ^ c1 ^ k0,
+            p1 & _MASK32,
+            ((p0 >> 32) & _MASK32) ^ c3 ^ k1,
+            p0 & _MASK32,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _MASK32, (k1 + _WEYL[1]) & _MASK32
+    return c0, c1, c2, c3
+
+
+def uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
+    """Uniform float64 draws in [0, 1) with 53 random bits, one for each (index, step, position).
+
+    `index` (which sample), `position`, and `step` unless it is one for all, are int64 tensors that
+    broadcast together. The largest value is 1 - 2^-53, and u * total < total holds in float64 for
+    every positive total.
+    """
+    check_seed(seed)
+    if isinstance(step, int):
+        check_step(step)
+    if index.device == position.device and fused_random(index.device):
+        return _fused_uniform(seed, purpose, index, step, position)
+    on_cpu = all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor))
+    if NUMBA and on_cpu and not torch.compiler.is_compiling():  # which cannot look into the loop
+        return _looped_uniform(seed, purpose, index, step, position)
+    return _plain_uniform(seed, purpose, index, step, position)
+
+
+def _plain_uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
+    counter = (
+        position & _MASK32,
+        step if isinstance(step, Tensor) else torch.full_like(position, step),
+        index & _MASK32,
+        ((index >> 32) << 8) | int(purpose),
+    )
+    high, low, _, _ = philox(counter, (seed & _MASK32, seed >> 32))
+    bits = ((high >> 5) << 26) | (low >> 6)
+    return bits.double() * 2.0**-53
+
+
+def _looped_uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
+    steps = step if isinstance(step, Tensor) else torch.tensor(step)
+    counters = torch.broadcast_tensors(index, steps, position)
+    out = torch.empty(counters[0].shape, dtype=torch.float64)
+    # One layout of all arrays, so that the loop is compiled once.
+    words = (x.reshape(-1).contiguous().numpy() for x in counters)
+    _uniform_loop(out.view(-1).numpy(), *words, seed & _MASK32, seed >> 32, int(purpose))
+    return out
+
+
+@compiled
+def _uniform_loop(
+    out: np.ndarray,
+    index: np.ndarray,
+    step: np.ndarray,
+    position: np.ndarray,
+    low: int,
+    high: int,
+    purpose: int,
+) -> None:
+    """Draw by draw what `philox` does of whole tensors."""
+    mask, half = np.uint64(_MASK32), np.uint64(32)
+    for i in range(len(out)):
+        c0, c1 = np.uint64(position[i]) & mask, np.uint64(step[i])
+        c2, c3 = np.uint64(index[i]) & mask, np.uint64(((index[i] >> 32) << 8) | purpose)
+        k0, k1 = np.uint64(low), np.uint64(high)
+        for _ in range(_ROUNDS):
+            p0, p1 = c0 * np.uint64(_MULTIPLIERS[0]), c2 * np.uint64(_MULTIPLIERS[1])
+            c0, c1 = (p1 >> half) ^ c1 ^ k0, p1 & mask
+            c2, c3 = (p0 >> half) ^ c3 ^ k1, p0 & mask
+            k0, k1 = (k0 + np.uint64(_WEYL[0])) & mask, (k1 + np.uint64(_WEYL[1])) & mask
+        bits = ((c0 >> np.uint64(5)) << np.uint64(26)) | (c1 >> np.uint64(6))
+        out[i] = bits * 2.0**-53
+
+
+def _fused_uniform(
+    seed: int, purpose: Purpose, index: Tensor, step: int | Tensor, position: Tensor
+) -> Tensor:
+    from cwdfm.ops import triton_random
+
+    steps = step if isinstance(step, Tensor) else index  # anything stands in for what is not read
+    index, steps, position = torch.broadcast_tensors(index, steps, position)
+    out = torch.empty(index.shape, dtype=torch.float64, device=index.device)
+    if out.numel() == 0:
+        return out
+    if out.dim() != 2:
+        index, steps, position = (x.reshape(1, -1) for x in (index, steps, position))
+    with torch.cuda.device_of(out):
+        triton_random.uniform[(-(-out.numel() // _BLOCK),)](
+            out,
+            index,
+            steps,
+            position,
+            out.numel(),
+            index.shape[1],
+            *index.stride(),
+            *steps.stride(),
+            *position.stride(),
+            *signed_words(seed, 0 if isinstance(step, Tensor) else step),
+            int(purpose),
+            STEPS=isinstance(step, Tensor),
+            BLOCK=_BLOCK,
+        )
+    return out
+
+
+def uniform_BN(
+    seed: int, purpose: Purpose, index_B: Tensor, step: int | Tensor, length: int
+) -> Tensor:
+    """Uniform draws [B, N], one for each position of each sample, at a step of all or of each."""
+    position_N = torch.arange(length, device=index_B.device)
+    step = step[:, None] if isinstance(step, Tensor) else step
+    return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
+
+
+def signed_words(seed: int, step: int) -> tuple[int, int, int]:
+    """Seed and step as 32-bit words for a kernel.
+
+    Signed ones: Triton types an integer by its size, and compiles for every type.
+    """
+    low, high, when = (((word & _MASK32) ^ 2**31) - 2**31 for word in (seed, seed >> 32, step))
+    return low, high, when
+
+
+def numbered(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
+    """The samples' numbers [B]: 0..B-1 where there is no index."""
+    return torch.arange(batch, device=device) if index is None else index
+
+
+def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
+    """The global sample indices [B] of a batch: 0..B-1 unless the caller numbers them."""
+    if index is None:
+        return torch.arange(batch, device=device)
+    check_index_tensor(index, batch)
+    if batch > 0:
+        check_index_range(*(int(v) for v in index.aminmax()))
+    return index.to(device)
+
+
+def check_index_tensor(index: Tensor, batch: int) -> None:
+    """Refuse anything but an int64 tensor [B]."""
+    if not isinstance(index, Tensor) or index.shape != (batch,) or index.dtype != torch.int64:
+        raise InputError(
+            f"index must be an int64 tensor of shape ({batch},), one number a sample, "
+            f"got {describe(index)}"
+        )
+
+
+def check_index_range(low: float, high: float) -> None:
+    """Refuse indices the least of which is negative."""
+    if low < 0:
+        raise InputError(f"index must not be negative, got {low}")
+
+
+def mix(seed: int, number: int) -> int:
+    """Another seed, of 63 bits, from a seed and a counter, whatever their sizes."""
+    digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def check_step(step: int) -> None:
+    """Refuse a step that does not fit into 32 bits."""
+    if not 0 <= step <= _MASK32:
+        raise InputError(f"step must lie in 0..2^32-1, got {step}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is not an integer in 0..2^64-1."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise InputError(f"seed must be an integer in 0..2^64-1, got {seed!r}")

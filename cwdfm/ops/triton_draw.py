@@ -1,0 +1,155 @@
+# mypy: ignore-errors
+"""Triton kernels of the draws, a program a row: from logits in memory, which gives them once; and
+from what the head's kernels leave of logits.
+
+Shapes: K rows, V tokens, in C blocks of BLOCK.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _first_above(mass, u):
+    """`first_above` for one row of float64 masses, u up to 1; and the total."""
+    index = tl.arange(0, mass.shape[0])
+    cdf = tl.cumsum(mass, axis=0)
+    total = tl.sum(mass, axis=0)
+    target = u * total
+    # Sums taken in a tree may fall by a rounding from cell to cell, or end at or below the target:
+    # only cells with mass count, and the last of them if no other is found.
+    last = tl.max(tl.where(mass > 0, index, 0), axis=0)
+    cell = tl.min(tl.where((mass > 0) & (cdf > target), index, last), axis=0)
+    here = index == cell
+    inside = target - tl.sum(tl.where(here, cdf - mass, 0.0), axis=0)
+    share = inside / tl.sum(tl.where(here, mass, 0.0), axis=0)
+    return cell, tl.minimum(tl.maximum(share, 0.0), 1.0), total
+
+
+# Compiled once for all widths and places of rows: chunks of a sampler need not begin alike.
+@triton.jit(do_not_specialize=["stride", "vocab"], do_not_specialize_on_alignment=["logits", "u"])
+def draw_rows(
+    logits,  # [K, stride]
+    u,  # [K] float64
+    top,  # [K, BLOCKS] float32, room for each block's largest logit
+    mass,  # [K, BLOCKS] float32, room for its sum of exp((l - top) / temperature)
+    token,  # [K] int64, out; -1 where logits define no distribution
+    stride,
+    vocab,
+    rate,  # log2(e) / temperature
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,  # C or more, a power of two
+    TILE: tl.constexpr,  # blocks that are worked on at once, a power of two up to BLOCKS
+    LINE: tl.constexpr,  # bytes of the widest load
+    STAGES: tl.constexpr,
+):
+    """The first token of each row whose cumulative mass exceeds u * total."""
+    row = tl.program_id(0).to(tl.int64)
+    size: tl.constexpr = logits.dtype.element_ty.primitive_bitwidth // 8
+    vector: tl.constexpr = LINE // size
+    # A row may begin anywhere. Places are counted from the last boundary of LINE bytes up to there,
+    # so that every load is as wide as can be; the first `lead` places, and those from `end` on that
+    # come with the last load, belong to neighbours.
+    address = (logits + row * stride).to(tl.int64)
+    lead = ((address % LINE) // size).to(tl.int32)
+    at = tl.multiple_of((address // LINE * LINE).to(logits.dtype), LINE)
+    end = lead + vocab
+    full = tl.cdiv(end, vector) * vector
+    inside = tl.arange(0, BLOCK)
+    blocks = tl.cdiv(end, BLOCK)
+    scratch = row * BLOCKS
+
+    for first in tl.range(0, blocks, TILE, num_stages=STAGES):
+        block = first + tl.arange(0, TILE)
+        place = block[:, None] * BLOCK + inside[None, :]
+        z = tl.load(at + place, mask=place < full, other=0.0).to(tl.float32)
+        if (first == 0) | ((first + TILE) * BLOCK > end):
+            z = tl.where((place >= lead) & (place < end), z, float("-inf"))
+        largest = tl.max(z, axis=1)
+        # A block of nothing but -inf has mass 0, not NaN. A NaN or +inf among the logits stays a
+        # NaN in the sums, whatever the maximum makes of it.
+        shift = tl.where(largest == float("-inf"), 0.0, largest)
+        tl.store(top + scratch + block, largest)
+        sums = tl.sum(tl.exp2((z - shift[:, None]) * rate), axis=1)
+        tl.store(mass + scratch + block, sums)
+
+    tl.debug_barrier()  # what one thread wrote, others read
+    block = tl.arange(0, BLOCKS)
+    valid = block < blocks
+    largest = tl.load(top + scratch + block, mask=valid, other=float("-inf")).to(tl.float64)
+    gap = largest - tl.max(largest, axis=0)
+    sums = tl.load(mass + scratch + block, mask=valid, other=0.0).to(tl.float64)
+    cell, share, total = _first_above(sums * tl.exp2(gap * rate), tl.load(u + row))
+
+    place = cell * BLOCK + inside
+    valid = (place >= lead) & (place < end)
+    z = tl.load(at + place, mask=valid, other=float("-inf")).to(tl.float32)
+    e = tl.exp2((z - tl.max(z, axis=0)) * rate)
+    chosen, _, _ = _first_above(e.to(tl.float64), share)
+    tl.store(token + row, tl.where(total > 0, cell * BLOCK + chosen - lead, -1).to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["rows", "blocks"], do_not_specialize_on_alignment=["u"])
+def draw_blocks(
+    top,  # [C, K]: see `head_statistics`
+    mass,  # [C, K]
+    total,  # [C, K], if SCORES
+    slope,  # [C, K], if SCORES
+    u,  # [K] float64
+    count,  # [C] int32, zeros; out: rows whose draw falls into the block
+    members,  # [C, K] int32, out: those rows, in any order
+    token,  # [K] int64, out: the first of the row's block
+    share,  # [K] float64, out: how far into the block the draw falls, up to 1
+    bad,  # [K] bool, out: whether the logits define no distribution
+    entropy,  # [K] float64, out, if SCORES
+    confidence,  # [K] float64, out, if SCORES
+    rows,
+    blocks,
+    rate,  # 1 / temperature
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,  # C or more, a power of two
+    SCORES: tl.constexpr,
+):
+    """The first block of each row whose cumulative mass exceeds u * total."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCKS)
+    valid = block < blocks
+    at = block.to(tl.int64) * rows + row
+    largest = tl.load(top + at, mask=valid, other=float("-inf")).to(tl.float64)
+    sums = tl.load(mass + at, mask=valid, other=0.0).to(tl.float64)
+    highest = tl.max(largest, axis=0)
+    gap = largest - tl.where(highest == float("-inf"), 0.0, highest)
+    cell, inside, z = _first_above(sums * tl.exp(gap * rate), tl.load(u + row))
+    # A NaN or +inf among the logits is a NaN in the sums, and nothing but -inf leaves no mass. Such
+    # a row draws from the first block, that what follows need not know of it.
+    good = z > 0
+    cell = tl.where(good, cell, 0)
+    tl.store(bad + row, ~good)
+    tl.store(share + row, tl.where(good, inside, 0.0))
+    tl.store(token + row, cell.to(tl.int64) * BLOCK)
+    place = tl.atomic_add(count + cell, 1, sem="relaxed")
+    tl.store(members + cell.to(tl.int64) * rows + place, row.to(tl.int32))
+    if SCORES:
+        # H = log Z - sum p (l - highest) and max p = 1 / Z, with Z = sum exp(l - highest).
+        part = tl.exp(gap)
+        totals = tl.load(total + at, mask=valid, other=0.0).to(tl.float64)
+        slopes = tl.load(slope + at, mask=valid, other=0.0).to(tl.float64)
+        z = tl.sum(totals * part, axis=0)
+        finite = tl.where(gap == float("-inf"), 0.0, gap)  # no 0 * inf
+        energy = tl.sum((slopes + totals * finite) * part, axis=0) / z
+        tl.store(entropy + row, tl.maximum(tl.log(z) - energy, 0.0))
+        tl.store(confidence + row, 1 / z)
+
+
+@triton.jit
+def draw_tokens(
+    mass,  # [K, BLOCK]: of the tokens of the row's block
+    share,  # [K] float64: how far into it the draw falls
+    token,  # [K] int64: the block's first; out: the one drawn
+    BLOCK: tl.constexpr,
+):
+    """The first token of each row's block whose cumulative mass exceeds share * total."""
+    row = tl.program_id(0).to(tl.int64)
+    masses = tl.load(mass + row * BLOCK + tl.arange(0, BLOCK)).to(tl.float64)
+    chosen, _, _ = _first_above(masses, tl.load(share + row))
+    tl.store(token + row, tl.load(token + row) + chosen)

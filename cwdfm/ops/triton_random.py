@@ -1,0 +1,95 @@
+# mypy: ignore-errors
+"""Triton kernel of the counted draws: `cwdfm.ops.random.uniform`, bit for bit, in one launch."""
+
+import triton
+import triton.language as tl
+
+MASK32 = tl.constexpr(0xFFFFFFFF)
+UNIT = tl.constexpr(2.0**-53)
+
+
+@triton.jit
+def philox(c0, c1, c2, c3, k0, k1):
+    """Philox4x32-10 in int64, as `cwdfm.ops.random.philox` has it.
+
+    Triton's own has words of 32 bits, into which a counter made of an index >= 2^56 does not fit.
+    """
+    for _ in tl.static_range(10):
+        p0 = c0 * 0xD2511F53
+        p1 = c2 * 0xCD9E8D57
+        c0 = ((p1 >> 32) & MASK32) ^ c1 ^ k0
+        c1 = p1 & MASK32
+        c2 = ((p0 >> 32) & MASK32) ^ c3 ^ k1
+        c3 = p0 & MASK32
+        k0 = (k0 + 0x9E3779B9) & MASK32
+        k1 = (k1 + 0xBB67AE85) & MASK32
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def draw(index, step, position, seed_low, seed_high, purpose):
+    """The uniform draws, float64, of int64 counters."""
+    high, low, _, _ = philox(
+        position & MASK32,
+        step,
+        index & MASK32,
+        ((index >> 32) << 8) | purpose,
+        seed_low.to(tl.int64) & MASK32,
+        seed_high.to(tl.int64) & MASK32,
+    )
+    bits = ((high >> 5) << 26) | (low >> 6)
+    return bits.to(tl.float64) * UNIT
+
+
+# Compiled once for all values and shapes: steps and batches must not wait for a compiler.
+@triton.jit(
+    do_not_specialize=[
+        "index",
+        "steps",
+        "position",
+        "total",
+        "columns",
+        "index_row",
+        "index_column",
+        "steps_row",
+        "steps_column",
+        "position_row",
+        "position_column",
+        "seed_low",
+        "seed_high",
+        "step",
+        "purpose",
+    ]
+)
+def uniform(
+    out,  # [R, C] float64, contiguous
+    index,  # [R, C] int64, any strides
+    steps,  # likewise, if STEPS: else `step` is all of them
+    position,  # [R, C] int64, any strides
+    total,  # R * C
+    columns,
+    index_row,  # strides
+    index_column,
+    steps_row,
+    steps_column,
+    position_row,
+    position_column,
+    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
+    seed_high,
+    step,
+    purpose,
+    STEPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = uniform(seed, purpose, index, step, position), element by element."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    row = place // columns
+    column = place - row * columns
+    i = tl.load(index + row * index_row + column * index_column, mask=inside, other=0)
+    p = tl.load(position + row * position_row + column * position_column, mask=inside, other=0)
+    if STEPS:
+        s = tl.load(steps + row * steps_row + column * steps_column, mask=inside, other=0)
+    else:
+        s = step.to(tl.int64) & MASK32
+    tl.store(out + place, draw(i, s, p, seed_low, seed_high, purpose), mask=inside)

@@ -1,0 +1,164 @@
+# mypy: ignore-errors
+"""Triton kernel of Algorithm 1: the draws one after the other, from where `prepare` leaves it.
+
+`order`, `slot` and the borders are as in `cwdfm.path.algorithm1`, whose loop this is, step for
+step, so that both choose the same tokens.
+
+A sequence belongs to one thread: every tensor of `reveal` has one element for each of a warp's 32
+(alone in a warp, to all of them, which take the very same steps at once).
+So a load comes after the stores before it by the program's order alone, without barriers, and what
+costs time is the chain of loads that wait for each other. Loads whose addresses are known stand
+before the stores, to be under way together.
+
+Rows [B, N] rather than columns [N, B]: a sector of 32 bytes then holds 16 places of the one
+sequence that asked for it. The next draw's ends of buckets, one place before the last ones, and a
+coordinate's neighbours are in the sectors that the thread's cache already has.
+
+`reveal` takes any number of buckets; where they are few, `triton_reveal_few` has a faster kernel.
+"""
+
+import triton
+import triton.language as tl
+
+from cwdfm.ops.triton_reveal_start import state_rows
+
+WARP = tl.constexpr(32)
+
+
+@triton.jit
+def _mass(border, ratio, c, top, batch, active, BUCKETS: tl.constexpr):
+    """What bucket c weighs: its size times alpha(c) / alpha(top)."""
+    begin = tl.load(border + c * batch, mask=active, other=0)
+    end = tl.load(border + (c + 1) * batch, mask=active, other=0)
+    unit = tl.load(ratio + c * BUCKETS + top, mask=active & (c < BUCKETS), other=1.0)
+    return (end - begin).to(tl.float64) * unit
+
+
+@triton.jit
+def _choose(
+    u,
+    border,
+    ratio,
+    batch,
+    active,
+    BUCKETS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ASCENDING: tl.constexpr,
+):
+    """The bucket that u falls into, and the place in `order` of the member."""
+    # The occupied bucket of largest alpha is the unit in which the others are counted.
+    top = tl.full((WARP,), 0 if ASCENDING else BUCKETS, tl.int32)
+    edge = tl.zeros((WARP,), tl.int32)
+    for first in range(0, BUCKETS, CHUNK):
+        for n in tl.static_range(CHUNK):
+            c = first + n
+            below = edge
+            edge = tl.load(border + (c + 1) * batch, mask=active, other=0)
+            better = (edge > below) if ASCENDING else (edge > below) & (c < top)
+            top = tl.where(better, c, top)
+    total = tl.zeros((WARP,), tl.float64)
+    for first in range(0, BUCKETS, CHUNK):
+        for n in tl.static_range(CHUNK):
+            total += _mass(border, ratio, first + n, top, batch, active, BUCKETS)
+    target = u * total
+    rest = target
+    chosen = top
+    missed = active
+    for first in range(0, BUCKETS, CHUNK):
+        for n in tl.static_range(CHUNK):
+            mass = _mass(border, ratio, first + n, top, batch, active, BUCKETS)
+            hit = missed & (target < mass)
+            chosen = tl.where(hit, first + n, chosen)
+            rest = tl.where(hit, target, rest)
+            missed = missed & (target >= mass)
+            target -= mass
+    rest = tl.where(missed, target, rest)
+    unit = tl.load(ratio + chosen * BUCKETS + top, mask=active, other=1.0)
+    begin = tl.load(border + chosen * batch, mask=active, other=0)
+    end = tl.load(border + (chosen + 1) * batch, mask=active, other=1)
+    return chosen, tl.minimum(begin + (rest / unit).to(tl.int32), end - 1)
+
+
+@triton.jit
+def _leave(rows, border, chosen, place, batch, active, BUCKETS: tl.constexpr, CHUNK: tl.constexpr):
+    """Take the member at `place` out of `order`."""
+    _, order, slot = rows
+    # Up from bucket to bucket and out of the last: in each, the last member fills the gap. That
+    # leaves alone the last members of the buckets above, so a chunk's are read before.
+    gap = place
+    for first in range(0, BUCKETS, CHUNK):
+        tails = ()
+        lasts = ()
+        for n in tl.static_range(CHUNK):
+            tail = tl.load(border + (first + n + 1) * batch, mask=active, other=0) - 1
+            tails += (tail,)
+            lasts += (tl.load(order + tail, mask=tail >= 0, other=0),)
+        for n in tl.static_range(CHUNK):
+            moves = active & (first + n >= chosen)
+            filled = moves & (gap < tails[n])
+            tl.store(border + (first + n + 1) * batch, tails[n], mask=moves)
+            tl.store(order + gap, lasts[n], mask=filled)
+            tl.store(slot + lasts[n], gap, mask=filled)
+            gap = tl.where(moves, tails[n], gap)
+
+
+@triton.jit
+def _promote(rows, border, j, score, batch, BUCKETS: tl.constexpr):
+    """Move j, if it is masked, from the bucket of its score to the one above."""
+    bucket, order, slot = rows
+    masked = score < BUCKETS
+    above = border + (score + 1) * batch
+    end = tl.load(above, mask=masked, other=1) - 1
+    hole = tl.load(slot + j, mask=masked, other=0)
+    last = tl.load(order + end, mask=masked, other=0)
+    tl.store(above, end, mask=masked)
+    tl.store(bucket + j, score + 1, mask=masked)
+    tl.store(order + hole, last, mask=masked)
+    tl.store(slot + last, hole, mask=masked)
+    tl.store(order + end, j, mask=masked)  # after the two: j and last may be one
+    tl.store(slot + j, end, mask=masked)
+
+
+@triton.jit(do_not_specialize=["uniforms", "batch", "length", "width", "lanes"])
+def reveal(
+    state,  # [3, B, N] as `prepare` leaves it, here and below; changed in place
+    border,  # [> BUCKETS + 1 rounded up to whole chunks, B] int32, changed in place
+    uniforms,  # [B, >= the most draws] float64
+    neighbors,  # [N, K] int32, i itself for none
+    ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
+    batch,
+    length,
+    width,  # of `uniforms`
+    lanes,  # sequences of this program, at most WARP
+    NEIGHBORS: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    CHUNK: tl.constexpr,  # buckets that are read at once
+    ASCENDING: tl.constexpr,  # whether alpha grows with the score
+):
+    """Reveal as many coordinates as are to be drawn: their buckets become BUCKETS."""
+    lane = tl.arange(0, WARP)
+    b = tl.program_id(0).to(tl.int64) * lanes + lane
+    draws = tl.load(border + b, mask=(lane < lanes) & (b < batch), other=0)
+    rows = state_rows(state, b, batch, length)
+    bucket, order, _ = rows
+    border += batch + b
+    uniforms += b * width
+    following = tl.load(uniforms, mask=draws > 0, other=0.0)
+    for k in range(tl.max(draws, axis=0)):
+        active = k < draws
+        u = following
+        following = tl.load(uniforms + k + 1, mask=k + 1 < draws, other=0.0)
+        chosen, place = _choose(u, border, ratio, batch, active, BUCKETS, CHUNK, ASCENDING)
+        i = tl.load(order + place, mask=active, other=0).to(tl.int32)
+        tl.store(bucket + i, BUCKETS, mask=active)
+        # The loop over neighbours reads one ahead.
+        j = tl.load(neighbors + i * NEIGHBORS, mask=active, other=0)
+        score = tl.load(bucket + j, mask=active, other=BUCKETS).to(tl.int32)
+        _leave(rows, border, chosen, place, batch, active, BUCKETS, CHUNK)
+        for n in range(1, NEIGHBORS + 1):
+            further = active & (n < NEIGHBORS)
+            near = tl.load(neighbors + i * NEIGHBORS + n, mask=further, other=0)
+            near_score = tl.load(bucket + near, mask=further, other=BUCKETS).to(tl.int32)
+            _promote(rows, border, j, score, batch, BUCKETS)
+            j = near
+            score = near_score

@@ -1,0 +1,172 @@
+# mypy: ignore-errors
+"""Triton kernel of what Algorithm 1 starts from: counts, uniforms, and coordinates by bucket.
+
+`order`, `slot` and the borders are as in `cwdfm.path.algorithm1`. What draws from them is in
+`triton_reveal` and, for few buckets, in `triton_reveal_few`.
+"""
+
+import triton
+import triton.language as tl
+
+from cwdfm.ops.triton_random import MASK32, draw
+
+
+@triton.jit
+def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.constexpr):
+    """How many neighbours of i are revealed; BUCKETS where i itself is, or lies behind the end."""
+    inside = i < length
+    bucket = tl.zeros_like(i)
+    for n in range(NEIGHBORS):
+        j = tl.load(neighbors + i * NEIGHBORS + n, mask=inside, other=0)
+        bucket += tl.load(start + j).to(tl.int32)
+    masked = tl.load(start + i, mask=inside, other=1) == 0
+    return tl.where(masked, bucket, BUCKETS)
+
+
+@triton.jit
+def state_rows(state, b, batch, length):
+    """Where sequence b has its bucket, order and slot in the state [3, B, N]."""
+    whole = batch.to(tl.int64) * length
+    bucket = state + b * length
+    return bucket, bucket + whole, bucket + 2 * whole
+
+
+@triton.jit
+def _drawn(
+    start,
+    kappa,
+    index,
+    uniforms,
+    b,
+    length,
+    seed_low,
+    seed_high,
+    step,
+    REVEAL: tl.constexpr,
+    ORDER: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """How often to draw for sequence b, a Binomial of kappa; the uniforms of draws are stored."""
+    sample = b if index is None else tl.load(index + b)
+    chance = tl.load(kappa + b).to(tl.float64)
+    when = step.to(tl.int64) & MASK32
+    below = tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, length, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        inside = i < length
+        masked = inside
+        if start is not None:
+            masked = tl.load(start + i, mask=inside, other=1) == 0
+        u = draw(sample, when, i.to(tl.int64), seed_low, seed_high, REVEAL)
+        below += ((u < chance) & masked).to(tl.int32)
+        u = draw(sample, when, i.to(tl.int64), seed_low, seed_high, ORDER)
+        tl.store(uniforms + b * length + i, u, mask=inside)
+    return tl.sum(below, axis=0)
+
+
+@triton.jit
+def _all_masked(rows, border, batch, length, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    """Sort where nothing is revealed: all are in the bucket 0."""
+    bucket, order, slot = rows
+    lane = tl.arange(0, LANES)
+    tl.store(border + (lane + 1) * batch, tl.zeros_like(lane) + length)
+    for first in range(0, length, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        inside = i < length
+        tl.store(bucket + i, 0, mask=inside)
+        tl.store(slot + i, length - 1 - i, mask=inside)
+        tl.store(order + i, length - 1 - i, mask=inside)
+
+
+@triton.jit
+def _sorted(
+    rows,
+    border,
+    start,
+    neighbors,
+    batch,
+    length,
+    NEIGHBORS: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sort the masked coordinates by counting: within a bucket, the first last."""
+    bucket, order, slot = rows
+    lane = tl.arange(0, LANES)
+    size = tl.zeros((LANES,), tl.int32)
+    for first in range(0, length, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+        tl.store(bucket + i, found, mask=i < length)
+        for c in range(BUCKETS):
+            size += tl.where(lane == c, tl.sum((found == c).to(tl.int32), axis=0), 0)
+    free = tl.cumsum(size, axis=0)  # the end of what is free in each bucket
+    tl.store(border + (lane + 1) * batch, free)
+    for first in range(0, length, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        found = _bucket(start, neighbors, i, length, NEIGHBORS, BUCKETS)
+        place = tl.zeros_like(i)
+        for c in range(BUCKETS):
+            member = (found == c).to(tl.int32)
+            end = tl.sum(tl.where(lane == c, free, 0), axis=0)
+            place = tl.where(found == c, end - tl.cumsum(member, axis=0), place)
+            free -= tl.where(lane == c, tl.sum(member, axis=0), 0)
+        tl.store(slot + i, place, mask=found < BUCKETS)
+        tl.store(order + place, i, mask=found < BUCKETS)
+
+
+# Compiled once for all values and shapes: steps and batches must not wait for a compiler.
+@triton.jit(
+    do_not_specialize=[
+        "start",
+        "count",
+        "kappa",
+        "index",
+        "batch",
+        "length",
+        "seed_low",
+        "seed_high",
+        "step",
+    ]
+)
+def prepare(
+    state,  # [3, B, N] out: bucket, the revealed neighbours, BUCKETS for a revealed coordinate;
+    # order, masked coordinates by bucket; slot, where each lies in `order`
+    border,  # [> LANES + 1, B] int32 out: draws to make; then where each bucket begins in `order`
+    uniforms,  # [B, N] float64 out, where they are drawn here
+    neighbors,  # [N, K] int32, i itself for none
+    start,  # [B, N] int8: revealed from the beginning; None for nothing
+    count,  # [B] int: draws to make; None where they and their uniforms are drawn here
+    kappa,  # [B] float: the chance by which a masked coordinate counts, where they are
+    index,  # [B] int64: the samples' numbers, where they are; None for 0..B-1
+    batch,
+    length,
+    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
+    seed_high,
+    step,
+    REVEAL: tl.constexpr,  # purposes: of the count,
+    ORDER: tl.constexpr,  # and of the uniforms
+    NEIGHBORS: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    LANES: tl.constexpr,  # a power of two >= BUCKETS; the buckets behind BUCKETS stay empty
+    BLOCK: tl.constexpr,
+):
+    """Of one sequence: how often to draw, by what, and its masked coordinates sorted by bucket."""
+    b = tl.program_id(0).to(tl.int64)
+    rows = state_rows(state, b, batch, length)
+    if start is not None:
+        start += b * length
+    if count is None:
+        words = (seed_low, seed_high, step)
+        draws = _drawn(start, kappa, index, uniforms, b, length, *words, REVEAL, ORDER, BLOCK)
+    else:
+        draws = tl.load(count + b).to(tl.int32)
+    tl.store(border + b, draws)
+    border += batch + b
+    tl.store(border, 0)
+    if start is None:
+        _all_masked(rows, border, batch, length, LANES, BLOCK)
+    else:
+        given = (start, neighbors, batch, length)
+        _sorted(rows, border, *given, NEIGHBORS, BUCKETS, LANES, BLOCK)

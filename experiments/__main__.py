@@ -1,0 +1,33 @@
+"""`python -m experiments COMMAND ...`: the paper's tables and figures, benchmarks, result pages."""
+
+import sys
+
+from cwdfm.cli.main import fail
+from cwdfm.cli.main import run as run_command
+from cwdfm.cli.options import HELP
+from experiments.benchmarks import report
+from experiments.cli import bench, run
+
+COMMANDS = {
+    "list": (lambda words: run.main(["list", *words]), "list the experiments and their cost"),
+    "run": (run.main, "run experiments: train, sample, score, write tables and figures"),
+    "bench": (bench.main, "measure the speed of training and sampling on this machine"),
+    "report": (lambda words: report.main(), "write the pages of results from the recorded results"),
+}
+
+
+def main() -> None:
+    """Dispatch to a command."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in HELP:
+        print("usage: python -m experiments COMMAND ...\n\ncommands:")
+        for name, (_, summary) in COMMANDS.items():
+            print(f"  {name:8} {summary}")
+        sys.exit(0 if arguments else 2)
+    if arguments[0] not in COMMANDS:
+        fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
+    run_command(COMMANDS[arguments[0]][0], arguments[1:], keeps=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Pieces of a step: the context-weighted path of a micro-batch, the draws of a sampling step."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from cwdfm.model.predict import MAX_ELEMENTS
+from cwdfm.ops.categorical import sample_categorical
+from cwdfm.ops.random import Purpose, uniform_BN
+from cwdfm.path import path_of
+from cwdfm.path.algorithm1 import reveal_naive
+from cwdfm.source import UniformSource
+from cwdfm.weight import Neighbor
+from experiments.bench import bounds
+from experiments.bench.case import Case, Measured, Way
+from experiments.bench.clock import timed
+from experiments.bench.settings import Settings, Shapes
+from experiments.bench.subject import SCHEDULE
+
+WEIGHT = Neighbor(radius=3, scale=1.0)
+
+
+def corrupt(*, context: bool) -> Way:
+    """A path's sample of a micro-batch at kappa = 1/2, randomness included."""
+
+    def measure(settings: Settings) -> Measured:
+        shapes, device = settings.shapes, settings.device
+        source = UniformSource(shapes.vocab)
+        path = path_of(source, SCHEDULE, WEIGHT if context else None)
+        x_1 = torch.zeros(shapes.train_batch, shapes.length, dtype=torch.int64, device=device)
+        half = float(SCHEDULE.inverse(torch.tensor(0.5, dtype=torch.float64)))
+        t = torch.full((shapes.train_batch,), half, device=device)
+        # So short a call that a few of them say little.
+        call = partial(path.sample, x_1, t)
+        timing = timed(call, device, repeats=4 * shapes.repeats, warmup=4)
+        work = bounds.corruption(shapes.train_batch, shapes.length)
+        return Measured(timing.seconds, work, timing.memory_gb)
+
+    return measure
+
+
+def naive(settings: Settings) -> Measured:
+    """Algorithm 1 as written: alpha computed anew for every reveal. Its draws are made before."""
+    shapes, device = settings.shapes, settings.device
+    batch, length = shapes.train_batch, shapes.length
+    start = torch.zeros(batch, length, dtype=torch.bool, device=device)
+    count = torch.full((batch,), length // 2, device=device)
+    u = uniform_BN(0, Purpose.ORDER, torch.arange(batch, device=device), 0, length)
+    work = partial(reveal_naive, WEIGHT, start, count, u)
+    timing = timed(work, device, repeats=shapes.step_repeats)
+    return Measured(timing.seconds, bounds.corruption(batch, length), timing.memory_gb)
+
+
+def draw(dtype: torch.dtype) -> Way:
+    """A token for every place of a batch, from logits that are at hand, a chunk at a time.
+
+    A sampler holds the logits of so many rows at once; one chunk stands here for all of them.
+    """
+
+    def measure(settings: Settings) -> Measured:
+        shapes, device = settings.shapes, settings.device
+        rows = shapes.sample_batch * shapes.length
+        chunk = min(rows, max(1, MAX_ELEMENTS[device.type] // shapes.vocab))
+        torch.manual_seed(0)
+        logits = torch.randn(chunk, shapes.vocab, device=device, dtype=settings.dtype)
+        index = torch.arange(shapes.sample_batch, device=device)
+        u = uniform_BN(0, Purpose.PROPOSAL, index, 0, shapes.length).flatten()
+
+        def work() -> list[Tensor]:
+            parts = u.split(chunk)
+            return [sample_categorical(logits[: len(part)], part, dtype=dtype) for part in parts]
+
+        timing = timed(work, device, repeats=shapes.step_repeats)
+        bound = bounds.draws(rows, shapes.vocab, settings.dtype.itemsize)
+        return Measured(timing.seconds, bound, timing.memory_gb)
+
+    return measure
+
+
+def _path_title(shapes: Shapes) -> str:
+    return (
+        f"the corruption of a micro-batch of {shapes.train_batch} x {shapes.length:,} tokens, "
+        f"half of them revealed"
+    )
+
+
+CASES = (
+    Case(
+        "context-path",
+        _path_title,
+        {
+            "context-weighted path": corrupt(context=True),
+            "Algorithm 1 as a naive loop": naive,
+            "mixture path": corrupt(context=False),
+        },
+    ),
+    Case(
+        "draws",
+        lambda shapes: (
+            f"a sampling step's categorical draws, {shapes.sample_batch} x {shapes.length:,} "
+            f"rows of V = {shapes.vocab:,} logits"
+        ),
+        {"float32": draw(torch.float32), "float64": draw(torch.float64)},
+    ),
+)

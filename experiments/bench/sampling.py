@@ -1,0 +1,222 @@
+"""Sampling: single steps in the second quarter of a run, and whole samples from noise to data.
+
+Draws are float64. The peer computes all logits in every step, whatever moves, so its steps cost
+the same wherever they lie in a run: a few are timed, and whole samples are projected from them.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from cwdfm.model.cuda_graph import AFTER
+from cwdfm.model.predict import evaluating
+from cwdfm.model.transformer import DiT
+from cwdfm.solver import Euler, Samples, Solver, State, sample
+from cwdfm.solver.precomputed import QUARTERS
+from cwdfm.source import MaskSource, Source, UniformSource
+from cwdfm.weight import Entropy, Neighbor
+from experiments.bench import bounds, peer
+from experiments.bench.case import Case, Measured, Way
+from experiments.bench.clock import timed
+from experiments.bench.settings import Settings, Shapes
+from experiments.bench.subject import SCHEDULE, make_model
+
+EULER = Euler()
+NEIGHBOR = Euler(weight=Neighbor(radius=1, scale=5.0))
+ENTROPY = Euler(weight=Entropy(beta=6.0))
+Steps = Callable[[Shapes], int]
+
+
+def stretch(kind: type[Source], solver: Solver) -> Way:
+    """A step, the mean over steps `first` to `last` of a run of `run`, begun from noise."""
+
+    def measure(settings: Settings) -> Measured:
+        shapes, device = settings.shapes, settings.device
+        source = kind(shapes.vocab)
+        model = make_model(settings, source)
+        counts = torch.zeros(2, dtype=torch.int64)  # of the last walk: sequences asked, and rows
+
+        def walk(state: State, first: int, last: int) -> State:
+            rows, asked = 0, torch.zeros(shapes.sample_batch, dtype=torch.int64, device=device)
+            for k in range(first, last):
+                t, t_next = k / shapes.run, (k + 1) / shapes.run
+                state, info = solver.step(model, source, SCHEDULE, state, t, t_next)
+                rows, asked = rows + info.rows, asked + info.asked
+            counts[0], counts[1] = asked.sum(), rows
+            return state
+
+        with settings.precision(), evaluating(model):
+            index = torch.arange(shapes.sample_batch, device=device)
+            state = solver.init(source, index, shapes.length)
+            state = walk(state, max(0, shapes.first - 4), shapes.first)
+            work = partial(walk, state, shapes.first, shapes.last)
+            timing = timed(work, device, repeats=shapes.step_repeats)
+        steps = shapes.last - shapes.first
+        asked, rows = (int(count) / steps for count in counts)
+        bound = _bound(settings, model, sequences=asked, rows=rows, calls=1)
+        return Measured(timing.seconds / steps, bound, timing.memory_gb, {"rows": rows})
+
+    return measure
+
+
+def whole(solver: Solver, steps: Steps) -> Way:
+    """All samples of a batch with a mask source, timed once."""
+
+    def measure(settings: Settings) -> Measured:
+        shapes, n = settings.shapes, steps(settings.shapes)
+        source = MaskSource(shapes.vocab)
+        model = make_model(settings, source)
+        found: list[Samples] = []
+
+        def draw(n: int) -> None:
+            shape = (shapes.sample_batch, shapes.length)
+            found.append(sample(model, source, SCHEDULE, solver, shape=shape, steps=n))
+
+        with settings.precision():
+            _warm(settings, model, source, solver, n)
+            draw(4)
+            timing = timed(partial(draw, n), settings.device, repeats=1, warmup=0)
+        asked_B, rows = found[-1].evaluations, found[-1].rows
+        bound = _bound(
+            settings, model, sequences=int(asked_B.sum()), rows=rows, calls=int(asked_B.max())
+        )
+        facts = {
+            "evaluations": float(asked_B.double().mean()),
+            "sequences_per_second": shapes.sample_batch / timing.seconds,
+        }
+        return Measured(timing.seconds, bound, timing.memory_gb, facts)
+
+    return measure
+
+
+@torch.no_grad()
+def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps: int) -> None:
+    """Compile and record what a long run meets: fewer sequences than a batch, one, and few rows."""
+    shapes, device = settings.shapes, settings.device
+    state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
+    quarter = -(-shapes.sample_batch // QUARTERS)
+    # One sequence alone is compiled apart; it may be all that is left in a run's last steps.
+    for few in (*range(QUARTERS * quarter, 0, -quarter), 1):
+        tokens = state.tokens[:few]
+        for _ in range(AFTER + 2):
+            model.begin(tokens, torch.zeros(len(tokens), device=device))
+    for _ in range(8):
+        state, _ = solver.step(model, source, SCHEDULE, state, 0.5, 0.5 + 0.5 / steps)
+
+
+def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
+    """The peer's step; or whole samples of so many steps, projected from it."""
+
+    def measure(settings: Settings) -> Measured:
+        shapes, device = settings.shapes, settings.device
+        peer.mixture_path()  # before anything is built for it
+        source = kind(shapes.vocab)
+        model = make_model(settings, source, recorded=False)
+        index = torch.arange(shapes.sample_batch, device=device)
+        noise = source.noise(index, shapes.length, seed=0)
+        grid = (shapes.first + torch.arange(shapes.peer_steps + 1.0)) / shapes.run
+        with torch.no_grad(), settings.precision():
+            work = partial(peer.walk, model, source, noise, grid)
+            timing = timed(work, device, repeats=shapes.step_repeats)
+        times = 1 if steps is None else steps(shapes)
+        batch = shapes.sample_batch
+        bound = _bound(
+            settings,
+            model,
+            sequences=batch * times,
+            rows=batch * shapes.length * times,
+            calls=times,
+        )
+        seconds = timing.seconds / shapes.peer_steps * times
+        note = f"projected from {shapes.peer_steps} steps" if steps is not None else ""
+        facts = {"ms_a_step": 1e3 * timing.seconds / shapes.peer_steps}
+        return Measured(seconds, bound, timing.memory_gb, facts, note)
+
+    return measure
+
+
+def _bound(
+    settings: Settings, model: DiT, *, sequences: float, rows: float, calls: float
+) -> bounds.Work:
+    return bounds.sampling(
+        model.config,
+        sequences=sequences,
+        length=settings.shapes.length,
+        rows=rows,
+        vocab=settings.shapes.vocab,
+        calls=calls,
+        width=settings.dtype.itemsize,
+    )
+
+
+def _step_title(shapes: Shapes, source: str) -> str:
+    return (
+        f"a sampling step, {shapes.sample_batch} x {shapes.length:,} tokens, {shapes.model}, "
+        f"V = {shapes.vocab:,}, {source} source; the mean of steps {shapes.first} to "
+        f"{shapes.last} of {shapes.run}"
+    )
+
+
+def _whole_title(shapes: Shapes) -> str:
+    return (
+        f"{shapes.sample_batch} whole samples of {shapes.length:,} tokens, {shapes.model}, "
+        f"V = {shapes.vocab:,}, mask source"
+    )
+
+
+CASES = (
+    Case(
+        "sampling-step",
+        lambda shapes: _step_title(shapes, "uniform"),
+        {"cwdfm, Euler": stretch(UniformSource, EULER), "flow_matching": theirs(UniformSource)},
+    ),
+    Case(
+        "samples-mask",
+        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
+        {
+            "cwdfm, Euler": whole(EULER, lambda s: s.whole),
+            "flow_matching": theirs(MaskSource, lambda s: s.whole),
+        },
+    ),
+    Case(
+        "samples-more-steps",
+        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} and {shapes.long:,} steps",
+        {
+            "Euler, 1 x the steps": whole(EULER, lambda s: s.whole),
+            "Euler, 4 x the steps": whole(EULER, lambda s: s.long),
+        },
+    ),
+    Case(
+        "neighbor-mask",
+        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
+        {
+            "Euler": whole(EULER, lambda s: s.whole),
+            "Neighbor-weighted": whole(NEIGHBOR, lambda s: s.whole),
+        },
+    ),
+    Case(
+        "neighbor-uniform",
+        lambda shapes: _step_title(shapes, "uniform"),
+        {
+            "Euler": stretch(UniformSource, EULER),
+            "Neighbor-weighted": stretch(UniformSource, NEIGHBOR),
+        },
+    ),
+    Case(
+        "entropy-mask",
+        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
+        {
+            "Euler": whole(EULER, lambda s: s.whole),
+            "Entropy-weighted": whole(ENTROPY, lambda s: s.whole),
+        },
+    ),
+    Case(
+        "entropy-uniform",
+        lambda shapes: _step_title(shapes, "uniform"),
+        {
+            "Euler": stretch(UniformSource, EULER),
+            "Entropy-weighted": stretch(UniformSource, ENTROPY),
+        },
+    ),
+)

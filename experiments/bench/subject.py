@@ -1,0 +1,73 @@
+"""What is measured: transformers with random weights, random data, and the runs that train them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cwdfm.data import TokenData
+from cwdfm.data.dataset import token_dtype
+from cwdfm.data.text.characters import CharacterTokenizer
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+from cwdfm.schedule import Polynomial
+from cwdfm.source import Source
+from cwdfm.train.recipe import Recipe
+from cwdfm.train.run import Run
+from experiments.bench.peer import POWER
+from experiments.bench.settings import Settings
+
+SCHEDULE = Polynomial(POWER)
+
+
+def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> DiT:
+    """The transformer to sample from, compiled where it pays, recorded as `cwdfm sample` does."""
+    torch.manual_seed(0)
+    with settings.device:
+        model = DiT(preset(settings.shapes.model, source.num_tokens, dropout=0.0)).eval()
+    shake(model)
+    model.requires_grad_(False)
+    if settings.compiled:
+        model.compile_trunk(by_block=not settings.whole)
+    if recorded:
+        model.record_trunk()
+    return model
+
+
+@torch.no_grad()
+def shake(model: nn.Module) -> None:
+    """Leave no weight zero: a fresh transformer's gates and head are, and its draws are flat."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.02)
+
+
+def make_run(settings: Settings, recipe: Recipe, vocab: int, **changes: Any) -> Run:
+    """A training run of a recipe with some changes on random tokens, ready to step."""
+    by_block = settings.compiled and not settings.whole
+    changes |= {"model": settings.shapes.model, "compile": by_block}
+    recipe = replace(recipe, **changes)
+    run = Run(recipe, random_data(vocab, recipe), Path("nowhere"), settings.device)
+    shake(run.model)
+    if settings.compiled and settings.whole:
+        run.model.compile_trunk(by_block=False)
+    return run
+
+
+def random_data(vocab: int, recipe: Recipe) -> TokenData:
+    """As many sequences of random tokens as a step takes."""
+    shape, kind = (recipe.batch_size, recipe.length), token_dtype(vocab)
+    rows = np.random.default_rng(0).integers(0, vocab, shape).astype(kind)
+    # Any characters will do, if they are many: those behind the first 65,536 are no surrogates.
+    characters = "".join(map(chr, range(0x10000, 0x10000 + vocab - 1)))
+    return TokenData(
+        name="random",
+        train=rows,
+        valid=rows[:1],  # a run wants some
+        tokenizer=CharacterTokenizer(characters),
+        report={},
+        examples={},
+        source={},
+    )

@@ -1,0 +1,179 @@
+"""Training: whole optimiser steps of the library's trainer, and the same with the peer's loss.
+
+A step is `Run.train_step`: all micro-batches with corruption, loss and gradients, then the norm's
+clipping, AdamW and the averaged weights. The peer's differs in corruption and loss, and in that its
+users have a compiled transformer of plain PyTorch, without this library's kernels.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cwdfm.method.flow import FlowObjective
+from cwdfm.ops import plain
+from cwdfm.train.recipes import RECIPES
+from experiments.bench import bounds, peer
+from experiments.bench.case import Case, Measured, Way
+from experiments.bench.clock import timed
+from experiments.bench.settings import Settings, Shapes
+from experiments.bench.subject import SCHEDULE, make_run
+
+Changes = Callable[[Shapes], dict[str, Any]]
+OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
+COMPILED = "the same with head and loss compiled"
+
+
+def text_changes(shapes: Shapes) -> dict[str, Any]:
+    """The OpenWebText recipe in micro-batches."""
+    return {
+        "length": shapes.length,
+        "batch_size": shapes.train_batch * shapes.accumulation,
+        "accumulation": shapes.accumulation,
+    }
+
+
+def masked_text_changes(shapes: Shapes) -> dict[str, Any]:
+    """The same with a mask source and the loss on masked tokens."""
+    return {**text_changes(shapes), "source": "mask", "masked_only": True}
+
+
+def context_changes(shapes: Shapes) -> dict[str, Any]:
+    """The same on the context-weighted path."""
+    return {**text_changes(shapes), "path": "context", "path_radius": 3}
+
+
+def scaled_changes(shapes: Shapes) -> dict[str, Any]:
+    """The same with scaled cross-entropy."""
+    return {**text_changes(shapes), "loss": "sce"}
+
+
+def molecule_changes(shapes: Shapes) -> dict[str, Any]:
+    """The QM9 recipe, a whole batch at once."""
+    return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
+
+
+def ways(recipe: str, vocab: Callable[[Shapes], int], changes: Changes) -> dict[str, Way]:
+    """An optimiser step of a recipe: the library's, the peer's, the peer's with all compiled."""
+    way = partial(step, recipe, vocab, changes)
+    theirs = {THEIRS: way(theirs=True), COMPILED: way(theirs=True, compiled=True)}
+    return {OURS: way(), **theirs}
+
+
+def step(
+    recipe: str,
+    vocab: Callable[[Shapes], int],
+    changes: Changes,
+    *,
+    theirs: bool = False,
+    compiled: bool = False,
+) -> Way:
+    """An optimiser step of a recipe, with the library's objective or with the peer's."""
+
+    def measure(settings: Settings) -> Measured:
+        with plain() if theirs else nullcontext():
+            return timed_step(settings)
+
+    def timed_step(settings: Settings) -> Measured:
+        shapes = settings.shapes
+        size = vocab(shapes)
+        path = peer.mixture_path() if theirs else None
+        run = make_run(settings, RECIPES[recipe](), size, **changes(shapes))
+        recipe_now, objective = run.recipe, run.objective
+        assert isinstance(objective, FlowObjective)
+        if path is not None:
+            source = objective.path.source
+            whole = compiled and settings.compiled
+            run.objective = peer.PeerObjective(path, source, recipe_now.masked_only, whole)
+        timing = timed(run.train_step, settings.device, repeats=shapes.step_repeats, warmup=2)
+        batch, length = recipe_now.batch_size, recipe_now.length
+        # Times are uniform, so a share of 1 - E kappa = 1 - 1 / (power + 1) is masked.
+        masked = 1 - 1 / (SCHEDULE.power + 1)
+        rows = batch * length * (masked if recipe_now.masked_only and not theirs else 1.0)
+        work = bounds.training(
+            run.model.config,
+            sum(p.numel() for p in run.model.parameters()),
+            batch=batch,
+            length=length,
+            micro_batches=recipe_now.accumulation,
+            rows=rows,
+            vocab=size,
+        )
+        facts = {
+            "tokens_per_second": batch * length / timing.seconds,
+            "micro_batch_ms": 1e3 * timing.seconds / recipe_now.accumulation,
+        }
+        return Measured(timing.seconds, work, timing.memory_gb, facts)
+
+    return measure
+
+
+def projected(way: Way) -> Way:
+    """With the minutes that a whole training run on molecules takes at that speed."""
+
+    def measure(settings: Settings) -> Measured:
+        found = way(settings)
+        steps = settings.shapes.molecule_steps
+        minutes = {f"minutes_for_{steps}_steps": steps * found.seconds / 60}
+        return replace(found, facts={**found.facts, **minutes})
+
+    return measure
+
+
+def _text(changes: Changes) -> dict[str, Way]:
+    return ways("owt-paper", lambda shapes: shapes.vocab, changes)
+
+
+def _text_step(changes: Changes) -> Way:
+    return step("owt-paper", lambda shapes: shapes.vocab, changes)
+
+
+def _molecules() -> dict[str, Way]:
+    found = ways("qm9-paper", lambda shapes: shapes.molecule_vocab, molecule_changes)
+    return {name: projected(way) for name, way in found.items()}
+
+
+def _text_title(shapes: Shapes, more: str) -> str:
+    return (
+        f"an optimiser step of {shapes.accumulation} micro-batches of {shapes.train_batch} x "
+        f"{shapes.length:,} tokens, {shapes.model}, V = {shapes.vocab:,}, {more}"
+    )
+
+
+CASES = (
+    Case(
+        "training-uniform",
+        lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
+        _text(text_changes),
+    ),
+    Case(
+        "training-mask",
+        lambda shapes: _text_title(shapes, "mask source, cross-entropy on masked tokens"),
+        _text(masked_text_changes),
+    ),
+    Case(
+        "training-context",
+        lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
+        {
+            "mixture path": _text_step(text_changes),
+            "context-weighted path": _text_step(context_changes),
+        },
+    ),
+    Case(
+        "training-scaled",
+        lambda shapes: _text_title(shapes, "uniform source"),
+        {
+            "cross-entropy": _text_step(text_changes),
+            "scaled cross-entropy": _text_step(scaled_changes),
+        },
+    ),
+    Case(
+        "training-molecules",
+        lambda shapes: (
+            f"an optimiser step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
+            f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
+        ),
+        _molecules(),
+    ),
+)

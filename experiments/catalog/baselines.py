@@ -1,0 +1,120 @@
+"""The paper's main table: flows beside autoregressive, block and diffusion models.
+
+Every row has the same transformer, data, optimiser and batch, and about the same arithmetic.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from cwdfm.solver_config import Name, SolverChoice
+from experiments import paper
+from experiments.cell import ERROR, TRAINING, Cell, drawn_note, flow, loss_note, runs_note
+from experiments.experiment import Plan
+from experiments.grid import data_row
+from experiments.job import Store
+from experiments.jobs import Corpus
+from experiments.measure import measure
+from experiments.scale import CORPORA, Scale, held_out, size
+from experiments.table import Row, Table
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row: what it is called, how it is trained and sampled, and which of the paper's it is."""
+
+    type: str
+    name: str
+    fields: dict[str, Any]
+    row: str  # in the paper's tables
+    solver: Name = "auto"
+    effort: float = 1.0  # share of the training steps
+
+    def cell(self, corpus: Corpus, scale: Scale) -> Cell:
+        """The row's cell."""
+        choice = SolverChoice(solver=self.solver)
+        # First hitting takes a step a token.
+        steps = size(corpus, scale).recipe.length if self.solver == "first-hitting" else None
+        return Cell(corpus, scale, self.fields, choice, steps, effort=self.effort)
+
+
+AR, NON, OURS = "(semi-)AR", "non-AR", "ours"
+
+
+def _block(block: int) -> Kind:
+    """Reads every sequence twice, noised and clean, and gets half the steps.
+
+    Sampled as its authors do, a token at a time: steps that its blocks had to share would reveal
+    neighbours together.
+    """
+    name, fields = f"BD3LM, block {block}", {"method": "bd3lm", "block": block}
+    return Kind(AR, name, fields, name, solver="first-hitting", effort=0.5)
+
+
+KINDS = (
+    Kind(AR, "AR", {"method": "ar"}, "AR"),
+    *(_block(block) for block in (4, 8, 16)),
+    Kind(NON, "SEDD", {"method": "sedd", "source": "mask"}, "SEDD"),
+    Kind(NON, "MDLM", {"method": "mdlm", "source": "mask"}, "MDLM", solver="ancestral"),
+    # By name, since it is part of a job's key: other experiments share these cells.
+    Kind(NON, "DFM, uniform", flow("uniform"), "uniform, ce", "euler"),
+    Kind(NON, "DFM, mask", flow("mask"), "mask, ce, main table", "euler"),
+    Kind(OURS, "DFM + SCE, uniform", flow("uniform", "sce"), "uniform, sce", "euler"),
+    Kind(OURS, "DFM + SCE, mask", flow("mask", "sce"), "mask, sce", "euler"),
+)
+LABELS = ("type", "method")
+BOUND = (
+    "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
+    "uniform source. BD3LM reads every sequence twice, noised and clean, and has half the training "
+    "steps; it draws a token at a time, SEDD, MDLM and flows in {} steps. Evaluations: how often "
+    "the network is asked for a sample; of AR and BD3LM for the tokens after a cache alone."
+)
+TWO_RUNS = (
+    "Of {} the samples are from another run of the same training than the held-out PPL: the models "
+    "were lost and trained again."
+)
+
+
+def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
+    """Quality, likelihood and cost; on text beside the paper's."""
+    how, text = measure(corpus, scale), corpus == "text"
+    own = how.values(store, held_out(corpus, scale, 0))
+    rows = [data_row(LABELS, own, paper.text("data") if text else (), more=len(TRAINING))]
+    apart = []
+    for kind in KINDS:
+        cell = kind.cell(corpus, scale)
+        apart += [] if cell.one_run(store) else [kind.name]
+        values = (*cell.values(store), *cell.training(store))
+        rows.append(Row((kind.type, kind.name), values, paper.text(kind.row) if text else ()))
+    cells = [((kind.name,), kind.cell(corpus, scale)) for kind in KINDS]
+    return Table(
+        "Baselines on text" if text else "Baselines on QM9",
+        LABELS,
+        (*how.columns, *TRAINING),
+        tuple(rows),
+        paper=how.columns if text else (),
+        notes=(
+            BOUND.format(f"{size(corpus, scale).steps:,}"),
+            *loss_note(cell for _, cell in cells),
+            drawn_note(cell for _, cell in cells),
+            *runs_note(cells, store),
+            ERROR,
+            *([TWO_RUNS.format("; ".join(apart))] if apart else []),
+            *([paper.JUDGED] if text else []),
+        ),
+    )
+
+
+def plan(scale: Scale) -> Plan:
+    """Both tables."""
+    jobs = [
+        job
+        for corpus in CORPORA
+        for kind in KINDS
+        for job in kind.cell(corpus, scale).jobs(likelihood=True)
+    ]
+    for corpus in CORPORA:
+        jobs += measure(corpus, scale).jobs(held_out(corpus, scale, 0))
+    return Plan(
+        jobs=tuple(jobs),
+        tables=lambda store: [table(corpus, scale, store) for corpus in CORPORA],
+    )

@@ -1,0 +1,233 @@
+"""What else of a solver could tell the paper's results from ours: readings and settings."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+from cwdfm.solver_config import Name, SolverChoice
+from experiments import paper
+from experiments.catalog.solvers import RADII, TUNED, best, corrector_steps
+from experiments.catalog.training import EULER, PATHS, SOURCES, loss_line, searched
+from experiments.cell import Cell, flow
+from experiments.experiment import Plan
+from experiments.grid import Entry, grid
+from experiments.jobs import Corpus
+from experiments.scale import NAMES, Scale, size
+
+POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale that they are tried with
+SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest
+ROWS: dict[Scale, tuple[int, ...]] = {  # parts of the training data; 0 for all of it
+    "smoke": (64, 0),
+    "small": (1_000, 10_000, 0),
+    "paper": (1_000, 10_000, 0),
+}
+NUCLEI = (1.0, 0.9)  # none, and the paper's on text
+PRINTED = (
+    "Neighbor is exp(s n) and Entropy exp(-beta H); n (r) and 1 / H are the weights as the paper's "
+    "main text prints them: in proportion to the revealed neighbours within r, and to one over the "
+    "entropy."
+)
+LARGEST = math.log(50_257)  # nats: the entropy of a law that is level over GPT-2's tokens
+
+
+def shares(scale: Scale) -> Plan:
+    """Entropy weights by entropy as a share of its largest, beta H / log V; text, both sources.
+
+    The paper does not tell the unit of its entropies. In nats its beta of 6 moves hardly any token
+    but the surest ones; as a share it is 0.55 in nats, below all that its sweep has.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [
+            Entry((source, f"{share:g} / log V", str(k)), cell)
+            for (source, share, k), cell in shares_cells(scale).items()
+        ]
+
+    title = "Entropy weights by shares of the largest entropy, text"
+    return grid(title, ("source", "beta", "steps"), entries)(scale)
+
+
+def shares_cells(scale: Scale) -> dict[tuple[str, float, int], Cell]:
+    """By source, share and number of steps: few, for which they are in question."""
+    found = {}
+    shares = SHARES[:1] if scale == "smoke" else SHARES
+    for source, share, k in product(TUNED, shares, size("text", scale).curve[:3:2]):
+        choice = SolverChoice(solver="entropy", beta=round(share / LARGEST, 3))
+        found[source, share, k] = Cell("text", scale, flow(source), choice, k, sample_seed=2000)
+    return found
+
+
+def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Weights as the paper's main text prints them, ~ n and ~ 1 / H, beside exp(s n), exp(-beta H).
+
+    Both sources, at few steps, at the scale's own number, and at many.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        cells = weights_cells(corpus, scale)
+        return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
+
+    title = f"Readings of the weights, {NAMES[corpus]}"
+    return grid(title, ("source", "weight", "steps"), entries, notes=(PRINTED,))
+
+
+def weights_cells(corpus: Corpus, scale: Scale) -> dict[tuple[str, str, int], Cell]:
+    """By source, weight and number of steps."""
+    sizes = size(corpus, scale)
+    printed = {f"n (r = {r})": SolverChoice("neighbor-share", r) for r in RADII}
+    printed["1 / H"] = SolverChoice("entropy-inverse")
+    return {
+        (source, name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
+        for source in SOURCES
+        for name, choice in (best(corpus, source) | printed).items()
+        for k in dict.fromkeys((sizes.curve[0], sizes.steps, sizes.curve[-1]))
+    }
+
+
+def few_data(scale: Scale) -> Plan:
+    """Solvers and paths of models that were trained on parts of QM9; mask source.
+
+    The paper takes QM9 as it is for a case of few data.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [Entry(labels, cell) for labels, cell in few_data_cells(scale).items()]
+
+    title = "Parts of the training data, QM9, mask source"
+    return grid(title, ("molecules", "training and solver"), entries)(scale)
+
+
+def few_data_cells(scale: Scale) -> dict[tuple[str, str], Cell]:
+    """By part of the training data, and by training and solver."""
+    sce, context = (line.cell("molecules", scale) for line in PATHS if line.labels[0] == "mask")
+    choices = best("molecules", "mask").items()
+    kinds = {f"CE, {name}": replace(sce, fields=flow("mask"), choice=c) for name, c in choices}
+    kinds |= {"SCE, Euler": sce, "SCE, context path, own weights": context}
+    found = {}
+    for count in ROWS[scale]:
+        part = {"train_rows": count} if count else {}
+        for name, cell in kinds.items():
+            labels = f"{count:,}" if count else "all", name
+            found[labels] = replace(cell, fields=cell.fields | part)
+    return found
+
+
+def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
+    """Solver settings of models that were trained on a context-weighted path, as swept.
+
+    The paper searched them too. Samples are of another seed than other experiments report.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        choices = {"Euler": EULER}
+        for r, s in searched(scale):
+            choices[f"Neighbor r = {r}, s = {s:g}"] = SolverChoice("neighbor", r, s)
+        return [
+            Entry((line.labels[0], name), replace(cell, choice=choice, seeds=1, sample_seed=1000))
+            for line in PATHS
+            if line.on_context
+            for cell in (line.cell(corpus, scale),)
+            for name, choice in choices.items()
+        ]
+
+    title = f"Solver settings on a context-weighted path, {NAMES[corpus]}"
+    return grid(title, ("source", "solver"), entries)
+
+
+def after_scaled(scale: Scale) -> Plan:
+    """Neighbor weights on models trained by SCE, which gain nothing from them in the paper; text.
+
+    With the paper's settings, at the scale's own number of steps and at many.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        cells = after_scaled_cells(scale)
+        return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
+
+    title = "Solvers of models trained by SCE, text"
+    return grid(title, ("source", "solver", "steps"), entries)(scale)
+
+
+def after_scaled_cells(scale: Scale) -> dict[tuple[str, str, int], Cell]:
+    """By source, solver and number of steps."""
+    steps = corrector_steps("text", scale)
+    return {
+        (source, name, k): Cell(
+            "text", scale, flow(source, "sce"), best("text", source)[name], k, sample_seed=2000
+        )
+        for source, name, k in product(TUNED, ("Euler", "Neighbor"), steps)
+    }
+
+
+def nucleus(scale: Scale) -> Plan:
+    """Cross-entropy and its scaled form, sampled without a nucleus and with the paper's; text."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        found = []
+        for source, loss, p in product(SOURCES, ("ce", "sce"), NUCLEI):
+            line = loss_line(source, loss)
+            cell = replace(line.cell("text", scale), top_p=p)
+            found.append(Entry((*line.labels, f"{p:g}"), cell))
+        return found
+
+    notes = ("p: the share of each token's probability that draws are from; 1 is no nucleus.",)
+    labels = ("source", "loss", "p")
+    return grid("Nucleus, CE and SCE, text", labels, entries, notes=notes)(scale)
+
+
+KNOWN = (
+    "Rotary positions alone do not tell the first token of a masked sequence from its last. "
+    "Learned ones do; so does a first token that is never masked."
+)
+POSITIONS = {
+    "rotary": flow("mask"),
+    "rotary, first token given": flow("mask", fix_first=True),
+    "learned": flow("mask", learned_positions=True),
+    "learned, first token given": flow("mask", learned_positions=True, fix_first=True),
+}
+
+
+def positions(scale: Scale) -> Plan:
+    """What the network knows of positions in a masked sequence, where weights begin; QM9.
+
+    By rotary embedding alone it cannot tell the first token from the last.
+    """
+    curve = size("molecules", scale).curve
+    few = scale == "smoke"
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [
+            Entry((known, name, str(k)), Cell("molecules", scale, fields, choice, k))
+            for known, fields in list(POSITIONS.items())[: 2 if few else None]
+            for name, choice in best("molecules", "mask").items()
+            for k in (curve[:1] if few else curve[-3::2])
+        ]
+
+    title = "Known positions, QM9, mask source"
+    return grid(title, ("positions", "solver", "steps"), entries, notes=(KNOWN,))(scale)
+
+
+def corrector_powers(scale: Scale) -> Plan:
+    """Correctors that do most in the middle of the way, or nearly as much at its ends; text.
+
+    At many steps, where Neighbor weights lead without one.
+    """
+    steps = corrector_steps("text", scale)[-1]
+
+    def entries(scale: Scale) -> list[Entry]:
+        radius, strength, _ = paper.BEST["text", "uniform"]
+        named: tuple[Name, ...] = ("euler", "neighbor")
+        found = []
+        for solver, power in product(named, POWERS):
+            choice = SolverChoice(
+                solver, radius, strength, corrector=POWERS_AT, corrector_power=power
+            )
+            cell = Cell("text", scale, flow("uniform"), choice, steps)
+            found.append(Entry((solver.capitalize(), f"{power:g}"), cell))
+        return found
+
+    where = f"text, uniform source, {steps:,} steps, scale {POWERS_AT:g}"
+    title = f"Exponents of the corrector, {where}"
+    notes = ("The corrector's strength is its scale times t^a (1 - t)^b.",)
+    return grid(title, ("solver", "a = b"), entries, notes=notes)(scale)

@@ -1,0 +1,128 @@
+"""What context does: entropy and loss against it, and how often solvers change their minds."""
+
+from experiments import paper
+from experiments.catalog.solvers import best
+from experiments.cell import Cell, flow, weights_note
+from experiments.experiment import Plan
+from experiments.figure import Curves
+from experiments.grid import trained
+from experiments.job import Result, Store
+from experiments.scale import Scale, size
+from experiments.scores import Context, Updates
+from experiments.table import Column, Row, Table, Value
+
+MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
+STATES = 16_000  # partly masked sequences that the paper's figures of context are of
+MANY = 6  # updates of a token from which on they are shown together
+LOOPS = "Loops: the share of updates that bring back the token from before the last one."
+FOLDS = "± there is between five folds, about sqrt(5) times the standard error."
+AGAINST = {
+    "neighbors": "revealed neighbours within 8",
+    "distance": "distance to the nearest revealed token",
+}
+OPEN = "distance"  # whose last bin stands for all beyond it
+
+
+def binned(kind: str) -> str:
+    """What bins are by, as tables call it; figures tell at the axis that one is open."""
+    return AGAINST[kind] + (" (the last: or more)" if kind == OPEN else "")
+
+
+def context(scale: Scale) -> Plan:
+    """Entropy and negative log-likelihood against neighbours and distance; mask source, text."""
+    rows = STATES // Context.draws if scale == "paper" else size("text", scale).rows
+    job = Context(Cell("text", scale, flow("mask")).train(), rows)
+
+    def points(store: Store, kind: str) -> list[tuple[float, tuple[Value, ...]]]:
+        done = store.result(job)
+        if done is None:
+            return []
+        curve = done["result"][kind]
+        return [
+            (
+                float(b),
+                (
+                    Value(curve["entropy"][i], curve["entropy_error"][i], 3),
+                    Value(curve["nll"][i], curve["nll_error"][i], 3),
+                ),
+            )
+            for i, b in enumerate(curve["bins"])
+        ]
+
+    def tables(store: Store) -> list[Table]:
+        states = f"{rows:,} held-out texts, each masked in part {job.draws} times"
+        told = f"{states}; ± is one standard error."
+        return [
+            Table(
+                f"Masked tokens by {binned(kind)}",
+                (binned(kind),),
+                MEASURES,
+                tuple(Row((f"{x:g}",), values) for x, values in points(store, kind)),
+                notes=(told,),
+            )
+            for kind in AGAINST
+        ]
+
+    def figures(store: Store) -> list[Curves]:
+        found = {kind: points(store, kind) for kind in AGAINST}
+        return [
+            Curves(
+                f"Masked tokens by {name}",
+                name,
+                MEASURES,
+                {"CE": found[kind]},
+                note="Bars: one standard error.",
+                about=trained(job.model, store),
+                last=f"≥{found[kind][-1][0]:g}" if kind == OPEN and found[kind] else "",
+            )
+            for kind, name in AGAINST.items()
+        ]
+
+    return Plan((job,), tables, figures)
+
+
+def updates(scale: Scale) -> Plan:
+    """Updates per token and loops, Euler against Neighbor; uniform source, text."""
+    sizes = size("text", scale)
+    model = Cell("text", scale, flow("uniform")).train()
+    choices = best("text", "uniform")
+    jobs = {
+        name: Updates(model, choices[name], sizes.steps, sizes.n) for name in ("Euler", "Neighbor")
+    }
+
+    def found(store: Store) -> dict[str, Result]:
+        done = {name: store.result(job) for name, job in jobs.items()}
+        return {name: result["result"] for name, result in done.items() if result is not None}
+
+    title = f"Updates per token, text, uniform source, {sizes.steps:,} steps"
+
+    def tables(store: Store) -> list[Table]:
+        ours = {
+            name: (
+                Value(each["updates_per_token"], each["standard_error"], 3),
+                Value(100 * each["loop_share"], None, 2),
+            )
+            for name, each in found(store).items()
+        }
+        blank = (Value(None), Value(None))
+        rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in jobs)
+        columns = (Column("updates per token"), Column("loops, %"))
+        told = f"{sizes.n:,} samples of one run; ± is one standard error. {LOOPS}"
+        theirs = f"{paper.OWN_TEXT}; {FOLDS}"
+        notes = (*weights_note(choices[name] for name in jobs), told, theirs)
+        return [Table(title, ("solver",), columns, rows, columns, notes)]
+
+    def figures(store: Store) -> list[Curves]:
+        lines = {}
+        for name, each in found(store).items():
+            counts = each["histogram"]
+            counts = [*counts[:MANY], sum(counts[MANY:])]
+            shares = [Value(100 * count / each["tokens"] or None) for count in counts]
+            told = f"{name}, mean {each['updates_per_token']:.3f}"  # which no one reads off a curve
+            lines[told] = [(float(k), (share,)) for k, share in enumerate(shares)]
+        column = Column("tokens, %", axis="log")
+        note = "Where a line ends, no token has more."
+        about, last = trained(model, store), f"≥{MANY}"
+        return [Curves(title, "updates", (column,), lines, note=note, about=about, last=last)]
+
+    return Plan(tuple(jobs.values()), tables, figures)

@@ -1,0 +1,50 @@
+"""Test perplexity: the bound on corpora that the models were not trained on."""
+
+from experiments import paper
+from experiments.cell import Cell, flow
+from experiments.experiment import Plan
+from experiments.job import Store
+from experiments.scale import Scale, size
+from experiments.scores import TestLikelihood
+from experiments.table import Column, Row, Table, Value
+
+# The paper's, and one that is easier to come by: WikiText-2's articles are WikiText-103's.
+TEST_CORPORA = (*paper.TEST_CORPORA, "wikitext-2")
+SAME_ARTICLES = (
+    "Of `wikitext-2` the test articles are those of `wikitext-103`, in a smaller vocabulary: as "
+    "published, every word beyond it is `<unk>`."
+)
+ERRORS = "One run of each training; ± is one standard error."
+OWN = "The paper's columns are of models of OpenWebText, at its own scale."
+BEYOND = (
+    "A bound may be beyond the size of the vocabulary: a token that a network takes for noise "
+    "costs more than one of which it knows nothing."
+)
+
+
+def plan(scale: Scale) -> Plan:
+    """The table; at the paper's scale of its own corpora alone."""
+    tests = paper.TEST_CORPORA if scale == "paper" else TEST_CORPORA
+
+    def job(name: str, source: str, test: str) -> TestLikelihood:
+        fields = flow(source, "sce" if "SCE" in name else "ce")
+        return TestLikelihood(Cell("text", scale, fields).train(), test, size("text", scale).rows)
+
+    def tables(store: Store) -> list[Table]:
+        rows = []
+        for (name, source), reported in paper.TESTS.items():
+            values = []
+            for test in tests:
+                done = store.result(job(name, source, test))
+                found = {} if done is None else done["result"]
+                values.append(Value(found.get("perplexity"), found.get("perplexity_error"), 2))
+            theirs = tuple(Value(value, None, 2) for value in reported)
+            rows.append(Row((name, source), tuple(values), theirs))
+        columns = tuple(Column(f"{test}, at most", False) for test in tests)
+        known = columns[: len(paper.TEST_CORPORA)]
+        same = () if known == columns else (SAME_ARTICLES,)
+        labels, notes = ("model", "source"), (*same, BEYOND, ERRORS, OWN)
+        return [Table("Test perplexity", labels, columns, tuple(rows), known, notes)]
+
+    jobs = [job(*key, test) for key in paper.TESTS for test in tests]
+    return Plan(tuple(jobs), tables)

@@ -1,0 +1,221 @@
+"""What the solver changes, with models trained by cross-entropy: steps, weights, correctors."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+from cwdfm.solver_config import Name, SolverChoice
+from experiments import paper
+from experiments.cell import Cell, flow, weights_told
+from experiments.experiment import Plan
+from experiments.grid import Entry, grid
+from experiments.job import Store
+from experiments.jobs import Corpus
+from experiments.measure import measure
+from experiments.scale import NAMES, Scale, size
+from experiments.table import Column, Row, Table, Value
+
+RADII = (1, 2, 3)
+SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
+BETAS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+CORRECTORS = (0.0, 0.5, 1.0, 2.0, 5.0)
+# What `sweep` finds best on text at small scale: r, s and beta by source.
+TUNED = {"uniform": (1, 3.0, 1.0), "mask": (1, 0.5, 2.0)}
+CLOSE = 2.0  # standard errors within which settings are as good as the best
+
+
+def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
+    """The three solvers with the paper's settings."""
+    return solvers_with(*paper.BEST[corpus, source])
+
+
+def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoice]:
+    """The three solvers by name."""
+    return {
+        "Euler": SolverChoice(solver="euler"),
+        "Neighbor": SolverChoice(solver="neighbor", radius=radius, scale=scale),
+        "Entropy": SolverChoice(solver="entropy", beta=beta),
+    }
+
+
+def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
+    """By solver and number of steps."""
+    sizes = size(corpus, scale)
+    return {
+        (name, k): Cell(corpus, scale, flow(source), choice, k, sizes.seeds)
+        for name, choice in best(corpus, source).items()
+        for k in sizes.curve
+    }
+
+
+def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
+    """Quality against steps."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        cells = steps_cells(corpus, source, scale)
+        return [
+            Entry((name, str(k)), cell, name, k, paper.solved(f"{source}, ce", name))
+            for (name, k), cell in cells.items()
+        ]
+
+    title = f"Quality against steps, {NAMES[corpus]}, {source} source"
+    return grid(title, ("solver", "steps"), entries, x="steps", log=True)
+
+
+def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
+    """By solver and number of steps, on text with settings of our own."""
+    settings = paper.BEST["text", source] if scale == "paper" else TUNED[source]
+    choices = solvers_with(*settings)
+    choices["Neighbor-counted"] = replace(choices["Neighbor"], solver="neighbor-counted")
+    choices["Entropy-counted"] = replace(choices["Entropy"], solver="entropy-counted")
+    return {
+        (name, k): Cell("text", scale, flow(source), choice, k, sample_seed=2000)
+        for name, choice in choices.items()
+        for k in size("text", scale).curve
+    }
+
+
+def tuned(source: str) -> Callable[[Scale], Plan]:
+    """Quality against steps on text, with the settings that are best for our own models.
+
+    On another seed of sampling than the sweep's; beside the paper's, weights that keep the number
+    of jumps (`Euler(counted=True)`).
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        cells = tuned_cells(source, scale)
+        return [Entry((name, str(k)), cell, name, k) for (name, k), cell in cells.items()]
+
+    title = f"Quality against steps, settings of the sweep, text, {source} source"
+    return grid(title, ("solver", "steps"), entries, x="steps", log=True)
+
+
+def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
+    """Radius and scale of Neighbor weights, and beta of Entropy weights, on a seed of their own."""
+
+    def entries(scale: Scale) -> list[Entry]:
+        few = scale == "smoke"
+        radii, scales, betas = (RADII[:1], SCALES[:1], BETAS[:1]) if few else (RADII, SCALES, BETAS)
+        choices = {("Euler", ""): SolverChoice(solver="euler")}
+        for radius in radii:
+            for strength in scales:
+                choices["Neighbor", weights_told(radius, strength)] = SolverChoice(
+                    solver="neighbor", radius=radius, scale=strength
+                )
+        for beta in betas:
+            choices["Entropy", f"beta = {beta:g}"] = SolverChoice(solver="entropy", beta=beta)
+        return [
+            # Another seed than the one that other experiments report.
+            Entry(labels, Cell(corpus, scale, flow(source), choice, sample_seed=1000))
+            for labels, choice in choices.items()
+        ]
+
+    title = f"Solver settings, {NAMES[corpus]}, {source} source"
+    whole = grid(title, ("solver", "settings"), entries)
+
+    def plan(scale: Scale) -> Plan:
+        found = whole(scale)
+        best = partial(_best_settings, corpus, source, scale, entries(scale))
+        return replace(found, tables=lambda store: [*found.tables(store), best(store)])
+
+    return plan
+
+
+def _best_settings(
+    corpus: Corpus, source: str, scale: Scale, entries: Sequence[Entry], store: Store
+) -> Table:
+    """Of a sweep those with the most valid molecules, or the highest MAUVE; beside the paper's.
+
+    MAUVE of few samples scatters widely: among settings within `CLOSE` of its standard errors of
+    the highest, those of the lowest perplexity are the best.
+    """
+    families: dict[str, list[tuple[tuple[Value, ...], SolverChoice]]] = {}
+    for entry in entries:
+        values = entry.cell.values(store)
+        if values[0].value is not None:
+            families.setdefault(entry.labels[0], []).append((values, entry.cell.choice))
+    text = corpus == "text"
+    best = {family: _best_of(found, text=text) for family, found in families.items()}
+    ours = [Value(None)] * 3
+    if "Neighbor" in best:
+        choice = best["Neighbor"][1]
+        ours[:2] = Value(choice.radius), Value(choice.scale)
+    if "Entropy" in best:
+        ours[2] = Value(best["Entropy"][1].beta)
+    theirs = tuple(Value(each) for each in paper.BEST[corpus, source])
+    row = Row((NAMES[corpus], source), tuple(ours), theirs)
+    columns = (Column("r"), Column("s"), Column("beta"))
+    how = measure(corpus, scale).columns
+    shown = 2 if text else 1
+    told = "; ".join(
+        f"{family} {', '.join(value.text() for value in values[:shown])}"
+        for family, (values, _) in best.items()
+    )
+    done = f"of {sum(map(len, families.values()))} of {len(entries)} settings"
+    rule = f"By {how[0].name}, {done}"
+    if text:
+        rule += f"; of those within {CLOSE:g} standard errors of the highest by {how[1].name}"
+    notes = (f"{rule}: {told}.",)
+    title = f"Best settings, {NAMES[corpus]}, {source} source"
+    return Table(title, ("data", "source"), columns, (row,), columns, notes=notes)
+
+
+def _best_of(
+    found: Sequence[tuple[tuple[Value, ...], SolverChoice]], *, text: bool
+) -> tuple[tuple[Value, ...], SolverChoice]:
+    """The highest; of text that of the lowest perplexity, the second value, among those close."""
+
+    def first(one: tuple[tuple[Value, ...], SolverChoice]) -> float:
+        return one[0][0].value or 0.0
+
+    highest = max(found, key=first)
+    if not text:
+        return highest
+    error = highest[0][0].spread or 0.0
+    close = [
+        one
+        for one in found
+        if first(highest) - first(one) <= CLOSE * math.hypot(error, one[0][0].spread or 0.0)
+    ]
+    return min(close, key=lambda one: one[0][1].value or math.inf)
+
+
+def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
+    """Correctors of several strengths, with and without Neighbor weights.
+
+    With the scale's own number of steps, and with many, where Neighbor weights lead without them.
+    """
+
+    def entries(scale: Scale) -> list[Entry]:
+        return [
+            Entry((name, str(steps), f"{c:g}"), cell, f"{name}, {steps:,} steps", c)
+            for (name, steps, c), cell in corrector_cells(corpus, source, scale).items()
+        ]
+
+    title = f"Predictor-corrector, {NAMES[corpus]}, {source} source"
+    return grid(title, ("solver", "steps", "corrector"), entries, x="scale of the corrector")
+
+
+def corrector_cells(
+    corpus: Corpus, source: str, scale: Scale
+) -> dict[tuple[str, int, float], Cell]:
+    """By solver, number of steps and strength."""
+    radius, strength, _ = paper.BEST[corpus, source]
+    plain = best(corpus, source)
+    names: tuple[tuple[str, Name], ...] = (("Euler", "euler"), ("Neighbor", "neighbor"))
+    found = {}
+    for steps, (name, solver) in product(corrector_steps(corpus, scale), names):
+        for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
+            choice = plain[name]  # what other experiments have without a corrector
+            if c:
+                choice = SolverChoice(solver, radius, strength, corrector=c)
+            found[name, steps, c] = Cell(corpus, scale, flow(source), choice, steps)
+    return found
+
+
+def corrector_steps(corpus: Corpus, scale: Scale) -> tuple[int, ...]:
+    """The numbers of steps that correctors are tried with."""
+    sizes = size(corpus, scale)
+    return tuple(dict.fromkeys((sizes.steps, sizes.curve[-1])))

@@ -1,0 +1,155 @@
+"""The paper's tables of what training changes: the loss, the path, and the path's scale."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain, product
+from typing import Any
+
+from cwdfm.solver_config import SolverChoice
+from experiments import paper
+from experiments.cell import Cell, drawn_note, flow, loss_note, runs_note
+from experiments.experiment import Plan
+from experiments.grid import data_row
+from experiments.job import Store
+from experiments.jobs import Corpus
+from experiments.measure import measure
+from experiments.scale import CORPORA, NAMES, Scale, held_out, size
+from experiments.table import Column, Row, Table, Value
+
+EULER = SolverChoice(solver="euler")
+PATH_RADIUS: dict[Corpus, int] = {"text": 3, "molecules": 1}  # the paper has 3 on text
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of one of these tables."""
+
+    labels: tuple[str, ...]
+    fields: dict[str, Any]
+    name: str  # in the paper's tables
+
+    @property
+    def on_context(self) -> bool:
+        """Whether it is trained on a context-weighted path."""
+        return self.fields.get("path") == "context"
+
+    def choice(self, corpus: Corpus) -> SolverChoice:
+        """How it is sampled: with the weights of the path itself."""
+        if not self.on_context:
+            return EULER
+        return SolverChoice("neighbor", PATH_RADIUS[corpus], self.fields["path_scale"])
+
+    def cell(self, corpus: Corpus, scale: Scale) -> Cell:
+        """The row's cell on one corpus."""
+        radius = {"path_radius": PATH_RADIUS[corpus]} if self.on_context else {}
+        seeds = size(corpus, scale).seeds
+        return Cell(corpus, scale, self.fields | radius, self.choice(corpus), seeds=seeds)
+
+    def paper(self, corpus: Corpus) -> tuple[Value, ...]:
+        """What the paper found."""
+        return (paper.text if corpus == "text" else paper.molecules)(self.name)
+
+
+SOURCES = ("uniform", "mask")
+
+
+LOSS_NAMES = {"ce": "CE", "nelbo": "NELBO", "bregman": "Bregman", "sce": "SCE"}
+
+
+def loss_line(source: str, loss: str) -> Line:
+    """The row of a loss, on the mixture path."""
+    return Line((source, LOSS_NAMES[loss]), flow(source, loss), f"{source}, {loss}")
+
+
+def context_line(source: str, label: str, scale: float = 1.0) -> Line:
+    """The row of a context-weighted path of some scale, with the scaled loss."""
+    fields = flow(source, "sce", path="context", path_scale=scale)
+    return Line((source, label), fields, f"{source}, sce, context {scale:g}")
+
+
+LOSSES = tuple(loss_line(s, loss) for s in SOURCES for loss in LOSS_NAMES)
+PATHS = tuple(
+    line
+    for s in SOURCES
+    for line in (replace(loss_line(s, "sce"), labels=(s, "mixture")), context_line(s, "context"))
+)
+SCALES = tuple(context_line(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
+
+
+COUNTED = Column(f"valid of {paper.FOLD:,}", True), Column("novel", True)  # what the paper counts
+
+
+def searched(scale: Scale) -> list[tuple[int, float]]:
+    """Radii and scales that the paper searched for losses, paths and solvers of such paths."""
+    few = scale == "smoke"
+    return list(product((1,) if few else (1, 2, 3), (0.5,) if few else (0.5, 1.0, 2.0)))
+
+
+def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
+    """How context paths among the rows are sampled, as a note."""
+    scales = sorted({line.choice(corpus).scale for line in lines if line.on_context})
+    if not scales:
+        return ()
+    weights = f"r = {PATH_RADIUS[corpus]}, s = {' or '.join(f'{scale:g}' for scale in scales)}"
+    mixture = "" if all(line.on_context for line in lines) else ", a mixture path by Euler steps"
+    return (f"A context path is sampled with its own weights (Neighbor, {weights}){mixture}.",)
+
+
+def tokens_that_count(lines: tuple[Line, ...]) -> tuple[str, ...]:
+    """Of which tokens the losses of rows are, as a note."""
+    alone = [", ".join(line.labels) for line in lines if line.fields["masked_only"]]
+    if not alone:
+        return ()
+    rows = "; ".join(alone)
+    return (f"Masked tokens alone count in the loss of {rows}; in the others all tokens count.",)
+
+
+def plan_of(
+    title: str, labels: tuple[str, ...], lines: tuple[Line, ...]
+) -> Callable[[Scale], Plan]:
+    """The plan of a table with these rows, once on text and once on molecules."""
+
+    def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
+        how, text = measure(corpus, scale), corpus == "text"
+        rows = [
+            Row(
+                line.labels,
+                line.cell(corpus, scale).values(store),
+                line.paper(corpus),
+            )
+            for line in lines
+        ]
+        own, none = how.values(store, held_out(corpus, scale, 0)), (Value(None),) * len(COUNTED)
+        rows.append(data_row(labels, own, paper.text("data") if text else none))
+        cells = [(line.labels, line.cell(corpus, scale)) for line in lines]
+        return Table(
+            f"{title}, {NAMES[corpus]}",
+            labels,
+            how.columns,
+            tuple(rows),
+            paper=how.columns if text else COUNTED,
+            notes=(
+                *own_weights(lines, corpus),
+                *loss_note(cell for _, cell in cells),
+                *tokens_that_count(lines),
+                drawn_note(cell for _, cell in cells),
+                *runs_note(cells, store),
+                paper.JUDGED if text else paper.OWN_MOLECULES,
+            ),
+        )
+
+    def plan(scale: Scale) -> Plan:
+        corpora = [c for c in CORPORA if all(line.paper(c) for line in lines)]
+        cells = [line.cell(corpus, scale) for corpus in corpora for line in lines]
+        data = [measure(c, scale).jobs(held_out(c, scale, 0)) for c in corpora]
+        return Plan(
+            jobs=(*chain.from_iterable(cell.jobs() for cell in cells), *chain(*data)),
+            tables=lambda store: [table(corpus, scale, store) for corpus in corpora],
+        )
+
+    return plan
+
+
+losses = plan_of("Loss functions", ("source", "loss"), LOSSES)
+paths = plan_of("Mixture and context path", ("source", "path"), PATHS)
+scales = plan_of("Scale of the context path", ("source", "scale"), SCALES)

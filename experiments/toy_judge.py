@@ -1,0 +1,44 @@
+"""A judge for toys: a causal language model of bytes with random weights, made on the spot."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from cwdfm.errors import load_extra
+from cwdfm.metrics.hub import bars
+
+END = "<|endoftext|>"
+SIZES = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
+
+
+def toy_judge(folder: Path) -> str:
+    """Its folder, made unless it is there. What it says of texts means nothing."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+            made = Path(beside) / "judge"
+            _make(made)
+            try:
+                made.rename(folder)
+            except OSError:  # another process was faster
+                if not folder.is_dir():
+                    raise
+    return str(folder)
+
+
+def _make(folder: Path) -> None:
+    transformers = load_extra("transformers", "text")
+    tokenizers = load_extra("tokenizers", "text")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: i for i, letter in enumerate([END, *letters])}
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token=END, eos_token=END
+    ).save_pretrained(folder)
+    config = transformers.GPT2Config(**SIZES, vocab_size=len(vocab), bos_token_id=0, eos_token_id=0)
+    with torch.random.fork_rng(devices=()), bars(shown=False):
+        torch.manual_seed(0)
+        transformers.GPT2LMHeadModel(config).save_pretrained(folder)

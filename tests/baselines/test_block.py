@@ -1,0 +1,217 @@
+"""Block diffusion: its mask, three ways to the same logits, and what is refused."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cwdfm
+from cwdfm.baselines.bd3lm.method import BlockDiffusion
+from cwdfm.baselines.bd3lm.network import Beside, OneBlock
+from cwdfm.baselines.bd3lm.objective import BlockObjective
+from cwdfm.baselines.bd3lm.sampling import BlockSolver
+from cwdfm.method.base import Batch, DrawRequest
+from cwdfm.model import block_mask as halves
+from cwdfm.model.attention import Cache, Halves
+from cwdfm.model.block_mask import halves_mask, mask_mod
+from cwdfm.model.positions import Rows
+from cwdfm.model.predict import predict_rows
+from cwdfm.model.transformer import DiT
+from tests.support.blocks import CPU, LINEAR, called, method, network, plain_logits, tokens
+
+# The mask
+
+
+@pytest.mark.parametrize(("length", "block"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (10, 5)])
+def test_the_mask_is_its_definition(length: int, block: int) -> None:
+    mask = halves_mask(length, block, CPU)
+    asked = mask_mod(length, block)
+    zero = torch.tensor(0)
+    for query, key in product(range(2 * length), repeat=2):
+        noised = (query < length, key < length)
+        blocks = (query % length // block, key % length // block)
+        match noised:
+            case (True, True):
+                seen = blocks[0] == blocks[1]
+            case (True, False):
+                seen = blocks[0] > blocks[1]
+            case (False, True):
+                seen = False
+            case _:
+                seen = blocks[0] >= blocks[1]
+        assert bool(mask[query, key]) == seen, (query, key)
+        assert bool(asked(zero, zero, torch.tensor(query), torch.tensor(key))) == seen
+    assert bool(mask.diagonal().all()), "a row without a key has no softmax"
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("length", "block"), [(6, 2), (64, 4), (150, 3), (192, 16)])
+def test_flex_attention_is_the_matrix(
+    length: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths that are and are not multiples of its tiles of 128; uncompiled, as a CPU can."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    monkeypatch.setattr(halves, "_compiled", lambda: flex.flex_attention)
+    mixed = halves._flexible(length, block, CPU)
+    tiles = mixed.args[0].to_dense()[0, 0].bool()  # type: ignore[attr-defined]
+    mask = halves_mask(length, block, CPU)
+    full = F.pad(mask, (0, 128 * tiles.shape[1] - 2 * length, 0, 128 * len(tiles) - 2 * length))
+    assert torch.equal(tiles, full.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).any(3).any(1))
+    q, k, v = torch.randn(3, 2, 2, 2 * length, 16, generator=torch.manual_seed(0)).unbind(0)
+    dense = halves.halves_mix(length, block, CPU)
+    torch.testing.assert_close(mixed(q, k, v), dense(q, k, v), atol=1e-5, rtol=1e-4)
+    # no fused kernel for these: the matrix, without being asked
+    assert torch.equal(mixed(q.double(), k.double(), v.double()), dense(*map(_double, (q, k, v))))
+    narrow = [x[..., :8] for x in (q, k, v)]
+    assert torch.equal(mixed(*narrow), dense(*narrow))
+
+
+def _double(x: Tensor) -> Tensor:
+    return x.double()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("length", "block"), [(72, 1), (96, 4), (1024, 8)])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_flex_attention_on_a_gpu(length: int, block: int, compiled: bool, half: bool) -> None:
+    """Values and gradients of a network with FlexAttention and with the matrix."""
+    assert halves.FLEX
+    torch.compiler.reset()  # a second length would be compiled for any, which FlexAttention refuses
+    model = network(block).cuda()
+    x = torch.cat([torch.full((3, length), 7), tokens(3, length)], dim=1).cuda()
+    found = []
+    for dense in (False, True):
+        model.sight = Halves(block, dense=dense)
+        model.zero_grad()
+        trunk = torch.compile(model.trunk) if compiled else model.trunk
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            hidden = trunk(x, torch.zeros(3, device="cuda"))[:, :length]
+            loss = model.head(hidden).float().square().mean()
+        loss.backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append([hidden.detach().float(), *gradients])
+    for flex, matrix in zip(*found, strict=True):
+        assert float((flex - matrix).norm()) < (3e-2 if half else 1e-4) * float(matrix.norm())
+
+
+# Three ways to the same logits
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+@torch.no_grad()
+def test_halves_and_cache_and_reading_all_again_agree(block: int, double: bool) -> None:
+    model, length = network(block, double=double), 12
+    close: dict[str, Any] = {"atol": 1e-9, "rtol": 1e-9} if double else {"atol": 1e-5, "rtol": 1e-5}
+    x_1 = tokens(5, length)
+    x_t = x_1.where(torch.rand(5, length, generator=torch.manual_seed(2)) < 0.5, 7)
+    t = torch.zeros(5)
+    beside = Beside(model, x_1)(x_t, t)
+    one = OneBlock(model, Cache(length))
+    for start in range(0, length, block):
+        place = slice(start, start + block)
+        behind = one(x_t[:, place], t)
+        truth = plain_logits(model, x_1[:, :start], x_t[:, place])
+        torch.testing.assert_close(behind, truth, **close)
+        torch.testing.assert_close(beside[:, place], truth, **close)
+        some = torch.tensor([True, False, True, True, False])
+        part = one.select(some)
+        torch.testing.assert_close(part(x_t[some, place], t[some]), truth[some], **close)
+        assert one.select(torch.ones(5, dtype=torch.bool)) is one
+        one.context = min(start, 2)
+        wide = one.trunk(x_t[:, start - one.context : start + block], t)
+        torch.testing.assert_close(one.head(wide[:, one.context :]), truth, **close)
+        one.context = 0
+        one.remember(x_1[:, place])
+    # a control: clean tokens that come later change nothing, those before do
+    other = x_1.clone()
+    other[:, -block:] = (other[:, -block:] + 1) % 7
+    torch.testing.assert_close(Beside(model, other)(x_t, t), beside, **close)
+    if block < length:
+        other[:, :block] = (other[:, :block] + 1) % 7
+        changed = Beside(model, other)(x_t, t)
+        torch.testing.assert_close(changed[:, :block], beside[:, :block], **close)
+        assert float((changed - beside)[:, block:].abs().max()) > 0.01
+
+
+@torch.no_grad()
+def test_sequences_in_any_order_are_answered_by_what_belongs_to_them() -> None:
+    """A solver may ask for some of them, those with most to do first."""
+    model, x_1, x_t = network(4), tokens(5, 12), torch.full((5, 12), 7)
+    place = torch.tensor([4 * 12 + 9, 1 * 12 + 7, 3 * 12 + 5, 1 * 12 + 10])
+
+    def answer(active: Tensor | None) -> Tensor:
+        rows = Rows((5, 12), place, active)
+        asked = (Beside(model, x_1), cwdfm.MaskSource(7), x_t, torch.zeros(5), rows)
+        return torch.cat([logits for _, logits in predict_rows(*asked)])
+
+    torch.testing.assert_close(answer(torch.tensor([4, 1, 3])), answer(None))
+
+
+# What is refused
+
+
+def test_refusals() -> None:
+    way, model, asked = method(4), network(4), DrawRequest(shape=(2, 12), steps=4)
+    source = cwdfm.MaskSource(7)
+
+    def refused(pattern: str) -> Any:
+        return pytest.raises(cwdfm.InputError, match=pattern)
+
+    with refused("source must be a MaskSource"):
+        BlockDiffusion(cwdfm.UniformSource(7), LINEAR, 4)  # type: ignore[arg-type]
+    with refused("block must be an integer >= 1, got 0"):
+        BlockDiffusion(source, LINEAR, 0)
+    with refused(
+        r"10 tokens does not divide into blocks of 4: cut or pad it to a multiple, such as 12"
+    ):
+        way.draw(model, None, replace(asked, shape=(2, 10)))
+    with refused("10 tokens does not divide"):
+        way.likelihood(model, tokens(2, 10))
+    objective = BlockObjective(source, LINEAR, 4)
+    fixed = torch.zeros(2, 10, dtype=torch.bool)
+    with refused("10 tokens does not divide"):
+        t, index = torch.rand(2), torch.arange(2)
+        objective(called(model), Batch(tokens(2, 10), t, fixed, index, seed=0, step=0))
+    for low, high in ((-0.1, 1.0), (0.5, 0.4), (0.5, 1.1), (0.0, 0.0)):
+        with refused("clipped to low..high with"):
+            replace(objective, low=low, high=high)
+    with refused(r"cannot sample from BlockDiffusion.*BlockSolver\(\)"):
+        way.draw(model, "ancestral", asked)
+    with refused("inner must be a Solver"):
+        BlockSolver("ancestral")  # type: ignore[arg-type]
+    with refused("stop must be a data token < 7, got 7"):
+        way.draw(model, BlockSolver(stop=7), asked)
+    with refused("stop must be an integer >= 0"):
+        BlockSolver(stop=-1)
+    with refused("no neighbours; use boundary='cut'"):
+        way.draw(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)
+    with refused("no neighbours; use boundary='cut'"):
+        way.draw(model, cwdfm.Euler(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0)), asked)
+    with refused("on a 2-D grid"):
+        way.draw(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0, "cut", (3, 4))), asked)
+    with refused("batch_size must be an integer >= 1, got 0"):
+        way.draw(model, None, replace(asked, batch_size=0))
+    with refused("needs a DiT"):
+        way.draw(nn.Linear(2, 2), None, asked)
+    with refused("blocks of 4 needs a network with attention='block', block=4.*got.*block=3"):
+        way.draw(network(3), None, asked)
+    with refused("attention='full'"):
+        way.likelihood(DiT(replace(model.config, attention="full")), tokens(2, 12))
+    with refused("steps must be a multiple of 3, got 4"):
+        way.draw(model, None, replace(asked, grid=torch.tensor([0.0, 1.0])))
+    with refused("all positions are fixed"):
+        way.draw(model, None, replace(asked, prompt=tokens(2, 12)))
+    with refused("all positions are fixed"):
+        everything = torch.ones(2, 12, dtype=torch.bool)
+        way.likelihood(model, tokens(2, 12), fixed=everything)
+    # one block is the whole sequence, whose circle is closed
+    whole = method(12)
+    whole.draw(network(12), cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)

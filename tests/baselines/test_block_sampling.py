@@ -1,0 +1,312 @@
+"""Block diffusion: the law of its samples, its cache, prompts and ends, against the truth."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import cwdfm
+from cwdfm.baselines.bd3lm.network import Beside
+from cwdfm.baselines.bd3lm.sampling import BlockSolver, block_grids, reach
+from cwdfm.method.base import DrawRequest
+from cwdfm.model.banned_tokens import Without
+from cwdfm.model.positions import Rows
+from cwdfm.model.predict import predict_rows
+from cwdfm.model.transformer import DiT
+from cwdfm.solver import FirstHitting
+from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
+from tests.support.exact import Array, Chain
+from tests.support.exact import State as Tokens
+from tests.support.stats import assert_differs, assert_follows, histogram
+
+
+@cache
+def prediction(model: DiT, before: Tokens, x: Tokens) -> Array:
+    """p(v | before, x) of the tokens of a block, [2, 3]."""
+    clean = torch.tensor([before], dtype=torch.int64)
+    logits = plain_logits(model, clean, torch.tensor([x]))[0, :, :3]
+    return np.asarray(logits.double().softmax(-1).numpy())
+
+
+def block_law(model: DiT, before: Tokens, times: list[float], **options: Any) -> Array:
+    """The exact law of a block of two, V = 3, behind given tokens, after the steps of a grid."""
+
+    class Block(Chain):
+        def posterior(self, x: Tokens, kappa: float) -> Array:
+            return prediction(model, before, x)
+
+    chain = Block(np.full((3, 3), 1 / 9), mask=True, **options)
+    law = chain.start()
+    for t, t_next in pairwise(times):
+        hazard = math.inf if t_next == 1 else math.log((1 - t) / (1 - t_next))
+        law = law @ chain.step_matrix(t, hazard)
+    return chain.data_law(law)
+
+
+def one_by_one(model: DiT, before: Tokens) -> Array:
+    """The law of a block of two, unmasked in an order drawn at random, [9]."""
+    neither, law = prediction(model, before, (3, 3)), []
+    for a, b in product(range(3), repeat=2):
+        left = neither[0, a] * prediction(model, before, (a, 3))[1, b]
+        right = neither[1, b] * prediction(model, before, (3, b))[0, a]
+        law.append((left + right) / 2)
+    return np.array(law)
+
+
+def joint_law(model: DiT, times: list[float], first: Any = None, second: Any = None) -> Array:
+    """Of four tokens in two blocks, [81] in row-major order."""
+    law = []
+    for before, chance in zip(
+        product(range(3), repeat=2), block_law(model, (), times, log_weight=first), strict=True
+    ):
+        law.append(chance * block_law(model, before, times, log_weight=second))
+    return np.concatenate(law)
+
+
+THREE = [0.0, 1 / 3, 2 / 3, 1.0]
+
+
+def strong(vocab: int = 3) -> DiT:
+    """A network whose blocks hang on each other visibly."""
+    model = network(2, vocab, double=True, seed=5)
+    with torch.no_grad():
+        model.readout.weight.mul_(2.5)
+    return model
+
+
+def test_the_law_of_samples() -> None:
+    """Chi-square over all 81 sequences, false-alarm rate 1e-6; wrong laws are told apart."""
+    model = strong()
+    asked = DrawRequest(shape=(20_000, 4), steps=6, seed=11)
+    counts = histogram(method(2, 3).draw(model, None, asked).tokens, 3)
+    assert_follows(counts, joint_law(model, THREE))
+    apart = block_law(model, (), THREE)
+    assert_differs(counts, np.outer(apart, apart).ravel())  # blocks that do not see each other
+    assert_differs(counts, joint_law(model, [0.0, 1.0]))  # in one step each
+    # one token a step, whatever the grid
+    single = histogram(method(2, 3).draw(model, FirstHitting(), replace(asked, steps=4)).tokens, 3)
+    pairs = product(range(3), repeat=2)
+    behind = np.stack([one_by_one(model, before) for before in pairs])
+    assert_follows(single, (one_by_one(model, ())[:, None] * behind).ravel())
+    assert_differs(single, joint_law(model, [0.0, 1.0]))
+
+
+def test_the_law_with_a_neighbor_weight() -> None:
+    """The window reaches into the block before, and does not go round. False-alarm rate 1e-6."""
+    model, scale = strong(), 2.0
+
+    def first(revealed: NDArray[np.bool_], _: Array) -> Array:
+        return np.asarray(scale * revealed.sum(-1, keepdims=True))
+
+    def second(revealed: NDArray[np.bool_], _: Array) -> Array:
+        return np.asarray(scale * (np.array([1, 0]) + revealed.sum(-1, keepdims=True)))
+
+    solver = cwdfm.Euler(cwdfm.Neighbor(1, scale, "cut"), hazard="integrated")
+    asked = DrawRequest(shape=(40_000, 4), steps=6, seed=12)
+    counts = histogram(method(2, 3).draw(model, solver, asked).tokens, 3)
+    assert_follows(counts, joint_law(model, THREE, first, second))
+    assert_differs(counts, joint_law(model, THREE, first, first))  # a block that sees itself alone
+
+
+def uncached(
+    model: DiT, solver: cwdfm.Solver, shape: tuple[int, int], steps: int, seed: int
+) -> Tensor:
+    """Block by block with the solver stepped by hand, all read again at every step."""
+    block, vocab = model.config.block, model.config.num_tokens - 1
+    done = torch.zeros(shape[0], 0, dtype=torch.int64)
+    for k in range(shape[1] // block):
+        state = solver.init(cwdfm.MaskSource(vocab), torch.arange(shape[0]), block, seed=seed)
+        state = replace(state, step=k * steps)
+        for t, t_next in pairwise(cwdfm.time_grid(LINEAR, steps).tolist()):
+            before = done
+
+            def whole(x: Tensor, _: Tensor, before: Tensor = before) -> Tensor:
+                return plain_logits(model, before, x)
+
+            state, _ = solver.step(whole, cwdfm.MaskSource(vocab), LINEAR, state, t, t_next)
+        done = torch.cat([done, state.tokens], dim=1)
+    return done
+
+
+SOLVERS = [
+    None,
+    cwdfm.Euler(cwdfm.Entropy(2.0), top_p=0.9),
+    cwdfm.Euler(corrector=cwdfm.Corrector(2.0), hazard="integrated", temperature=0.8),
+    FirstHitting(),
+]
+
+
+def test_the_widest_of_several_weights_says_how_much_is_seen() -> None:
+    wide, near = (cwdfm.Neighbor(r, 1.0, boundary="cut") for r in (3, 1))
+    for weight in (wide, wide + near, near + wide, near + (wide + cwdfm.Entropy(1.0)) + near):
+        assert reach(cwdfm.Euler(weight)) == 3
+    assert reach(cwdfm.Euler(cwdfm.Entropy(1.0))) == reach(cwdfm.Euler()) == 0
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 12])
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+def test_the_cache_changes_no_token(block: int, solver: cwdfm.Solver | None) -> None:
+    model, per_block = network(block, double=True), 3
+    asked = DrawRequest(shape=(16, 12), steps=per_block * 12 // block, seed=4)
+    cached = method(block).draw(model, solver, asked)
+    inner = solver or cwdfm.Euler(hazard="integrated")
+    assert torch.equal(cached.tokens, uncached(model, inner, (16, 12), per_block, 4))
+    assert int(cached.updates.min()) >= 1
+    most = (per_block + 1) * (12 // block) - 1
+    assert int(cached.evaluations.max()) <= most
+
+
+@pytest.mark.parametrize("solver", [*SOLVERS, cwdfm.Euler(cwdfm.Neighbor(2, 3.0, "cut"))], ids=str)
+def test_samples_do_not_hang_on_the_batch(solver: cwdfm.Solver | None) -> None:
+    model = network(3, double=True)
+    how = BlockSolver(stop=2) if solver is None else BlockSolver(solver, stop=2)
+    prompt = torch.full((12,), 7)
+    prompt[:3], prompt[4] = torch.tensor([2, 1, 2]), 5
+    asked = DrawRequest(shape=(9, 12), steps=10, seed=6, prompt=prompt)
+    whole = method(3).draw(model, how, asked)
+    for size in (1, 2, 5):
+        small = method(3).draw(model, how, replace(asked, batch_size=size))
+        for name in ("tokens", "updates", "loops", "evaluations", "rows"):
+            a, b = getattr(small, name), getattr(whole, name)
+            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), name
+    index = torch.arange(4, 9)
+    part = method(3).draw(model, how, replace(asked, shape=(5, 12), index=index))
+    assert torch.equal(part.tokens, whole.tokens[4:])
+    assert bool((whole.tokens[:, [0, 1, 2, 4]] == torch.tensor([2, 1, 2, 5])).all())
+    assert int(whole.tokens.max()) < 7
+    assert not torch.equal(method(3).draw(model, how, replace(asked, seed=7)).tokens, whole.tokens)
+
+
+def test_the_end_token_ends_a_sequence() -> None:
+    model, stop, block = network(3), 2, 3
+    asked = DrawRequest(shape=(200, 12), steps=12, seed=8)
+    free = method(block).draw(model, None, asked)
+    told: list[int] = []
+    ended = method(block).draw(model, BlockSolver(stop=stop), replace(asked, tick=told.append))
+    assert sum(told) == 200 * 12  # what is not needed is done too
+    lengths = []
+    for row in range(200):
+        line, drawn = ended.tokens[row].tolist(), free.tokens[row].tolist()
+        end = drawn.index(stop) if stop in drawn else 12
+        # up to its end a sequence is what it would have been; behind it, nothing but the end token
+        assert line == drawn[:end] + [stop] * (12 - end)
+        made = min(end // block + 1, 4)
+        assert int(ended.updates[row, made * block :].sum()) == 0
+        if end == 12:
+            assert ended.evaluations[row] == free.evaluations[row]
+        lengths.append(end)
+    assert 0 < sum(end < 9 for end in lengths) < 200
+    assert int(ended.evaluations.sum()) < int(free.evaluations.sum())
+    assert ended.rows < free.rows
+    # stopped in its first block, it is read no more: its steps there are all that it cost
+    early = torch.tensor([end < block for end in lengths])
+    assert int(ended.evaluations[early].max()) <= 3
+    # a given end token is no end, and given tokens stay
+    prompt = torch.tensor([stop, stop, stop, 7, 7, 4, *[7] * 6])
+    prompted = method(block).draw(model, BlockSolver(stop=stop), replace(asked, prompt=prompt))
+    assert bool((prompted.tokens[:, 5] == 4).all())
+    assert bool((prompted.tokens[:, 3] != stop).any())
+
+
+def test_prompts_are_kept_and_cost_nothing() -> None:
+    model = network(4)
+    prompt = tokens(1, 12)[0]
+    fixed = torch.arange(12) < 8
+    fixed[9] = True  # a hole in the block where the prompt ends
+    asked = DrawRequest(shape=(20, 12), steps=30, prompt=prompt, fixed=fixed)
+    out = method(4).draw(model, None, asked)
+    assert bool((out.tokens[:, fixed] == prompt[fixed]).all())
+    assert int(out.updates[:, fixed].sum()) == 0
+    assert int(out.evaluations.max()) <= 2 + 3  # two blocks read, at most three jumps
+    others = [torch.arange(12) % 4 == 3, torch.arange(12) == 11]
+    for wrong in others:
+        with pytest.raises(
+            cwdfm.InputError, match=r"given tokens in block .* free ones in block 0"
+        ):
+            method(4).draw(model, None, replace(asked, fixed=wrong))
+        with pytest.raises(cwdfm.InputError, match="without regard to them"):
+            method(4).likelihood(model, prompt[None], fixed=wrong[None])
+
+
+def test_tokens_left_out_are_never_drawn() -> None:
+    model = network(3)
+    drawn = method(3).draw(model, None, DrawRequest(shape=(100, 12), steps=12)).tokens
+    assert len(drawn.unique()) == 7
+    asked = DrawRequest(shape=(100, 12), steps=12, without=(0, 4))
+    assert sorted(method(3).draw(model, None, asked).tokens.unique().tolist()) == [1, 2, 3, 5, 6]
+
+
+@torch.no_grad()
+def test_a_model_without_some_tokens_carries_what_it_did() -> None:
+    """What belongs to a sequence stays with it where only some sequences are asked about."""
+    model, x_1 = network(3), tokens(4, 12)
+    x_t, t = torch.full_like(x_1, 7), torch.zeros(4)
+    rows = Rows.of((torch.arange(4) % 2 == 1)[:, None].expand(4, 12))
+    source, beside = cwdfm.MaskSource(7), Beside(model, x_1)
+    ((_, whole),) = predict_rows(beside, source, x_t, t, rows)
+    ((_, part),) = predict_rows(Without(beside, (0, 4)), source, x_t, t, rows)
+    left = [1, 2, 3, 5, 6]
+    torch.testing.assert_close(part[:, left], whole[:, left])
+    assert bool((part[:, [0, 4]] == -torch.inf).all())
+
+
+@pytest.mark.parametrize("steps", [1, 5, 12, 30])
+def test_steps_are_shared_out(steps: int) -> None:
+    grids = block_grids(LINEAR, steps, 4, "t")
+    counts = [len(grid) - 1 for grid in grids]
+    assert sum(counts) == max(4, steps)
+    assert max(counts) - min(counts) <= 1
+    assert counts[0] == max(counts), "step numbers are set apart by the first block's"
+    told: list[int] = []
+    asked = DrawRequest(shape=(7, 12), steps=steps, batch_size=3, tick=told.append)
+    method(3).draw(network(3), None, asked)
+    assert sum(told) == 7 * steps
+    if steps % 4 == 0:
+        custom = cwdfm.time_grid(LINEAR, steps // 4, "kappa")
+        assert block_grids(LINEAR, steps, 4, custom)[2] == custom.tolist()
+
+
+def test_no_two_blocks_share_a_step_s_number() -> None:
+    """Seven steps of three blocks, which do not divide evenly: draws hang on these numbers."""
+    seen: list[int] = []
+
+    class Watched(cwdfm.Euler):
+        def step(self, model: Any, source: Any, schedule: Any, state: Any, *times: float) -> Any:
+            seen.append(state.step)
+            return super().step(model, source, schedule, state, *times)
+
+    method(4).draw(network(4), Watched(), DrawRequest(shape=(2, 12), steps=7))
+    assert len(seen) == len(set(seen)) == 7
+
+
+def test_a_finished_block_is_read_once_unless_it_is_the_last() -> None:
+    found = method(4).draw(network(4), None, DrawRequest(shape=(2, 12), steps=3))
+    assert found.evaluations.tolist() == [3 + 2] * 2  # a step each, and two blocks to remember
+
+
+def test_one_block_is_a_line_whose_ends_may_meet() -> None:
+    """Circular weights, which blocks behind others refuse: the samples are those of a flow."""
+    model, solver = network(6, double=True), cwdfm.Euler(cwdfm.Neighbor(1, 2.0))
+
+    def whole(x: Tensor, t: Tensor) -> Tensor:
+        return plain_logits(model, x[:, :0], x)
+
+    found = method(6).draw(model, solver, DrawRequest(shape=(20, 6), steps=4, seed=3)).tokens
+    flow = cwdfm.sample(whole, method(6).source, LINEAR, solver, shape=(20, 6), steps=4, seed=3)
+    assert torch.equal(found, flow.tokens)
+
+
+def test_a_compiled_network_samples_as_written() -> None:
+    model = network(3)
+    asked = DrawRequest(shape=(4, 6), steps=4)
+    truth = method(3).draw(model, None, asked).tokens
+    for part in model.blocks:  # as compile_trunk leaves them, without its minute of compiling
+        part.forward = part.forward
+    assert torch.equal(method(3).draw(model, None, asked).tokens, truth)

@@ -1,0 +1,308 @@
+"""Every method by the same commands: trained, resumed, gone on from, sampled, scored."""
+
+from dataclasses import fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.baselines.bd3lm import BlockObjective
+from cwdfm.cli import perplexity, sample, train
+from cwdfm.data import TokenData
+from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.pretrained.model import METHODS as KNOWN
+from cwdfm.sample_file import read_samples
+from cwdfm.solver_config import BUILD, OWN, READ_BY_SOME, READS, SolverChoice
+from cwdfm.train.loop import fit
+from cwdfm.train.methods import METHODS
+from cwdfm.train.recipe import Recipe, build, continued
+from cwdfm.train.recipes import RECIPES
+from cwdfm.train.run import Run
+from cwdfm.train.validation import validate, validation_loss
+
+pytest.importorskip("tyro")
+pytest.importorskip("rdkit")
+
+LENGTH = 16
+TOKENIZER = SmilesTokenizer(("C", "N", "O"))
+# Every method, SEDD and flows with both sources.
+CASES: dict[str, dict[str, Any]] = {
+    "flow": {"method": "flow", "source": "uniform"},
+    "mdlm": {"method": "mdlm"},
+    "sedd-mask": {"method": "sedd", "source": "mask"},
+    "sedd-uniform": {"method": "sedd", "source": "uniform", "noise": "geometric"},
+    "bd3lm": {"method": "bd3lm", "block": 4},
+    "ar": {"method": "ar"},
+}
+
+
+def recipe(case: str, **more: Any) -> Recipe:
+    base = RECIPES["qm9-debug"]()
+    few: dict[str, Any] = {
+        "steps": 4,
+        "batch_size": 8,
+        "warmup": 1,
+        "validate_every": 2,
+        "checkpoint_every": 2,
+    }
+    rows: dict[str, Any] = {"validation_rows": 8, "elbo_rows": 4, "previews": 4, "preview_steps": 4}
+    return replace(base, length=LENGTH, log_every=2, **few, **rows, **CASES[case], **more)
+
+
+def tokens() -> TokenData:
+    g = np.random.default_rng(0)
+    rows = [
+        TOKENIZER.pack(TOKENIZER.encode("".join(g.choice(list("CNO"), 9))), LENGTH)
+        for _ in range(40)
+    ]
+    array = np.array(rows, np.int16)
+    return TokenData("chains", array[:32], array[32:], TOKENIZER, {}, {}, {"length": LENGTH})
+
+
+def trained(case: str, folder: Path, **more: Any) -> Run:
+    run = Run(recipe(case, **more), tokens(), folder, torch.device("cpu"))
+    run.resume()
+    fit(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for case in CASES:
+        trained(case, folder / case).averaged().save_pretrained(folder / case / "model")
+    return folder
+
+
+def test_every_method_is_tried() -> None:
+    assert {case["method"] for case in CASES.values()} == set(METHODS)
+    assert set(OWN) == set(KNOWN)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_was_cut_off_ends_with_the_same_weights(
+    case: str, models: Path, tmp_path: Path
+) -> None:
+    first = Run(recipe(case), tokens(), tmp_path, torch.device("cpu"))
+    while first.step < 2:
+        first.losses.append(first.train_step())
+    before = first.objective
+    validate(first)  # where BD3LM looks for its clipping
+    assert (first.objective != before) == (case == "bd3lm")
+    first.losses.clear()
+    first.save()
+    again = trained(case, tmp_path)
+    whole = cwdfm.load(models / case)
+    for name, weight in again.averaged().model.state_dict().items():
+        assert torch.equal(weight, whole.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_trained_model_comes_back_as_what_it_was(case: str, models: Path) -> None:
+    found = cwdfm.load(models / case)
+    assert found.method == build(recipe(case), TOKENIZER.vocab_size).method
+    settings = continued(RECIPES["finetune"](), found)
+    assert build(settings, TOKENIZER.vocab_size, found).model == found.model.config
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_by_the_commands(
+    case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a.jsonl"
+    sample.main([str(models / case), "--n", "6", "--steps", str(LENGTH), "--out", str(out)])
+    found = read_samples(out)
+    assert np.array(found.tokens).shape == (6, LENGTH)
+    assert np.array(found.tokens).max() < TOKENIZER.vocab_size
+    assert found.options["solver"] == OWN[type(cwdfm.load(models / case).method)]
+    prepared = tmp_path / "chains.npz"
+    tokens().save(prepared)
+    perplexity.main([str(models / case), "--data", str(prepared), "--rows", "4"])
+    printed = capsys.readouterr().out
+    assert ("<= " in printed) == (case != "ar")
+
+
+SUITED = {
+    "flow": {"euler", "ancestral"}
+    | {f"neighbor{rest}" for rest in ("", "-counted", "-share")}
+    | {f"entropy{rest}" for rest in ("", "-counted", "-inverse")},
+    "mdlm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
+    "bd3lm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
+    "sedd-mask": {"analytic", "score-euler"},
+    "ar": {"left-to-right"},
+}
+
+
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize("case", SUITED)
+def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: Path) -> None:
+    """Those that fit draw; the others are refused with a reason."""
+    found = cwdfm.load(models / case)
+    solver = SolverChoice(solver=name).build(found.method)  # type: ignore[arg-type]
+    if name in SUITED[case]:
+        out = cwdfm.generate(found, solver, n=3, steps=LENGTH)
+        assert int(out.tokens.max()) < TOKENIZER.vocab_size
+    else:
+        with pytest.raises(cwdfm.InputError, match=r"cannot sample from|use a MaskSource"):
+            cwdfm.generate(found, solver, n=3, steps=LENGTH)
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(cwdfm.InputError, match="multiple of its block, got length 16 and block 5"):
+        build(replace(recipe("bd3lm"), block=5), TOKENIZER.vocab_size)
+
+
+@pytest.mark.parametrize("case", ["bd3lm", "ar"])
+def test_functions_of_flows_refuse_other_networks(case: str, models: Path) -> None:
+    model, source = cwdfm.load(models / case).model, cwdfm.MaskSource(TOKENIZER.vocab_size)
+    with pytest.raises(cwdfm.InputError, match=r"full attention.*use cwdfm\.generate"):
+        cwdfm.sample(model, source, cwdfm.Linear(), cwdfm.Euler(), shape=(2, LENGTH), steps=2)
+    with pytest.raises(cwdfm.InputError, match="full attention"):
+        cwdfm.elbo(model, source, cwdfm.Linear(), torch.zeros(2, LENGTH, dtype=torch.int64))
+
+
+def test_flags_that_a_trained_model_settles_otherwise_are_refused(
+    models: Path, tmp_path: Path
+) -> None:
+    prepared = tmp_path / "chains.npz"
+    tokens().save(prepared)
+    flags = ["--init", str(models / "bd3lm"), "--data", str(prepared), "--steps", "1"]
+    for more, message in (
+        (["--block", "8"], "model to go on from has --block 4, asked for is 8; leave that out"),
+        (
+            ["--method", "ar", "--block", "8"],
+            "has --method bd3lm, asked for is ar, and --block 4, asked for is 8; leave that out",
+        ),
+    ):
+        with pytest.raises(cwdfm.InputError, match=message):
+            train.main(["finetune", *flags, *more, "--out", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (SolverChoice(solver="first-hitting", corrector=1.0), "first-hitting solver has no corr"),
+        (SolverChoice(solver="ancestral", corrector=1.0), "ancestral solver has no corrector"),
+    ],
+)
+def test_settings_that_a_solver_does_not_have_are_refused(
+    choice: SolverChoice, message: str
+) -> None:
+    with pytest.raises(cwdfm.InputError, match=message):
+        choice.check()
+
+
+OTHER = SolverChoice(  # in every setting
+    "auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5, corrector_power=1.0
+)
+
+
+def test_what_each_solver_reads_is_what_changes_it() -> None:
+    names = {field.name for field in fields(SolverChoice)} - {"solver", "stop"}
+    for (solver, make), name in product(BUILD.items(), names):
+        corrects = name == "corrector_power" and "corrector" in READS[solver]
+        usual = SolverChoice(corrector=1.0 if corrects else 0.0)
+        changed = replace(usual, **{name: getattr(OTHER, name)})
+        read = name in (*READS[solver], "temperature", "top_p")
+        if name == "corrector" and solver.endswith("counted"):  # refused by the solver itself
+            assert not read
+        else:
+            assert (make(changed) != make(usual)) == read, (solver, name)
+
+
+def test_settings_that_nothing_reads_are_refused() -> None:
+    """Of all solvers: a setting is refused by those, and by those alone, that it cannot change."""
+    for solver, name in product(BUILD, READ_BY_SOME):
+        choice = replace(SolverChoice(solver), **{name: getattr(OTHER, name)})  # type: ignore[arg-type]
+        if name in READS[solver]:
+            choice.check_idle()
+        else:
+            flag = name.replace("_", "-")
+            with pytest.raises(cwdfm.InputError, match=f"--{flag} is read .* is {solver}; leave"):
+                choice.check_idle()
+        SolverChoice(solver, temperature=0.5, top_p=0.5).check_idle()  # type: ignore[arg-type]
+
+
+def test_idle_settings_are_those_of_the_methods_own_solver(models: Path, tmp_path: Path) -> None:
+    """Without --solver: bd3lm's is no Euler, and windows that are cut are what its blocks have."""
+    line = [str(models / "bd3lm"), "--n", "2", "--steps", "8", "--out", str(tmp_path / "a.jsonl")]
+    with pytest.raises(cwdfm.InputError, match=r"--hazard is read .* is ancestral"):
+        sample.main([*line, "--hazard", "integrated"])
+    assert not list(tmp_path.iterdir())
+    sample.main([*line, "--solver", "neighbor", "--boundary", "cut"])
+
+
+def test_a_grid_is_for_steps_in_time(models: Path, tmp_path: Path) -> None:
+    flags = ["--n", "1", "--steps", "8", "--grid", "kappa", "--out"]
+    with pytest.raises(cwdfm.InputError, match=r"--grid is of steps in time.*ar takes one a"):
+        sample.main([str(models / "ar"), *flags, str(tmp_path / "ar.smi")])
+    for case in ("mdlm", "sedd-mask", "bd3lm"):
+        sample.main([str(models / case), *flags, str(tmp_path / f"{case}.smi")])
+
+
+def test_stop_is_for_blocks(models: Path) -> None:
+    with pytest.raises(cwdfm.InputError, match="--stop is for bd3lm"):
+        SolverChoice(stop=True).build(cwdfm.load(models / "ar").method, 1)
+
+
+def test_steps_are_those_that_are_taken(models: Path, tmp_path: Path) -> None:
+    """Those of an autoregressive model are its tokens: other steps are not passed over."""
+    for case, steps in (("ar", LENGTH), ("bd3lm", LENGTH // 4), ("mdlm", 2)):
+        out = tmp_path / f"{case}.jsonl"
+        asked = [] if case == "ar" else ["--steps", "2"]
+        sample.main([str(models / case), "--n", "2", *asked, "--out", str(out)])
+        assert read_samples(out).options["steps"] == steps
+    line = [str(models / "ar"), "--n", "2", "--out", str(tmp_path / "other.jsonl")]
+    with pytest.raises(cwdfm.InputError, match=f"--steps 64 .* of its {LENGTH} tokens; leave it"):
+        sample.main([*line, "--steps=64"])
+    assert not (tmp_path / "other.jsonl.parts").exists()
+
+
+def test_steps_other_than_those_asked_for_are_told(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks take a step each, at least; as many as they are, or more, are what was asked for."""
+    line = [str(models / "bd3lm"), "--n", "1", "--force", "--out", str(tmp_path / "a.jsonl")]
+    blocks = LENGTH // 4
+    told = f"has {blocks} blocks of 4 tokens and takes at least a step for each: {blocks} steps, "
+    for steps in (1, blocks - 1):
+        sample.main([*line, "--steps", str(steps)])
+        assert f"{told}not the {steps} of --steps\n" in capsys.readouterr().out
+    for steps in (blocks, LENGTH):
+        sample.main([*line, "--steps", str(steps)])
+        assert "note:" not in capsys.readouterr().out
+    sample.main([*line, "--steps", str(blocks), "--solver", "first-hitting"])
+    assert "the last one of a block draws all that is left at once" in capsys.readouterr().out
+
+
+def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Path) -> None:
+    flags = ["--n", "2", "--steps", "4", "--solver", "neighbor", "--radius", "12"]
+    with pytest.raises(cwdfm.InputError, match="overlap"):
+        sample.main([str(models / "mdlm"), *flags, "--out", str(tmp_path / "a.jsonl")])
+    cut = [*flags, "--boundary", "cut", "--out", str(tmp_path / "b.jsonl")]
+    sample.main([str(models / "mdlm"), *cut])
+
+
+def test_what_needs_a_flow_says_so(models: Path) -> None:
+    with pytest.raises(cwdfm.InputError, match=r"needs a discrete flow.*trained as Autoregressive"):
+        _ = cwdfm.load(models / "ar").source
+
+
+def test_validation_losses_of_a_run_compare_whatever_the_clipping(tmp_path: Path) -> None:
+    """BD3LM's ranges change what training minimises, not what validations show."""
+    run = Run(recipe("bd3lm"), tokens(), tmp_path, torch.device("cpu"))
+    before = validation_loss(run, run.averaged())
+    objective = run.objective
+    assert isinstance(objective, BlockObjective)
+    run.objective = replace(objective, low=0.4, high=0.6)
+    assert validation_loss(run, run.averaged()) == before
+    index = torch.arange(8)
+    t, x_1 = torch.linspace(0.05, 0.95, 8), run.valid_rows.at(index)
+    batch = run.batch(x_1, t, index, step=0)
+    clipped, whole = (o(run.model, batch) for o in (run.objective, run.objective.held_out))
+    assert not torch.equal(clipped, whole)

@@ -1,0 +1,243 @@
+"""SEDD's samplers: the law of what they draw, against the exact chain."""
+
+import math
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm.baselines.sedd.graph import Move
+from cwdfm.baselines.sedd.method import SEDD, score_grid
+from cwdfm.baselines.sedd.solver import Analytic, Reverse, ScoreEuler, ScoreSolver
+from cwdfm.method import DrawRequest, Flow
+from tests.support.exact import Array, correlated_target
+from tests.support.exact_score import SETTINGS, ExactScore, Model, Process, flawed
+from tests.support.models import SmallModel, SmallSplitModel
+from tests.support.stats import assert_differs, assert_follows, histogram
+
+GraphName = Literal["absorb", "uniform"]
+GRAPHS: list[GraphName] = ["absorb", "uniform"]
+TARGET = correlated_target(3, 2, seed=0)
+SOLVERS = [Analytic(), ScoreEuler()]
+
+
+def exact_law(method: SEDD, model: Model, solver: ScoreSolver, steps: int) -> Array:
+    """The law of the sequences that a solver draws in `steps` even steps."""
+    noise, s = method.noise_process, [1 - k / steps for k in range(steps)]
+    sizes = [noise.rate_at(x) / steps for x in s] if isinstance(solver, ScoreEuler) else None
+    process = Process(model, 3, 2, method.graph == "absorb")
+    return process.sampled([noise.sigma_at(x) for x in s], sizes)
+
+
+def draw(method: SEDD, model: Any, solver: Any, n: int, steps: int, **asked: Any) -> Tensor:
+    return method.draw(model, solver, DrawRequest((n, 2), steps, **asked)).tokens
+
+
+@pytest.mark.parametrize("noise", SETTINGS)
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("solver", SOLVERS, ids=type)
+@pytest.mark.parametrize("exact", [True, False], ids=["true score", "flawed network"])
+@pytest.mark.parametrize("steps", [1, 2, 6])
+def test_draws_follow_the_exact_chain(
+    graph: GraphName,
+    noise: Literal["loglinear", "geometric"],
+    solver: ScoreSolver,
+    exact: bool,
+    steps: int,
+) -> None:
+    method = SEDD(3, graph, **SETTINGS[noise])
+    score = ExactScore(TARGET, graph == "absorb")
+    model = score if exact else flawed(score, graph == "absorb")
+    found = histogram(draw(method, model, solver, 20_000, steps, seed=1), 3)
+    assert_follows(found, exact_law(method, model, solver, steps))
+    if steps == 6 and not exact:
+        assert_differs(found, TARGET.ravel())
+
+
+@pytest.mark.parametrize(("graph", "solver"), list(zip(GRAPHS, SOLVERS, strict=True)), ids=str)
+def test_many_steps_draw_the_target(graph: GraphName, solver: ScoreSolver) -> None:
+    """With the true score the law's distance from the target falls like 1 / steps."""
+    method, model = SEDD(3, graph), ExactScore(TARGET, graph == "absorb")
+    laws = [exact_law(method, model, solver, steps) for steps in (32, 64, 128)]
+    distances = [0.5 * np.abs(law - TARGET.ravel()).sum() for law in laws]
+    assert distances[2] < 0.005
+    for before, after in pairwise(distances):
+        assert 1.6 < before / after < 2.4
+    assert_follows(histogram(draw(method, model, solver, 20_000, 128), 3), laws[-1])
+
+
+def test_one_token_is_drawn_exactly_by_the_analytic_sampler() -> None:
+    """Tweedie's rule is exact for a token: with one left free, any number of steps will do."""
+    model = ExactScore(TARGET, absorb=True)
+    prompt = torch.tensor([2, 3])  # the mask id is 3: with it, the prompt says what is given
+    for steps in (1, 3):
+        x = draw(SEDD(3), model, None, 20_000, steps, prompt=prompt)
+        assert bool((x[:, 0] == 2).all())
+        assert_follows(histogram(x[:, 1:], 3), TARGET[2] / TARGET[2].sum())
+
+
+def test_euler_and_analytic_are_one_for_absorbing_loglinear_noise() -> None:
+    """Up to rounding of the probabilities; with geometric noise they are not."""
+    asked = DrawRequest((500, 12), 9, seed=3)
+    for noise, same in (("loglinear", True), ("geometric", False)):
+        method = SEDD(5, noise=noise)  # type: ignore[arg-type]
+        a, b = (method.draw(SmallModel(6), s, asked).tokens for s in SOLVERS)
+        assert torch.equal(a, b) == same
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("solver", SOLVERS, ids=type)
+def test_samples_hang_on_their_number_alone(graph: GraphName, solver: ScoreSolver) -> None:
+    method = SEDD(5, graph)
+    model = SmallModel(method.num_tokens)
+    whole = method.draw(model, solver, DrawRequest((30, 8), 6, seed=2))
+    assert whole.tokens.dtype == torch.int64
+    assert int(whole.tokens.max()) < 5
+    split = SmallSplitModel(method.num_tokens)
+    ticks: list[int] = []
+    parts = method.draw(
+        split, solver, DrawRequest((30, 8), 6, seed=2, batch_size=7, tick=ticks.append)
+    )
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert torch.equal(whole.updates, parts.updates)
+    assert sum(ticks) == 30 * 6
+    some = torch.tensor([4, 29, 11])
+    few = method.draw(model, solver, DrawRequest((3, 8), 6, seed=2, index=some))
+    assert torch.equal(few.tokens, whole.tokens[some])
+    assert not torch.equal(method.draw(model, solver, DrawRequest((30, 8), 6)).tokens, whole.tokens)
+    if graph == "absorb":  # one change a token, and scores of masked ones alone
+        assert bool((whole.updates == 1).all())
+        assert whole.rows < 30 * 8 * 6
+        # check_split asks for a few rows, twice
+        assert split.rows <= parts.rows + 16
+    assert int(whole.evaluations.max()) <= 6
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_prompts_and_tokens_left_out(graph: GraphName) -> None:
+    method = SEDD(5, graph)
+    model = SmallModel(method.num_tokens)
+    prompt = torch.randint(5, (40, 8), generator=torch.manual_seed(0))
+    fixed = torch.zeros_like(prompt, dtype=torch.bool)
+    fixed[:, 2:4] = True
+    for steps in (1, 5):
+        for solver in SOLVERS:
+            asked = DrawRequest((40, 8), steps, prompt=prompt, fixed=fixed, without=(0, 3))
+            x = method.draw(model, solver, asked).tokens
+            assert torch.equal(x[fixed], prompt[fixed])
+            drawn = x[~fixed]
+            assert set(drawn.tolist()) <= {1, 2, 4}
+            free = method.draw(model, solver, DrawRequest((40, 8), steps)).tokens
+            assert {0, 3} & set(free.flatten().tolist())
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_token_left_out_conditions(graph: GraphName) -> None:
+    """A target of independent tokens: without one of them, what is drawn is the rest's law."""
+    first, second = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    method, model = SEDD(3, graph), ExactScore(np.outer(first, second), graph == "absorb")
+    x = draw(method, model, None, 20_000, 64, without=(0,))
+    law = np.outer(first, second)[1:, 1:].ravel()
+    assert_follows(histogram(x - 1, 2), law / law.sum())
+
+
+def test_a_token_left_out_changes_no_pace() -> None:
+    """As many are unmasked in each step; who has it leaves it, whatever the chance to stay."""
+    logits = torch.tensor([1.0, 0.0, 2.0, 0.5])
+
+    def model(x: Tensor, sigma: Tensor) -> Tensor:
+        return logits.expand(len(x), x.shape[1], 4)
+
+    free, left = (
+        SEDD(3).draw(model, Analytic(), DrawRequest((200, 9), 7, without=without))  # type: ignore[arg-type]
+        for without in ((), (2,))
+    )
+    assert free.rows == left.rows
+    half = torch.full((2,), 0.5, dtype=torch.float64)
+    move = Move(half, half, torch.zeros(2, 3)).without(torch.tensor([0, 1]), [1])
+    assert move.chance_K.tolist() == [0.5, 1.0]
+
+
+def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:
+    """One masked token and one step: softmax(logits / temperature), cut."""
+    logits = torch.tensor([[1.0, 0.0, 2.0, 0.5]])
+
+    def model(x: Tensor, sigma: Tensor) -> Tensor:
+        return logits.expand(len(x), 1, 4)
+
+    n = 20_000
+    x = SEDD(3).draw(model, Analytic(temperature=0.5), DrawRequest((n, 1), 1)).tokens  # type: ignore[arg-type]
+    assert_follows(histogram(x, 3), (2 * logits[0, :3].double()).softmax(-1).numpy())
+    x = SEDD(3).draw(model, ScoreEuler(top_p=0.6), DrawRequest((n, 1), 3)).tokens  # type: ignore[arg-type]
+    assert set(x.flatten().tolist()) == {2}
+    # whether a token moves is not touched: with logits that sum to V, in every step as often
+    level = logits - logits[:, :3].logsumexp(-1) + math.log(3)
+
+    def normalised(x: Tensor, sigma: Tensor) -> Tensor:
+        return level.expand(len(x), x.shape[1], 4)
+
+    cold, warm = (
+        SEDD(3).draw(normalised, Analytic(temperature=t), DrawRequest((200, 9), 7))  # type: ignore[arg-type]
+        for t in (0.3, 1.0)
+    )
+    assert cold.rows == warm.rows
+
+
+def test_grids() -> None:
+    for graph, noise in (("absorb", "loglinear"), ("uniform", "geometric")):
+        method = SEDD(5, graph, noise)  # type: ignore[arg-type]
+        grid = score_grid(method.noise_process, 10, "kappa")
+        kept = (-method.noise_process.sigma(1 - grid)).exp()
+        torch.testing.assert_close(kept.diff(), (kept[-1] - kept[0]).expand(10) / 10)
+        method.draw(SmallModel(method.num_tokens), None, DrawRequest((3, 4), 10, grid="kappa"))
+        own = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
+        method.draw(SmallModel(method.num_tokens), None, DrawRequest((3, 4), 2, grid=own))
+    with pytest.raises(cwdfm.InputError, match="must increase"):
+        score_grid(method.noise_process, 2, own.flip(0))
+
+
+def test_other_solvers_are_refused_with_the_reason() -> None:
+    method, model = SEDD(5), SmallModel(6)
+    for solver in (
+        cwdfm.Euler(),
+        cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0)),
+        cwdfm.Euler(weight=cwdfm.Entropy(1.0)),
+        "analytic",
+    ):
+        with pytest.raises(cwdfm.InputError, match=r"scores.*Analytic"):
+            method.draw(model, solver, DrawRequest((2, 3), 4))
+    flow = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
+    with pytest.raises(cwdfm.InputError, match="Analytic"):
+        flow.draw(model, Analytic(), DrawRequest((2, 3), 4))
+    with pytest.raises(cwdfm.InputError, match="without must name"):
+        method.draw(model, None, DrawRequest((2, 3), 4, without=(5,)))
+    with pytest.raises(cwdfm.InputError, match="without must name"):
+        method.draw(model, None, DrawRequest((2, 3), 4, without=(0, 1, 2, 3, 4)))
+    with pytest.raises(cwdfm.InputError, match="top_p"):
+        Analytic(top_p=0.0)
+
+
+@pytest.mark.parametrize("rule", SOLVERS, ids=type)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_step_s_law_is_one_whatever_the_score(graph: GraphName, rule: ScoreSolver) -> None:
+    """Scores far too large would have a token move more than surely."""
+    method = SEDD(3, graph)
+    x, logits = torch.full((4,), method.num_tokens - 1), torch.full((4, 3), 9.0)
+    move = rule.move(method.forward_graph, method.noise_process, logits, x, 0.9, 0.1)
+    assert bool((move.go_K >= 0).all())
+    assert bool((move.stay_K >= 0).all())
+    assert bool((move.chance_K <= 1).all())
+
+
+def test_the_last_step_leaves_what_is_left_out() -> None:
+    """Noise may be such a token, and Tweedie's floor would let it stay, or come, in rare cases."""
+    method = SEDD(3, "uniform")
+    solver = Reverse(Analytic(), method.forward_graph, method.noise_process, without=(2,))
+    move = solver._move(torch.zeros(2, 3), torch.tensor([2, 0]), 0.9, 1.0)
+    assert float(move.chance_K[0]) == 1
+    assert move.weight_KV[:, 2].tolist() == [-math.inf] * 2
+    assert float(move.chance_K[1]) < 1

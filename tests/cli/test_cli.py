@@ -1,0 +1,524 @@
+"""The command line: what it writes, and exit code 2 with a message for wrong input."""
+
+import contextlib
+import errno
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm import __version__
+from cwdfm.cli import evaluate, perplexity, prepare, sample_options
+from cwdfm.cli.main import VERBS, Verb, main
+from cwdfm.cli.options import by_flags
+from cwdfm.cli.train import Terminal
+from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
+from cwdfm.errors import InputError
+from cwdfm.lock import held
+from cwdfm.pretrained import load as load_model
+from cwdfm.provenance import provenance
+from cwdfm.sample_file import SampleFile, write_samples
+from cwdfm.train.recipe import Recipe
+from tests.support.command import command
+
+MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
+
+
+def test_the_command_in_a_process_of_its_own() -> None:
+    line = [sys.executable, "-m", "cwdfm.cli.main", "dance"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"cwdfm: unknown verb 'dance'; choose from {', '.join(VERBS)}\n"
+
+
+def test_warnings_of_the_library_are_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warned(_: list[str]) -> None:
+        warnings.simplefilter("always")
+        for _again in range(2):
+            warnings.warn_explicit("of ours", UserWarning, cwdfm.__file__, 7)
+            warnings.warn_explicit("of others", UserWarning, "/elsewhere/other.py", 7)
+
+    monkeypatch.setitem(VERBS, "demo", Verb(warned, ""))
+    monkeypatch.setattr(sys, "argv", ["cwdfm", "demo"])
+    others: list[str] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *told: others.append(str(told[0])))
+    main()
+    assert capsys.readouterr().err == "note: of ours\n"
+    assert others == ["of others"] * 2
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny data set, prepared as it would travel to another machine."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "my.smi").write_text("\n".join(MOLECULES))
+    data: TokenData = load(folder / "my.smi", length=16, cache=False)
+    assert isinstance(data.tokenizer, SmilesTokenizer)
+    data.save(folder / "my.npz")
+    return folder / "my.npz"
+
+
+def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
+    (tmp_path / "my.smi").write_text("\n".join(MOLECULES))
+    out = tmp_path / "new" / "my.npz"
+    done = command("prepare", tmp_path / "my.smi", "--length", 16, "--spellings", 3, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert f"written: {out}" in done.stdout
+    own, spelled = load(tmp_path / "my.smi", length=16, cache=False), load(out)
+    assert len(spelled.train) == 3 * len(own.train)
+    assert {canonical(text) for text in spelled.texts("train")} == set(own.texts("train"))
+
+
+def test_prepared_molecules_take_no_other_file_s_place(tmp_path: Path) -> None:
+    for name, smiles in (("my.smi", MOLECULES), ("other.smi", MOLECULES[1:])):
+        (tmp_path / name).write_text("\n".join(smiles))
+    mine, other, out = tmp_path / "my.smi", tmp_path / "other.smi", tmp_path / "my.npz"
+    flags = ["--length", 16, "--out", out]
+    out.write_text("precious")
+    refused = command("prepare", mine, *flags)
+    assert (refused.returncode, out.read_text()) == (2, "precious")
+    assert f"{out} exists; give another name, or --force to overwrite it" in refused.stderr
+    assert command("prepare", mine, *flags, "--force").returncode == 0
+    before = out.stat().st_mtime_ns, out.read_bytes()
+    again = command("prepare", mine, *flags)
+    assert (again.returncode, f"written: {out}" in again.stdout) == (0, True)
+    for different in ([other, *flags], [mine, *flags, "--spellings", 2], [mine, "--out", out]):
+        refused = command("prepare", *different)
+        assert refused.returncode == 2
+        assert "prepared from something else or in another way; give another" in refused.stderr
+    assert before == (out.stat().st_mtime_ns, out.read_bytes())
+    spelled = [mine, *flags, "--spellings", 2, "--seed", 3]
+    for more in (["--force"], []):
+        assert command("prepare", *spelled, *more).returncode == 0
+    assert load(out).source["spelling_seed"] == 3
+    assert command("prepare", *spelled[:-1], 4).returncode == 2
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
+    flags += ["--checkpoint-every", 6, "--validate-every", 6, "--log-every", 6]
+    done = command("train", "qm9-debug", "--out", out, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "validation_loss" in done.stdout
+    again = command("train", "qm9-debug", "--out", out, *flags)
+    assert "all steps are done" in again.stdout
+    return out / "model"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_training_is_no_success(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """It saves and says so, and what stands behind `&&` is not begun."""
+    monkeypatch.setattr(Terminal, "step", lambda *_: os.kill(os.getpid(), number))
+    flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
+    done = command("train", "qm9-debug", "--out", tmp_path, *flags)
+    assert done.returncode == code, done.stderr
+    assert "interrupted at step 2; the same command goes on from there" in done.stdout
+    assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-00000002"]
+    assert not (tmp_path / "model").exists()
+    monkeypatch.undo()
+    sample = ["--n", 2, "--steps", 2, "--force", "--out", tmp_path / "a.smi"]
+    told = f"{tmp_path} is not finished: its checkpoint of step 2 of 12 is sampled\n"
+    assert command("sample", tmp_path, *sample).stderr.endswith(told)
+    named = command("sample", tmp_path / "checkpoints" / "step-00000002", *sample)
+    assert (named.returncode, "not finished" in named.stderr) == (0, False), "asked for by name"
+    again = command("train", "qm9-debug", "--out", tmp_path, *flags)
+    assert again.returncode == 0, again.stderr
+    assert "going on from step 2" in again.stdout
+    assert "not finished" not in command("sample", tmp_path, *sample).stderr
+    shutil.rmtree(tmp_path / "model")  # the last checkpoint is as good
+    assert "not finished" not in command("sample", tmp_path, *sample).stderr
+
+
+@pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
+def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
+    out = tmp_path / "a.jsonl"
+    flags = ["--n", 8, "--steps", 6, "--solver", solver, "--batch-size", 3]
+    done = command("sample", trained, "--out", out, *flags)
+    assert done.returncode == 0, done.stderr
+    head, *rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert head["options"]["solver"] == solver
+    assert head["provenance"]["command"]
+    assert len(rows) == 8
+    smi = tmp_path / "a.smi"
+    assert command("sample", trained, "--out", smi, *flags).returncode == 0
+    assert smi.read_text().split("\n")[:8] == [row["text"] for row in rows]
+    refused = command("sample", trained, "--out", out, *flags)
+    assert refused.returncode == 2
+    assert "exists; give another name, or --force" in refused.stderr
+
+
+def test_wrong_input(tmp_path: Path) -> None:
+    context = ["train", "qm9-debug", "--out", tmp_path, "--path", "context"]
+    cases: list[tuple[list[object], str]] = [
+        (["train", "qm9-huge"], "unknown recipe 'qm9-huge'"),
+        (["train", "qm9-debug"], "out"),
+        (["train"], "usage: cwdfm train RECIPE --out DIR"),
+        (["train", "--out", tmp_path / "y", "qm9-debug"], "write `cwdfm train qm9-debug --out"),
+        (["train", "--recipe", "qm9-debug", "--out", tmp_path / "y"], "the recipe comes first"),
+        (["train", "--out", tmp_path / "y"], "write `cwdfm train RECIPE --out DIR ...`"),
+        (["sample", "--n", 2, "qm9-mask-small"], "write `cwdfm sample MODEL --n ...`"),
+        (["perplexity", "--data", "qm9", "qm9-mask-small"], "the model comes first, and the first"),
+        (["analyze", "context", "--rows", 2, "qm9-mask-small"], "`cwdfm analyze context MODEL --r"),
+        (["analyze", "updates", "--n", 2, "qm9-mask-small"], "`cwdfm analyze updates MODEL --n"),
+        (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
+        (["train", "qm9-debug", "--out", tmp_path / "y", "--data", "x" * 300], "name too long"),
+        (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
+        (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
+        (["train", "qm9-debug", "--out", __file__], "is a file; give a folder"),
+        (["train", "qm9-debug", "--out", "/proc/nowhere"], "check the path, permissions"),
+        (["train", "finetune", "--out", tmp_path, "--init", "nowhere"], "neither a folder nor"),
+        (
+            ["train", "qm9-debug", "--out", tmp_path, "--column", "a b"],
+            "--column 'a b' is for tabl",
+        ),
+        ([*context, "--path-radius", 0], "--path-radius must be an integer >= 1, got 0"),
+        ([*context, "--path-scale", "1e9"], "--path-scale must be a number between"),
+        ([*context, "--path-radius", 16], "--path-radius 16 is too large"),
+        ([*context, "--data", "no.txt"], "text: .txt with a tokenizer of text, .jsonl"),
+        (["demo", "--out", __file__], "is a file; give a folder"),
+        (["prepare", __file__, "--out", "a", "--streaming"], "--streaming is for corpora by name"),
+        (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
+        (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
+        (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "--n must be"),
+        (["perplexity", "qm9-mask-small", "--data", "qm9", "--rows", -1], "--rows must be"),
+    ]
+    for arguments, message in cases:
+        done = command(*arguments)
+        assert done.returncode == 2, (arguments, done)
+        assert message in done.stderr + done.stdout, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "told"),
+    [
+        (evaluate.Options, "it has none; use first_token='skip'", "none; use --first-token skip"),
+        (evaluate.Options, "fold_size must be 1", "--fold-size must be 1"),
+        (Recipe, "batch_size 3 must be a multiple", "--batch-size 3 must be a multiple"),
+        (Recipe, "model is damaged; copy it again", "model is damaged; copy it again"),  # a folder
+        (evaluate.Options, "use keep, or give its spelling as end='...'", "use keep"),
+        (perplexity.Options, "use a radius below 8, or boundary='cut'", "use a radius below 8"),
+        (perplexity.Options, "cut it, or use boundary='cut'; or not", "cut it; or not"),
+        (sample_options.Options, "below 8, or boundary='cut'", "below 8, or --boundary cut"),
+        (prepare.Options, "column='a b' is for tables", "--column 'a b' is for tables"),
+        (prepare.Options, "column= and part= are of text", "--column and --part are of text"),
+    ],
+)
+def test_advice_is_what_the_command_offers(options: type, said: str, told: str) -> None:
+    with pytest.raises(InputError, match=rf"(^|[^-]){re.escape(told)}$"), by_flags(options):
+        raise InputError(said)
+
+
+def test_the_version_is_told_and_written_down() -> None:
+    told = command("--version")
+    assert (told.returncode, told.stdout) == (0, f"cwdfm {__version__}\n")
+    assert provenance()["versions"]["cwdfm"] == __version__
+
+
+def test_help() -> None:
+    assert command().returncode == 2
+    assert "train" in command("--help").stdout
+    for arguments in (["--help"], ["--out", "y", "-h"]):
+        told = command("train", *arguments)
+        assert (told.returncode, "qm9-paper" in told.stdout) == (0, True)
+    assert "qm9-paper" in command("train").stdout
+    assert "--mend-share" in command("sample", "--help").stdout
+    assert "--learning-rate" in command("train", "qm9-debug", "--help").stdout
+
+
+def test_help_tells_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a command that works as it stands, but for fewer samples here."""
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^  cwdfm (.+)$", command("--help").stdout, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["demo", "sample"]
+    done = command(*lines[1].split(), "--n", 2, "--steps", 2)
+    assert done.returncode == 0, done.stderr
+    assert len(Path("molecules.smi").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("verb", ["sample", "perplexity", "analyze context", "analyze updates"])
+def test_help_names_the_models_in_the_box(verb: str) -> None:
+    box = [path.name for path in Path(cwdfm.__file__).parent.glob("bundled/*/")]
+    assert len(box) > 1
+    told = command(*verb.split(), "--help").stdout
+    assert all(name in told for name in box)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [sys.executable, "-m", "experiments", "list"]
+        ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_a_terminal_that_lacks_a_sign_loses_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all that was computed, a sign that cannot be shown is what is lost."""
+    (tmp_path / "a.smi").write_text("\n".join(MOLECULES))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path))
+    line = ["perplexity", "qm9-mask-small", "--data", "a.smi", "--draws", "2", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["cwdfm", *line])
+    shown = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(shown, encoding="ascii")) as terminal:
+        main()
+        terminal.flush()
+    assert re.search(rb"<= [0-9.]+ \? [0-9.]+ ", shown.getvalue())
+
+
+def test_half_of_what_torchrun_sets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scheduler may leave it behind; with all of it, one process is a group."""
+    line = ["sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi"]
+    line += ["--device", "cpu"]
+    steps = (
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_PORT of what it sets too is not there or no number"),
+        ({"WORLD_SIZE": "1", "MASTER_PORT": "x"}, "and MASTER_PORT of what"),
+        ({"MASTER_PORT": "29512"}, "and MASTER_ADDR of what it sets"),
+    )
+    for variables, told in steps:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        ended = command(*line)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+        assert told in ended.stderr
+        assert "start with torchrun, or unset RANK" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    for word in ("--prompt=\udcff", f"--out={tmp_path}/\udcff.smi"):
+        ended = command("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+        assert "\\udcff" in ended.stderr
+        assert "is not UTF-8; give it as UTF-8" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+DEVICES = {  # commands that take one, with what else they need
+    "train": ["qm9-debug", "--out", "x"],
+    "sample": ["qm9-mask-small", "--out", "x.smi"],
+    "eval": ["a.jsonl", "--out", "x", "--folds", "1", "--judge", "gpt2"],
+    "perplexity": ["qm9-mask-small", "--data", "qm9"],
+    "analyze": ["context", "qm9-mask-small", "--data", "qm9", "--out", "x"],
+}
+
+
+@pytest.mark.parametrize("verb", DEVICES)
+def test_every_command_tells_a_wrong_device_alike(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_samples(tmp_path / "a.jsonl", SampleFile(["ab"], [[97, 98]], {"tokenizer": "bytes"}))
+    ended = command(verb, *DEVICES[verb], "--device", "foo")
+    told = "cwdfm: --device must be auto, cpu, cuda or cuda:NUMBER, got 'foo' (no such device)\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_all_commands_with_a_device_are_known() -> None:
+    first = {"train": ["qm9-debug"], "analyze": ["context"]}
+    helps = {verb: command(verb, *first.get(verb, []), "--help").stdout for verb in VERBS}
+    assert {verb for verb, told in helps.items() if "--device" in told} == set(DEVICES)
+
+
+def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None:
+    """At once, with code 2, and nothing is left: of a million million tokens no list is made."""
+    sampling = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--device", "cpu"]
+    updates = ["analyze", "updates", "qm9-mask-small", "--out", str(tmp_path / "a")]
+    uniform = ["sample", "qm9-uniform-small", *sampling[2:]]  # which learned no positions
+    molecules = ["prepare", "qm9", "--out", str(tmp_path / "a.npz")]
+    text = ["prepare", "python-topics", "--out", str(tmp_path / "a"), "--tokenizer", "bytes"]
+    training = ["train", "qm9-debug", "--out", str(tmp_path / "run")]
+    huge = str(10**30)
+    for line, message in (
+        ([*sampling, "--n", huge], "--n must be an integer <= 1,000,000,000, got 1000"),
+        ([*sampling, "--steps", huge], "--steps must be an integer <= 1,000,000, got 1000"),
+        ([*sampling, "--length", "1000000"], "learned 32 positions, asked for are 1000000"),
+        ([*updates, "--n", huge], "--n must be an integer <= "),
+        ([*updates, "--steps", huge], "--steps must be an integer <= "),
+        ([*uniform, "--length", huge], "--length must be an integer <= 1,000,000, got 1000"),
+        ([*molecules, "--limit", huge], "--limit must be an integer <= 9,223,372,036,854,775,807"),
+        ([*molecules, "--length", huge], "--length must be an integer <= 10,000, got 1000"),
+        ([*text, "--limit", huge], "--limit must be an integer <= 9,223,372,036,854,775,807"),
+        ([*text, "--length", huge], "--length must be an integer <= 1,000,000, got 1000"),
+        ([*training, "--length", huge], "length must be an integer <= 1,000,000, got 1000"),
+        ([*training, "--steps", huge], "steps must be an integer <= 1,000,000,000, got 1000"),
+        ([*training, "--batch-size", huge], "batch_size must be an integer <= 1,000,000,000"),
+    ):
+        ended = command(*line)
+        assert ended.returncode == 2
+        assert message in " ".join(ended.stderr.split())
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_which_a_run_goes_on_is_left_alone(tmp_path: Path) -> None:
+    train = ["train", "qm9-debug", "--out", str(tmp_path), "--data", "/no.smi", "--device", "cpu"]
+    with held(tmp_path) as mine:
+        assert mine
+        ended = command(*train)
+    assert ended.returncode == 2
+    assert f"another run goes on in {tmp_path}; wait until it is done" in ended.stderr
+    assert "another run" not in command(*train).stderr  # but that there are no data
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_refused_run_leaves_nothing(tmp_path: Path) -> None:
+    train = ["train", "qm9-debug", "--out", str(tmp_path / "a" / "run"), "--device", "cpu"]
+    assert command(*train, "--data", "/nowhere.smi").returncode == 2
+    assert not list(tmp_path.iterdir())
+    if importlib.util.find_spec("wandb") is None:
+        ended = command(*train, "--wandb", "mine")
+        assert ended.returncode == 2
+        assert "pip install 'cwdfm[wandb]'" in ended.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, "no lock")
+
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    refuse(errno.ENOSYS)
+    with held(tmp_path) as mine:
+        assert mine
+    refuse(errno.EIO)
+    with pytest.raises(OSError, match="no lock"), held(tmp_path):
+        pass
+
+
+def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(_: list[str]) -> None:
+        raise MemoryError
+
+    def allocates(_: list[str]) -> None:
+        torch.empty(2**60)  # of the CPU's, torch tells in words
+
+    for lacks in (short, allocates):
+        monkeypatch.setitem(VERBS, "demo", Verb(lacks, ""))
+        ended = command("demo")
+        assert ended.returncode == 2
+        assert "memory does not hold what was asked for; ask for less" in ended.stderr
+
+
+def test_a_model_with_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    load_model("qm9-mask-small").save_pretrained(tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lenght": 9}))
+    few = ("--n", 2, "--steps", 2, "--device", "cpu")
+    ended = command("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    assert ended.returncode == 2
+    assert f"{config} is wrong: it sets lenght, and known are card, fix_first" in ended.stderr
+    assert not (tmp_path / "a.smi").exists()
+
+
+def test_what_may_not_be_read_or_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as a file that lacks, nor after a plan that cannot be begun."""
+    load_model("qm9-mask-small").save_pretrained(tmp_path / "model")
+    weights, plain = tmp_path / "model" / "model.safetensors", Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path == weights:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return plain(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    few = ("--n", 2, "--steps", 2, "--device", "cpu")
+    ended = command("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert f"there is no permission to read {weights}; give yourself one" in ended.stderr
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    ended = command("run", "updates", "--out", tmp_path / "all")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"there is no permission to write into {tmp_path}; give another place" in ended.stderr
+
+
+def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
+    trained = load_model("qm9-mask-small")
+    trained.save_pretrained(tmp_path / "without")
+    (tmp_path / "without" / "model.safetensors").unlink()
+    with torch.no_grad():
+        for weight in trained.model.parameters():
+            weight.fill_(torch.nan)
+    trained.save_pretrained(tmp_path / "nan")
+    for name, message in (("without", "it lacks model.safetensors; give"), ("nan", "hold NaN")):
+        out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--device", "cpu"]
+        ended = command("sample", str(tmp_path / name), *out)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+
+
+def test_numbers_are_told_by_their_flags_and_commands_advise_what_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("the whale " * 50)
+    (tmp_path / "a.smi").write_text("CC\nCO\n")
+    (tmp_path / "a.csv").write_text("name,structure\nethane,CC\n")
+    monkeypatch.chdir(tmp_path)
+    text = ["prepare", "a.txt", "--out", "out", "--tokenizer", "bytes"]
+    for line, message in (
+        ([*text, "--length", "0"], "cwdfm: --length must be an integer >= 2"),
+        ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
+        ([*text, "--workers", "1000000000"], "cwdfm: --workers must be an integer <= 4,096, got 1"),
+        (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
+        (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
+        (["eval", "a.smi", "--data", "a.csv"], "for other commands, prepare the file first"),
+    ):
+        ended = command(*line)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+
+
+def test_an_empty_word_is_not_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = "qm9-mask-small"
+    for name, line in (
+        ("corpus", ["prepare", "", "--out", "out"]),
+        ("out", ["prepare", "qm9", "--out", ""]),
+        ("out", ["prepare", "qm9", "--out="]),
+        ("model", ["sample", "", "--out", "a.smi"]),
+        ("files", ["eval", "a.smi", ""]),
+        ("data", ["eval", "a.smi", "--data", ""]),
+        ("data", ["perplexity", model, "--data", "qm9", ""]),
+        ("out", ["analyze", "updates", model, "--out", ""]),
+        ("data", ["train", "qm9-debug", "--out", "run", "--data", ""]),
+    ):
+        ended = command(*line)
+        assert ended.returncode == 2
+        assert f"--{name} is empty, as where a variable of the shell is not set" in ended.stderr
+        assert not list(tmp_path.iterdir())
+    ended = command("sample", model, "--out", "a.smi", "--n", 2, "--steps", 2, "--prompt", "")
+    assert ended.returncode == 0

@@ -1,0 +1,113 @@
+"""The examples: what they refuse, what they say when interrupted, a picture from its file."""
+
+import json
+import re
+import runpy
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.cli import train
+from examples import exact_target
+
+ROOT = Path(__file__).parents[2]
+BAD: dict[str, tuple[str, str]] = {
+    "none": ("exact_target.py --samples 0", "--samples must be an integer >= 1, got 0"),
+    "negative": ("exact_target.py --samples -3", "--samples must be an integer >= 1, got -3"),
+    "in-a-file": ("exact_target.py --out file", "file is a file; give a folder"),
+    "nothing-there": ("exact_target.py --redraw --out new", "No such file.*leave --redraw out"),
+    "no-json": ("exact_target.py --redraw --out empty", "holds no results of this example"),
+    "foreign": ("exact_target.py --redraw --out foreign", "holds no results of this example"),
+    "no-samples": ("finetune.py --out a.json --samples -3", "--samples must be an integer >= 1"),
+    "no-steps": ("finetune.py --out a.json --steps 0", "--steps must be an integer >= 1, got 0"),
+    "a-folder": ("finetune.py --out empty", "empty is a folder; give a file to write"),
+    "under-a-file": ("finetune.py --out file/a.json", "cannot be written: .*file is a file"),
+}
+
+
+@pytest.mark.parametrize("row", BAD)
+def test_bad_input_is_refused(
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, message = BAD[row]
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for folder, content in (("empty", ""), ("foreign", "[3]")):
+        Path(folder).mkdir()
+        Path(folder, "exact_target.json").write_text(content)
+    before = sorted(tmp_path.rglob("*"))
+    name, *arguments = line.split()
+    monkeypatch.setattr("sys.argv", [name, *arguments])
+    assert ended(name) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert re.fullmatch(f"cwdfm: [^\n]*{message}[^\n]*\n", told.err), told.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def ended(name: str) -> object:
+    """The code that an example, run as a script, leaves with."""
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    return left.value.code
+
+
+def test_an_interrupted_measurement_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cwdfm, "sample", interrupted)
+    monkeypatch.setattr("sys.argv", ["exact_target.py", "--out", str(tmp_path), "--samples", "2"])
+    assert ended("exact_target.py") == 130
+    assert not list(tmp_path.iterdir()), "what could it go on from?"
+    assert capsys.readouterr().err == "cwdfm: interrupted; the same command begins anew\n"
+
+
+def test_an_interrupted_fine_tuning_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoint goes with the temporary folder, so that nothing may promise more."""
+    pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+    (tmp_path / "few.smi").write_text("".join(f"{'C' * n}c1ccccc1\n" for n in range(24)))
+    few = cwdfm.data.load(tmp_path / "few.smi", cache=False)
+    monkeypatch.setattr(cwdfm.data, "load", lambda _: few)
+    monkeypatch.setattr(train, "fit", lambda *_: signal.SIGINT)
+    monkeypatch.setattr(train, "listeners", lambda *_: ())
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("sys.argv", ["finetune.py", "--out", str(tmp_path / "a.json")])
+    assert ended("finetune.py") == 130
+    assert not list(tmp_path.rglob("recipe.json")), "what could it go on from?"
+    told = capsys.readouterr().out
+    assert told.endswith("\ninterrupted at step 0; the same command begins anew\n")
+
+
+def test_the_example_s_picture_is_drawn_anew_without_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    figures = []
+    monkeypatch.setattr(exact_target, "save_figure", lambda figure, _: figures.append(figure))
+    monkeypatch.setattr(exact_target, "reveal_times", lambda *_, **__: torch.zeros(2, 3))
+    recorded = (ROOT / "results" / "exact_target.json").read_text()
+    (tmp_path / "exact_target.json").write_text(recorded)
+    exact_target.main(["--out", str(tmp_path), "--redraw"])
+    assert (tmp_path / "exact_target.json").read_text() == recorded
+    (figure,) = figures
+    (legend,) = figure.legends
+    assert set(exact_target.SOLVERS) < {text.get_text() for text in legend.get_texts()}
+    rows = json.loads(recorded)["rows"]
+    euler = [r["total_variation"] for r in rows if (r["source"], r["solver"]) == ("mask", "Euler")]
+    lines = {each.get_label(): each.lines[0] for each in figure.axes[0].containers}
+    assert list(lines["Euler"].get_ydata()) == euler
+    # Both are to be seen where they are one: the narrow line is on the wide one.
+    under = lines["Neighbor-weighted"]
+    assert under.get_zorder() < lines["Euler"].get_zorder()
+    assert under.get_linewidth() > 2 * lines["Euler"].get_linewidth()

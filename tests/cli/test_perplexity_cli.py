@@ -1,0 +1,252 @@
+"""`cwdfm perplexity`: what fills a window up does not count, and only what is needed is read."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.cli import main, perplexity
+from cwdfm.data import ByteTokenizer, TextFiles, load, prepare
+from cwdfm.data.text.pack import held_out_fill
+from cwdfm.likelihood.dataset import bound_split
+from cwdfm.method import Flow, Method
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+
+pytest.importorskip("safetensors", reason="needs the extra 'cli'")
+pytest.importorskip("tyro", reason="needs the extra 'cli'")
+
+LENGTH, VOCAB = 16, 257
+METHODS: dict[str, Method] = {
+    "mask": Flow(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(2.0)),
+    "uniform": Flow(cwdfm.UniformSource(VOCAB), cwdfm.Polynomial(2.0)),
+    "autoregressive": Autoregressive(VOCAB),
+    "blocks": BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(1.0), 4),
+}
+
+
+def tiny(method: Method) -> cwdfm.Pretrained:
+    """A model whose predictions depend on what it sees; untrained."""
+    torch.manual_seed(0)
+    model = DiT(method.network(preset("debug", VOCAB + 1, dropout=0.0, positions=LENGTH)))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.1)
+    return cwdfm.Pretrained(model.eval(), method, ByteTokenizer(), LENGTH)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, method in METHODS.items():
+        tiny(method).save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepared data leave no trace."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+
+
+def scored(model: Path, data: str | Path, *flags: str, out: Path) -> dict[str, Any]:
+    perplexity.main([str(model), "--data", str(data), "--out", str(out), "--force", *flags])
+    found: dict[str, Any] = json.loads(out.read_text())["results"][0]
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_fill_of_a_short_file_does_not_count(models: Path, tmp_path: Path, name: str) -> None:
+    text = "whale"
+    (tmp_path / "tiny.txt").write_text(text)
+    found = scored(
+        models / name, tmp_path / "tiny.txt", "--part", "all", out=tmp_path / "bound.json"
+    )
+    assert found["tokens"] == len(text) + 1  # its end token counts
+    assert found["standard_error"] is None
+    trained = cwdfm.load(models / name)
+    assert found["exact"] == trained.method.exact
+    ids = torch.tensor([[*text.encode(), VOCAB - 1]])
+    filled = torch.cat([ids, torch.full((1, LENGTH - 6), VOCAB - 1)], dim=1)
+    place = torch.arange(LENGTH)
+    if name == "autoregressive":  # the same as of a shorter window
+        truth = float(trained.method.likelihood(trained.model, ids).nats_B)
+    elif name == "blocks":  # the first block, and of the second what is text
+        block = trained.method.likelihood(trained.model, filled[:, :4])
+        given = ((place < 4) | (place >= 6))[None, :8]
+        rest = trained.method.likelihood(trained.model, filled[:, :8], fixed=given)
+        truth = float(block.nats_B + rest.nats_B)
+    else:
+        given = (place >= 6)[None]
+        truth = float(trained.method.likelihood(trained.model, filled, fixed=given).nats_B)
+    assert found["nats_per_token"] == pytest.approx(truth / 6, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_filled_window_among_many(models: Path, name: str) -> None:
+    """Neither batches nor the fill's own content matter, but to a flow, which is given it."""
+    rows = np.random.default_rng(0).integers(VOCAB - 1, size=(7, LENGTH)).astype(np.int16)
+    trained = cwdfm.load(models / name)
+    asked = (trained.method, trained.model)
+    bounds = [
+        bound_split(*asked, rows, filled=(3, 9), draws=3, batch_size=size) for size in (1, 4, 50)
+    ]
+    assert {b.tokens for b in bounds} == {7 * LENGTH - 9}
+    for bound in bounds[1:]:
+        assert bound.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=1e-5)
+        assert bound.standard_error == pytest.approx(bounds[0].standard_error, rel=1e-4)
+    plain = bound_split(*asked, np.delete(rows, 3, axis=0), draws=3)
+    assert plain.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=0.2)
+    untouched = bound_split(*asked, rows, filled=(3, 9), limit=2, draws=3)  # rows 0 and 3
+    assert untouched.tokens == 2 * LENGTH - 9
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [
+        (1599.7, 151.2, "1,600 ± 151"),
+        (14.7223, 0.2149, "14.72 ± 0.21"),
+        (17.54321, None, "17.543"),
+        (1234567.8, None, "1,234,568"),
+    ],
+)
+def test_numbers_are_shown_as_far_as_they_are_known(
+    value: float, error: float | None, shown: str
+) -> None:
+    assert perplexity._spread(value, error) == shown
+
+
+def test_a_window_too_wide_is_told_by_what_can_be_done(models: Path) -> None:
+    """Windows that are cut are the library's alone."""
+    flags = ["--data", "nowhere.txt", "--weight", "neighbor", "--radius", "8"]
+    with pytest.raises(cwdfm.InputError, match=r"^--radius 8 is .*; use a radius below 16/2$"):
+        perplexity.main([str(models / "mask"), *flags])
+
+
+@pytest.mark.parametrize("flags", ["--draws 8", "--seed=1"])
+def test_what_only_bounds_read_is_refused_where_nothing_is_drawn(
+    models: Path, tmp_path: Path, flags: str
+) -> None:
+    """Before the data are read: here there are none."""
+    tiny(BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)).save_pretrained(tmp_path / "b")
+    for model in (models / "autoregressive", tmp_path / "b"):
+        told = rf"{flags[:6]}.* is read for bounds alone, .* of {model}, .* is exact; leave it out"
+        with pytest.raises(cwdfm.InputError, match=told):
+            perplexity.main([str(model), "--data", "nowhere.txt", *flags.split()])
+    weighted = [str(models / "autoregressive"), "--data", "nowhere.txt", "--weight", "neighbor"]
+    with pytest.raises(cwdfm.InputError, match="trained as Autoregressive; give one that was"):
+        perplexity.main([*weighted, *flags.split()])
+    with pytest.raises(cwdfm.InputError, match="does not exist"):
+        perplexity.main([str(models / "blocks"), "--data", "nowhere.txt", *flags.split()])
+
+
+def windows(text: str) -> int:
+    return -(-(len(text) + 1) // LENGTH)
+
+
+@pytest.mark.parametrize("size", [1, 14, 15, 16, 30, 31, 100, 333, 351])
+def test_where_the_fill_is(tmp_path: Path, size: int) -> None:
+    text = "x" * size
+    (tmp_path / "a.txt").write_text(text)
+    data = load(tmp_path / "a.txt", tokenizer="bytes", length=LENGTH, part="all")
+    count = windows(text) * LENGTH - size - 1
+    assert data.report["filled"] == count
+    found = held_out_fill(data)
+    if not count:
+        assert found is None
+        return
+    assert found is not None
+    assert found[1] == count
+    ends = np.asarray(data.valid) == VOCAB - 1
+    assert ends.sum(1)[found[0]] == ends.sum() == count + 1
+
+
+def test_where_the_fill_is_when_windows_to_train_on_are_filled_too(tmp_path: Path) -> None:
+    lines = ["y" * (3 + n % 7) for n in range(200)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    data = load(tmp_path / "a.txt", tokenizer="bytes", length=LENGTH, documents="lines")
+    last = np.asarray(data.train[-1])
+    to_train = LENGTH - 2 - int(np.flatnonzero(last != VOCAB - 1)[-1])
+    found = held_out_fill(data)
+    assert (found[1] if found else 0) == data.report["filled"] - to_train
+    (tmp_path / "one.txt").write_text("z" * 500)  # its last windows are held out
+    data = load(tmp_path / "one.txt", tokenizer="bytes", length=LENGTH)
+    assert held_out_fill(data) == (0, windows("z" * 500) * LENGTH - 501)
+
+
+def test_held_out_text_needs_nothing_to_train_on(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CWDFM_DATA", str(tmp_path))
+    (tmp_path / "wikitext-2").mkdir()
+    for part, text in (("valid", "the whale"), ("test", "a captain of the sea")):
+        (tmp_path / "wikitext-2" / f"{part}.txt").write_text(f" = Title = \n\n {text} \n")
+    out = tmp_path / "bound.json"
+    default = scored(models / "autoregressive", "wikitext-2", out=out)
+    valid = scored(models / "autoregressive", "wikitext-2", "--part", "valid", out=out)
+    test = scored(models / "autoregressive", "wikitext-2", "--part", "test", out=out)
+    assert default == valid
+    assert test["tokens"] > valid["tokens"]
+    # with it, the same windows are held out
+    (tmp_path / "wikitext-2" / "train.txt").write_text(" = Other = \n\n the ship \n" * 9)
+    both = load("wikitext-2", tokenizer="bytes", length=LENGTH)
+    alone = load("wikitext-2", tokenizer="bytes", length=LENGTH, part="valid")
+    assert np.array_equal(both.valid, alone.valid)
+
+
+def test_a_prepared_folder_is_what_it_is_though_a_corpus_has_its_name(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a captain of the sea")
+    prepare(TextFiles.of("a.txt"), ByteTokenizer(), LENGTH, Path("lambada"), part="all")
+    found = scored(models / "mask", "lambada", out=tmp_path / "bound.json")
+    assert found["tokens"] == len("a captain of the sea") + 1
+
+
+def test_molecules_are_told_by_what_can_be_done(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here is no --tokenizer, and no vocabulary to prepare molecules with."""
+    pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+    monkeypatch.chdir(tmp_path)
+    Path("a.smi").write_text("CCO\nCCN\nCCC\n")
+    load("a.smi", cache=False).save("a.npz")
+    for model, flags, told in (
+        (models / "mask", "a.smi", "got 'bytes', 257 kinds of tokens; give other data"),
+        ("qm9-mask-small", "a.smi --part all", r"--part is for text, and .*; leave that out \(a"),
+        ("qm9-mask-small", "a.npz", "another vocabulary than .* give the raw data, which are read"),
+    ):
+        with pytest.raises(cwdfm.InputError, match=told):
+            perplexity.main([str(model), "--data", *flags.split()])
+    assert scored(Path("qm9-mask-small"), "a.smi", out=tmp_path / "a.json")["tokens"] > 0
+
+
+def test_another_tokenizer_and_another_length(
+    models: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a.txt").write_text("the whale and the sea " * 9)
+    prepare(TextFiles.of(tmp_path / "a.txt"), "chars", 8, tmp_path / "chars", part="all")
+    prepare(TextFiles.of(tmp_path / "a.txt"), "bytes", 8, tmp_path / "bytes", part="all")
+    for name, parts in {
+        "chars": ("another tokenizer ('characters', ", "('bytes', 257", "with length=8", "is 16"),
+        "bytes": ("was prepared with length=8, asked for is 16",),
+    }.items():
+        line = ["cwdfm", "perplexity", models / "mask", "--data", tmp_path / name]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in line])
+        with pytest.raises(SystemExit) as stop:
+            main.main()
+        assert stop.value.code == 2
+        said = " ".join(capsys.readouterr().err.split())
+        for part in (*parts, "prepare the text again"):
+            assert part in said
+        assert "(here length and tokenizer are the model's)" in said

@@ -1,0 +1,354 @@
+"""Losses: each formula by loops in float64, the peer's Bregman, and what minimises them."""
+
+import math
+import statistics
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+import pytest
+import torch
+from flow_matching.loss import MixturePathGeneralizedKL
+from flow_matching.path import MixtureDiscreteProbPath
+from flow_matching.path.scheduler import PolynomialConvexScheduler
+from torch import Tensor
+
+import cwdfm
+from cwdfm.loss.bregman import rate_divergence
+from cwdfm.loss.scaled import RevealedWeight
+from tests.support.exact import correlated_target
+
+SCHEDULE = cwdfm.Polynomial(2.0)
+SOURCES = [cwdfm.MaskSource(6), cwdfm.UniformSource(6)]
+B, N = 40, 9
+
+
+def example(source: cwdfm.Source, fixed: Tensor | None = None) -> tuple[Tensor, cwdfm.PathSample]:
+    g = torch.manual_seed(0)
+    x_1 = torch.randint(0, 6, (B, N), generator=g)
+    t = torch.rand(B, generator=g, dtype=torch.float64) * 0.95
+    batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t, seed=2, fixed=fixed)
+    logits = torch.randn(B, N, source.num_tokens, generator=g, dtype=torch.float64) * 2
+    return logits, batch
+
+
+def neighbor_alpha(revealed: np.ndarray, r: int, s: float, over: np.ndarray) -> np.ndarray:
+    n = len(revealed)
+    count = [sum(revealed[(i + o) % n] for o in range(-r, r + 1)) for i in range(n)]
+    raw = np.exp(s * np.array(count))
+    return np.asarray(raw / raw[over].mean()) if over.any() else np.zeros(n)
+
+
+def entropy_alpha(logits_NV: Tensor, revealed: np.ndarray, beta: float) -> np.ndarray:
+    p_NV = logits_NV[:, :6].softmax(-1).numpy()  # the mask id takes no part
+    raw = np.array([math.exp(beta * sum(q * math.log(q) for q in row)) for row in p_NV])
+    return np.asarray(raw / raw[~revealed].mean()) if (~revealed).any() else np.zeros(len(raw))
+
+
+def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarray:
+    """Terms [B, N] by the formulas, with nothing but loops."""
+    out = np.zeros((B, N))
+    for b in range(B):
+        t = float(batch.t[b])
+        hazard = 2 * t / (1 - t * t)
+        revealed = batch.revealed[b].numpy()
+        for i in range(N):
+            if batch.fixed[b, i]:
+                continue
+            z = logits[b, i, :6].tolist()  # the mask id takes no part
+            total = sum(math.exp(v) for v in z)
+            x_1, x_t = int(batch.x_1[b, i]), int(batch.x_t[b, i])
+            ce = -(z[x_1] - math.log(total))
+            stay = math.exp(z[x_t]) / total if x_t < 6 else 0.0
+            match loss:
+                case cwdfm.ScaledCrossEntropy(cwdfm.Entropy(beta), "one"):
+                    alpha = entropy_alpha(logits[b], revealed, beta)[i]
+                    out[b, i] = ce * (1.0 if revealed[i] else alpha)
+                case cwdfm.CrossEntropy(coordinates):
+                    out[b, i] = ce if coordinates == "all" or not revealed[i] else 0
+                case cwdfm.NELBO(coordinates):
+                    out[b, i] = hazard * ce if coordinates == "all" or not revealed[i] else 0
+                case cwdfm.Bregman(coordinates):
+                    same = x_t == x_1
+                    if coordinates == "all" or not revealed[i]:
+                        out[b, i] = hazard * ((same - 1) * -ce + same - stay)
+                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), "raw" | "level" as mode):
+                    places = [i] if mode == "raw" else np.flatnonzero(~batch.fixed[b].numpy())
+                    hidden = [sum(~revealed[(j + o) % N] for o in range(-r, r + 1)) for j in places]
+                    out[b, i] = statistics.mean(math.exp(-s * n) for n in hidden) * ce
+                case cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(r, s), mode):
+                    over = ~batch.fixed[b].numpy() if mode == "joint" else ~revealed
+                    alpha = neighbor_alpha(revealed, r, s, over)[i]
+                    if revealed[i]:
+                        alpha = {"one": 1, "zero": 0}.get(mode, alpha)
+                    out[b, i] = alpha * ce
+    return out
+
+
+LOSSES: list[cwdfm.Loss] = [
+    cwdfm.CrossEntropy(),
+    cwdfm.CrossEntropy("masked"),
+    cwdfm.NELBO(),
+    cwdfm.NELBO("all"),
+    cwdfm.Bregman(),
+    *(cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(2, 0.7), mode) for mode in get_args(RevealedWeight)),
+    cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5)),
+]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("prompted", [False, True])
+def test_formula_by_loops(source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool) -> None:
+    fixed = None
+    if prompted:
+        fixed = torch.zeros(B, N, dtype=torch.bool)
+        fixed[:, :2] = True
+    logits, batch = example(source, fixed)
+    expected = brute(loss, logits, batch)
+    terms = loss(logits, batch, SCHEDULE, per_token=True)
+    np.testing.assert_allclose(terms.numpy(), expected, rtol=1e-9, atol=1e-12)
+    free = int((~batch.fixed).sum())
+    assert float(loss(logits, batch, SCHEDULE)) == pytest.approx(expected.sum() / free, rel=1e-9)
+
+
+def test_bregman_masked_is_bregman_with_carry_over() -> None:
+    logits, batch = example(SOURCES[0])
+    carried = logits.clone()
+    carried[batch.revealed] = -1e9
+    carried[batch.revealed, batch.x_1[batch.revealed]] = 0.0
+    torch.testing.assert_close(
+        cwdfm.Bregman("masked")(logits, batch, SCHEDULE),
+        cwdfm.Bregman("all")(carried, batch, SCHEDULE),
+    )
+    # and with a mask source that is the NELBO, up to the constant -p(mask) = 0
+    torch.testing.assert_close(
+        cwdfm.Bregman("masked")(logits, batch, SCHEDULE), cwdfm.NELBO()(logits, batch, SCHEDULE)
+    )
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+def test_bregman_is_the_peer_s_generalised_kl(source: cwdfm.Source) -> None:
+    logits, batch = example(source)
+    peer = MixturePathGeneralizedKL(MixtureDiscreteProbPath(PolynomialConvexScheduler(n=2.0)))
+    if isinstance(source, cwdfm.MaskSource):
+        logits[..., source.mask_id] = -1e9  # the peer has no notion of a mask id
+    theirs = float(peer(logits, batch.x_1, batch.x_t, batch.t))
+    assert float(cwdfm.Bregman()(logits, batch, SCHEDULE)) == pytest.approx(theirs, rel=1e-6)
+
+
+def test_losses_of_masked_tokens_ask_for_no_others() -> None:
+    _, batch = example(SOURCES[0])
+    scaled = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1), "zero")
+    for loss in (cwdfm.CrossEntropy("masked"), cwdfm.NELBO(), cwdfm.Bregman("masked"), scaled):
+        assert torch.equal(loss.needed(batch), ~batch.revealed)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_logits_of_the_needed_rows_are_enough(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
+    """Values and gradients are the same whether the head ran everywhere or only where needed."""
+    logits, batch = example(source)
+    needed = loss.needed(batch)
+    everywhere = logits.clone().requires_grad_()
+    rows = logits[needed].clone().requires_grad_()
+    a, b = loss(everywhere, batch, SCHEDULE), loss(rows, batch, SCHEDULE)
+    torch.testing.assert_close(a, b)
+    (ga,) = torch.autograd.grad(a, everywhere)
+    (gb,) = torch.autograd.grad(b, rows)
+    torch.testing.assert_close(ga[needed], gb)
+    assert bool((ga[~needed] == 0).all())
+    assert bool(torch.isfinite(ga).all())
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_mask_logit_has_no_say(loss: cwdfm.Loss) -> None:
+    logits, batch = example(SOURCES[0])
+    other = logits.clone()
+    other[..., 6] = 50.0
+    assert torch.equal(loss(logits, batch, SCHEDULE), loss(other, batch, SCHEDULE))
+
+
+@pytest.mark.parametrize(
+    ("source", "loss"),
+    [
+        (cwdfm.MaskSource(2), cwdfm.CrossEntropy()),
+        (cwdfm.MaskSource(2), cwdfm.NELBO()),
+        (cwdfm.MaskSource(2), cwdfm.Bregman()),
+        (cwdfm.MaskSource(2), cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1, 1.0))),
+        (cwdfm.UniformSource(2), cwdfm.CrossEntropy()),
+        (cwdfm.UniformSource(2), cwdfm.NELBO("all")),
+        (cwdfm.UniformSource(2), cwdfm.Bregman()),
+    ],
+    ids=str,
+)
+def test_minimised_by_the_true_posterior(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
+    """Moving away from the exact posterior in a random direction costs; the slope there is nil.
+
+    Fixed time, all 2^4 sequences weighted by the target. SCE is here for the mask source alone:
+    with a uniform one its alpha hangs on the reveal mask, which x_t does not show, so its minimiser
+    is a reweighted posterior.
+    """
+    target = torch.from_numpy(correlated_target(2, 4, seed=0))
+    model = cwdfm.ExactPosterior(target, source, SCHEDULE)
+    copies = 4_000
+    share_B = model.probabilities_S.repeat_interleave(copies)[:, None]
+    x_1 = model.states_SN.repeat_interleave(copies, 0)
+    t = torch.full((len(x_1),), 0.6, dtype=torch.float64)
+    batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t)
+    best = model(batch.x_t, t).clamp(min=-50)
+    # One direction for each value of x_t, so that a model could really move that way.
+    table = torch.randn(3**4, 4, source.num_tokens, generator=torch.manual_seed(1))
+    code = (batch.x_t * torch.tensor([27, 9, 3, 1])).sum(1)
+    direction = table[code].double()
+
+    def value(step: float) -> float:
+        terms = loss(best + step * direction, batch, SCHEDULE, per_token=True)
+        return float((terms * share_B).sum() / copies)
+
+    centre = value(0.0)
+    for step in (0.3, -0.3):
+        assert value(step) > centre
+    slope = (value(0.01) - value(-0.01)) / 0.02
+    curve = (value(0.3) + value(-0.3) - 2 * centre) / 0.09
+    assert abs(slope) < 0.05 * curve
+
+
+def test_fourth_proposition() -> None:
+    """D(alpha u, alpha u_theta) = alpha D(u, u_theta), summed over target states, by rates."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        p, x, x_1 = rng.dirichlet(np.ones(5)), int(rng.integers(5)), int(rng.integers(5))
+        hazard, alpha = rng.random() * 3 + 0.1, rng.random() * 3
+        u = hazard * np.eye(5)[x_1] * (np.arange(5) != x)
+        u_theta = hazard * p * (np.arange(5) != x)
+
+        def divergence(a: np.ndarray, b: np.ndarray) -> float:
+            return float(sum(s * math.log(s / r) - s + r if s > 0 else r for s, r in zip(a, b)))  # noqa: B905
+
+        weighted = divergence(alpha * u, alpha * u_theta)
+        assert weighted == pytest.approx(alpha * divergence(u, u_theta))
+        # and this divergence of rates is what the loss and the bound compute
+        log_p = torch.from_numpy(p).log()
+        ours = rate_divergence(log_p[x_1], log_p[x], torch.tensor(x == x_1))
+        assert divergence(u, u_theta) == pytest.approx(hazard * float(ours))
+
+
+def test_bound_losses_carry_the_weight_of_the_path() -> None:
+    """On a context path Bregman and NELBO are alpha times what they are; without, they refuse."""
+    weight = cwdfm.Neighbor(2, 0.7)
+    logits, plain = example(SOURCES[0])
+    batch = replace(plain, weight=weight)  # the same state, said to come from the context path
+    alpha = weight(plain.revealed)
+    for kind in (cwdfm.NELBO, cwdfm.Bregman):
+        bare = kind("masked")(logits, plain, SCHEDULE, per_token=True)
+        weighted = kind("masked", weight)(logits, batch, SCHEDULE, per_token=True)
+        torch.testing.assert_close(weighted, alpha * bare)
+    path = cwdfm.ContextPath(SOURCES[0], SCHEDULE, weight)
+    assert path.sample(plain.x_1, plain.t).weight == weight
+
+
+def test_entropy_weights_are_cut_off_from_the_gradient() -> None:
+    logits, batch = example(SOURCES[1])
+    logits.requires_grad_()
+    (whole,) = torch.autograd.grad(
+        cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.5))(logits, batch, SCHEDULE), logits
+    )
+    ce = cwdfm.CrossEntropy()(logits, batch, SCHEDULE, per_token=True)
+    alpha = cwdfm.Entropy(1.5)(batch.revealed, logits=logits.detach())
+    alpha = torch.where(batch.revealed, 1.0, alpha)
+    (held,) = torch.autograd.grad((alpha * ce).mean(), logits)
+    torch.testing.assert_close(whole, held)
+
+
+def test_prompts_do_not_change_the_scale_of_a_loss() -> None:
+    fixed = torch.zeros(B, N, dtype=torch.bool)
+    fixed[:, :6] = True
+    _, batch = example(SOURCES[1], fixed)
+    flat = torch.zeros(B, N, 6)
+    assert float(cwdfm.CrossEntropy()(flat, batch, SCHEDULE)) == pytest.approx(math.log(6))
+
+
+@pytest.mark.parametrize("mode", ["extended", "joint"])
+def test_huge_scales_leave_gradients_finite(mode: Literal["extended", "joint"]) -> None:
+    """A prompt of three and nothing else revealed: alpha overflows amid the prompt.
+
+    Of the six others the two at its ends share all the weight, 3 each, so the gradient is known.
+    """
+    fixed = torch.zeros(B, N, dtype=torch.bool)
+    fixed[:, :3] = True
+    logits, batch = example(SOURCES[1], fixed)
+    batch = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(batch.x_1, torch.zeros(B), fixed=fixed)
+    assert torch.equal(batch.revealed, fixed)
+    logits.requires_grad_()
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1, 600.0), mode)(logits, batch, SCHEDULE)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    alpha = torch.zeros(B, N, dtype=torch.float64)
+    alpha[:, [3, N - 1]] = 3.0
+    error = logits.detach().softmax(-1) - torch.eye(6, dtype=torch.float64)[batch.x_1]
+    torch.testing.assert_close(gradient, alpha[..., None] * error / (6 * B))
+
+
+def test_a_given_token_of_any_weight_does_not_count_in_the_level() -> None:
+    fixed = torch.zeros(B, N, dtype=torch.bool)
+    fixed[:, 0] = True
+    logits, batch = example(SOURCES[0], fixed)
+    logits[:, 0], logits[:, 1:] = 0.0, 1e4 * torch.eye(logits.shape[-1])[0]  # e^(1000 log 6); 1
+    loss = cwdfm.ScaledCrossEntropy(cwdfm.Entropy(-1000.0), "level")
+    plain = cwdfm.CrossEntropy()(logits, batch, SCHEDULE)
+    torch.testing.assert_close(loss(logits, batch, SCHEDULE), plain)
+
+
+def test_raw_shares_of_neighbours_are_one_where_all_is_revealed() -> None:
+    """n / 3 within a radius of 1, the last sequence finished: late times weigh most."""
+    logits, batch = example(SOURCES[0])
+    revealed = batch.revealed.clone()
+    revealed[-1] = True
+    batch = replace(batch, revealed=revealed, x_t=torch.where(revealed, batch.x_1, batch.x_t))
+    count = revealed.int() + revealed.roll(1, 1).int() + revealed.roll(-1, 1).int()
+    count[~revealed.any(1)] = 1  # 0 / 0: all are equal
+    ce = cwdfm.CrossEntropy()(logits, batch, SCHEDULE, per_token=True)
+    raw = cwdfm.ScaledCrossEntropy(cwdfm.NeighborShare(1), "raw")
+    torch.testing.assert_close(raw(logits, batch, SCHEDULE, per_token=True), ce * count / 3)
+
+
+def test_what_is_all_given_costs_nothing() -> None:
+    logits, batch = example(SOURCES[0], fixed=torch.ones(B, N, dtype=torch.bool))
+    for loss in (cwdfm.CrossEntropy(), cwdfm.NELBO(), cwdfm.Bregman()):
+        assert float(loss(logits, batch, SCHEDULE)) == 0
+
+
+def test_hazard_is_bounded_at_the_end_of_time() -> None:
+    """It is that of t = 0.999, under flat logits and with everything revealed."""
+    _, batch = example(SOURCES[1])
+    late = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(batch.x_1, torch.ones(B))
+    coarse = replace(late, t=torch.full((B,), 0.9995, dtype=torch.bfloat16))  # rounds to 1
+    hazard = 2 * 0.999 / (1 - 0.999**2)
+    flat = torch.zeros(B, N, 6, dtype=torch.float64)
+    for loss, divergence in ((cwdfm.NELBO("all"), math.log(6)), (cwdfm.Bregman(), 1 - 1 / 6)):
+        for end in (late, coarse):
+            assert float(loss(flat, end, SCHEDULE)) == pytest.approx(hazard * divergence, rel=1e-9)
+
+
+def test_half_precision_logits_are_read_in_float32() -> None:
+    logits, batch = example(SOURCES[1])
+    low = logits.bfloat16()
+    for loss in LOSSES:
+        value = loss(low, batch, SCHEDULE)
+        assert value.dtype in (torch.float32, torch.float64)
+        torch.testing.assert_close(
+            value.double(), loss(low.double(), batch, SCHEDULE), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_what_weighs_nothing_may_be_impossible() -> None:
+    """Weights so steep that some are 0: a right token that the model rules out there is no NaN."""
+    logits, batch = example(SOURCES[1])
+    weight = cwdfm.Neighbor(2, 1e4)
+    nothing = ~batch.revealed & (weight(batch.revealed) == 0)
+    assert bool(nothing.any())
+    right = torch.nn.functional.one_hot(batch.x_1, logits.shape[-1]).bool()
+    impossible = logits.masked_fill(right & nothing[..., None], -torch.inf)
+    loss = cwdfm.ScaledCrossEntropy(weight)
+    found = loss(impossible, batch, SCHEDULE)
+    torch.testing.assert_close(found, loss(logits, batch, SCHEDULE))

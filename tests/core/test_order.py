@@ -1,0 +1,578 @@
+"""Samplers that choose an order, against brute force and the exact laws of small chains."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise, permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.linalg import expm
+from torch import Tensor
+
+import cwdfm
+from cwdfm import ops as kernel
+from cwdfm.solver.unmasking_order import share_times
+from tests.ops.test_kernel import interpreted, small_dit
+from tests.support.exact import (
+    Array,
+    Chain,
+    LogWeight,
+    State,
+    alphas,
+    correlated_target,
+    entropy,
+    neighbor,
+)
+from tests.support.models import SmallModel, SmallSplitModel
+from tests.support.stats import assert_differs, assert_follows, histogram
+
+SCHEDULE = cwdfm.Polynomial(2.0)
+N_SAMPLES = 60_000
+SCORES = ["confidence", "margin", "entropy"]
+WEIGHTS: dict[str, tuple[cwdfm.Weight | None, LogWeight | None]] = {
+    "none": (None, None),
+    "neighbor": (cwdfm.Neighbor(1, 2.0), neighbor(1, 2.0)),
+    "entropy": (cwdfm.Entropy(3.0), entropy(3.0)),
+    "sum": (
+        cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(2.0),
+        lambda r, p: neighbor(1, 1.0)(r, p) + entropy(2.0)(r, p),
+    ),
+}
+SOLVERS = [
+    *(cwdfm.TopK(score) for score in SCORES),  # type: ignore[arg-type]
+    cwdfm.TopK(temperature=0.7, top_p=0.9, dtype=torch.float32),
+    *(cwdfm.EntropyBound(1.0, error) for error in SCORES),  # type: ignore[arg-type]
+    cwdfm.EntropyBound(0.0, top_p=0.9),
+    *(cwdfm.FirstHitting(weight) for weight, _ in WEIGHTS.values()),
+    cwdfm.FirstHitting(cwdfm.Neighbor(2, 1.0), temperature=1.3, top_p=0.8),
+]
+
+
+class Recorder:
+    """A model that remembers the times it was told, and perhaps the rest."""
+
+    def __init__(self, model: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.model = model
+        self.asked: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        self.asked.append((x_t, t))
+        return self.model(x_t, t)
+
+
+class Uneven(SmallModel):
+    """Tells positions apart, so that no two predictions tie."""
+
+    def hidden(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return super().hidden(x_t, t) * torch.linspace(0.5, 1.5, x_t.shape[1])[:, None]
+
+
+class UnevenSplit(Uneven, SmallSplitModel):
+    """The same with trunk and head apart."""
+
+
+def flat_model(x_t: Tensor, t: Tensor) -> Tensor:
+    return torch.zeros(*x_t.shape, 3)
+
+
+def model_of(chain: Chain) -> cwdfm.ExactPosterior:
+    target = torch.from_numpy(chain.target)
+    return cwdfm.ExactPosterior(target, cwdfm.MaskSource(chain.vocab), SCHEDULE)
+
+
+def draw(chain: Chain, solver: cwdfm.Solver, steps: int, **options: Any) -> NDArray[np.int64]:
+    """The histogram of samples."""
+    out = cwdfm.sample(
+        model_of(chain),
+        cwdfm.MaskSource(chain.vocab),
+        SCHEDULE,
+        solver,
+        shape=(N_SAMPLES, chain.length),
+        steps=steps,
+        **options,
+    )
+    return histogram(out.tokens, chain.vocab)
+
+
+def product_of_marginals(target: Array) -> Array:
+    axes = range(target.ndim)
+    singles = [target.sum(tuple(set(axes) - {i})) for i in axes]
+    law = singles[0]
+    for single in singles[1:]:
+        law = np.multiply.outer(law, single)
+    return np.asarray(law.flatten())
+
+
+# How many of which coordinates a step unmasks, by its definition.
+
+
+def certainty(score: str, p: Array) -> float:
+    """What is sorted by, falling."""
+    first, second = sorted(p, reverse=True)[:2]
+    if score == "entropy":
+        return float(sum(q * math.log(q) for q in p if q > 0))
+    return float(first - second if score == "margin" else first)
+
+
+def surest(score: str, masked: list[int], p_NV: Array) -> list[int]:
+    return sorted(masked, key=lambda i: -certainty(score, p_NV[i]))
+
+
+def top_k_choice(score: str, masked: list[int], p_NV: Array, free: int, t_next: float) -> list[int]:
+    stay = math.floor(free * (1 - Fraction(t_next).limit_denominator(100) ** 2))
+    return surest(score, masked, p_NV)[: max(1, len(masked) - stay)]
+
+
+def entropy_bound_choice(gamma: float, error: str, masked: list[int], p_NV: Array) -> list[int]:
+    order = surest(error, masked, p_NV)
+
+    def fits(k: int) -> bool:
+        terms = [-certainty("entropy", p_NV[i]) for i in order[:k]]
+        return sum(terms) - max(terms) <= gamma
+
+    return order[: max(k for k in range(1, len(order) + 1) if fits(k))]
+
+
+def exact_law(
+    chain: Chain, steps: int, choice: Callable[[list[int], Array, float], list[int]]
+) -> Array:
+    """The law of the samples [V^N]: by summing over all tokens of all chosen coordinates."""
+    law: dict[State, float] = {(chain.vocab,) * chain.length: 1.0}
+    for step in range(steps):
+        after: dict[State, float] = {}
+        for x, mass in law.items():
+            masked = [i for i in range(chain.length) if x[i] == chain.vocab]
+            p_NV = chain.posterior(x, 0.5)
+            q_NV = chain.drawn_from(p_NV)
+            last = step == steps - 1
+            chosen = masked if last or not masked else choice(masked, p_NV, (step + 1) / steps)
+            for tokens in product(range(chain.vocab), repeat=len(chosen)):
+                y = list(x)
+                for i, token in zip(chosen, tokens, strict=True):
+                    y[i] = token
+                chance = math.prod(q_NV[i, y[i]] for i in chosen)
+                after[tuple(y)] = after.get(tuple(y), 0.0) + mass * chance
+        law = after
+    return np.array([law.get(x, 0.0) for x in product(range(chain.vocab), repeat=chain.length)])
+
+
+# Top-k
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("grid", ["t", "kappa"])
+def test_top_k_one_token_a_step_gives_the_target(score: str, grid: str) -> None:
+    chain = Chain(correlated_target(3, 3, seed=0), mask=True)
+    solver = cwdfm.TopK(score)  # type: ignore[arg-type]
+    assert_follows(draw(chain, solver, 3, grid=grid), chain.target.flatten())
+    # the control: fewer steps draw tokens together that are not independent
+    assert_differs(draw(chain, solver, 2, grid=grid), chain.target.flatten())
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=str)
+def test_top_k_follows_the_exact_law_of_coarse_steps(
+    score: str, settings: dict[str, float]
+) -> None:
+    chain = Chain(correlated_target(3, 4, seed=2), True, **settings)  # type: ignore[arg-type]
+    counts = draw(chain, cwdfm.TopK(score, **settings), 3)  # type: ignore[arg-type]
+    assert_follows(counts, exact_law(chain, 3, lambda m, p, t: top_k_choice(score, m, p, 4, t)))
+    worst = exact_law(chain, 3, lambda m, p, t: surest(score, m, p)[-1:])  # the least sure first
+    assert_differs(counts, worst)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_top_k_picks_what_a_sort_picks(score: str) -> None:
+    """Step by step, with prompts of all lengths; and the model hears the share revealed."""
+    source, solver, n, steps = cwdfm.MaskSource(7), cwdfm.TopK(score), 20, 6  # type: ignore[arg-type]
+    fixed = torch.rand(50, n, generator=torch.manual_seed(0)) < torch.linspace(0, 0.9, 50)[:, None]
+    state = solver.init(source, torch.arange(50), n, prompt=torch.full((n,), 3), fixed=fixed)
+    model = Recorder(Uneven(source.num_tokens))
+    for step in range(steps):
+        before = state.tokens
+        t_next = (step + 1) / steps
+        state, info = solver.step(model, source, SCHEDULE, state, step / steps, t_next)
+        x, t = model.asked[-1]
+        assert torch.equal(x, before)
+        p = source.data_logits(model.model(x, t)).softmax(-1).detach().numpy()
+        for b in range(50):
+            masked = [i for i in range(n) if before[b, i] == 7]
+            free = max(1, n - int(fixed[b].sum()))
+            assert float(t[b]) == pytest.approx(math.sqrt(1 - len(masked) / free))
+            expected = top_k_choice(score, masked, p[b], free, t_next) if masked else []
+            assert sorted(expected) == info.forward[b].nonzero()[:, 0].tolist()
+    assert int(state.tokens.max()) < 7
+
+
+def test_top_k_spreads_the_tokens_as_the_schedule_says() -> None:
+    def counts(schedule: cwdfm.Schedule, length: int, steps: int, **options: Any) -> list[int]:
+        seen: list[int] = []
+        cwdfm.sample(
+            flat_model,
+            cwdfm.MaskSource(2),
+            schedule,
+            cwdfm.TopK(),
+            shape=(3, length),
+            steps=steps,
+            callback=lambda state, info: seen.append(int(info.forward[0].sum())),
+            **options,
+        )
+        return seen
+
+    assert counts(SCHEDULE, 40, 4, grid="kappa") == [10] * 4
+    assert counts(SCHEDULE, 64, 4) == [4, 12, 20, 28]  # 64 (1 - t^2) stay masked
+    later = cwdfm.Start(torch.full((3, 40), 2), 0.5**0.5)  # where half of the path is behind
+    assert counts(SCHEDULE, 40, 4, grid="kappa", start=later) == [10] * 4
+    stays = [100, *(int(100 * math.cos(math.pi / 2 * k / 8)) for k in range(1, 9))]
+    assert counts(cwdfm.Cosine(), 100, 8) == [a - b for a, b in pairwise(stays)]  # MaskGIT's
+    assert counts(cwdfm.Linear(), 3, 5) == [1, 1, 1, 0, 0]
+    for schedule in (cwdfm.Linear(), SCHEDULE, cwdfm.Cosine(), cwdfm.Polynomial(5.0)):
+        for grid in ("t", "kappa"):
+            assert counts(schedule, 37, 37, grid=grid) == [1] * 37
+
+
+def test_shares_are_float64_where_sampling_begins_later() -> None:
+    begun = cwdfm.TopK().init(cwdfm.MaskSource(3), torch.arange(1), 7)
+    masked = torch.arange(7)[None] < 3
+    (t,) = share_times(cwdfm.Linear(), replace(begun, left=0.1), masked).tolist()
+    assert t == 1 - 0.1 * 3 / 7
+
+
+def test_ties_are_broken_evenly() -> None:
+    """Nothing to choose by: all orders are equally likely, at a false-alarm rate of 1e-6."""
+    for solver in (cwdfm.TopK("margin"), cwdfm.EntropyBound(0.0)):
+        counts = order_counts(solver, flat_model)
+        assert_follows(counts, order_law(None))
+        assert_differs(counts, order_law(neighbor(1, 2.0)))
+
+
+# Entropy bound
+
+
+@pytest.mark.parametrize("error", SCORES)
+def test_entropy_bound_follows_its_exact_law(error: str) -> None:
+    """gamma = 0 gives the target, gamma = inf independent marginals, others something between."""
+    chain = Chain(correlated_target(3, 3, seed=1), mask=True)
+    target, independent = chain.target.flatten(), product_of_marginals(chain.target)
+    seen = {}
+    for gamma in (0.0, 0.9, math.inf):
+        solver = cwdfm.EntropyBound(gamma, error)  # type: ignore[arg-type]
+        seen[gamma] = draw(chain, solver, 3)
+    assert_follows(seen[0.0], target)
+    assert_follows(seen[math.inf], independent)
+
+    def choice(masked: list[int], p_NV: Array, t_next: float) -> list[int]:
+        return entropy_bound_choice(0.9, error, masked, p_NV)
+
+    assert_follows(seen[0.9], exact_law(chain, 3, choice))
+    for wrong in (target, independent):
+        assert_differs(seen[0.9], wrong)
+    assert_differs(seen[0.0], independent)
+
+
+@pytest.mark.parametrize("error", SCORES)
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 2.0, 9.0])
+def test_entropy_bound_picks_what_brute_force_picks(error: str, gamma: float) -> None:
+    source, solver, n = cwdfm.MaskSource(7), cwdfm.EntropyBound(gamma, error), 20  # type: ignore[arg-type]
+    state = solver.init(source, torch.arange(30), n, prompt=torch.tensor([3] * 5 + [7] * 15))
+    model = Recorder(Uneven(source.num_tokens))
+    sizes = set()
+    for step in range(16):
+        before = state.tokens
+        state, info = solver.step(model, source, SCHEDULE, state, step / 20, (step + 1) / 20)
+        if not bool((before == 7).any()):
+            assert info.rows == 0
+            break
+        x, t = model.asked[-1]
+        p = source.data_logits(model.model(x, t)).softmax(-1).detach().numpy()
+        for b in range(30):
+            masked = [i for i in range(n) if before[b, i] == 7]
+            assert float(t[b]) == pytest.approx(math.sqrt(1 - len(masked) / 15))
+            expected = entropy_bound_choice(gamma, error, masked, p[b]) if masked else []
+            assert sorted(expected) == info.forward[b].nonzero()[:, 0].tolist()
+            assert bool(info.asked[b]) == bool(masked)
+            sizes.add(len(expected))
+    assert int(state.tokens.max()) < 7
+    assert (sizes <= {0, 1}) == (gamma == 0)
+
+
+def test_certain_tokens_come_along_for_free() -> None:
+    """gamma = 0 loses nothing, and tokens that the others determine need no call of their own."""
+    target = np.zeros((2, 2, 2))
+    target[0, 0, 0], target[1, 1, 1] = 0.3, 0.7
+    chain = Chain(target, mask=True)
+    out = cwdfm.sample(
+        model_of(chain),
+        cwdfm.MaskSource(2),
+        SCHEDULE,
+        cwdfm.EntropyBound(0.0),
+        shape=(100, 3),
+        steps=10,
+    )
+    assert bool((out.tokens == out.tokens[:, :1]).all())
+    assert out.evaluations.tolist() == [2] * 100
+
+
+# First hitting
+
+
+@pytest.mark.parametrize(
+    "weight", [*(w for w, _ in WEIGHTS.values()), cwdfm.Distance(2.0)], ids=str
+)
+def test_first_hitting_gives_the_target(weight: cwdfm.Weight | None) -> None:
+    chain = Chain(correlated_target(3, 3, seed=0), mask=True)
+    target, independent = chain.target.flatten(), product_of_marginals(chain.target)
+    counts = draw(chain, cwdfm.FirstHitting(weight), 3)
+    assert_follows(counts, target)
+    assert_differs(counts, independent)
+    # a single step unmasks everything at once
+    assert_follows(draw(chain, cwdfm.FirstHitting(weight), 1), independent)
+
+
+def order_law(log_weight: LogWeight | None, length: int = 4) -> Array:
+    """The chance of each order, in the order of `permutations`: a product of alpha^i / m."""
+    law = []
+    for order in permutations(range(length)):
+        chance = 1.0
+        for j, i in enumerate(order):
+            revealed = np.array([k in order[:j] for k in range(length)])
+            chance *= alphas(log_weight, revealed, np.empty((length, 0)))[i] / (length - j)
+        law.append(chance)
+    return np.array(law)
+
+
+def order_counts(
+    solver: cwdfm.Solver, model: Callable[[Tensor, Tensor], Tensor], length: int = 4
+) -> NDArray[np.int64]:
+    """How often each order of single reveals occurs."""
+    chosen: list[Tensor] = []
+
+    def note(state: cwdfm.State, info: cwdfm.Info) -> None:
+        assert bool((info.forward.sum(1) == 1).all())
+        chosen.append(info.forward.long().argmax(1))
+
+    cwdfm.sample(
+        model,
+        cwdfm.MaskSource(2),
+        SCHEDULE,
+        solver,
+        shape=(N_SAMPLES, length),
+        steps=length,
+        callback=note,
+    )
+    codes = histogram(torch.stack(chosen, 1), length)
+    places = [sum(i * length ** (length - 1 - j) for j, i in enumerate(order))
+              for order in permutations(range(length))]  # fmt: skip
+    assert codes.sum() == codes[places].sum()
+    return np.asarray(codes[places])
+
+
+def test_first_hitting_orders_follow_the_weighted_jump_chain() -> None:
+    laws = {name: order_law(WEIGHTS[name][1]) for name in ("none", "neighbor")}
+    for name, other in (("none", "neighbor"), ("neighbor", "none")):
+        counts = order_counts(cwdfm.FirstHitting(WEIGHTS[name][0]), flat_model)
+        assert_follows(counts, laws[name])
+        assert_differs(counts, laws[other])
+
+
+def hits_of(chain: Chain, weight: cwdfm.Weight | None) -> tuple[Tensor, Tensor]:
+    """kappa at every hit [N, B], and the states before, between and after them [N + 1, B, N]."""
+    model, source = Recorder(model_of(chain)), cwdfm.MaskSource(chain.vocab)
+    solver, n = cwdfm.FirstHitting(weight), chain.length
+    state = solver.init(source, torch.arange(N_SAMPLES), n, seed=7)
+    walk = [state.tokens]
+    for step in range(n):
+        state, _ = solver.step(model, source, SCHEDULE, state, step / n, (step + 1) / n)
+        walk.append(state.tokens)
+    kappa = torch.stack([t.double().square() for _, t in model.asked])
+    assert kappa.shape == (n, N_SAMPLES)
+    return kappa, torch.stack(walk)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_hitting_times_are_order_statistics(weight: str) -> None:
+    """kappa at the j-th of N hits is the j-th smallest of N uniforms, whatever the weight."""
+    n, cells = 4, 20
+    kappa, _ = hits_of(Chain(correlated_target(2, n, seed=1), True), WEIGHTS[weight][0])
+    assert bool((kappa.diff(dim=0) >= 0).all())
+    flat = np.full(cells, 1 / cells)
+
+    def cell(u: Array) -> NDArray[np.int64]:
+        return np.minimum(u * cells, cells - 1).astype(np.int64)
+
+    u_N = []
+    for j, k in enumerate(kappa.numpy()):
+        beta = stats.beta.cdf(k, j + 1, n - j)
+        assert_follows(np.bincount(cell(beta), minlength=cells), flat)
+        wrong = stats.beta.cdf(k, j + 1, n - j + 1)  # one coordinate more
+        assert_differs(np.bincount(cell(wrong), minlength=cells), flat)
+        before = kappa[j - 1].numpy() if j else np.zeros(N_SAMPLES)
+        u_N.append(cell(((1 - k) / (1 - before)) ** (n - j)))
+    # and the waits are independent of each other
+    for a, b in pairwise(u_N):
+        law = np.full(cells**2, 1 / cells**2)
+        assert_follows(np.bincount(a * cells + b, minlength=cells**2), law)
+
+
+def test_given_tokens_do_not_hasten_the_others() -> None:
+    """With 3 of 6 coordinates free the first hit is at the smallest of 3 uniforms."""
+    model, source, solver = Recorder(flat_model), cwdfm.MaskSource(2), cwdfm.FirstHitting()
+    prompt = torch.tensor([0, 2, 2, 1, 2, 0])
+    state = solver.init(source, torch.arange(N_SAMPLES), 6, prompt=prompt)
+    solver.step(model, source, SCHEDULE, state, 0.0, 0.5)
+    kappa, cells = model.asked[0][1].double().square().numpy(), 20
+    for free, holds in ((3, assert_follows), (6, assert_differs)):
+        place = np.minimum(stats.beta.cdf(kappa, 1, free) * cells, cells - 1).astype(np.int64)
+        holds(np.bincount(place, minlength=cells), np.full(cells, 1 / cells))
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_first_hitting_is_the_chain_at_every_time(weight: str) -> None:
+    """Where, when and what at once: the state at a time follows a matrix exponential."""
+    ours, referee = WEIGHTS[weight]
+    target = correlated_target(2, 4, seed=1)
+    kappa, walk = hits_of(Chain(target, True), ours)
+
+    def law_at(moment: float, log_weight: LogWeight | None) -> Array:
+        chain = Chain(target, True, log_weight)
+        law = (chain.start() @ expm(-math.log(1 - moment) * chain.generator(0.5))).clip(min=0)
+        return np.asarray(law / law.sum())
+
+    for moment in (0.2, 0.5, 0.8):
+        happened = (kappa <= moment).sum(0)
+        counts = histogram(walk[happened, torch.arange(N_SAMPLES)], 3)
+        assert_follows(counts, law_at(moment, referee))
+        assert_differs(counts, law_at(moment, neighbor(1, -1.0)))
+        assert_differs(counts, law_at(moment + 0.03, referee))
+
+
+# What all of them promise
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+class TestAll:
+    def draw(self, model: Any, solver: cwdfm.Solver, **options: Any) -> cwdfm.Samples:
+        settings: dict[str, Any] = {"shape": (24, 20), "steps": 9, "seed": 11, **options}
+        return cwdfm.sample(model, cwdfm.MaskSource(7), SCHEDULE, solver, **settings)
+
+    def test_samples_hang_on_seed_and_index_alone(self, solver: cwdfm.Solver) -> None:
+        whole = self.draw(Uneven(8), solver)
+        assert int(whole.tokens.max()) < 7, "a mask id leaked"
+        for size in (1, 7, 100):
+            part = self.draw(Uneven(8), solver, batch_size=size)
+            assert torch.equal(part.tokens, whole.tokens)
+            assert torch.equal(part.evaluations, whole.evaluations)
+            assert part.rows == whole.rows
+        fast = self.draw(UnevenSplit(8), solver)
+        assert torch.equal(fast.tokens, whole.tokens)
+        assert torch.equal(fast.evaluations, whole.evaluations)
+        chosen = torch.tensor([17, 3, 8])
+        some = self.draw(Uneven(8), solver, shape=(3, 20), index=chosen)
+        assert torch.equal(some.tokens, whole.tokens[chosen])
+        assert not torch.equal(self.draw(Uneven(8), solver, seed=12).tokens, whole.tokens)
+
+    def test_tokens_change_once_and_prompts_never(self, solver: cwdfm.Solver) -> None:
+        fixed = torch.rand(24, 20, generator=torch.manual_seed(0)) < 0.4
+        fixed[0] = True  # nothing to do here
+        prompt = torch.randint(0, 7, (24, 20), generator=torch.manual_seed(1))
+        for steps in (1, 5, 30):
+            out = self.draw(Uneven(8), solver, prompt=prompt, fixed=fixed, steps=steps)
+            assert torch.equal(out.tokens[fixed], prompt[fixed])
+            assert torch.equal(out.updates, (~fixed).int())
+            assert int(out.loops.max()) == 0
+            assert int(out.tokens.max()) < 7
+            assert int(out.evaluations[0]) == 0
+
+    @pytest.mark.parametrize("steps", [1, 6, 50])
+    def test_what_it_costs(self, solver: cwdfm.Solver, steps: int) -> None:
+        fixed = torch.arange(20) < torch.arange(24)[:, None] % 12
+        free = (~fixed).sum(1)
+        model, asked = UnevenSplit(8), []
+
+        def note(state: cwdfm.State, info: cwdfm.Info) -> None:
+            asked.append((info.asked, info.forward.any(1), info.forward.sum(1), info.rows))
+
+        prompt = torch.full((20,), 3)
+        out = self.draw(model, solver, prompt=prompt, fixed=fixed, steps=steps, callback=note)
+        # and four rows of one sequence more, on which the halves were held against the whole
+        assert model.rows - 4 == out.rows == sum(rows for *_, rows in asked)
+        assert model.sequences - 1 == int(out.evaluations.sum())
+        assert torch.equal(out.evaluations, torch.stack([a for a, *_ in asked]).sum(0))
+        left = free.clone()
+        needs_logits = not isinstance(solver, cwdfm.FirstHitting) or (
+            solver.weight is not None and solver.weight.needs_logits
+        )
+        for was_asked, moved, moves, rows in asked:
+            assert torch.equal(was_asked, left > 0)  # a finished sequence costs nothing
+            assert torch.equal(moved, left > 0)  # and every call brings a token
+            assert rows == int((left if needs_logits else moves).sum())
+            left = left - moves
+        if not isinstance(solver, cwdfm.EntropyBound):
+            assert torch.equal(out.evaluations, free.clamp(max=steps))
+
+    def test_a_uniform_source_is_refused(self, solver: cwdfm.Solver) -> None:
+        source = cwdfm.UniformSource(7)
+        with pytest.raises(cwdfm.InputError, match=r"does not tell which are masked.*MaskSource"):
+            cwdfm.sample(Uneven(7), source, SCHEDULE, solver, shape=(2, 4), steps=2)
+
+    def test_steps_lead_forward(self, solver: cwdfm.Solver) -> None:
+        source = cwdfm.MaskSource(7)
+        state = solver.init(source, torch.arange(2), 4)
+        with pytest.raises(cwdfm.InputError, match="a step needs"):
+            solver.step(Uneven(8), source, SCHEDULE, state, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: cwdfm.TopK("best"), "score must be one of 'confidence', 'margin', 'entropy'"),  # type: ignore[arg-type]
+        (lambda: cwdfm.TopK(temperature=0.0), "temperature"),
+        (lambda: cwdfm.TopK(top_p=0.0), "top_p"),
+        (lambda: cwdfm.EntropyBound(True), "gamma must be a number >= 0"),
+        (lambda: cwdfm.EntropyBound(1.0, temperature=0.0), "temperature"),
+        (lambda: cwdfm.EntropyBound(-0.1), "gamma must be a number >= 0"),
+        (lambda: cwdfm.EntropyBound(math.nan), "gamma must be a number >= 0"),
+        (lambda: cwdfm.EntropyBound(1.0, "loss"), "error must be one of"),  # type: ignore[arg-type]
+        (lambda: cwdfm.FirstHitting(1.0), "weight must be a context weight or None"),  # type: ignore[arg-type]
+        (lambda: cwdfm.FirstHitting(top_p=2.0), "top_p"),
+    ],
+)
+def test_bad_settings_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(cwdfm.InputError, match=says):
+        make()
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "solver",
+    [
+        cwdfm.TopK("entropy"),
+        cwdfm.EntropyBound(3.0, "confidence"),
+        cwdfm.FirstHitting(cwdfm.Entropy(2.0)),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("plain_norms", "plain_rotations")
+def test_fused_draws_give_the_same_samples(
+    solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, model = cwdfm.MaskSource(11), small_dit(12, torch.float32)
+
+    # Without a given token all positions look alike to this model, up to rounding.
+    prompt = torch.tensor([4] + [11] * 7)
+
+    def draw() -> Tensor:
+        return cwdfm.sample(
+            model, source, SCHEDULE, solver, shape=(3, 8), steps=4, seed=5, prompt=prompt
+        ).tokens
+
+    monkeypatch.setattr(kernel, "MODE", "on")
+    fused = draw()
+    monkeypatch.setattr(kernel, "MODE", "off")
+    assert torch.equal(fused, draw())

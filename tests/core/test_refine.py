@@ -1,0 +1,331 @@
+"""Refining: the data's law stays, other laws come closer to it, and what is given stays given."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.errors import InputError
+from cwdfm.generation import generate, given
+from cwdfm.sample_file import read_samples
+from tests.support.exact import correlated_target
+from tests.support.models import SmallModel
+from tests.support.stats import assert_differs, assert_follows, histogram
+
+V, N, B = 3, 4, 40_000
+TARGET = correlated_target(V, N, seed=7)
+LAW = TARGET.flatten()
+SCHEDULE = cwdfm.Polynomial(2.0)
+MASK, UNIFORM = cwdfm.MaskSource(V), cwdfm.UniformSource(V)
+EXACT = cwdfm.FirstHitting()  # one token at a time: without any error of its own
+
+
+def posterior(source: cwdfm.Source) -> cwdfm.ExactPosterior:
+    return cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
+
+
+def drawn(count: int = B) -> torch.Tensor:
+    """Sequences of the target's law."""
+    code = np.random.default_rng(1).choice(len(LAW), size=count, p=LAW)
+    return torch.from_numpy(np.stack(np.unravel_index(code, TARGET.shape), axis=1))
+
+
+def refined(
+    start: torch.Tensor, how: cwdfm.Refine, weight: cwdfm.Weight | None = None
+) -> np.ndarray:
+    found = cwdfm.refine(posterior(MASK), MASK, SCHEDULE, EXACT, start, how, weight=weight)
+    return histogram(found.tokens, V)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
+def test_the_target_stays(share: float, weight: cwdfm.Weight | None) -> None:
+    how = cwdfm.Refine(rounds=2, share=share, steps=N)
+    assert_follows(refined(drawn(), how, weight), LAW)
+
+
+def test_any_other_law_becomes_the_target() -> None:
+    start = torch.zeros(10_000, N, dtype=torch.int64)
+    assert_differs(refined(start, cwdfm.Refine(rounds=1, share=0.7, steps=N)), LAW)
+    assert_follows(refined(start, cwdfm.Refine(rounds=20, share=0.7, steps=N)), LAW)
+
+
+def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
+    """What few steps get wrong, further few mend; by total variation."""
+    solver, model = cwdfm.Euler(hazard="integrated"), posterior(UNIFORM)
+    coarse = cwdfm.sample(model, UNIFORM, SCHEDULE, solver, shape=(B, N), steps=3).tokens
+    how = cwdfm.Refine(rounds=8, share=0.3, steps=8)
+    found = cwdfm.refine(model, UNIFORM, SCHEDULE, solver, coarse, how).tokens
+    before, after = (np.abs(histogram(x, V) / B - LAW).sum() / 2 for x in (coarse, found))
+    assert before > 0.15
+    assert after < before / 3
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_no_round_hangs_on_what_was_drawn_before(source: cwdfm.Source, rounds: int) -> None:
+    """By one seed: with all of it noised anew, the new token is independent of the old."""
+    law = np.array([0.2, 0.3, 0.5])
+    logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
+
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return logits.expand(*x_t.shape, -1)
+
+    ask = (model, source, SCHEDULE, cwdfm.Euler())
+    first = cwdfm.sample(*ask, shape=(B, 1), steps=1, seed=5)
+    how = cwdfm.Refine(rounds=rounds, share=1.0, steps=1)
+    then = cwdfm.refine(*ask, first.tokens, how, seed=5)
+    both = torch.cat([first.tokens, then.tokens], dim=1)
+    assert_follows(histogram(both, V), np.outer(law, law).flatten())
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
+    """With a share of 1 nothing is left of what was there."""
+    how, solver = cwdfm.Refine(rounds=1, share=1.0, steps=5), cwdfm.Euler()
+    zeros, ones = (torch.full((64, N), token) for token in (0, 1))
+    found = [
+        cwdfm.refine(posterior(source), source, SCHEDULE, solver, x, how).tokens
+        for x in (zeros, ones)
+    ]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_batches_and_numbers_do_not_matter(source: cwdfm.Source) -> None:
+    model = SmallModel(source.num_tokens)
+    start, how = drawn(40), cwdfm.Refine(rounds=3, share=0.5, steps=4)
+    ask = (model, source, SCHEDULE, cwdfm.Euler())
+    whole = cwdfm.refine(*ask, start, how, seed=5)
+    parts = cwdfm.refine(*ask, start, how, seed=5, batch_size=7)
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert torch.equal(whole.evaluations, parts.evaluations)
+    index = torch.arange(25, 40)
+    some = cwdfm.refine(*ask, start[25:], how, seed=5, index=index)
+    assert torch.equal(whole.tokens[25:], some.tokens)
+    assert not torch.equal(whole.tokens, cwdfm.refine(*ask, start, how, seed=6).tokens)
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_what_is_given_stays(source: cwdfm.Source) -> None:
+    start = drawn(200)
+    fixed = torch.rand(200, N, generator=torch.Generator().manual_seed(0)) < 0.5
+    model = SmallModel(source.num_tokens)
+    how = cwdfm.Refine(rounds=2, share=0.9, steps=3)
+    found = cwdfm.refine(model, source, SCHEDULE, cwdfm.Euler(), start, how, fixed=fixed)
+    assert torch.equal(found.tokens[fixed], start[fixed])
+    assert not torch.equal(found.tokens, start)
+    assert int(found.tokens.max()) < V
+
+
+def test_a_start_of_ones_own() -> None:
+    """sample(start=...) goes on from x_t: with a mask source what is revealed there stays."""
+    x = drawn(100)
+    x[:, 2:] = MASK.mask_id
+    model = posterior(MASK)
+    found = cwdfm.sample(
+        model,
+        MASK,
+        SCHEDULE,
+        EXACT,
+        shape=(100, N),
+        steps=N,
+        start=cwdfm.Start(x, 0.5),
+    )
+    assert torch.equal(found.tokens[:, :2], x[:, :2])
+    grid = cwdfm.time_grid(SCHEDULE, 4, "kappa", first=0.5)
+    torch.testing.assert_close(grid**2, torch.linspace(0.25, 1, 5, dtype=torch.float64))
+    with pytest.raises(InputError, match=r"samples' shape, \(99, 4\)"):
+        cwdfm.sample(
+            model, MASK, SCHEDULE, EXACT, shape=(99, N), steps=N, start=cwdfm.Start(x, 0.5)
+        )
+    for t in (1.5, "a"):
+        with pytest.raises(InputError, match=r"time t in \[0, 1\), got"):
+            cwdfm.Start(x, t)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="start must be"):
+        cwdfm.sample(model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
+
+
+class Watched(SmallModel):
+    """Remembers the times that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(MASK.num_tokens)
+        self.times: list[torch.Tensor] = []
+
+    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        self.times.append(t)
+        return super().forward(x_t, t)
+
+
+SOLVERS = [
+    cwdfm.Euler(),
+    cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0), hazard="integrated"),
+    cwdfm.FirstHitting(),
+    cwdfm.TopK("confidence"),
+    cwdfm.EntropyBound(0.1),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_models_hear_of_no_time_before_the_start(solver: cwdfm.Solver) -> None:
+    model, how = Watched(), cwdfm.Refine(rounds=1, share=0.3, steps=N)
+    cwdfm.refine(model, MASK, SCHEDULE, solver, drawn(400), how)
+    heard = torch.cat(model.times)
+    assert float(heard.min()) >= 0.7**0.5 - 1e-6
+    assert float(heard.max()) <= 1
+    cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(400, N), steps=N)
+    assert float(torch.cat(model.times).min()) < 0.7**0.5
+
+
+@pytest.mark.parametrize("solver", SOLVERS[3:], ids=lambda s: type(s).__name__)
+def test_the_first_time_heard_is_the_start_s_own(solver: cwdfm.Solver) -> None:
+    """However many tokens x_t happens to reveal: those are not of the share still to be drawn."""
+    model, t = Watched(), 0.7**0.5
+    tokens = torch.tensor([[0, MASK.mask_id, MASK.mask_id, MASK.mask_id]] * 2)
+    tokens[1, 1] = 2
+    start = cwdfm.Start(tokens, t)
+    cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(2, N), steps=N, start=start)
+    assert model.times[0].tolist() == pytest.approx([t, t])
+
+
+def test_what_x_t_reveals_is_not_sent_back_to_noise() -> None:
+    solver = cwdfm.Euler(corrector=cwdfm.Corrector(50.0))
+    start = cwdfm.Start(torch.tensor([[2, MASK.mask_id, 1, MASK.mask_id]] * 500), 0.3)
+    model = SmallModel(MASK.num_tokens)
+    found = cwdfm.sample(model, MASK, SCHEDULE, solver, shape=(500, N), steps=8, start=start)
+    assert int(found.updates[:, ::2].sum()) == 0
+    assert int(found.updates[:, 1::2].max()) > 1  # the others are
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_nothing_to_do(solver: cwdfm.Solver) -> None:
+    """A share so small that no token is noised."""
+    start, how = drawn(3), cwdfm.Refine(rounds=2, share=1e-6, steps=2)
+    found = cwdfm.refine(SmallModel(MASK.num_tokens), MASK, SCHEDULE, solver, start, how)
+    assert torch.equal(found.tokens, start)
+    assert int(found.evaluations.sum()) == 0
+
+
+@pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
+@pytest.mark.parametrize(
+    ("source", "solver"),
+    [*((MASK, solver) for solver in SOLVERS), *((UNIFORM, solver) for solver in SOLVERS[:2])],
+    ids=str,
+)
+def test_what_is_all_given_comes_back(
+    source: cwdfm.Source, solver: cwdfm.Solver, weight: cwdfm.Weight | None
+) -> None:
+    """As from mending, whether all sequences are or one of them, and is told of as any other."""
+    start, how = drawn(5), cwdfm.Refine(rounds=2, share=1.0, steps=3)
+    ask, told = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
+    found = cwdfm.refine(
+        *ask,
+        solver,
+        start,
+        how,
+        weight=weight,
+        fixed=torch.ones(N, dtype=torch.bool),
+        batch_size=2,
+        progress=told.append,
+    )
+    still = cwdfm.mend(*ask, start, fixed=torch.ones(N, dtype=torch.bool))
+    for name in ("tokens", "updates", "loops", "evaluations", "rows"):
+        assert torch.equal(*(torch.as_tensor(getattr(x, name)) for x in (found, still))), name
+    assert torch.equal(found.tokens, start)
+    assert int(found.evaluations.sum()) == found.rows == 0
+    assert sum(told) == 5 * how.ticks
+    fixed = (torch.arange(5) == 3)[:, None].expand(5, N)
+    some = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=fixed)
+    assert torch.equal(some.tokens[3], start[3])
+    assert (some.evaluations > 0).tolist() == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"share": 0.0}, r"share must lie between 1e-6 and 1.*got 0.0"),
+        ({"share": 1.5}, "share must lie"),
+        ({"share": "a"}, "share must lie"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"steps": 0}, "steps must be"),
+    ],
+)
+def test_bad_settings(changes: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        cwdfm.Refine(**changes)  # type: ignore[arg-type]
+
+
+def test_bad_input() -> None:
+    ask, x = (posterior(MASK), MASK, SCHEDULE, EXACT), drawn(2)
+    with pytest.raises(InputError, match="tokens holds ids"):
+        cwdfm.refine(*ask, torch.full((2, N), MASK.mask_id))
+    with pytest.raises(InputError, match="seed"):
+        cwdfm.refine(*ask, x, seed=-1)
+    with pytest.raises(InputError, match="how must be"):
+        cwdfm.refine(*ask, x, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="fixed must be"):
+        cwdfm.refine(*ask, x, fixed=torch.zeros(7, dtype=torch.bool))
+    with pytest.raises(InputError, match="refine must be"):
+        generate(cwdfm.load("qm9-mask-small"), n=1, steps=4, refine=3)  # type: ignore[arg-type]
+
+
+def test_grids_prompts_and_ticks() -> None:
+    """What sampling was asked for holds in refining too."""
+    trained = cwdfm.load("qm9-uniform-small")
+    told: list[int] = []
+    how = cwdfm.Refine(rounds=2, share=0.5, steps=3)
+    found = generate(
+        trained, n=6, steps=4, grid="kappa", prompt="CC", refine=how, progress=told.append
+    )
+    assert sum(told) == 6 * (4 + 2 * 3)
+    plain = generate(trained, n=6, steps=4, grid="kappa", prompt="CC")
+    tokens, fixed = given(trained, prompt="CC")
+    assert tokens is not None
+    assert fixed is not None
+    assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(6, -1))
+    by_hand = [
+        cwdfm.refine(
+            trained.model,
+            trained.source,
+            trained.schedule,
+            cwdfm.Euler(),
+            plain.tokens,
+            how,
+            grid=grid,
+            fixed=fixed,
+        ).tokens
+        for grid in ("kappa", "t")
+    ]
+    assert torch.equal(found.tokens, by_hand[0])
+    assert not torch.equal(found.tokens, by_hand[1])
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """The same as from Python, a fixed first token included; refining changes something."""
+    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
+    flags = ["--refine", "2", "--refine-steps", "3", "--refine-temperature", "0.5"]
+    sample_main(["qm9-mask-small", "--out", str(out), *common, *flags])
+    trained = cwdfm.load("qm9-mask-small")
+    how = cwdfm.Refine(rounds=2, steps=3, temperature=0.5)
+    found = generate(trained, n=8, steps=6, seed=3, refine=how)
+    plain = generate(trained, n=8, steps=6, seed=3)
+    written = read_samples(out)
+    assert written.tokens == found.tokens.tolist()
+    assert written.head["options"]["refine"] == 2
+    assert not torch.equal(found.tokens, plain.tokens)
+    assert torch.equal(found.tokens[:, 0], plain.tokens[:, 0])
+    assert bool((found.evaluations > plain.evaluations).any())
+
+
+def test_only_flows_are_refined() -> None:
+    trained = cwdfm.load("qm9-mask-small")
+    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
+    with pytest.raises(InputError, match="as a flow does, and this model is trained by Autoreg"):
+        generate(other, n=1, steps=4, refine=cwdfm.Refine())

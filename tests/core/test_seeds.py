@@ -1,0 +1,134 @@
+"""Counted randomness, end to end: a sample is a function of (seed, index) and nothing else."""
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.model import predict
+from cwdfm.model.positions import Rows
+from tests.support.models import SmallModel, SmallSplitModel
+
+SCHEDULE = cwdfm.Polynomial(2.0)
+SOURCES = [cwdfm.MaskSource(7), cwdfm.UniformSource(7)]
+SOLVERS = [
+    cwdfm.Euler(),
+    cwdfm.Euler(weight=cwdfm.Neighbor(1, 3.0), top_p=0.9),
+    cwdfm.Euler(weight=cwdfm.Entropy(4.0), corrector=cwdfm.Corrector(2.0)),
+    cwdfm.Euler(weight=cwdfm.Neighbor(2, 1.0), corrector=cwdfm.Corrector(1.0), hazard="integrated"),
+]
+SHAPE = (9, 20)
+
+
+def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **options: object):  # type: ignore[no-untyped-def]
+    settings: dict[str, object] = {"shape": SHAPE, "steps": 10, "seed": 11, **options}
+    return cwdfm.sample(model, source, SCHEDULE, solver, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+@pytest.mark.parametrize("solver", SOLVERS, ids=str)
+class TestSamplesDoNotDependOn:
+    def test_batch_size(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
+        model = SmallModel(source.num_tokens)
+        whole = draw(model, source, solver)
+        for size in (1, 7, 100):
+            part = draw(model, source, solver, batch_size=size)
+            assert torch.equal(part.tokens, whole.tokens)
+            assert torch.equal(part.updates, whole.updates)
+
+    def test_which_samples_are_drawn_together(
+        self, source: cwdfm.Source, solver: cwdfm.Solver
+    ) -> None:
+        model = SmallModel(source.num_tokens)
+        whole = draw(model, source, solver)
+        chosen = torch.tensor([7, 3, 8])
+        some = draw(model, source, solver, shape=(3, 20), index=chosen)
+        assert torch.equal(some.tokens, whole.tokens[chosen])
+
+    def test_the_fast_path(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
+        whole = draw(SmallModel(source.num_tokens), source, solver)
+        fast = draw(SmallSplitModel(source.num_tokens), source, solver)
+        assert torch.equal(fast.tokens, whole.tokens)
+        assert torch.equal(fast.updates, whole.updates)
+
+    def test_row_chunks(
+        self, source: cwdfm.Source, solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = SmallSplitModel(source.num_tokens)
+        whole = draw(model, source, solver)
+        monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 3 * source.num_tokens)
+        assert torch.equal(draw(model, source, solver).tokens, whole.tokens)
+
+    def test_the_global_generator(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
+        model = SmallModel(source.num_tokens)
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        first = draw(model, source, solver)
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.manual_seed(2)
+        assert torch.equal(draw(model, source, solver).tokens, first.tokens)
+
+    def test_but_they_do_on_the_seed(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
+        model = SmallModel(source.num_tokens)
+        other = draw(model, source, solver, seed=12)
+        assert not torch.equal(draw(model, source, solver).tokens, other.tokens)
+
+
+@pytest.mark.parametrize("kind", [SmallModel, SmallSplitModel])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@torch.no_grad()
+def test_chunks_of_rows_say_which_they_are(
+    kind: type[SmallModel], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SOURCES[0]
+    model = kind(source.num_tokens)
+    x, t = torch.arange(40).view(4, 10) % 8, torch.full((4,), 0.5)
+    rows = Rows.of((x > 3) & (torch.arange(4) != 2)[:, None])  # none of one sequence
+    monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", size * source.num_tokens)
+    chunks = list(predict.predict_rows(model, source, x, t, rows))
+    covered = [i for k, _ in chunks for i in range(k.start, k.stop)]
+    assert covered == list(range(len(rows)))
+    assert [k.stop - k.start for k, _ in chunks[:-1]] == [size] * (len(chunks) - 1)
+    wanted = source.data_logits(rows.take(model(x, t)))
+    for k, logits in chunks:
+        torch.testing.assert_close(logits, wanted[k])
+
+
+def test_jumps_first_spares_the_model() -> None:
+    """Mask source, more steps than tokens: the head sees each token once, the trunk a bounded
+    number of sequences, however many steps there are.
+    """
+    source = SOURCES[0]
+    for steps in (100, 1_000):
+        model = SmallSplitModel(source.num_tokens)
+        out = draw(model, source, cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0)), steps=steps)
+        # and four rows of one sequence more, on which the halves were held against the whole
+        assert model.rows - 4 == out.rows == SHAPE[0] * SHAPE[1]
+        assert model.sequences - 1 == int(out.evaluations.sum()) <= SHAPE[0] * SHAPE[1]
+
+
+def test_uniform_source_unweighted_asks_only_where_it_jumps() -> None:
+    source = SOURCES[1]
+    model = SmallSplitModel(source.num_tokens)
+    out = draw(model, source, cwdfm.Euler(), steps=200)
+    # the expected number of forward clocks that ring is the integrated hazard up to the last step
+    assert model.rows < 0.05 * 200 * SHAPE[0] * SHAPE[1]
+    assert model.rows - 4 == out.rows
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+def test_training_corruption_does_not_depend_on_the_batch(source: cwdfm.Source) -> None:
+    x_1 = torch.randint(0, 7, (64, 20), generator=torch.manual_seed(0))
+    index = torch.arange(1000, 1064)
+    t = cwdfm.stratified_times(5, 9, torch.arange(64), 64)
+    for path in (
+        cwdfm.MixturePath(source, SCHEDULE),
+        cwdfm.ContextPath(source, SCHEDULE, cwdfm.Neighbor(2, 1.0)),
+        cwdfm.ContextPath(source, SCHEDULE, cwdfm.Distance(1.0)),
+    ):
+        whole = path.sample(x_1, t, seed=5, step=9, index=index)
+        rows = torch.tensor([63, 0, 31])
+        part = path.sample(x_1[rows], t[rows], seed=5, step=9, index=index[rows])
+        assert torch.equal(part.x_t, whole.x_t[rows])
+        assert torch.equal(part.revealed, whole.revealed[rows])
+        later = path.sample(x_1, t, seed=5, step=10, index=index)
+        assert not torch.equal(later.x_t, whole.x_t)

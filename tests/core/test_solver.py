@@ -1,0 +1,495 @@
+"""Solvers against the exact law of small chains: transition matrices, `expm`, closed forms."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import expm
+from torch import Tensor
+
+import cwdfm
+from cwdfm.solver import euler
+from tests.support.exact import Array, Chain, correlated_target, entropy, neighbor
+from tests.support.stats import assert_differs, assert_follows, binomial, histogram
+
+SCHEDULE = cwdfm.Polynomial(2.0)
+N_SAMPLES = 60_000
+
+
+def source_of(chain: Chain) -> cwdfm.Source:
+    return (cwdfm.MaskSource if chain.mask else cwdfm.UniformSource)(chain.vocab)
+
+
+def model_of(chain: Chain) -> cwdfm.ExactPosterior:
+    return cwdfm.ExactPosterior(torch.from_numpy(chain.target), source_of(chain), SCHEDULE)
+
+
+def hazards(t: float, t_next: float, exact: bool, corrector: cwdfm.Corrector | None) -> list[float]:
+    """The step's hazards for kappa = t^2, written out; (inf, 0) for the last step."""
+    if t_next == 1:
+        return [math.inf, 0.0]
+    h = t_next - t
+    forward = math.log((1 - t**2) / (1 - t_next**2)) if exact else h * 2 * t / (1 - t**2)
+    if corrector is None:
+        return [forward, 0.0]
+    extra = corrector.scale * t**corrector.a * (1 - t) ** corrector.b
+    backward = 0.0 if t == 0 else (2 * math.log(t_next / t) if exact else h * 2 / t)
+    return [(1 + extra) * forward, extra * backward]
+
+
+def exact_law(
+    chain: Chain,
+    grid: np.ndarray,
+    *,
+    exact: bool = False,
+    corrector: cwdfm.Corrector | None = None,
+    prompt: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    law = chain.start(prompt)
+    for t, t_next in pairwise(grid):
+        law = law @ chain.step_matrix(t**2, *hazards(t, t_next, exact, corrector))
+    return chain.data_law(law)
+
+
+def test_exact_posterior_of_counts_is_float64() -> None:
+    counts = torch.tensor([[1, 2], [3, 5]])
+    p = cwdfm.ExactPosterior(counts, cwdfm.MaskSource(2), SCHEDULE).probabilities_S
+    assert p.tolist() == [1 / 11, 2 / 11, 3 / 11, 5 / 11]
+
+
+def test_exact_posterior_is_bayes_rule() -> None:
+    target = correlated_target(3, 3, seed=0)
+    for mask in (True, False):
+        chain = Chain(target, mask)
+        states = torch.tensor(chain.states)
+        for t in (0.0, 0.4, 0.9):
+            logits = model_of(chain)(states, torch.full((len(states),), t))
+            p = source_of(chain).data_logits(logits).softmax(-1).numpy()
+            for s, x in enumerate(chain.states):
+                np.testing.assert_allclose(p[s], chain.posterior(x, t**2), atol=1e-6)
+
+
+def share(revealed: NDArray[np.bool_], p: Array) -> Array:
+    """In proportion to the neighbours; to nothing where no masked coordinate has any."""
+    counts = neighbor(1, 1.0)(revealed, p)
+    some = (counts * ~revealed).any(-1, keepdims=True)
+    return np.log(np.where(some, np.where(counts > 0, counts, 1e-300), 1.0))
+
+
+WEIGHTS = {
+    "none": (None, None),
+    "neighbor": (cwdfm.Neighbor(1, 2.0), neighbor(1, 2.0)),
+    "entropy": (cwdfm.Entropy(3.0), entropy(3.0)),
+    "share": (cwdfm.NeighborShare(1), share),
+    "inverse": (
+        cwdfm.EntropyInverse(),
+        lambda r, p: -np.log(np.maximum(-entropy(1.0)(r, p), 1e-6)),
+    ),
+    "sum": (
+        cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(2.0),
+        lambda r, p: neighbor(1, 1.0)(r, p) + entropy(2.0)(r, p),
+    ),
+}
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize(
+    "corrector", [None, cwdfm.Corrector(3.0, 0.5, 0.25)], ids=["", "corrector"]
+)
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+def test_samples_follow_the_exact_law_of_the_discretised_chain(
+    mask: bool, weight: str, corrector: cwdfm.Corrector | None, hazard: str
+) -> None:
+    """Five coarse steps, most details of which show in the law.
+
+    Who wins a corrector's race does not: the next test is for that.
+    """
+    ours, referee = WEIGHTS[weight]
+    chain = Chain(correlated_target(2, 4, seed=1), mask, referee)
+    steps = 5
+    grid = np.linspace(0, 1, steps + 1)
+    law = exact_law(chain, grid, exact=hazard == "integrated", corrector=corrector)
+    solver = cwdfm.Euler(weight=ours, hazard=hazard, corrector=corrector)  # type: ignore[arg-type]
+    out = cwdfm.sample(
+        model_of(chain), source_of(chain), SCHEDULE, solver, shape=(N_SAMPLES, 4), steps=steps
+    )
+    assert_follows(histogram(out.tokens, 2), law)
+    assert_differs(histogram(out.tokens, 2), chain.target.flatten())  # coarse steps do show
+
+
+@pytest.mark.parametrize("weight", ["none", "entropy"])
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+def test_of_two_clocks_the_first_to_ring_decides(weight: str, hazard: str) -> None:
+    """One long step in mid-path, where a token's forward and backward clocks often both ring.
+
+    With a uniform source alone: a mask source's tokens have one clock each. A solver that
+    lets one direction win whenever both ring is told apart, whichever it is.
+    """
+    ours, referee = WEIGHTS[weight]
+    chain = Chain(correlated_target(3, 3, seed=1), False, referee)
+    corrector, (t, t_next) = cwdfm.Corrector(3.0, 0.5, 0.25), (0.4, 0.8)
+    rates = hazards(t, t_next, hazard == "integrated", corrector)
+    assert min(rates) > 1
+    solver = cwdfm.Euler(weight=ours, hazard=hazard, corrector=corrector)  # type: ignore[arg-type]
+    source = source_of(chain)
+    state = solver.init(source, torch.arange(N_SAMPLES), 3)
+    after, _ = solver.step(model_of(chain), source, SCHEDULE, state, t, t_next)
+    matrix = chain.step_matrix(t**2, *rates)
+    assert_follows(histogram(after.tokens, 3), chain.start() @ matrix)
+    # From one state, where it shows in which tokens the jumps back land, and not only how many.
+    one = (0, 2, 1)
+    state = replace(state, tokens=torch.tensor(one).repeat(N_SAMPLES, 1))
+    after, _ = solver.step(model_of(chain), source, SCHEDULE, state, t, t_next)
+    assert_follows(histogram(after.tokens, 3), matrix[chain.states.index(one)])
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
+def test_nucleus_and_temperature(mask: bool, weight: str) -> None:
+    ours, referee = WEIGHTS[weight]
+    chain = Chain(correlated_target(3, 3, seed=2), mask, referee, top_p=0.6, temperature=1.3)
+    law = exact_law(chain, np.linspace(0, 1, 5))
+    solver = cwdfm.Euler(weight=ours, top_p=0.6, temperature=1.3)
+    out = cwdfm.sample(
+        model_of(chain), source_of(chain), SCHEDULE, solver, shape=(N_SAMPLES, 3), steps=4
+    )
+    assert_follows(histogram(out.tokens, 3), law)
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
+def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
+    ours, referee = WEIGHTS[weight]
+    fixed, prompt = (False, True, False, False), (0, 1, 0, 0)
+    chain = Chain(correlated_target(2, 4, seed=3), mask, referee, fixed=fixed)
+    corrector = cwdfm.Corrector(2.0)
+    law = exact_law(chain, np.linspace(0, 1, 6), corrector=corrector, prompt=prompt)
+    out = cwdfm.sample(
+        model_of(chain),
+        source_of(chain),
+        SCHEDULE,
+        cwdfm.Euler(weight=ours, corrector=corrector),
+        shape=(N_SAMPLES, 4),
+        steps=5,
+        prompt=torch.tensor(prompt),
+        fixed=torch.tensor(fixed),
+    )
+    assert bool((out.tokens[:, 1] == 1).all())
+    assert int(out.updates[:, 1].max()) == 0
+    assert_follows(histogram(out.tokens, 2), law)
+
+
+def test_infilling_converges_to_the_conditional_target() -> None:
+    chain = Chain(correlated_target(2, 4, seed=3), mask=True)
+    mask_id = 2
+    out = cwdfm.sample(
+        model_of(chain),
+        cwdfm.MaskSource(2),
+        SCHEDULE,
+        cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0)),
+        shape=(N_SAMPLES, 4),
+        steps=200,
+        prompt=torch.tensor([1, mask_id, mask_id, 0]),  # fixed where it is not the mask id
+    )
+    conditional = chain.target[1, :, :, 0].flatten()
+    assert_follows(histogram(out.tokens[:, 1:3], 2), conditional / conditional.sum())
+
+
+def errors_by_doubling(chain: Chain, limit: np.ndarray, exact: bool) -> list[float]:
+    """The L1 error of the law of 32, 64 and 128 steps."""
+    return [
+        float(np.abs(exact_law(chain, np.linspace(0, 1, k + 1), exact=exact) - limit).sum())
+        for k in (32, 64, 128)
+    ]
+
+
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+@pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
+def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard: str) -> None:
+    """The law of K steps, whose equality with the samples' is shown above, tends to the target as
+    1/K, whatever the weight: the chain's own law is a single matrix exponential in integrated
+    hazard, and it is the target.
+    """
+    chain = Chain(correlated_target(2, 3, seed=4), True, WEIGHTS[weight][1])
+    target = chain.target.flatten()
+    limit = chain.start() @ expm(40 * chain.generator(0.5))
+    np.testing.assert_allclose(limit[[max(x) < 2 for x in chain.states]], target, atol=1e-5)
+    e32, e64, e128 = errors_by_doubling(chain, target, hazard == "integrated")
+    assert e128 > 1e-4
+    assert e32 / e64 == pytest.approx(2, rel=0.15)
+    assert e64 / e128 == pytest.approx(2, rel=0.15)
+
+
+@pytest.mark.parametrize("weight", ["none", "neighbor"])
+def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> None:
+    """With the integrated hazard: as 1/K towards the chain's own law, a product of expm.
+
+    Unweighted, that law is the target. With weights it is not: what counts as revealed is then
+    guessed from the proposal, so alpha is no function of the state. The test pins that down.
+    """
+    chain = Chain(correlated_target(2, 4, seed=4), False, WEIGHTS[weight][1])
+    target, limit = chain.target.flatten(), _continuous_law(chain)
+    bias = np.abs(limit - target).sum()
+    assert bias < 1e-4 if weight == "none" else bias > 3e-3
+    e32, e64, e128 = errors_by_doubling(chain, target if weight == "none" else limit, exact=True)
+    assert e32 / e64 == pytest.approx(2, rel=0.2)
+    assert e64 / e128 == pytest.approx(2, rel=0.2)
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+def test_corrector_converges_to_the_target(mask: bool) -> None:
+    """Whatever goes back comes forward again: the target is still the limit, at first order."""
+    chain = Chain(correlated_target(2, 3, seed=4), mask)
+    target, corrector = chain.target.flatten(), cwdfm.Corrector(2.0)
+    e32, e64, e128 = (
+        float(np.abs(exact_law(chain, grid, exact=True, corrector=corrector) - target).sum())
+        for grid in (np.linspace(0, 1, k + 1) for k in (32, 64, 128))
+    )
+    assert e128 < 0.02
+    assert e32 / e64 == pytest.approx(2, rel=0.2)
+    assert e64 / e128 == pytest.approx(2, rel=0.2)
+
+
+@pytest.mark.parametrize("weight", ["neighbor", "entropy"])
+def test_corrector_with_a_mask_source_and_a_weight(weight: str) -> None:
+    """A weight of the reveal mask keeps the target: which coordinates are revealed tells nothing of
+    their tokens. One of the prediction does not: a token that goes back is forgotten, and what was
+    revealed for its sake is not. Without the corrector both do (above).
+    """
+    chain = Chain(correlated_target(2, 4, seed=4), True, WEIGHTS[weight][1])
+    coarse, fine = (
+        exact_law(chain, np.linspace(0, 1, k + 1), exact=True, corrector=cwdfm.Corrector(2.0))
+        for k in (64, 128)
+    )
+    bias = np.abs(2 * fine - coarse - chain.target.flatten()).sum()  # the limit's, at first order
+    assert bias < 1e-3 if weight == "neighbor" else bias > 3e-3
+
+
+def test_uniform_source_with_euler_hazard_converges_more_slowly() -> None:
+    """h lambda_t lags behind near t = 1, and a uniform source does not forgive it."""
+    chain = Chain(correlated_target(2, 3, seed=4), False)
+    euler = errors_by_doubling(chain, chain.target.flatten(), exact=False)
+    integrated = errors_by_doubling(chain, chain.target.flatten(), exact=True)
+    assert euler[2] > 2 * integrated[2]
+    assert 1.3 < euler[1] / euler[2] < 1.7
+    assert 1.7 < integrated[1] / integrated[2] < 2.1
+
+
+def _continuous_law(chain: Chain, pieces: int = 150) -> np.ndarray:
+    """expm over pieces of constant generator, uniform in integrated hazard, then one last step."""
+    law, step = chain.start(), math.log(1e4) / pieces
+    for k in range(pieces):
+        law = law @ expm(step * chain.generator(1 - math.exp(-(k + 0.5) * step)))
+    return chain.data_law(law @ chain.step_matrix(1 - 1e-4, math.inf))
+
+
+def test_samples_themselves_converge_at_first_order() -> None:
+    """The same, on samples: the error of P(x^1 = x^2) halves with every doubling."""
+    target = np.array([[0.48, 0.02], [0.02, 0.48]])
+    for mask in (True, False):
+        chain = Chain(target, mask)
+        errors = []
+        for steps in (4, 8, 16):
+            out = cwdfm.sample(
+                model_of(chain),
+                source_of(chain),
+                SCHEDULE,
+                cwdfm.Euler(),
+                shape=(200_000, 2),
+                steps=steps,
+                seed=steps,
+            )
+            agree = (out.tokens[:, 0] == out.tokens[:, 1]).double().mean()
+            errors.append(0.96 - float(agree))
+        # standard error of each: 4e-4
+        assert errors[0] > 0.02
+        assert errors[0] / errors[1] == pytest.approx(2, rel=0.35)
+        assert errors[1] / errors[2] == pytest.approx(2, rel=0.35)
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+def test_integrated_hazard_is_exact_for_factorised_targets(mask: bool) -> None:
+    """alpha = 1 and independent coordinates: p_t holds at every time of every grid."""
+    p = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    chain = Chain(np.einsum("a,b->ab", p[0], p[1]), mask)
+    source, model = source_of(chain), model_of(chain)
+    for hazard in ("integrated", "euler"):
+        solver = cwdfm.Euler(hazard=hazard)
+        state = solver.init(source, torch.arange(N_SAMPLES), 2)
+        for t, t_next in [(0.0, 0.5), (0.5, 0.6), (0.6, 0.8)]:
+            state, _ = solver.step(model, source, SCHEDULE, state, t, t_next)
+        kappa = 0.8**2
+        noise = np.array([0, 0, 0, 1.0]) if mask else np.full(3, 1 / 3)
+        for i in range(2):
+            data = np.append(p[i], 0) if mask else p[i]
+            counts = np.bincount(state.tokens[:, i].numpy(), minlength=len(data))
+            law = kappa * data + (1 - kappa) * noise
+            (assert_follows if hazard == "integrated" else assert_differs)(counts, law)
+
+
+def test_one_step_is_the_paper_s_update_rule() -> None:
+    """P(move) = 1 - exp(-alpha h lambda_t), checked coordinate by coordinate from a given state."""
+    source, weight = cwdfm.MaskSource(4), cwdfm.Neighbor(1, 1.5)
+    x = torch.tensor([[4, 0, 4, 4, 4, 4, 1, 4]])
+    alpha = weight(x != 4)[0]
+    t, h = 0.4, 0.2
+
+    def model(x_t: Tensor, t: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.0, 2.0, 3.0, 9.0]).expand(*x_t.shape, 5)
+
+    solver = cwdfm.Euler(weight=weight)
+    state = solver.init(source, torch.arange(N_SAMPLES), 8)
+    state = replace(state, tokens=x.repeat(N_SAMPLES, 1))
+    after, _ = solver.step(model, source, SCHEDULE, state, t, t + h)
+    values = np.exp(np.arange(4.0)) / np.exp(np.arange(4.0)).sum()
+    for i in range(8):
+        counts = np.bincount(after.tokens[:, i].numpy(), minlength=5)
+        if x[0, i] != 4:
+            assert counts[x[0, i]] == N_SAMPLES  # carried over
+        else:
+            move = 1 - math.exp(-float(alpha[i]) * h * 2 * t / (1 - t**2))
+            assert_follows(counts, np.append(move * values, 1 - move))
+
+
+def test_corrector_keeps_the_marginals_of_the_path() -> None:
+    """Many small steps with a strong corrector: kappa_t of the coordinates are revealed at t."""
+    source = cwdfm.MaskSource(3)
+    solver = cwdfm.Euler(corrector=cwdfm.Corrector(4.0, 0.5, 0.5), hazard="integrated")
+
+    def model(x_t: Tensor, t: Tensor) -> Tensor:
+        return torch.zeros(*x_t.shape, 4)
+
+    state = solver.init(source, torch.arange(4_000), 8)
+    grid = np.linspace(0, 0.7, 300)
+    for a, b in pairwise(grid):
+        state, _ = solver.step(model, source, SCHEDULE, state, float(a), float(b))
+    counts = np.bincount(source.revealed(state.tokens).sum(1).numpy(), minlength=9)
+    assert_follows(counts, binomial(8, 0.49))
+    assert float(state.updates.double().mean()) > 1.5  # it did correct
+
+
+@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+def test_corrector_has_the_strength_of_the_step_s_beginning(hazard: str) -> None:
+    """One long step, within which it would grow eightfold: how many tokens move, either way."""
+    source, corrector, (t, t_next) = cwdfm.MaskSource(3), cwdfm.Corrector(4.0, 1.5, 0.0), (0.2, 0.8)
+    solver = cwdfm.Euler(corrector=corrector, hazard=hazard)  # type: ignore[arg-type]
+    state = solver.init(source, torch.arange(N_SAMPLES), 2)
+    state = replace(state, tokens=torch.tensor([source.mask_id, 1]).repeat(N_SAMPLES, 1))
+    flat = torch.zeros(N_SAMPLES, 2, 4)
+    _, info = solver.step(lambda x, t: flat[: len(x)], source, SCHEDULE, state, t, t_next)
+    rates = hazards(t, t_next, hazard == "integrated", corrector)
+    moved = (info.forward[:, 0], info.backward[:, 1])
+    for jumps, rate in zip(moved, rates, strict=True):
+        stay = math.exp(-rate)
+        assert_follows(np.bincount(jumps.numpy(), minlength=2), np.array([stay, 1 - stay]))
+
+
+@pytest.mark.parametrize("a", [0.0, 0.25, 1.0])
+def test_corrector_is_safe_at_both_ends(a: float) -> None:
+    for source in (cwdfm.MaskSource(3), cwdfm.UniformSource(3)):
+        for schedule in (cwdfm.Polynomial(2.0), cwdfm.Linear(), cwdfm.Cosine()):
+            out = cwdfm.sample(
+                lambda x, t, width=source.num_tokens: torch.zeros(*x.shape, width),
+                source,
+                schedule,
+                cwdfm.Euler(corrector=cwdfm.Corrector(5.0, a, a)),
+                shape=(8, 6),
+                steps=12,
+            )
+            assert int(out.tokens.max()) < 3
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+def test_updates_and_loops_are_counted(mask: bool) -> None:
+    """By replaying the callback's states; a mask in between is no token of its own."""
+    chain = Chain(correlated_target(3, 4, seed=6), mask)
+    seen = []
+    out = cwdfm.sample(
+        model_of(chain),
+        source_of(chain),
+        SCHEDULE,
+        cwdfm.Euler(corrector=cwdfm.Corrector(3.0)),
+        shape=(200, 4),
+        steps=30,
+        callback=lambda state, info: seen.append(state.tokens),
+    )
+    start = source_of(chain).noise(torch.arange(200), 4, seed=0)
+    walk = torch.stack([start, *seen]).permute(1, 2, 0).reshape(-1, 31).tolist()
+    updates, loops = [], []
+    for tokens in walk:
+        updates.append(sum(a != b for a, b in pairwise(tokens)))
+        held: list[int] = []  # the data tokens it held, one after the other
+        loop = 0
+        for before, now in pairwise(tokens):
+            if now != before:
+                loop += bool(held) and now == held[-1]
+                if before < 3:
+                    held.append(before)
+        loops.append(loop)
+    assert out.updates.flatten().tolist() == updates
+    assert out.loops.flatten().tolist() == loops
+    assert sum(loops) > 0
+
+
+def test_grids_and_callback() -> None:
+    chain = Chain(correlated_target(2, 3, seed=5), mask=True)
+    times: list[tuple[float, float]] = []
+    grid = torch.tensor([0.0, 0.3, 0.35, 1.0], dtype=torch.float64)
+    out = cwdfm.sample(
+        model_of(chain),
+        source_of(chain),
+        SCHEDULE,
+        cwdfm.Euler(),
+        shape=(N_SAMPLES, 3),
+        steps=3,
+        grid=grid,
+        callback=lambda state, info: times.append((info.t, info.t_next)),
+    )
+    assert times == [(0.0, 0.3), (0.3, 0.35), (0.35, 1.0)]
+    assert_follows(histogram(out.tokens, 2), exact_law(chain, grid.numpy()))
+
+
+def test_one_step_draws_independent_posteriors() -> None:
+    chain = Chain(correlated_target(3, 2, seed=7), mask=True)
+    out = cwdfm.sample(
+        model_of(chain),
+        source_of(chain),
+        SCHEDULE,
+        cwdfm.Euler(),
+        shape=(N_SAMPLES, 2),
+        steps=1,
+    )
+    law = np.outer(chain.target.sum(1), chain.target.sum(0)).flatten()
+    assert_follows(histogram(out.tokens, 3), law)
+
+
+class Own(cwdfm.Neighbor):
+    """A weight that the library did not write, and that may wait for the device."""
+
+
+@pytest.mark.parametrize(
+    ("weight", "ours"),
+    [
+        (None, True),
+        (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0) + cwdfm.Neighbor(2, 1.0), True),
+        (Own(1, 1.0), False),
+        (Own(1, 1.0) + cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0), False),
+        (cwdfm.Neighbor(1, 1.0) + (cwdfm.Distance(1.0) + Own(1, 1.0)), False),
+    ],
+    ids=["none", "ours", "own", "own-first", "own-last"],
+)
+def test_a_weight_of_one_s_own_is_found_in_a_sum(
+    weight: cwdfm.Weight | None, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is known not to wait for the device is recorded without a trial."""
+    known: list[bool] = []
+    monkeypatch.setattr(euler, "repeat", lambda *_, **told: known.append(told["known"]))
+    solver, source = cwdfm.Euler(weight), cwdfm.MaskSource(3)
+    state = solver.init(source, torch.arange(2), 4)
+    solver.reveals(source, SCHEDULE, state, [0.0, 0.5, 1.0])
+    assert known == [ours]

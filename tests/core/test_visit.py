@@ -1,0 +1,193 @@
+"""Sequences that are taken from reveal to reveal: the samples of steps one after another."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cwdfm.model.positions import Rows
+from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.schedule import Linear, Polynomial, Schedule
+from cwdfm.solver import Corrector, Euler, Samples, sample
+from cwdfm.solver.precomputed import Plan, visit
+from cwdfm.solver.proposal import propose
+from cwdfm.source import MaskSource, UniformSource
+from cwdfm.times import time_grid
+from cwdfm.weight import Distance, Entropy, Neighbor
+
+VOCAB, LENGTH, BATCH = 6, 12, 5
+SOURCE = MaskSource(VOCAB)
+WEIGHTS = [None, Neighbor(radius=1, scale=5.0), Distance(radius=3, scale=1.0)]
+
+
+@pytest.fixture(scope="module")
+def model() -> DiT:
+    torch.manual_seed(0)
+    net = DiT(DiTConfig(num_tokens=SOURCE.num_tokens, width=16, depth=1, heads=2)).eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.5)
+        # Logits of order 1: what is drawn then hangs on the draws, the context and the time.
+        x = torch.randint(SOURCE.num_tokens, (64, LENGTH))
+        net.readout.weight.div_(net(x, torch.rand(64)).std())
+    return net
+
+
+def both(model: DiT, solver: Euler, schedule: Schedule, **asked: Any) -> list[Samples]:
+    """Samples from reveal to reveal, and step by step, which a callback enforces."""
+    asked |= {"shape": (BATCH, LENGTH), "seed": 3}
+    stepped = sample(model, SOURCE, schedule, solver, callback=lambda state, info: None, **asked)
+    return [sample(model, SOURCE, schedule, solver, **asked), stepped]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 40, 200])
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_samples_are_those_of_the_steps(model: DiT, weight: Neighbor | None, steps: int) -> None:
+    solver = Euler(weight=weight, hazard="integrated" if steps == 40 else "euler")
+    visited, stepped = both(model, solver, Polynomial(2.0), steps=steps, batch_size=3)
+    for name in ("tokens", "updates", "loops", "evaluations"):
+        assert torch.equal(getattr(visited, name), getattr(stepped, name)), name
+    assert visited.rows == stepped.rows == BATCH * LENGTH
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_the_rest_of_a_walk(model: DiT, weight: Neighbor | None) -> None:
+    """A state that has taken steps goes on as it would have, draws of later steps included."""
+    solver, schedule, taken = Euler(weight=weight), Linear(), 3
+    times = time_grid(schedule, 10).tolist()
+    state = solver.init(SOURCE, torch.arange(BATCH), LENGTH, seed=3)
+    with torch.no_grad():
+        for k in range(taken):
+            state, _ = solver.step(model, SOURCE, schedule, state, times[k], times[k + 1])
+        reveals = solver.reveals(SOURCE, schedule, state, times[taken:])
+        assert reveals is not None
+        plan = Plan.of(reveals.step, times[taken:])
+        visited = visit(model, SOURCE, solver, state, plan, lambda share: None)
+        for k in range(taken, 10):
+            state, _ = solver.step(model, SOURCE, schedule, state, times[k], times[k + 1])
+    assert torch.equal(visited, state.tokens)
+
+
+def test_prompts_are_kept(model: DiT) -> None:
+    prompt = torch.full((BATCH, LENGTH), SOURCE.mask_id)
+    for b in range(BATCH - 1):  # the last has nothing given, the first only one token free
+        prompt[b, : LENGTH - 1 - 2 * b] = b
+    visited, stepped = both(model, Euler(), Linear(), steps=30, prompt=prompt)
+    assert torch.equal(visited.tokens, stepped.tokens)
+    assert torch.equal(visited.evaluations, stepped.evaluations)
+    given = prompt != SOURCE.mask_id
+    assert torch.equal(visited.tokens[given], prompt[given])
+    assert torch.equal(visited.updates, (~given).int())
+
+
+def test_a_sequence_that_is_all_given_is_not_asked_about(model: DiT) -> None:
+    prompt = torch.full((BATCH, LENGTH), SOURCE.mask_id)
+    prompt[2] = 1
+    visited, _ = both(model, Euler(), Linear(), steps=8, prompt=prompt)
+    assert torch.equal(visited.tokens[2], prompt[2])
+    assert visited.evaluations[2] == 0
+    assert visited.updates[2].sum() == 0
+
+
+def test_the_model_is_asked_no_more_than_the_busiest_needs(model: DiT) -> None:
+    asked: list[Tensor] = []
+
+    def counted(x: Tensor, t: Tensor) -> Tensor:
+        asked.append(t)
+        logits: Tensor = model(x, t)
+        return logits
+
+    steps = 400
+    found = sample(counted, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), steps=steps)
+    assert len(asked) == int(found.evaluations.max()) <= LENGTH
+    # Each sequence at a time of the grid of its own.
+    assert any(len(t.unique()) > 1 for t in asked)
+    for t in asked:
+        assert torch.allclose(t * steps, (t * steps).round(), atol=1e-3)
+
+
+def test_progress_adds_up(model: DiT) -> None:
+    told: list[int] = []
+    asked: dict[str, Any] = {"shape": (BATCH, LENGTH), "steps": 7, "batch_size": 3}
+    for solver in (Euler(), Euler(weight=Entropy(1.0))):
+        told.clear()
+        sample(model, SOURCE, Linear(), solver, **asked, progress=told.append)
+        assert sum(told) == 7 * BATCH
+        assert min(told) >= 0
+
+
+def test_progress_counts_what_needs_nothing(model: DiT) -> None:
+    """Batches of one, of which only the third has a token to draw."""
+    prompt = torch.ones(BATCH, LENGTH, dtype=torch.int64)
+    prompt[2, 4] = SOURCE.mask_id
+    told: list[int] = []
+    asked: dict[str, Any] = {"steps": 7, "batch_size": 1, "prompt": prompt, "progress": told.append}
+    sample(model, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), **asked)
+    assert sum(told) == 7 * BATCH
+
+
+def test_where_the_model_decides_it_is_asked_first() -> None:
+    times = [0.0, 0.5, 1.0]
+    solvers = [Euler(weight=Entropy(1.0)), Euler(corrector=Corrector(0.5))]
+    for solver in solvers:
+        state = solver.init(SOURCE, torch.arange(2), LENGTH)
+        assert solver.reveals(SOURCE, Linear(), state, times) is None
+    uniform = UniformSource(VOCAB)
+    state = Euler().init(uniform, torch.arange(2), LENGTH)
+    assert Euler().reveals(uniform, Linear(), state, times) is None
+
+
+def test_rounds_are_the_steps_of_each_sequence() -> None:
+    g = torch.Generator().manual_seed(0)
+    reveal = torch.randint(-1, 9, (6, 7), generator=g)
+    reveal[3] = -1  # nothing to do
+    times = [k / 9 for k in range(10)]
+    plan = Plan.of(reveal, times)
+    due = [sorted({int(s) for s in row if s >= 0}) for row in reveal]
+    assert plan.evaluations.tolist() == [len(steps) for steps in due]
+    assert len(plan.rounds) == max(map(len, due))
+    for r, each in enumerate(plan.rounds):
+        expected = torch.zeros_like(reveal, dtype=torch.bool)
+        for b, steps in enumerate(due):
+            if r < len(steps):
+                expected[b] = reveal[b] == steps[r]
+                assert int(each.step[b]) == steps[r]
+                assert float(each.t[b]) == pytest.approx(times[steps[r]])
+        assert torch.equal(each.rows.mask, expected)
+        assert torch.equal(each.rows.place, expected.flatten().nonzero()[:, 0])
+        active = list(range(6)) if each.rows.active is None else each.rows.active.tolist()
+        assert sorted(active) == expected.any(1).nonzero()[:, 0].tolist()
+
+
+def test_rows_among_the_active() -> None:
+    g = torch.Generator().manual_seed(1)
+    mask = torch.rand(6, 5, generator=g) < 0.3
+    mask[2] = False
+    mask[4] = True
+    rows = Rows.of(mask)
+    assert rows.active is not None
+    assert rows.active.tolist() == mask.any(1).nonzero()[:, 0].tolist()
+    x = torch.randn(6, 5, 3, generator=g)
+    backwards = rows.active.flip(0)
+    assert torch.equal(x[backwards].flatten(0, 1)[rows.among(backwards)], x[mask])
+    assert torch.equal(rows.take(x), x[mask])
+    assert Rows.of(torch.ones(2, 3, dtype=torch.bool)).active is None
+
+
+def test_draws_of_a_step_of_its_own(model: DiT) -> None:
+    """A state in which sequences are at different steps draws what each draws at its own."""
+    solver = Euler()
+    state = solver.init(SOURCE, torch.arange(3), LENGTH, seed=7)
+    rows = Rows.of(torch.ones(3, LENGTH, dtype=torch.bool))
+    step = torch.tensor([4, 0, 9])
+    with torch.no_grad():
+        mixed, _ = propose(
+            model, SOURCE, replace(state, step=step), torch.full((3,), 0.2), rows, solver
+        )
+        for b, k in enumerate(step.tolist()):
+            alone, _ = propose(
+                model, SOURCE, replace(state, step=k), torch.full((3,), 0.2), rows, solver
+            )
+            assert torch.equal(mixed[b], alone[b])

@@ -1,0 +1,768 @@
+"""The data layer: nothing lost in tokens, no row unaccounted for, no damage unnoticed."""
+
+import gzip
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwdfm import InputError
+from cwdfm.data import (
+    DATASETS,
+    SmilesTokenizer,
+    Split,
+    TokenData,
+    Tokenizer,
+    canonical,
+    load,
+    respelled,
+    split_smiles,
+    tokenizer_from_json,
+)
+from cwdfm.data.molecules import REASONS, pack, split
+from cwdfm.data.packaged import PackagedMolecules
+from cwdfm.data.qm9 import QM9
+from cwdfm.report.reference import MoleculeReference
+
+pytest.importorskip("rdkit")
+needs_qm9 = pytest.mark.skipif(not importlib.util.find_spec("qm9pack"), reason="needs qm9pack")
+needs_moses = pytest.mark.skipif(not importlib.util.find_spec("moses"), reason="needs molsets")
+
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def qm9() -> TokenData:
+    return load("qm9", cache=False)
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    raw = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def adds_up(report: dict[str, int]) -> bool:
+    left_out = sum(report[reason] for reason in REASONS)
+    return (
+        set(report) == {"read", "kept", "train", "valid", *REASONS}
+        and report["read"] == left_out + report["kept"]
+        and report["kept"] == report["train"] + report["valid"]
+    )
+
+
+# Tokens
+
+
+@pytest.mark.parametrize(
+    ("smiles", "tokens"),
+    [
+        (ASPIRIN, "C C ( = O ) O c 1 c c c c c 1 C ( = O ) O"),
+        ("ClCBr", "Cl C Br"),
+        ("C[C@@H](F)[O-]", "C [C@@H] ( F ) [O-]"),
+        ("C%12CC%12", "C %12 C C %12"),
+        ("C%(123)", "C %(123)"),
+        ("F/C=C\\F", "F / C = C \\ F"),
+        ("[nH]1cccc1.[Na+]", "[nH] 1 c c c c 1 . [Na+]"),
+        ("[NH3]->[Fe]", "[NH3] -> [Fe]"),
+        ("*C#N", "* C # N"),
+        ("CB", "C B"),
+        ("CSc1ccsc1", "C S c 1 c c s c 1"),
+        ("", ""),
+    ],
+)
+def test_tokens_of_smiles(smiles: str, tokens: str) -> None:
+    assert split_smiles(smiles) == tokens.split()
+
+
+@pytest.mark.parametrize("smiles", ["C C", "Cx", "C[NH", "C%1", "[]", "é", "C\n", "C\u0661"])
+def test_what_is_not_smiles_is_refused(smiles: str) -> None:
+    with pytest.raises(InputError, match=r"is not SMILES.*position"):
+        split_smiles(smiles)
+
+
+def test_special_tokens_and_round_trip() -> None:
+    tokenizer = SmilesTokenizer.build([ASPIRIN, "ClCBr"])
+    assert tokenizer.tokens == ("(", ")", "1", "=", "Br", "C", "Cl", "O", "c")
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+    assert tokenizer.vocab_size == 12
+    assert tokenizer.encode("ClCBr") == [9, 8, 7]
+    packed = tokenizer.pack(tokenizer.encode("ClCBr"), 7)
+    assert packed == [1, 9, 8, 7, 2, 0, 0]
+    assert tokenizer.decode(packed) == "ClCBr"
+    assert tokenizer.decode(np.array([1, 8, 2, 8, 8], dtype=np.int16)) == "C"
+    assert tokenizer.decode([8, 8]) == "CC"
+    assert tokenizer.decode([]) == ""
+    assert tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json()))) == tokenizer
+
+
+def test_given_tokens_and_holes_are_framed() -> None:
+    tokenizer = SmilesTokenizer(("C",))
+    assert tokenizer.frame([3, None], 6, whole=True) == [1, 3, None, 2, 0, 0]
+    assert tokenizer.frame([3, None], 6, whole=False) == [1, 3, None, None, None, None]
+    assert tokenizer.frame([3] * 4, 6, whole=True) == [1, 3, 3, 3, 3, 2]
+    for whole in (True, False):
+        with pytest.raises(InputError, match=r"5 tokens are given.*room for 4"):
+            tokenizer.frame([3] * 5, 6, whole=whole)
+
+
+def test_canonical_form() -> None:
+    assert canonical("OC(=O)c1ccccc1OC(C)=O") == canonical(ASPIRIN) == ASPIRIN
+    assert canonical("C(C)O") == "CCO"
+    for bad in ("", " ", "C(", "c1cc1C(", "CC name", "C1CC", "N(C)(C)(C)C", "xyz"):
+        assert canonical(bad) is None, bad
+
+
+def test_rdkit_complaints_are_silenced_for_us_only(capfd: pytest.CaptureFixture[str]) -> None:
+    from rdkit import Chem
+
+    assert canonical("C(") is None
+    assert capfd.readouterr().err == ""
+    assert Chem.MolFromSmiles("C(") is None
+    assert "C(" in capfd.readouterr().err
+
+
+# QM9, against the figures published with the package's own data
+
+
+@needs_qm9
+def test_qm9_figures(qm9: TokenData) -> None:
+    report = qm9.report
+    assert adds_up(report)
+    assert report["read"] == 130_831
+    assert report["kept"] == 130_744
+    assert report["duplicate"] == 87
+    assert all(report[reason] == 0 for reason in REASONS if reason != "duplicate")
+    assert report["valid"] == 6_538  # ceil(5%)
+    assert qm9.train.shape == (124_206, 32)
+    assert qm9.valid.shape == (6_538, 32)
+    assert qm9.train.dtype == np.int16
+    texts = qm9.texts("train") + qm9.texts("valid")
+    tokens = [split_smiles(text) for text in texts]
+    assert max(map(len, tokens)) == 22
+    assert sum(map(len, tokens)) / len(tokens) == pytest.approx(14.8, abs=0.05)
+    assert len({token for row in tokens for token in row}) == 30
+    # The fixed vocabulary is the data's own.
+    assert SmilesTokenizer.build(texts) == qm9.tokenizer == SmilesTokenizer(QM9.tokens or ())
+    assert qm9.tokenizer.vocab_size == 33
+
+
+@needs_qm9
+def test_qm9_tokens_are_lossless_and_packed(qm9: TokenData) -> None:
+    for text, row in zip(qm9.texts("valid"), qm9.valid.tolist(), strict=True):
+        tokens = split_smiles(text)
+        assert "".join(tokens) == text
+        ids = [(QM9.tokens or ()).index(token) + 3 for token in tokens]
+        assert row == [1, *ids, 2] + [0] * (30 - len(ids))
+
+
+@needs_qm9
+def test_qm9_split_is_disjoint_and_fixed(qm9: TokenData) -> None:
+    train, valid = qm9.texts("train"), qm9.texts("valid")
+    assert len({*train, *valid}) == len(train) + len(valid) == 130_744
+    # Measured with numpy 2.4 and RDKit 2026.09. The first is numpy's alone, the second RDKit's too.
+    order = np.random.default_rng(42).permutation(130_744)
+    assert hashlib.sha256(order.astype("<i8").tobytes()).hexdigest()[:16] == "974f4e5cb6f2c36b"
+    held_out = hashlib.sha256("\n".join(valid).encode()).hexdigest()[:16]
+    assert held_out == "02cb50ec589a04ac"
+
+
+@needs_qm9
+def test_qm9_stored_forms_are_fixed_points(qm9: TokenData) -> None:
+    # Else a generator that repeats a training string would count as novel.
+    sample = qm9.texts("valid")
+    assert [text for text in sample if canonical(text) != text] == []
+
+
+@needs_qm9
+def test_limit_reads_the_first_rows_and_keeps_the_vocabulary() -> None:
+    data = load("qm9", limit=500)
+    assert data.report["read"] == 500
+    assert adds_up(data.report)
+    assert data.tokenizer.vocab_size == 33
+    rows = [row.smiles for row in islice(QM9.rows(None), 500)]
+    assert {*data.texts("train"), *data.texts("valid")} == {canonical(text) for text in rows}
+
+
+@needs_moses
+def test_moses_keeps_its_own_split() -> None:
+    data = load("moses", limit=1000, cache=False)
+    moses = DATASETS["moses"]
+    rows = list(moses.rows(1000))
+    assert adds_up(data.report)
+    assert data.report["read"] == len(rows) == 2000
+    train = {canonical(row.smiles) for row in rows if row.split == "train"}
+    valid = {canonical(row.smiles) for row in rows if row.split == "valid"}
+    assert data.report["unknown_tokens"] == data.report["too_long"] == 0
+    assert set(data.texts("train")) == train
+    assert set(data.texts("valid")) == valid - train
+
+
+# Files of one's own
+
+
+ROWS = ["CCO ethanol", "OCC", "c1ccccc1\tbenzene", "", "not-a-molecule", "CCN", "C" * 40, "CCCl"]
+
+
+def test_a_file_and_its_report(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.smi", "\n".join(ROWS))
+    data = load(path)
+    assert data.name == "mine.smi"
+    assert data.length == 32
+    assert data.report == {
+        "read": 8,
+        "blank": 1,
+        "unparsable": 1,
+        "too_long": 1,
+        "unknown_tokens": 0,
+        "duplicate": 1,
+        "kept": 4,
+        "train": 3,
+        "valid": 1,
+    }
+    assert {*data.texts("train"), *data.texts("valid")} == {"CCO", "c1ccccc1", "CCN", "CCCl"}
+    assert data.examples["unparsable"] == ["line 5: not-a-molecule"]
+    assert data.examples["duplicate"] == ["line 2: OCC (again CCO)"]
+    assert "40 tokens" in data.examples["too_long"][0]
+    assert data.tokenizer == SmilesTokenizer(("1", "C", "Cl", "N", "O", "c"))
+    assert data.source["file"] == "mine.smi"
+    assert data.source["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    for part in ("4 of 8 rows kept", "unparsable: 1", "line 5: not-a-molecule"):
+        assert part in data.summary()
+
+
+def test_a_longer_length_keeps_what_was_too_long(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.smi", "\n".join(ROWS))
+    data = load(path, length=42)
+    assert data.report["too_long"] == 0
+    assert data.train.shape == (4, 42)
+    assert load(path, length=41).report["too_long"] == 1
+
+
+def test_a_given_vocabulary_counts_what_it_lacks(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.smi", "\n".join([*ROWS, "CCBr"]))
+    tokenizer = SmilesTokenizer(("C", "O", "N"))
+    data = load(path, tokenizer=tokenizer, length=64)
+    assert data.tokenizer == tokenizer
+    assert adds_up(data.report)
+    assert data.report["unknown_tokens"] == 3
+    assert data.examples["unknown_tokens"] == [
+        "line 3: c1ccccc1 (unknown: 1 c)",
+        "line 8: CCCl (unknown: Cl)",
+        "line 9: CCBr (unknown: Br)",
+    ]
+    assert load(path, length=64).report["unknown_tokens"] == 0
+
+
+TABLE = 'id,Smiles,note\n1,CCO,"two\nlines"\n2,CCN,\n3\n\n4,C(C)C,"a, b"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("a.smi", "CCO\nCCN\n\n\nCCC\n", {}),
+        ("a.txt", "CCO x y\r\nCCN\r\n \r\n\r\nCCC", {}),
+        ("a.smiles.gz", "CCO\rCCN\r\r\rCCC", {}),
+        ("a.SMI", "\ufeffCCO nom français\nCCN\n\n\nCCC\n", {}),
+        ("a.csv", TABLE, {}),
+        ("a.csv.gz", TABLE, {"column": "smiles"}),
+        ("a.tsv", TABLE.replace(", ", ";").replace(",", "\t"), {"column": "Smiles"}),
+        ("a.csv", "\ufeff" + TABLE.replace("Smiles", "x y"), {"column": "x y"}),
+    ],
+)
+def test_every_kind_of_file(tmp_path: Path, name: str, text: str, options: Any) -> None:
+    data = load(write(tmp_path / name, text), **options)
+    assert {*data.texts("train"), *data.texts("valid")} == {"CCO", "CCN", "CCC"}
+    assert data.report["read"] == 5
+    assert data.report["blank"] == 2
+    assert load(tmp_path / name, limit=2, **options).report["read"] == 2
+
+
+def test_line_numbers_in_tables(tmp_path: Path) -> None:
+    data = load(write(tmp_path / "a.csv", TABLE + "5,bad!,\n"))
+    assert data.examples["unparsable"] == ["line 8: bad!"]
+    assert data.examples["blank"][0].startswith("line 5")
+
+
+def test_few_examples_of_what_is_left_out(tmp_path: Path) -> None:
+    data = load(write(tmp_path / "a.smi", "CC\nCO\n" + "?\n" * 7))
+    assert data.report["unparsable"] == 7
+    assert data.examples["unparsable"] == [f"line {n}: ?" for n in range(3, 8)]
+
+
+def test_split_by_seed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.smi", "\n".join("C" * n for n in range(1, 30)))
+    parts = [load(path, seed=seed).texts("valid") for seed in (42, 42, 43)]
+    assert parts[0] == parts[1] != parts[2]
+    assert load(path).texts("valid") == parts[0]
+    for n, held_out in ((2, 1), (20, 1), (21, 2), (140, 7)):
+        order = np.random.default_rng(7).permutation(n).tolist()
+        assert split([None] * n, 7) == (order[held_out:], order[:held_out])
+        own = split(["train" if i % 3 else "valid" for i in range(n)], 7)
+        assert own == ([i for i in order if i % 3], [i for i in order if i % 3 == 0])
+
+
+def test_a_package_s_files_have_limits_by_split_and_are_known_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files to train on, one held out; a newer package in the place of one that was read."""
+    module = tmp_path / "chemist"
+    module.mkdir()
+    rows = {"a": ["C", "CC", "CO"], "b": ["CN", "CF"], "c": ["CO", "CCC", "CCO", "CCN"]}
+    for name, smiles in rows.items():
+        write(module / f"{name}.csv", "\n".join(["Smiles", *smiles]))
+    monkeypatch.syspath_prepend(tmp_path)
+    files: tuple[tuple[str, Split | None], ...]
+    files = (("a.csv", "train"), ("b.csv", "train"), ("c.csv", "valid"))
+    mine = PackagedMolecules("mine", 8, None, "chemist", "chemist", "?", "smiles", files)
+    whole = mine.prepare(length=8, limit=None, seed=0)
+    assert sorted(whole.texts("train")) == ["C", "CC", "CF", "CN", "CO"]
+    assert sorted(whole.texts("valid")) == ["CCC", "CCN", "CCO"]  # without the one trained on
+    few = mine.prepare(length=8, limit=4, seed=0)
+    assert sorted(few.texts("train")) == ["C", "CC", "CN", "CO"]
+    before = mine.origin()
+    write(module / "b.csv", "Smiles\nCN\nCP")
+    os.utime(module / "b.csv", ns=(1, 1))  # another time than before, on any clock
+    changed = mine.origin()["sha256"]
+    assert changed["b.csv"] == hashlib.sha256(b"Smiles\nCN\nCP").hexdigest()
+    assert before["sha256"] == changed | {"b.csv": hashlib.sha256(b"Smiles\nCN\nCF").hexdigest()}
+
+
+def test_progress_hears_of_the_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.smi", "CC\nCO\n" * 1100)
+    heard: list[int] = []
+    load(path, progress=heard.append)
+    assert heard == [1000, 2000]
+
+
+# The prepared file
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    text = "\n".join("C" * (1 + n % 20) + "NOF"[n % 3] for n in range(60))
+    load(write(tmp_path / "raw.smi", text + "\nwrong!"), cache=False).save(tmp_path / "x.npz")
+    return tmp_path / "x.npz"
+
+
+def test_save_and_load(prepared: Path) -> None:
+    raw = load(prepared.with_name("raw.smi"), cache=False)
+    data = load(prepared)
+    assert data.train.dtype == raw.train.dtype
+    np.testing.assert_array_equal(data.train, raw.train)
+    np.testing.assert_array_equal(data.valid, raw.valid)
+    for field in ("name", "tokenizer", "length", "report", "examples", "source", "fingerprint"):
+        assert getattr(data, field) == getattr(raw, field), field
+    assert list(prepared.parent.glob("*.part")) == []
+
+
+def test_a_fingerprint_tells_apart_whatever_a_model_would_see(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Order, split, vocabulary and every row, also where rows are read in several parts."""
+    data = load(prepared)
+    joined, tokens = np.concatenate([data.train, data.valid]), SmilesTokenizer(tuple("CFON"))
+    cut = len(data.train) + 1
+    variants = [
+        replace(data, train=data.train[::-1]),
+        replace(data, train=joined[:cut], valid=joined[cut:]),
+        replace(data, tokenizer=tokens),
+        *(replace(data, train=np.delete(data.train, i, 0)) for i in (2, 3, -1)),
+    ]
+    assert len({each.fingerprint for each in (data, *variants)}) == 1 + len(variants)
+    monkeypatch.setattr("cwdfm.data.dataset._ROWS", 4)  # of which 57 are no multiple
+    assert replace(data).fingerprint == data.fingerprint  # parts are no part of it
+    other = [data.train.copy() for _ in data.train]
+    for i, x in enumerate(other):
+        x[i, 1] = 2
+    assert len({replace(data, train=x).fingerprint for x in (data.train, *other)}) == 1 + len(other)
+
+
+def test_loads_without_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
+    """Importing the compiler takes as long as importing torch, what shards tensors half of that."""
+    code = (
+        "import sys; sys.modules['rdkit'] = sys.modules['qm9pack'] = None\n"
+        "from cwdfm.data import load; print(load(sys.argv[1]).report['kept'])\n"
+        "import cwdfm.train.run, cwdfm.cli.main\n"
+        "print([n for n in ('torch._dynamo', 'torch.distributed.tensor') if n in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(prepared)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["60", "[]"]
+
+
+def test_every_damaged_byte_is_noticed(prepared: Path) -> None:
+    good = prepared.read_bytes()
+    fresh = load(prepared)
+    noticed = 0
+    places = range(0, len(good), 3)
+    for place in places:
+        prepared.write_bytes(good[:place] + bytes([good[place] ^ 0x55]) + good[place + 1 :])
+        try:
+            data = load(prepared)
+        except InputError:
+            noticed += 1
+        else:  # time stamps and the like: harmless, so the data must be whole
+            assert data.fingerprint == fresh.fingerprint
+            assert data.report == fresh.report
+    assert noticed > 0.7 * len(places)
+
+
+def test_every_cut_is_noticed(prepared: Path) -> None:
+    good = prepared.read_bytes()
+    for size in range(0, len(good), 7):
+        prepared.write_bytes(good[:size])
+        with pytest.raises(InputError, match=r"damaged or cut short|is empty|not data prepared"):
+            load(prepared)
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None], **arrays: Any) -> Path:
+    """The prepared file with other metadata or arrays, the zip archive itself being sound."""
+    with np.load(path) as members:
+        content = {name: members[name] for name in members.files}
+    metadata = json.loads(str(content["metadata"]))
+    change(metadata)
+    np.savez(path, **{**content, "metadata": np.array(json.dumps(metadata)), **arrays})
+    return path
+
+
+def test_other_formats_are_told_apart(prepared: Path, tmp_path: Path) -> None:
+    good = prepared.read_bytes()
+    with pytest.raises(InputError, match="format 2, this release reads up to 1; upgrade"):
+        load(rewritten(prepared, lambda m: m.update(format=2)))
+    prepared.write_bytes(good)
+    with pytest.raises(InputError, match="checksum is wrong"):
+        load(rewritten(prepared, lambda m: m.update(name="other")))
+    prepared.write_bytes(good)
+    with pytest.raises(InputError, match="checksum is wrong"):
+        load(rewritten(prepared, lambda m: None, train=np.ones((57, 32), dtype=np.int16)))
+    prepared.write_bytes(good)
+    with pytest.raises(InputError, match="is not data prepared by cwdfm"):
+        load(rewritten(prepared, lambda m: m.update(magic="other")))
+    np.savez(tmp_path / "foreign.npz", x=np.ones(3))
+    with pytest.raises(InputError, match="is not data prepared by cwdfm"):
+        load(tmp_path / "foreign.npz")
+    np.savez(tmp_path / "pickle.npz", metadata=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(InputError, match="damaged"):
+        load(tmp_path / "pickle.npz")
+
+
+def test_a_failed_save_leaves_the_old_file(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, before = load(prepared), prepared.read_bytes()
+
+    def full(file: Any, **arrays: Any) -> None:
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(InputError, match=r"cannot write.*No space left.*untouched"):
+        data.save(prepared)
+    assert prepared.read_bytes() == before
+    assert list(prepared.parent.glob("*.part")) == []
+
+
+# The cache
+
+
+def test_the_cache_is_used_and_keyed_by_everything(tmp_path: Path, own_cache: Path) -> None:
+    path = write(tmp_path / "a.smi", "\n".join("C" * n for n in range(1, 30)))
+
+    def entries() -> int:
+        return len(list(own_cache.glob("*.npz")))
+
+    first = load(path)
+    stamp = next(own_cache.iterdir()).stat().st_mtime_ns
+    assert load(path).fingerprint == first.fingerprint
+    assert entries() == 1
+    assert next(own_cache.iterdir()).stat().st_mtime_ns == stamp
+    variants: list[dict[str, Any]] = [
+        {"length": 20},
+        {"limit": 10},
+        {"seed": 1},
+        {"tokenizer": SmilesTokenizer(("C", "N"))},
+    ]
+    for number, options in enumerate(variants, start=2):
+        load(path, **options)
+        assert entries() == number, options
+    write(path, path.read_text() + "\nCN")
+    assert load(path).report["read"] == 30
+    assert entries() == 6
+    load(path, cache=False, seed=9)
+    load(path, cache="read", seed=9)
+    assert entries() == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cwdfm.data.cache.FORMAT", 99),
+        ("cwdfm.data.molecules.PREPARATION", 99),
+        ("cwdfm.data.molecules.package_version", lambda _: "2099.9"),
+    ],
+)
+def test_what_another_version_prepared_is_prepared_again(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    path = write(tmp_path / "a.smi", "CC\nCO\nCN")
+    load(path)
+    monkeypatch.setattr(name, value)
+    load(path)
+    assert len(list(own_cache.glob("*.npz"))) == 2
+
+
+def test_columns_of_one_table_are_cached_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "one,two\nCC,CCO\nCN,CCN\n")
+    for column, texts in (("one", {"CC", "CN"}), ("two", {"CCO", "CCN"})):
+        data = load(path, column=column)
+        assert {*data.texts("train"), *data.texts("valid")} == texts
+
+
+def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, own_cache: Path) -> None:
+    path = write(tmp_path / "a.smi", "CC\nCO\nCN")
+    first = load(path)
+    entry = next(own_cache.iterdir())
+    entry.write_bytes(entry.read_bytes()[:100])
+    with pytest.warns(RuntimeWarning, match="made again.*damaged or cut short"):
+        again = load(path)
+    assert again.fingerprint == first.fingerprint
+    assert load(path).fingerprint == first.fingerprint  # without a warning
+
+
+def test_no_home_for_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("CWDFM_CACHE")
+    monkeypatch.setattr(Path, "home", homeless)
+    path = write(tmp_path / "a.smi", "CC\nCO\nCN")
+    with pytest.raises(InputError, match=r"set CWDFM_CACHE.*cache=False"):
+        load(path)
+    assert load(path, cache=False).report["kept"] == 3
+
+
+def test_an_unwritable_cache_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CWDFM_CACHE", str(write(tmp_path / "occupied", "a file") / "cache"))
+    with pytest.warns(RuntimeWarning, match="not cached.*CWDFM_CACHE"):
+        assert load(write(tmp_path / "a.smi", "CC\nCO\nCN")).report["kept"] == 3
+
+
+# Bad input
+
+
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing but the core were installed."""
+    for module in ("rdkit.Chem", "rdkit.rdBase"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("cwdfm.data.readers.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("no_package")
+def test_missing_packages_name_the_extra(tmp_path: Path) -> None:
+    extra = r"pip install 'cwdfm\[molecules\]'"
+    with pytest.raises(InputError, match=f"rdkit.*{extra}"):
+        canonical("C")
+    with pytest.raises(InputError, match=f"rdkit.*{extra}"):
+        load(write(tmp_path / "a.smi", "CC\nCO"))
+    for name, package in (("qm9", "qm9pack"), ("moses", "molsets")):
+        with pytest.raises(InputError, match=f"package {package}.*{extra}"):
+            load(name)
+
+
+BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
+    "empty": ("a.smi", "", {}, "0 usable molecules.*read 0"),
+    "empty-table": ("a.csv", "", {}, "is empty; give a table with a header"),
+    "header-only": ("a.csv", "smiles\n", {}, "0 usable molecules.*read 0"),
+    "missing-column": ("a.csv", "a,b\nC,C\n", {}, "no column 'smiles', its columns are 'a', 'b'"),
+    "ambiguous-column": ("a.csv", "Name,NAME\nC,C\n", {"column": "name"}, "no column 'name'"),
+    "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is for tables"),
+    "nothing-usable": ("a.smi", "?\n!!\n", {}, "0 usable.*read 2, unparsable 2.*line 1: ?"),
+    "one-molecule": ("a.smi", "CC\nC-C\n", {}, "1 usable molecules, at least 2.*duplicate 1"),
+    "all-too-long": ("a.smi", "CCC\nCCO", {"length": 4}, "too_long 2.*larger length or"),
+    "not-utf8": ("a.smi", b"CC\nCO\nC\xe9\n", {}, r"a\.smi, line 3: byte 0xe9 is not UTF-8"),
+    "not-utf8-table": ("a.csv", b"smiles,n\nC,1\nCC,\xff\n", {}, "line 3: byte 0xff"),
+    "utf-16": ("a.smi", "CC\nCO\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
+    "huge-field": ("a.csv", "smiles\n" + "C" * 200_000, {}, "line 2: field larger"),
+    "unknown-ending": ("a.xyz", "C", {}, "cannot tell how to read.*rename"),
+    "prepared-empty": ("a.npz", b"", {}, "is empty"),
+    "prepared-foreign": ("a.npz", b"hello", {}, "is not data prepared by cwdfm"),
+    "length-too-small": ("a.smi", "C", {"length": 2}, "length must be an integer >= 3, got 2"),
+    "limit-zero": ("a.smi", "C", {"limit": 0}, "limit must be an integer >= 1, got 0"),
+    "seed-negative": ("a.smi", "C", {"seed": -1}, "seed must be an integer >= 0, got -1"),
+    "tokenizer-type": (
+        "a.smi",
+        "C",
+        {"tokenizer": "C"},
+        "need a SmilesTokenizer, and a.smi is read as molecules, got 'C'; leave",
+    ),
+    "cache": ("a.smi", "C", {"cache": "raed"}, "cache must be True, False or .read., got"),
+}
+
+
+@pytest.mark.parametrize("row", BAD_FILES)
+def test_bad_files(tmp_path: Path, row: str) -> None:
+    name, text, options, message = BAD_FILES[row]
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        load(write(tmp_path / name, text), **options)
+
+
+def test_bad_gzip(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.smi.gz", "\n".join("C" * n for n in range(1, 200)))
+    whole = path.read_bytes()
+    for raw in (whole[:-20], b"plain text\n", whole[:30] + b"\xff" * 20 + whole[50:]):
+        path.write_bytes(raw)
+        with pytest.raises(InputError, match="not a whole gzip file"):
+            load(path, length=300)
+
+
+BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "not-a-path": (lambda _: load(3), "by name .*or by path, got int 3"),  # type: ignore[arg-type]
+    "unknown-name": (lambda _: load("qm8"), "neither a dataset nor a file.*'qm9', 'moses'"),
+    "missing-file": (lambda p: load(p / "none.smi"), "neither a dataset nor a file"),
+    "missing-prepared": (lambda p: load(p / "none.npz"), "does not exist"),
+    "folder": (lambda p: load(p), "is a folder"),
+    "column-of-qm9": (lambda _: load("qm9", column="SMILES"), "knows its column"),
+    "prepared-length": (lambda p: load(p / "x.npz", length=40), "prepared with length=32.*40"),
+    "prepared-limit": (lambda p: load(p / "x.npz", limit=4), "prepared with limit=None.*4"),
+    "prepared-seed": (lambda p: load(p / "x.npz", seed=4), "prepared with seed=42.*4"),
+    "prepared-tokenizer": (
+        lambda p: load(p / "x.npz", tokenizer=SmilesTokenizer(("C",))),
+        "another vocabulary than the one asked for; give the raw data",
+    ),
+    "prepared-otherwise": (
+        lambda p: load(p / "x.npz", length=40, limit=4, seed=42),
+        r"prepared with length=32, asked for is 40, and with limit=None, asked for is 4; "
+        r"ask for what it has \(`length=32`, `limit=None`\), or give the raw data",
+    ),
+    "prepared-for-another-model": (
+        lambda p: load(p / "x.npz", length=40, tokenizer=SmilesTokenizer(("C",))),
+        "prepared with length=32, asked for is 40, and with another vocabulary .*; give the raw",
+    ),
+    "save-ending": (lambda p: load(p / "x.npz").save(p / "x.dat"), r"stored as \.npz"),
+    "unknown-split": (
+        lambda p: load(p / "x.npz").texts("test"),  # type: ignore[arg-type]
+        "one of 'train', 'valid', got 'test'",
+    ),
+    "unknown-token": (
+        lambda _: SmilesTokenizer(("C",)).encode("CBrCl"),
+        "vocabulary of 4 lacks: Br, Cl",
+    ),
+    "mask-decoded": (lambda _: SmilesTokenizer(("C",)).decode([1, 3, 4]), "id 4 cannot.*mask"),
+    "negative-decoded": (lambda _: SmilesTokenizer(("C",)).decode([-1]), "id -1 cannot"),
+    "twice-the-token": (lambda _: SmilesTokenizer(("C", "C")), "must be distinct"),
+    "special-as-token": (lambda _: SmilesTokenizer(("C", "<pad>")), "added by themselves"),
+    "no-tokens": (lambda _: SmilesTokenizer(()), "at least one"),
+    "too-long-to-pack": (lambda _: SmilesTokenizer(("C",)).pack([3] * 9, 10), "length >= 11"),
+    "unknown-kind": (lambda _: tokenizer_from_json({"kind": "bpe"}), "no tokenizer of kind 'bpe'"),
+    "tokenizer-json": (
+        lambda _: tokenizer_from_json({"kind": "smiles", "tokens": ["C"]}),
+        "stored as special",
+    ),
+    "canonical-type": (lambda _: canonical(3), "must be a string, got int 3"),  # type: ignore[arg-type]
+    "ids-out-of-range": (
+        lambda p: replace(load(p / "x.npz"), valid=np.full((1, 32), 7, "i2")),
+        "from 7 to 7, the tokenizer has 0..6",
+    ),
+    "wrong-array": (
+        lambda p: replace(load(p / "x.npz"), valid=np.zeros((1, 31), "i2")),
+        r"both splits of one length.*\(1, 31\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", BAD_CALLS)
+def test_bad_calls(prepared: Path, row: str) -> None:
+    act, message = BAD_CALLS[row]
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        act(prepared.parent)
+
+
+def test_every_tokenizer_keeps_to_the_interface() -> None:
+    tokenizer: Tokenizer = SmilesTokenizer(("C", "O"))
+    ids = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
+    assert len(ids) == 3
+    assert all(0 <= i < tokenizer.vocab_size for i in ids)
+
+
+# Spellings
+
+
+@pytest.fixture(scope="module")
+def some() -> TokenData:
+    return load("qm9", limit=400, cache=False)
+
+
+@needs_qm9
+def test_spellings_are_of_the_same_molecules(some: TokenData) -> None:
+    spelled = respelled(some, 5, seed=3)
+    for own, texts in (
+        (some.texts("train") * 5, spelled.texts("train")),
+        (some.texts("valid"), spelled.texts("valid")),
+    ):
+        assert sorted(str(canonical(text)) for text in texts) == sorted(own)
+    # Small molecules have few spellings, but most have several.
+    assert len(set(spelled.texts("train"))) > 2.5 * len(some.train)
+    assert spelled.tokenizer.identity == some.tokenizer.identity
+    assert spelled.fingerprint == respelled(some, 5, seed=3).fingerprint
+    assert spelled.fingerprint != respelled(some, 5, seed=4).fingerprint
+    assert spelled.source == some.source | {"spellings": 5, "spelling_seed": 3}
+    # In random order: of two neighbours, one in as many as there are molecules is the same.
+    known = [canonical(text) for text in spelled.texts("train")]
+    assert sum(a == b for a, b in pairwise(known)) < 0.05 * len(known)
+
+
+def test_equal_molecules_are_spelt_apart() -> None:
+    tokenizer = SmilesTokenizer.build([ASPIRIN])
+    x = pack([ASPIRIN] * 40, tokenizer, 40)
+    mine = TokenData("mine", x, x[:0], tokenizer, {"read": 40, "kept": 40}, {}, {})
+    assert len(set(respelled(mine, 1).texts("train"))) > 20  # of hundreds that there are
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "smiles", "others"),
+    [
+        ("C O", 8, "CCO", {"CCO", "OCC"}),  # C(C)O has tokens that are not there
+        ("C ( )", 8, "CC(C)C", {"CC(C)C"}),  # C(C)(C)C is too long
+        ("C ( )", 10, "CC(C)C", {"CC(C)C", "C(C)(C)C"}),
+    ],
+)
+def test_a_spelling_beyond_the_vocabulary_or_the_length_is_left(
+    tokens: str, length: int, smiles: str, others: set[str]
+) -> None:
+    tokenizer = SmilesTokenizer(tuple(tokens.split()))
+    x = pack([smiles], tokenizer, length)
+    mine = TokenData("mine", x, x[:0], tokenizer, {"read": 1, "kept": 1}, {}, {})
+    # Each spelling has at least one chance in four: one is missed once in 10^24 times.
+    assert set(respelled(mine, 200).texts("train")) == others
+
+
+def test_text_has_no_spellings(tmp_path: Path) -> None:
+    text = load(write(tmp_path / "a.txt", "some words " * 50), length=16, tokenizer="bytes")
+    with pytest.raises(InputError, match="molecules alone have spellings"):
+        respelled(text, 2)
+
+
+@needs_qm9
+def test_known_molecules_are_known_in_any_spelling(some: TokenData, tmp_path: Path) -> None:
+    respelled(some, 2).save(tmp_path / "spelled.npz")
+    found = MoleculeReference.load(str(tmp_path / "spelled.npz"))
+    assert found is not None
+    assert set(found.known) == set(some.texts("train"))

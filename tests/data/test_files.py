@@ -1,0 +1,151 @@
+"""Files are whole at any moment, whoever writes them."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cwdfm.cli.partial_samples import Parts
+from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.errors import InputError
+from cwdfm.files import check_folder_place, check_new_file, check_place, repair, replacing
+from cwdfm.provenance import write_json
+from cwdfm.sample_file import SampleFile, write_samples
+from experiments.job import Store
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.txt"
+    with replacing(path) as part:
+        part.write_text("old")
+
+    def fail() -> None:
+        with replacing(path) as part:
+            part.write_text("new")
+            raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError, match="halfway"):
+        fail()
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_json_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced, sync = tmp_path / "a.json", [], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_json(path, {"a": [1, 2.5, "b"]})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, "b"]}
+    assert synced == [(path.stat().st_size, False)]
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": [1, 2.5, "b"]}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_many_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    texts = [str(i) * 5000 for i in range(8)]
+
+    def write(text: str) -> bool:
+        for _ in range(50):
+            with replacing(path) as part:
+                part.write_text(text)
+            if path.read_text() not in texts:
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(write, texts))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_many_say_first_what_a_store_is_made_of(tmp_path: Path) -> None:
+    for number in range(20):
+        store = Store(tmp_path / str(number))
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _, store=store: store.same("text", "abc"), range(8)))
+        assert [path.name for path in store.folder.iterdir()] == ["text.json"]
+
+
+def test_what_cannot_be_written_is_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    check_new_file(tmp_path / "a" / "b" / "new.json", force=False)
+    check_new_file(tmp_path / "file", force=True)
+    check_place(tmp_path)
+    for place, force, message in (
+        ("file", False, "file exists; give another name, or --force"),
+        ("file/a/new.json", True, r"a/new\.json cannot be written: .*file is a file; give a place"),
+        ("", True, "is a folder; give a file to write"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_new_file(tmp_path / place, force=force)
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for place in ("link", "link/a/b"):
+        with pytest.raises(InputError, match=r"link is a link to .*gone, which is not there; make"):
+            check_place(tmp_path / place)
+    (tmp_path / "gone").mkdir()
+    check_place(tmp_path / "link" / "a" / "b")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
+        check_new_file(tmp_path / "a" / "new.json", force=False)
+    monkeypatch.setattr(os, "access", lambda path, _: path == tmp_path)
+    check_place(tmp_path)  # a folder of one's own in one that is not
+
+
+def test_a_folder_that_cannot_be_written_into_is_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    check_folder_place(tmp_path / "new" / "a")
+    with pytest.raises(InputError, match="file is a file; give a folder"):
+        check_folder_place(tmp_path / "file")
+
+    def hidden(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Path, "exists", hidden)  # as of what is in a closed folder
+    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
+        check_folder_place(tmp_path / "a")
+
+
+def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.zeros((1, 4), np.int16)
+    data = TokenData("a", rows, rows, SmilesTokenizer(("C",)), {}, {}, {})
+    writers: dict[str, Callable[[], None]] = {
+        "a.smi": lambda: write_samples(tmp_path / "a.smi", SampleFile(["C"])),
+        "a.npz": lambda: data.save(tmp_path / "a.npz"),
+        "settings.json": lambda: Parts(tmp_path / "b.smi", {}).add({0: {}}),
+    }
+    for code, space in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)):
+
+        def fails(*_: object, code: int = code, **__: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", fails)
+            patch.setattr(Path, "open", fails)
+            for name, write in writers.items():
+                with pytest.raises(InputError, match=f"{name}: {os.strerror(code)}") as told:
+                    write()
+                assert ("free some space" in str(told.value).lower()) == space
+
+
+def test_the_place_to_put_right_is_the_nearest_that_is_there(tmp_path: Path) -> None:
+    denied = PermissionError(errno.EACCES, "denied")
+    for place in ("", "a.json", "a/b/c.json"):
+        assert repair(denied, tmp_path / place).endswith(f"permission to write into {tmp_path}")

@@ -1,0 +1,288 @@
+"""Packing: no token lost, no document unaccounted for, whatever happens meanwhile."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwdfm import InputError
+from cwdfm.data import Corpus, Document, TextFiles, TextTokenizer, load, prepare
+from cwdfm.data.text import encode, pack
+from cwdfm.data.text.pack import split_of
+from cwdfm.data.text.prepared import is_prepared, open_prepared
+from cwdfm.lock import locked
+from tests.support.texts import SIZES, Stories, needs_gpt2, story
+
+pytestmark = pytest.mark.usefixtures("own_places")
+
+
+def reference(corpus: Corpus, tokenizer: TextTokenizer, length: int) -> dict[str, list[list[int]]]:
+    """Packing in one line a split."""
+    out = {}
+    for split in ("train", "valid"):
+        docs = [
+            d.text for i, d in enumerate(corpus.documents(None, None)) if split_of(i, 42) == split
+        ]
+        flat = [
+            i for text in docs if text.strip() for i in [*tokenizer.encode(text), tokenizer.eos_id]
+        ]
+        flat += [tokenizer.eos_id] * (-len(flat) % length)
+        out[split] = [flat[i : i + length] for i in range(0, len(flat), length)]
+    return out
+
+
+@pytest.mark.parametrize("length", [2, 16, 1000])
+def test_packing_loses_nothing(tmp_path: Path, length: int) -> None:
+    corpus = Stories(sizes=SIZES)
+    data = prepare(corpus, "bytes", length, tmp_path / "out")
+    truth = reference(corpus, data.tokenizer, length)  # type: ignore[arg-type]
+    assert data.train.tolist() == truth["train"]
+    assert sorted(data.valid.tolist()) == sorted(truth["valid"])
+    report = data.report
+    assert report["read"] == len(SIZES) == report["blank"] + report["kept"]
+    assert report["blank"] == sum(not story(i, n).strip() for i, n in enumerate(SIZES))
+    assert report["tokens"] + report["filled"] == data.train.size + data.valid.size
+    assert report["filled"] < 2 * length
+    assert (report["train"], report["valid"]) == (len(data.train), len(data.valid))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "meta.json",
+        "train.bin",
+        "valid.bin",
+    ]
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@needs_gpt2
+def test_the_result_does_not_depend_on_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Stories(sizes=SIZES)
+    one = prepare(corpus, "gpt2", 64, tmp_path / "one")
+    truth = reference(corpus, one.tokenizer, 64)  # type: ignore[arg-type]
+    assert one.train.tolist() == truth["train"]
+    assert one.train.dtype == np.uint16
+    monkeypatch.setattr(encode, "_BATCH", 500)
+    monkeypatch.setattr(encode, "_PIECE", 50)
+    monkeypatch.setattr(encode, "_AT_ONCE", 100)
+    prepare(corpus, "gpt2", 64, tmp_path / "small")
+    prepare(corpus, "gpt2", 64, tmp_path / "two", workers=2)
+    assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "two")
+    assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "small")
+
+
+KILLED = """
+import multiprocessing, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from cwdfm.data.text import TextFiles, encode, pack, prepare
+if __name__ == "__main__":
+    encode._BATCH, pack._KEEP = 100, 2000
+    def tell(read):
+        print(read, len(multiprocessing.active_children()), flush=True)
+        time.sleep(0.02)
+    prepare(TextFiles.of(sys.argv[1], unit="lines"), "bytes", 64, sys.argv[2],
+            workers=2, progress=tell)
+"""
+
+
+def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
+    texts = tmp_path / "in.txt"
+    texts.write_text("\n".join(f"{i} " + "word " * 20 for i in range(2000)))
+    out = tmp_path / "out"
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, str(script), str(texts), str(out), root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        last = workers = 0
+        while last < 100:
+            last, workers = map(int, process.stdout.readline().split())
+        process.send_signal(signal.SIGKILL)
+        # Its output ends once nobody holds the other end: the workers have left as well.
+        rest, _ = process.communicate(timeout=300)
+    assert workers == 2
+    last = max([last, *(int(line.split()[0]) for line in rest.splitlines())])
+    assert not out.exists()
+    kept = json.loads((tmp_path / "out.part" / "progress.json").read_text())["read"]
+    assert 0 < kept <= last + 1
+    (tmp_path / "out.part" / "progress.json.1-0a.part").touch()  # as if killed while writing it
+    heard: list[int] = []
+    corpus = TextFiles.of(texts, unit="lines")
+    resumed = prepare(corpus, "bytes", 64, out, progress=heard.append)
+    assert heard[0] > kept
+    assert resumed.report["read"] == 2000
+    fresh = prepare(corpus, "bytes", 64, tmp_path / "fresh")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "fresh")
+    assert fresh.fingerprint == resumed.fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaking(Stories):
+    """Ends with an error after so many documents."""
+
+    error: Exception
+    after: int = 50
+
+    def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
+        yield from super().documents(part, self.after)
+        raise self.error
+
+
+def test_what_is_kept_of_a_broken_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "_BATCH", 100)
+    monkeypatch.setattr(pack, "_KEEP", 100)
+    whole = Stories(sizes=(40,) * 80)
+    with pytest.raises(InputError, match="bad line"):
+        prepare(
+            Breaking(sizes=whole.sizes, error=InputError("bad line")), "bytes", 64, tmp_path / "out"
+        )
+    assert list(tmp_path.iterdir()) == []
+    broken = Breaking(sizes=whole.sizes, error=KeyboardInterrupt())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        prepare(broken, "bytes", 64, tmp_path / "out")
+    assert json.loads((tmp_path / "out.part" / "progress.json").read_text())["read"] > 30
+    # Other work in the same place begins anew.
+    other = prepare(whole, "bytes", 32, tmp_path / "out")
+    assert folder_bytes(tmp_path / "out") == folder_bytes_of(whole, 32, tmp_path / "fresh")
+    assert other.length == 32
+
+
+def test_a_stream_shorter_than_its_record_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a disk had lost its end: it must not be filled up with zeros, which are ids too."""
+    monkeypatch.setattr(encode, "_BATCH", 300)
+    monkeypatch.setattr(pack, "_KEEP", 300)
+    whole = Stories(sizes=(10,) * 40)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(
+            Breaking(sizes=whole.sizes, after=25, error=KeyboardInterrupt()),  # type: ignore[arg-type]
+            "bytes",
+            64,
+            tmp_path / "out",
+        )
+    stream = tmp_path / "out.part" / "train.bin"
+    kept = json.loads((tmp_path / "out.part" / "progress.json").read_text())["train"]
+    os.truncate(stream, kept * 2 - 10)
+    prepare(whole, "bytes", 64, tmp_path / "out")
+    assert folder_bytes(tmp_path / "out") == folder_bytes_of(whole, 64, tmp_path / "fresh")
+
+
+def test_few_windows_of_few_documents_hold_one_out(tmp_path: Path) -> None:
+    """Fewer than twenty of both: one window, the last, where a twentieth would be none."""
+    data = prepare(Stories(sizes=(10,) * 3), "bytes", 32, tmp_path / "out")
+    windows = -(-data.report["tokens"] // 32)
+    assert 1 < windows < 20
+    assert (len(data.train), len(data.valid)) == (windows - 1, 1)
+
+
+def folder_bytes_of(corpus: Corpus, length: int, out: Path) -> dict[str, bytes]:
+    prepare(corpus, "bytes", length, out)
+    return folder_bytes(out)
+
+
+def test_two_at_once_do_the_work_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    heard: list[int] = []
+
+    def one(_: int) -> str:
+        corpus = Stories(sizes=SIZES)
+        return prepare(corpus, "bytes", 16, out, progress=heard.append).fingerprint
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(one, range(4)))) == 1
+    assert heard == [len(SIZES)]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_another_finishes_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, corpus = tmp_path / "out", Stories(sizes=SIZES)
+    module = importlib.import_module("cwdfm.data.text.prepare")
+    looks: list[bool] = []
+
+    def look(folder: Path) -> bool:
+        found = is_prepared(folder)
+        looks.append(found)
+        if len(looks) == 1:
+            prepare(corpus, "bytes", 16, out)
+        return found
+
+    monkeypatch.setattr(module, "is_prepared", look)
+    heard: list[int] = []
+    done = prepare(corpus, "bytes", 16, out, progress=heard.append)
+    assert looks[0] is False
+    assert done.fingerprint == open_prepared(out).fingerprint
+    assert heard == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_folder_of_a_lock_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, made = tmp_path / "work", Path.mkdir
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        if path != folder:
+            return made(path, *args, **options)
+        monkeypatch.setattr(Path, "mkdir", made)
+        raise FileExistsError(path)  # what mkdir(exist_ok=True) does where a folder goes meanwhile
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with locked(folder):
+        assert (folder / "lock").exists()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for place in ("file", "link", "link/a", "file/a"):  # what will never be there is not waited for
+        with pytest.raises((FileExistsError, NotADirectoryError)), locked(tmp_path / place):
+            pass
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    """And is not waited for, though its workers are handed more than a pipe holds."""
+    (tmp_path / "a.txt").write_text("".join(map(chr, range(0x20000, 0x2FFFF))))
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        f"from cwdfm.data import load\n"
+        f"load({str(tmp_path / 'a.txt')!r}, tokenizer='chars', length=8, workers=2)"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 1
+    assert "a worker process died; in a script of your own, call this under" in done.stderr
+
+
+def test_the_split_of_many_and_of_few() -> None:
+    held = [i for i in range(2000) if split_of(i, 42) == "valid"]
+    assert held[0] == 19
+    assert [i // 20 for i in held] == list(range(100))
+    assert len({i % 20 for i in held}) > 10
+    assert held != [i for i in range(2000) if split_of(i, 43) == "valid"]
+
+
+def test_few_documents_hold_out_their_last_windows(tmp_path: Path) -> None:
+    text = tmp_path / "one.txt"
+    text.write_text("0123456789" * 100)
+    data = load(text, tokenizer="bytes", length=10)
+    whole = [*text.read_bytes(), 256] + [256] * 9
+    rows = [whole[i : i + 10] for i in range(0, len(whole), 10)]
+    assert data.train.tolist() == rows[:-5]
+    assert sorted(data.valid.tolist()) == sorted(rows[-5:])
+    assert data.report["filled"] == 9
+    assert load(text, tokenizer="bytes", length=10, part="all").valid.shape == (101, 10)
+    assert len(load(text, tokenizer="bytes", length=10, part="all").train) == 0

@@ -1,0 +1,307 @@
+"""The benchmark: its bounds are the arithmetic, every case runs, and a killed run goes on."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import cwdfm
+from cwdfm.errors import InputError
+from cwdfm.loss import CrossEntropy
+from cwdfm.method.base import Batch
+from cwdfm.method.flow import FlowObjective
+from cwdfm.model.cuda_graph import AFTER
+from cwdfm.model.transformer import FREQUENCIES, Begun, DiT, DiTConfig
+from experiments.bench import bounds, ceilings, peer, sampling, table
+from experiments.bench.bounds import Work
+from experiments.bench.case import Case, Measured, Outcome, Record, Way
+from experiments.bench.cases import CASES, chosen
+from experiments.bench.ceilings import Ceilings
+from experiments.bench.settings import SHAPES, Settings
+from experiments.bench.subject import SCHEDULE, make_model, shake
+from experiments.bench.suite import Results, run
+from tests.support.command import command
+
+TINY = Settings("tiny", torch.device("cpu"))
+ONES = Ceilings(flops=10.0, bytes=2.0, dtype="float32")
+
+
+def silent(_: str) -> None:
+    pass
+
+
+# The bounds.
+
+
+def counted(work: Callable[[], object]) -> int:
+    """Operations of the matrix products, as PyTorch counts them."""
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH):  # which the counter sees through
+        work()
+    return int(counter.get_total_flops())
+
+
+CONFIG = DiTConfig(num_tokens=11, width=16, depth=3, heads=2, conditioning=8, dropout=0.0)
+BATCH, LENGTH = 5, 7
+
+
+def test_operations_are_those_that_pytorch_counts() -> None:
+    model = DiT(CONFIG)
+    shake(model)
+    x, t = torch.zeros(BATCH, LENGTH, dtype=torch.int64), torch.full((BATCH,), 0.5)
+    trunk = bounds.trunk_flops(CONFIG, BATCH, LENGTH)
+    head = bounds.head_flops(CONFIG, BATCH * LENGTH, 11)
+    with torch.no_grad():
+        assert counted(lambda: model.trunk(x, t)) == trunk
+        assert counted(lambda: model(x, t)) == trunk + head
+    step = bounds.training(
+        CONFIG, 0, batch=BATCH, length=LENGTH, micro_batches=1, rows=BATCH * LENGTH, vocab=11
+    )
+    # The time itself needs no gradient: its first linear map has two products, not three.
+    spared = 2 * BATCH * FREQUENCIES * CONFIG.conditioning
+    assert counted(lambda: model(x, t).sum().backward()) == step.flops - spared
+
+
+def test_weights_that_multiply_are_the_model_s_matrices() -> None:
+    model = DiT(CONFIG)
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    assert bounds.trunk_weights(CONFIG) == matrices - 2 * 11 * CONFIG.width  # embedding and head
+
+
+def test_bytes_by_hand() -> None:
+    step = bounds.training(CONFIG, 100, batch=4, length=2, micro_batches=2, rows=8, vocab=11)
+    assert step.bytes == 4 * 100 * 18
+    assert bounds.corruption(3, 5) == Work(0.0, 26.0 * 15)
+    assert bounds.draws(3, 5, 2) == Work(0.0, 30.0)
+    drawn = bounds.sampling(CONFIG, sequences=2, length=7, rows=3, vocab=10, calls=4, width=2)
+    assert drawn.bytes == 4 * 2 * (bounds.trunk_weights(CONFIG) + 160)
+    assert drawn.flops == bounds.trunk_flops(CONFIG, 2, 7) + 2 * 3 * 16 * 10
+
+
+def test_the_slower_of_arithmetic_and_memory_is_the_bound() -> None:
+    assert Work(30.0, 4.0).seconds(ONES) == 3.0
+    assert Work(30.0, 4.0).limit(ONES) == "arithmetic"
+    assert Work(30.0, 8.0).seconds(ONES) == 4.0
+    assert Work(30.0, 8.0).limit(ONES) == "memory"
+
+
+def test_ceilings_are_measured() -> None:
+    found = ceilings.measure(TINY)
+    assert found.flops > 0
+    assert found.bytes > 0
+    assert found.dtype == "float32"
+
+
+def test_days_on_a_cpu_are_not_begun_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ended = command("bench", "--out", tmp_path / "a.json")
+    assert ended.returncode == 2
+    assert "give --scale tiny, or --device cpu" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# The peer does the same work.
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_peer_s_loss_is_the_library_s(masked: bool) -> None:
+    """At the ends of time nothing is random: x_t is data for a uniform source, all mask for one."""
+    source: cwdfm.Source = cwdfm.MaskSource(64) if masked else cwdfm.UniformSource(64)
+    model = make_model(TINY, source)
+    if masked:
+        model.readout.bias[source.vocab_size :] = -1e9  # the peer would give the mask a chance
+    x_1 = torch.randint(0, 64, (3, 16), generator=torch.manual_seed(0))
+    t = torch.full((3,), 0.0 if masked else 1.0)
+    path = cwdfm.MixturePath(source, SCHEDULE)
+    ours = FlowObjective(path, CrossEntropy("masked" if masked else "all"))
+    theirs = peer.PeerObjective(peer.mixture_path(), source, masked)
+    nothing = torch.zeros_like(x_1, dtype=torch.bool)
+    batch = Batch(x_1, t, nothing, torch.arange(3), seed=0, step=0)
+    torch.testing.assert_close(theirs(model, batch), ours(model, batch))
+
+
+def test_without_the_peer_its_lines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "find_spec", lambda _: None)
+    for name in ("training-molecules", "sampling-step", "samples-mask"):
+        ours, *theirs = CASES[name].measure(TINY).outcomes
+        assert ours.seconds is not None
+        assert theirs
+        assert all(way.seconds is None for way in theirs)
+        assert all(way.reason == "not installed: flow_matching" for way in theirs)
+
+
+# The cases.
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases at the tiny scale."""
+    out = tmp_path_factory.mktemp("bench") / "results.json"
+    run(TINY, chosen(()), out, say=silent)
+    return out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_gives_numbers(name: str, everything: Path) -> None:
+    lines = [x for x in json.loads(everything.read_text())["table"] if x["case"] == name]
+    assert [line["way"] for line in lines] == list(CASES[name].ways)
+    for line in lines:
+        numbers = [line[key] for key in ("ms", "bound_ms", "reached", "times_first")]
+        for number in [*numbers, *line["facts"].values()]:
+            assert math.isfinite(number)
+            assert number > 0
+    assert lines[0]["times_first"] == 1
+
+
+def test_the_path_is_a_share_of_training(everything: Path) -> None:
+    lines = json.loads(everything.read_text())["table"]
+    (step,) = (x for x in lines if x["case"] == "training-uniform" and x["way"] == "cwdfm")
+    path = next(x for x in lines if x["case"] == "context-path")
+    share = path["ms"] / step["facts"]["micro_batch_ms"]
+    assert path["facts"]["share_of_training"] == pytest.approx(share)
+
+
+def test_results_come_back_from_their_file(everything: Path) -> None:
+    results = Results.open(everything, TINY)
+    assert list(results.in_order) == list(CASES)
+    before = everything.read_text()
+    results.write()
+    strip = ("command", "date")
+    one, other = json.loads(before), json.loads(everything.read_text())
+    assert {k: one[k] for k in one if k not in strip} == {
+        k: other[k] for k in other if k not in strip
+    }
+
+
+def test_all_numbers_of_sequences_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one alone, which is compiled apart: not while the clock runs."""
+    few = replace(TINY.shapes, sample_batch=6)
+    monkeypatch.setitem(SHAPES, "tiny", few)
+    source = cwdfm.MaskSource(few.vocab)
+    model = make_model(TINY, source)
+    sizes: list[int] = []
+
+    def begin(x_t: Tensor, t: Tensor) -> Begun:
+        sizes.append(len(x_t))
+        return DiT.begin(model, x_t, t)
+
+    monkeypatch.setattr(model, "begin", begin)
+    sampling._warm(TINY, model, source, sampling.EULER, few.whole)
+    assert all(sizes.count(size) > AFTER + 1 for size in (6, 4, 2, 1))
+
+
+# The suite.
+
+
+def fake(name: str, *ways: Way) -> Case:
+    return Case(name, lambda _: f"the work of {name}", {f"way {i}": w for i, w in enumerate(ways)})
+
+
+def quick(_: Settings) -> Measured:
+    return Measured(0.5, Work(30.0, 4.0))
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    ran: list[str] = []
+    killed = [True]
+
+    def note(name: str) -> Way:
+        def way(settings: Settings) -> Measured:
+            if name == "b" and killed.pop():
+                raise KeyboardInterrupt
+            ran.append(name)
+            return quick(settings)
+
+        return way
+
+    cases = [fake(name, note(name)) for name in "abc"]
+    out = tmp_path / "results.json"
+    with pytest.raises(KeyboardInterrupt):
+        run(TINY, cases, out, say=silent)
+    assert list(json.loads(out.read_text())["cases"]) == ["a"]
+    killed.append(False)
+    said: list[str] = []
+    results = run(TINY, cases, out, say=said.append)
+    assert ran == ["a", "b", "c"]
+    assert list(results.records) == ["a", "b", "c"]
+    assert "kept from" in said[1]
+    killed.append(False)
+    run(TINY, cases[1:], out, again=True, say=silent)
+    assert ran == ["a", "b", "c", "b", "c"]
+
+
+def test_a_way_that_fails_says_why_and_others_go_on(tmp_path: Path) -> None:
+    def full(_: Settings) -> Measured:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def broken(_: Settings) -> Measured:
+        raise RuntimeError("no such kernel\nand more")
+
+    cases = [fake("a", full, quick), fake("b", quick, broken)]
+    said: list[str] = []
+    results = run(TINY, cases, tmp_path / "results.json", say=said.append)
+    first, second = results.records["a"].outcomes
+    assert (first.seconds, first.reason) == (None, "out of memory")
+    assert second.seconds == 0.5
+    assert results.records["b"].outcomes[1].reason == "RuntimeError: no such kernel"
+    assert any("out of memory" in text for text in said)
+    assert Results.open(tmp_path / "results.json", TINY).records == results.records
+
+
+def test_the_table_compares_with_the_first_way() -> None:
+    outcomes = (
+        Outcome("one", seconds=4.0, flops=30.0, bytes=4.0),
+        Outcome("two", seconds=6.0, flops=30.0, bytes=8.0, memory_gb=1.5, note="projected"),
+    )
+    record = Record("the work", outcomes)
+    assert Record.from_json(json.loads(json.dumps(asdict(record)))) == record
+    one, two = table.lines({"case": record}, ONES)
+    assert (one.ms, one.bound_ms, one.reached, one.times_first) == (4000, 3000, 0.75, 1)
+    assert (two.ms, two.bound_ms, two.limit, two.times_first) == (6000, 4000, "memory", 1.5)
+    text = table.text([one, two], record.what)
+    for part in ("the work", "arithmetic", "75%", "1.50", "projected"):
+        assert part in text
+
+
+def test_other_settings_and_other_files_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    run(TINY, [fake("a", quick)], out, say=silent)
+    with pytest.raises(InputError, match=r"other settings \(different: scale\)"):
+        Results.open(out, Settings("full", torch.device("cpu")))
+    for content in ("{}", "[]", "not JSON"):
+        out.write_text(content)
+        with pytest.raises(InputError, match="something else"):
+            Results.open(out, TINY)
+    with pytest.raises(InputError, match="is a folder"):
+        Results.open(tmp_path, TINY)
+
+
+def test_a_wrong_name_is_answered_with_the_list(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'dance'; choose from training-uniform, .*draws"):
+        chosen(("draws", "dance"))
+    done = command("bench", "--out", tmp_path / "r.json", "--cases", "dance")
+    assert done.returncode == 2
+    assert "there is no case 'dance'" in done.stderr
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_the_command_writes_and_prints_the_table(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    line = ("bench", "--out", out, "--scale", "tiny", "--device", "cpu", "--cases", "draws")
+    done = command(*line)
+    assert done.returncode == 0, done.stderr
+    assert "TFLOP/s" in done.stdout
+    assert "[1/1] draws" in done.stdout
+    assert set(json.loads(out.read_text())["cases"]) == {"draws"}
+    assert "kept from" in command(*line).stdout
+    listed = command("bench", "list").stdout
+    assert all(name in listed for name in CASES)

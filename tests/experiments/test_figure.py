@@ -1,0 +1,330 @@
+"""A name looks the same in every figure, and lines of one figure are told apart."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from cwdfm.report.figure import Style, styles_of
+from cwdfm.solver_config import Name
+from experiments.catalog import EXPERIMENTS
+from experiments.catalog.training import LOSS_NAMES
+from experiments.cell import Cell, bars_note
+from experiments.figure import Curves
+from experiments.grid import UNTOLD
+from experiments.job import Store
+from experiments.measure import measure
+from experiments.scale import Scale
+from experiments.table import Column, Value
+
+SOLVERS = [name.capitalize() for name in get_args(Name)]
+TRAININGS = [*LOSS_NAMES.values(), "SCE, context path"]
+
+
+def looks(styles: dict[str, Style]) -> set[tuple[str, str, str]]:
+    """Colours and markers, of which hollow ones are others than full ones."""
+    return {(style.color, style.marker, style.fill) for style in styles.values()}
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_a_name_has_one_style_in_all_figures(scale: Scale, tmp_path: Path) -> None:
+    seen: dict[str, Style] = {}
+    for experiment in EXPERIMENTS.values():
+        for figure in experiment.plan(scale).figures(Store(tmp_path)):
+            found = styles_of(list(figure.lines))
+            assert len(looks(found)) == len(found), figure.title
+            for name, style in found.items():
+                assert seen.setdefault(name, style) == style, (figure.title, name)
+    solvers = {"Euler", "Neighbor", "Entropy"}
+    assert solvers | ({"CE", "SCE"} if scale == "smoke" else set(TRAININGS)) <= set(seen)
+    # A line that is of a training and a solver has the solver's colour and marker.
+    for name, style in seen.items():
+        for solver in solvers:
+            if f", {solver}" in name or name.startswith(f"{solver}, "):
+                assert (style.color, style.marker) == (seen[solver].color, seen[solver].marker)
+
+
+def test_solvers_and_trainings_have_colours_and_markers_of_their_own() -> None:
+    names = [*SOLVERS, *TRAININGS]
+    together = styles_of(names)
+    assert len({(style.color, style.marker) for style in together.values()}) == len(names)
+    for name in names:
+        assert styles_of(["unknown", name])[name] == together[name]
+        assert styles_of(["unknown", name])["unknown"] != together[name]
+
+
+def test_lines_of_a_figure_are_told_apart() -> None:
+    names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
+    names += ["Neighbor (radius=1)", "Neighbor-counted", "a", "b", "Euler"]
+    styles = styles_of(names)
+    assert list(styles) == names
+    assert len(looks(styles)) == len(names)
+    assert styles["Euler"] == styles_of(["Euler"])["Euler"]
+    many = styles_of([f"Neighbor (radius={r})" for r in range(8)])
+    assert len(looks(many)) == 8
+
+
+def test_a_single_count_is_shown_with_what_counting_scatters_by(tmp_path: Path) -> None:
+    counts = Value(512.0), Value(500.0, 3.0), Value(None)
+    how = measure("molecules", "small")  # of 1,024
+    assert [value.spread for value in how.barred(counts)] == [16.0, 3.0, None]
+    cell = Cell("molecules", "small", seeds=3)
+    told = bars_note([cell], Store(tmp_path))
+    assert told == "Bars: one standard deviation, between 3 runs."
+    assert "of counting, 16 at most" in bars_note([replace(cell, seeds=1)], Store(tmp_path))
+    folds = bars_note([replace(cell, seeds=1, n=5120)], Store(tmp_path))
+    assert folds == "Bars: one standard deviation, between 5 folds of 1,024 samples."
+    assert measure("text", "small").barred(counts) == counts
+
+
+def test_scales_of_panels() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (
+        Column("novel", True, "zero"),
+        Column("PPL", False, "log"),
+        Column("close PPL", False, "log"),
+        Column("entropy"),
+    )
+    points = [
+        (float(k), tuple(map(Value, (100.0 + 80 * k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
+    ]
+    level = tuple(map(Value, (350.0, 1.0, 100.0, 9.0)))
+    curves = Curves("t", "x", columns, {"CE": points}, level, note="what bars are", about="4M")
+    figure = curves.figure()
+    head, body = figure.subfigs
+    assert [text.get_text() for text in head.texts] == ["t", "4M"]
+    novel, _, close, entropy = figure.axes
+    assert novel.get_ylim()[0] == 0
+    assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "linear", "linear"]
+    assert close.get_ylim()[0] > 4
+    assert entropy.get_ylim()[0] > 6
+    (legend,) = body.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
+    assert body.get_supxlabel() == "what bars are"
+    # The data's own value is told, not drawn, where it would squeeze the lines.
+    assert [len(axis.get_lines()) for axis in figure.axes] == [2, 2, 1, 2]
+    told = [axis.get_title(loc="right") for axis in figure.axes]
+    assert told == ["", "", "data: 100 (above)", ""]
+    assert close.get_ylim()[1] < 9
+
+
+def test_axes_of_what_hardly_differs_have_plain_numbers() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid", up=True, axis="zero"), Column("entropy"))
+    points = [(2.0, (Value(0.0), Value(5.5486772))), (4.0, (Value(0.0), Value(5.5486825)))]
+    figure = Curves("t", "x", columns, {"CE": points}, level=(Value(8.0), Value(5.5))).figure()
+    figure.canvas.draw()
+    nothing, close = figure.axes
+    assert nothing.get_ylim()[1] > 8  # and no hundredths of a count
+    assert close.yaxis.get_offset_text().get_text() == ""
+
+
+def test_bars_are_drawn_where_spreads_are_known() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    points = [(2.0, (Value(3.0, 0.5), Value(3.0))), (4.0, (Value(5.0), Value(5.0)))]
+    barred, plain = Curves("t", "x", (Column("a"), Column("b")), {"CE": points}).figure().axes
+    (drawn,) = barred.containers
+    known, unknown = drawn.lines[2][0].get_segments()
+    assert known[:, 1].tolist() == [2.5, 3.5]
+    assert not len(unknown)
+    assert not plain.containers[0].has_yerr
+
+
+@pytest.mark.parametrize(
+    ("axis", "places"),
+    [
+        ("close", {5.9: "below", 6.1: "", 30.0: "", 53.9: "", 54.1: "above"}),
+        ("zero", {-5.1: "below", -4.9: "", 54.9: "", 55.1: "above"}),
+        ("log", {8.4: "below", 8.6: "", 58.6: "", 58.8: "above"}),
+    ],
+)
+def test_the_data_s_value_is_a_line_unless_beyond_a_tenth_of_the_lines_height(
+    axis: Any, places: dict[float, str]
+) -> None:
+    points = [(1.0, (Value(10.0),)), (2.0, (Value(50.0),))]
+    for level, where in places.items():
+        curves = Curves("t", "x", (Column("a", None, axis),), {"CE": points}, (Value(level),))
+        assert curves._beyond(0) == where, level
+    bare = Curves("t", "x", (Column("a"),), {"CE": [(1.0, (Value(None),))]}, (Value(5.0),))
+    assert bare._beyond(0) == ""
+    assert (bare.blank, curves.blank) == (True, False)
+
+
+def test_counts_begin_at_zero_where_that_is_not_far() -> None:
+    """Else the lines would lie on each other in a part of the panel."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+    def bottom(low: float, paper: float | None = None) -> float:
+        points = [(1.0, (Value(low),)), (2.0, (Value(600.0),))]
+        column, theirs = Column("valid", True, "zero"), {"CE": (Value(paper),)}
+        curves = Curves("t", "x", (column,), {"CE": points}, log=True, paper=theirs)
+        (axis,) = curves.figure().axes
+        return float(axis.get_ylim()[0])
+
+    assert bottom(300.0) == bottom(310.0, 250.0) == 0
+    assert 100 < bottom(310.0) < 310
+
+
+def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+    def ticks(*values: float) -> tuple[str, set[float]]:
+        points = [(float(i), (Value(value),)) for i, value in enumerate(values)]
+        (axis,) = Curves("t", "x", (Column("a", False, "log"),), {"CE": points}).figure().axes
+        low, high = axis.get_ylim()
+        return axis.get_yscale(), {y for y in axis.get_yticks() if low <= y <= high}
+
+    assert [ticks(*pair)[0] for pair in ((0.0, 99.0), (10.0, 30.0))] == ["linear"] * 2
+    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0, 30.0})
+    assert ticks(1.0, 700.0) == ("log", {1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0})
+    assert ticks(1.0, 20_000.0) == ("log", {1.0, 10.0, 100.0, 1000.0, 10_000.0})
+
+
+def test_names_and_labels_are_those_that_are_needed() -> None:
+    """One line needs no name; the data come last; of many places along x some have labels."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    one, none = Value(1.0), Value(None)
+    columns, level = (Column("a"), Column("b")), (one, one)
+    many = [(float(x), (one, one)) for x in range(11)]
+    alone = Curves("t", "x", columns, {"CE": many}).figure()
+    assert alone.subfigs[1].legends == []
+    assert [text.get_text() for text in alone.axes[0].get_xticklabels()] == [*"02468", "10"]
+    late = {"CE": [(1.0, (one, one))], "SCE": [(1.0, (none, one))]}
+    (legend,) = Curves("t", "x", columns, late, level).figure().subfigs[1].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["CE", "SCE", "data"]
+
+
+@pytest.mark.parametrize(
+    ("places", "log", "labels"),
+    [
+        ((64, 256, 1024), True, ["64", "256", "1,024"]),
+        ((0, 0.5, 1, 2, 5), False, ["0", "0.5", "1", "2", "5"]),
+        ((1000, 2000, 3000, 3500), False, ["1,000", "2,000", "3,500"]),
+        ((250_000, 500_000, 1_000_000), False, ["250,000", "500,000", "1,000,000"]),
+    ],
+)
+def test_labels_below_a_panel_do_not_touch(
+    places: tuple[float, ...], log: bool, labels: list[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    points = [(x, (Value(1000 * k + 999.0),)) for k, x in enumerate(places)]
+    figure = Curves("t", "x", (Column("a", axis="zero"),), {"CE": points}, log=log).figure()
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == labels
+    boxes = [text.get_window_extent() for text in axis.get_xticklabels()]
+    letter = boxes[0].height / 2
+    assert all(b.x0 - a.x1 > letter / 3 for a, b in pairwise(boxes))
+    assert "1,000" in [text.get_text() for text in axis.get_yticklabels()]
+
+
+def test_what_the_paper_reports_stands_beside_the_lines() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
+    lines = {
+        "CE": [(2.0, (Value(1.0), Value(1.0))), (4.0, (Value(2.0), Value(2.0)))],
+        "SCE": [(2.0, (Value(None), Value(None)))],
+    }
+    paper = {"CE": (Value(3.0, 0.5), Value(None)), "SCE": (Value(4.0), Value(None))}
+    valid, unique = Curves("t", "steps", columns, lines, log=True, paper=paper).figure().axes
+    assert [text.get_text() for text in valid.get_xticklabels()] == ["2", "4", "paper"]
+    assert [text.get_text() for text in unique.get_xticklabels()] == ["2", "4"]
+    ours, theirs = (bars.lines[0] for bars in valid.containers)  # of a line not done yet: none
+    assert list(ours.get_ydata()) == [1.0, 2.0]
+    assert list(theirs.get_ydata()) == [3.0]
+    assert theirs.get_xdata()[0] == valid.get_xticks()[-1] > 4
+    (bar,) = valid.containers[1].lines[2][0].get_segments()
+    assert bar[:, 1].tolist() == [2.5, 3.5]
+    (border,) = (line.get_xdata()[0] for line in valid.get_lines() if line.get_color() == "#bbbbbb")
+    assert 4 < border < theirs.get_xdata()[0]
+    assert valid.get_xscale() == "log"
+    assert not len(valid.get_xticks(minor=True))
+    # Of two lines they stand side by side, around their name.
+    both = dict.fromkeys(lines, lines["CE"])
+    (_, _, left, right) = (
+        Curves("t", "x", columns, both, log=True, paper=paper).figure().axes[0].containers
+    )
+    places = [bars.lines[0].get_xdata()[0] for bars in (left, right)]
+    assert places[0] < valid.get_xticks()[-1] < places[1]
+    # What is worked out of words is marked.
+    assert not valid.texts
+    rough = Curves("t", "x", columns, both, log=True, paper=paper, worked_out=("SCE",))
+    (mark,) = rough.figure().axes[0].texts
+    assert (mark.get_text(), mark.xy) == ("≈", (places[1], 4.0))
+
+
+def test_words_beside_the_ends_of_lines_touch_neither_lines_nor_each_other() -> None:
+    """Two lines that begin and end together, with bars, and one whose last value is not there."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    places = {
+        "Euler": [(255, 653, 25), (187, 775, 13), (130, 838, 19)],
+        "Neighbor": [(233, 629, 40), (248, 618, 25), (247, 558, 42), (253, 539, 33)],
+        "Entropy": [(232, 624, 20), (250, 577, 12), (261, 544, 27), (260, 500, 1)],
+    }
+    lines = {name: [(float(x), (Value(y, bar),)) for x, y, bar in p] for name, p in places.items()}
+    lines["Euler"].append((110.0, (Value(None),)))
+    told = {name: [f"{name[:2]}{i}" for i in range(len(points))] for name, points in lines.items()}
+    figure = Curves("t", "x", (Column("a"),), lines, measured=True, told=told).figure()
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
+    assert set(boxes) == {"Eu0", "Eu2", "Ne0", "Ne3", "En0", "En3"}
+    assert not [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
+    pixels = axis.transData.transform
+    drawn = [pixels([(x, y - bar), (x, y + bar)]) for p in places.values() for x, y, bar in p]
+    drawn += [pixels([a[:2], b[:2]]) for p in places.values() for a, b in pairwise(p)]
+    for word, box in boxes.items():
+        assert all(axis.bbox.contains(*corner) for corner in box.corners()), word
+        for start, end in drawn:
+            between = [start + (end - start) * i / 500 for i in range(501)]
+            assert not any(box.contains(*place) for place in between), word
+        (name,) = (name for name in told if word in told[name])
+        at = pixels(places[name][told[name].index(word)][:2])
+        assert box.padded(20 / 72 * figure.dpi).contains(*at), "it stands beside its own end"
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
+    scale: Scale, tmp_path: Path
+) -> None:
+    def figure(name: str) -> Curves:
+        return EXPERIMENTS[name].plan(scale).figures(Store(tmp_path))[0]
+
+    molecules, text = figure("steps-molecules-uniform"), figure("steps-text-uniform")
+    valid, novel = (Value(*each, 1, printed=True) for each in ((475.4, 17.1), (287.0, 15.6)))
+    assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
+    assert bool(text.paper) == (scale == "paper")
+    for each in (molecules, text):
+        assert each.note.endswith(UNTOLD) == bool(each.paper)
+    assert len(molecules.columns) == 2  # nearly all that are valid are unique
+    masked = figure("steps-molecules-mask")
+    assert len(masked.columns) == 3
+    if scale != "smoke":  # Neighbor's: 2.8 x 134.8 and 1.9 x 114.8
+        assert masked.paper["Euler"][0] == Value(134.8, 12.4, 1, printed=True)
+        found = [value.value for value in masked.paper["Neighbor"]]
+        assert found == [pytest.approx(377.44), None, pytest.approx(218.12)]
+        assert "2.8 (valid) and 1.9 (novel)" in masked.note
+    assert masked.worked_out == (() if scale == "smoke" else ("Neighbor",))
+    assert molecules.worked_out == text.worked_out == ()
+    assert "training steps of" in molecules.about
+    headline = figure("headline")
+    assert ("5,000 of its 25,000 training steps" in headline.title) == (scale == "small")
+    assert headline.worked_out == (() if scale == "smoke" else ("CE, Neighbor",))
+    losses = {"CE", "SCE"} | ({"CE of masked tokens"} if scale == "small" else set())
+    assert {name.split(", ")[0] for name in headline.lines} == losses
+
+
+def test_names_of_many_lines_are_within_the_figure() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    columns = (Column("valid"), Column("novel"))
+    names = [*TRAININGS, "SCE, context path, s = 1"]
+    figure = Curves(
+        "t", "x", columns, {name: [(1.0, (Value(1.0), Value(1.0)))] for name in names}
+    ).figure()
+    figure.draw_without_rendering()
+    (legend,) = figure.subfigs[1].legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1

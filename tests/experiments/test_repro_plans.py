@@ -1,0 +1,251 @@
+"""What experiments are made of: cells, their jobs, and the notes below tables."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.config import from_config, to_config
+from cwdfm.data import load
+from cwdfm.method.flow import Flow, FlowObjective
+from cwdfm.metrics.context import context_analysis
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+from cwdfm.sample_file import read_samples
+from cwdfm.solver_config import SolverChoice
+from cwdfm.train.recipe import build
+from cwdfm.train.recipes import RECIPES
+from experiments import scores
+from experiments.catalog import EXPERIMENTS
+from experiments.catalog.baselines import KINDS
+from experiments.catalog.solvers import _best_of
+from experiments.catalog.training import LOSSES, PATHS, SCALES
+from experiments.cell import Cell, flow, loss_note, runs_note
+from experiments.job import Resources, Store
+from experiments.jobs import HeldOut, trained_by
+from experiments.measure import measure
+from experiments.scores import Context, Molecules
+from experiments.sweep import in_order, work
+from experiments.table import Value
+from tests.experiments.test_jobs import HERE, silent
+
+
+def test_the_paper_s_scale_is_the_paper_s_table() -> None:
+    cell = KINDS[-1].cell("text", "paper")
+    assert cell.train().recipe == replace(
+        RECIPES["owt-paper"](),
+        data="text",
+        tokenizer=None,
+        source="mask",
+        loss="sce",
+        masked_only=False,
+        accumulation=8,  # the same step, in parts that a GPU has memory for
+    )
+    assert (cell.sample().n, cell.sample().steps, cell.sample().choice.top_p) == (5000, 1024, 0.9)
+
+
+def test_jobs_say_what_they_are_about() -> None:
+    cell = Cell("text", "smoke", {"source": "uniform", "loss": "sce", "path": "context"})
+    told = "text, uniform source, sce, context path, seed 2"
+    assert cell.train(2).label == f"train ({told})"
+    (job, _) = measure("text", "smoke").jobs(cell.sample(2))
+    assert job.label == f"text ({told}; auto, 4 steps)"
+
+
+def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -> None:
+    """What is novel by one corpus may be known by another."""
+    for name, drawn in (("a", "CCO"), ("b", "CCN")):
+        carbons = ["C" * length for length in range(1, 20)]
+        (tmp_path / f"{name}.smi").write_text("\n".join([*carbons, drawn]))
+    job = Molecules(HeldOut("molecules", 32, 1), 1)
+    store = Store(tmp_path / "jobs")
+    first, second = (Resources(HERE.device, str(tmp_path / f"{name}.smi")) for name in "ab")
+    assert work(store, [job.samples], first, say=silent).complete
+    with pytest.raises(cwdfm.InputError, match=r"other molecules-32 .*give the same, or another"):
+        work(store, [job], second, say=silent)
+    assert work(store, [job], first, say=silent).complete
+
+
+@pytest.fixture
+def hundred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resources:
+    """A hundred molecules, of which five are held out."""
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    chains = ["C" * (i % 25 + 1) + "NOFS"[i // 25] for i in range(100)]
+    (tmp_path / "hundred.smi").write_text("\n".join(chains))
+    return Resources(HERE.device, str(tmp_path / "hundred.smi"))
+
+
+def test_parts_of_what_is_held_out_are_apart(tmp_path: Path, hundred: Resources) -> None:
+    store = Store(tmp_path / "jobs")
+    jobs = [HeldOut("molecules", 32, n, part) for n, part in ((2, 0), (2, 1), (5, 0), (2, 2))]
+    outcome = work(store, jobs, hundred, say=silent)
+    assert list(outcome.failed) == jobs[3:]
+    assert "holds out 5 sequences, and 3 times 2 are asked for" in outcome.failed[jobs[3]]
+    rows = load(hundred.molecules).texts("valid")
+    for job, expected in zip(jobs[:3], (rows[:2], rows[2:4], rows), strict=True):
+        assert read_samples(store.place(job) / "samples.jsonl").texts == expected
+
+
+def test_jobs_read_the_snapshot_and_the_rows_that_they_name(
+    tmp_path: Path, hundred: Resources
+) -> None:
+    store, data = Store(tmp_path / "jobs"), load(hundred.molecules)
+    job = replace(Cell("molecules", "smoke").train(), snapshots=(3,))
+    source, schedule = cwdfm.MaskSource(data.tokenizer.vocab_size), cwdfm.Linear()
+    for at, name in ((None, "model"), (3, "model-3")):
+        model = DiT(preset("debug", source.num_tokens)).eval()
+        made = cwdfm.Pretrained(model, Flow(source, schedule), data.tokenizer, 32)
+        made.save_pretrained(store.place(job) / name)
+        assert trained_by(job, store, hundred, at).fingerprint() == made.fingerprint()
+    # Both say nothing of any token yet, so that it is the rows that count.
+    rows = torch.from_numpy(data.valid[:3]).long()
+    found = Context(job, rows=3, draws=2).run(tmp_path, store, hundred)
+    assert found == context_analysis(model, source, schedule, rows, draws=2).to_json()
+
+
+def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    cells = {name: Cell("molecules", "smoke", {"loss": name}, seeds=3) for name in ("ce", "sce")}
+    rows = [((name, ""), cell) for name, cell in cells.items()]
+    assert runs_note(rows, store) == ()
+
+    def done(cell: Cell, seed: int) -> None:
+        (job,) = measure("molecules", "smoke").jobs(cell.sample(seed))
+        counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
+        place = store.place(job)
+        place.mkdir()
+        record = {"result": counts, "provenance": {"date": "2026-01-01"}}
+        (place / "result.json").write_text(json.dumps(record))
+
+    behind = "± is one standard deviation between runs."
+    done(cells["ce"], 0)
+    assert runs_note(rows, store) == ("Means are over 1 of 3 runs.",)
+    done(cells["ce"], 1)
+    for seed in (0, 1):
+        done(cells["sce"], seed)
+    assert runs_note(rows, store) == (f"Means are over 2 of 3 runs; {behind}",)
+    done(cells["ce"], 2)
+    assert runs_note(rows, store) == (f"Means are over 3 runs, over fewer in sce (2); {behind}",)
+    twice = [(("a", "x"), cells["sce"]), (("a", "y"), cells["sce"]), (("b", "x"), cells["ce"])]
+    assert "over fewer in a (2); ±" in runs_note(twice, store)[0]  # all of it
+    parted = [*twice, (("b", "y"), cells["sce"])]
+    assert "over fewer in a (2); b y (2); ±" in runs_note(parted, store)[0]
+    (alone,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
+    assert alone == "One run of each training; their scatter is that of counting, 1 at most."
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_rows_of_the_table_of_losses_are_different_losses(source: str) -> None:
+    """By their gradients: Bregman of masked tokens alone would be the NELBO under another name."""
+    gradients = []
+    for line in LOSSES:
+        if line.labels[0] != source:
+            continue
+        objective = build(line.cell("molecules", "small").train().recipe, 5).objective
+        assert isinstance(objective, FlowObjective)
+        x_1 = torch.randint(5, (4, 32), generator=torch.manual_seed(0))
+        batch = objective.path.sample(x_1, torch.tensor([0.2, 0.4, 0.6, 0.8]), seed=1)
+        logits = torch.randn(4, 32, 5 + (source == "mask"), generator=torch.manual_seed(2))
+        logits.requires_grad_()
+        needed = logits[objective.loss.needed(batch)]
+        objective.loss(needed, batch, objective.path.schedule).backward()
+        assert logits.grad is not None
+        gradients.append(logits.grad)
+    assert len(gradients) == 4
+    for one, other in itertools.combinations(gradients, 2):
+        assert not torch.allclose(one, other)
+
+
+def test_tables_tell_the_weights_of_their_scaled_losses() -> None:
+    plain, one, other = (
+        Cell("text", "small", fields)
+        for fields in (
+            flow("uniform"),
+            flow("uniform", "sce"),
+            flow("uniform", "sce", loss_radius=1),
+        )
+    )
+    assert loss_note([plain]) == ()
+    assert loss_note([plain, one]) == ("Neighbor weights in the loss (SCE): r = 3, s = 0.5.",)
+    assert loss_note([one, other]) == ("Neighbor weights in the loss (SCE): s = 0.5.",)
+
+
+def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> None:
+    """Radius 3 on text, where the rows of the table of paths are rows of the table of scales."""
+    for line in (*PATHS, *SCALES):
+        for cell, radius in ((line.cell("text", "paper"), 3), (line.cell("molecules", "paper"), 1)):
+            recipe = cell.train().recipe
+            if line.on_context:
+                assert recipe.path_radius == cell.choice.radius == radius
+                assert recipe.path_scale == cell.choice.scale == line.fields["path_scale"]
+            else:
+                assert (recipe.path, cell.choice.solver) == ("mixture", "euler")
+    paths, scales = (
+        {line.cell("text", "paper").train() for line in lines if line.on_context}
+        for lines in (PATHS, SCALES)
+    )
+    assert len(paths) == 2
+    assert paths < scales
+
+
+def test_context_is_measured_on_as_many_states_as_in_the_paper() -> None:
+    (job,) = EXPERIMENTS["context"].plan("paper").jobs
+    assert isinstance(job, Context)
+    assert job.rows * job.draws == 16_000
+
+
+def test_test_perplexity_at_the_paper_s_scale_is_of_its_corpora_alone(tmp_path: Path) -> None:
+    plans = {scale: EXPERIMENTS["perplexity"].plan(scale) for scale in ("small", "paper")}
+    tests = {
+        scale: {job.test for job in plan.jobs if isinstance(job, scores.TestLikelihood)}
+        for scale, plan in plans.items()
+    }
+    assert tests["paper"] == {"wikitext-103", "lambada", "fineweb-edu"}
+    assert tests["small"] - tests["paper"] == {"wikitext-2"}
+    for scale, plan in plans.items():
+        (table,) = plan.tables(Store(tmp_path))
+        assert {column.name.removesuffix(", at most") for column in table.columns} == tests[scale]
+        assert any("wikitext-2" in note for note in table.notes) == (scale == "small")
+        assert table.rows[1].paper == tuple(Value(x, None, 2) for x in (91.53, 133.25, 72.90))
+
+
+def test_a_setting_that_came_later_leaves_names_as_they_were() -> None:
+    usual, other = (SolverChoice(corrector=2.0, corrector_power=p) for p in (0.5, 1.0))
+    told = to_config(usual)
+    assert "corrector_power" not in told
+    assert to_config(other) == told | {"corrector_power": 1.0}
+    for choice in (usual, other):
+        assert from_config(to_config(choice), {"SolverChoice": SolverChoice}) == choice
+    name = replace(KINDS[-1].cell("text", "small"), choice=usual).sample().name
+    assert name == "sample-2d459e38a729b4c4"  # as before there was this setting
+    assert replace(KINDS[-1].cell("text", "small"), choice=other).sample().name != name
+    built = other.build(Flow(cwdfm.MaskSource(4), cwdfm.Polynomial(2.0)))
+    assert built.corrector == cwdfm.Corrector(2.0, 1.0, 1.0)
+
+
+def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> None:
+    def setting(mauve: float, error: float | None, perplexity: float) -> tuple[Any, SolverChoice]:
+        choice = SolverChoice(beta=perplexity)
+        return (Value(mauve, error), Value(perplexity), Value(7.0)), choice
+
+    highest, close = setting(0.50, 0.03, 300.0), setting(0.41, 0.04, 200.0)
+    off = setting(0.35, 0.04, 100.0)  # three standard errors below
+    assert _best_of([highest, close, off], text=True) == close
+
+
+@pytest.mark.parametrize("name", ["baselines", "losses", "paths", "scales", "tuned-losses-text"])
+def test_tables_have_the_data_s_own_row_and_its_jobs(name: str, tmp_path: Path) -> None:
+    plan = EXPERIMENTS[name].plan("paper" if name != "tuned-losses-text" else "small")
+    tables = plan.tables(Store(tmp_path))
+    for table in tables:
+        (own,) = (row for row in table.rows if row.labels[0] == "data")
+        assert len(own.labels) == len(table.labels)
+        assert len(own.ours) == len(table.columns)
+        assert len(own.paper) == len(table.paper)
+    own_rows = [job for job in in_order(plan.jobs) if isinstance(job, HeldOut) and job.part == 0]
+    assert len(own_rows) == len(tables)

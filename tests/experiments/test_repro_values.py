@@ -1,0 +1,383 @@
+"""From results of jobs to values and notes of tables, by results made up for it."""
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cwdfm.solver_config import SolverChoice
+from experiments.catalog import EXPERIMENTS, curves
+from experiments.catalog.baselines import KINDS
+from experiments.catalog.locality import MANY
+from experiments.catalog.solvers import steps_cells, tuned_cells
+from experiments.catalog.variety import variety_cells
+from experiments.cell import TRAINING, Cell, apart_note, flow, runs_note, solver_notes, weights_note
+from experiments.figure import Curves
+from experiments.grid import Entry, grid, trained
+from experiments.job import Job, Store
+from experiments.jobs import Corpus, HeldOut, Sample
+from experiments.measure import measure, over_seeds
+from experiments.scale import Scale, held_out, size
+from experiments.scores import MauveScore, Molecules, Updates
+from experiments.table import Column, Row, Value
+
+
+def put(store: Store, job: Job, result: dict[str, Any], day: int = 1, **more: object) -> None:
+    """A result, of a day."""
+    store.place(job).mkdir(parents=True, exist_ok=True)
+    record = {"result": result, "provenance": {"date": f"2026-01-{day:02d}"}, **more}
+    (store.place(job) / "result.json").write_text(json.dumps(record))
+
+
+def test_text_is_shown_by_all_samples_with_the_scatter_of_folds(tmp_path: Path) -> None:
+    store, how, cell = Store(tmp_path), measure("text", "small"), Cell("text", "small")
+    read, compared = how.jobs(cell.sample())
+    put(store, compared, {"mauve": 0.5, "mauve_star": 0.9, "std": 0.03})
+    judged = {"value": 80.0, "fold_mean": 81.0, "fold_std": 2.0}
+    entropy = {"value": 7.0, "fold_mean": 6.9, "fold_std": 0.2}
+    found = {"perplexity": {"perplexity": judged}, "statistics": {"entropy": entropy}}
+    put(store, read, found)
+    expected = Value(0.5, 0.03, 3), Value(80.0, 2.0, 1), Value(7.0, 0.2, 2)
+    assert how.values(store, cell.sample()) == expected
+
+
+def test_the_data_are_not_compared_with_themselves() -> None:
+    """MAUVE's reference is other held-out text than the data's own row, and as much."""
+    how, row = measure("text", "small"), held_out("text", "small", 0)
+    _, score = how.jobs(row)
+    assert isinstance(score, MauveScore)
+    reference = score.reference.samples
+    assert isinstance(reference, HeldOut)
+    assert reference.n == row.n
+    assert reference.part != row.part
+    _, score = how.jobs(Cell("text", "small").sample())
+    assert isinstance(score, MauveScore)
+    assert score.reference.samples == reference
+
+
+def test_several_runs_have_the_scatter_between_them() -> None:
+    pairs = (1.0, None), (None, None), (4.0, 7.0)
+    runs = [(Value(x, 9.0, 1), Value(y, None, 3)) for x, y in pairs]
+    first, second = over_seeds(runs)
+    assert first == Value(2.5, statistics.stdev([1.0, 4.0]), 1)
+    assert second == Value(7.0, None, 3)  # of one run alone nothing is known of it
+    assert over_seeds(runs[:1]) == runs[0]  # that of folds
+
+
+def test_all_methods_read_as_many_tokens(tmp_path: Path) -> None:
+    """Block diffusion reads every sequence twice, and has half the steps and half the warm-up."""
+    store = Store(tmp_path)
+    cells = {kind.name: kind.cell("text", "small") for kind in KINDS}
+    for cell in cells.values():
+        put(store, cell.train(), {})
+    read = {name: cell.training(store)[1].value for name, cell in cells.items()}
+    recipe = cells["AR"].train().recipe
+    assert set(read.values()) == {recipe.steps * recipe.batch_size * recipe.length / 1e6}
+    blocks = cells["BD3LM, block 4"].train().recipe
+    assert (blocks.steps, blocks.warmup) == (recipe.steps / 2, recipe.warmup / 2)
+
+
+def test_likelihood_and_evaluations_stand_beside_samples(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), Cell("text", "small")
+    assert cell.training(store) == (Value(None), Value(None, None, 1), Value(None))
+    put(store, cell.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
+    put(store, cell.sample(), {"evaluations": 12.5})
+    likelihood, _, evaluations = cell.training(store)
+    assert likelihood == Value(40.0, 2.0, 3)
+    assert evaluations == Value(12.5, None, 1)
+
+
+def test_runs_are_sampled_with_seeds_of_their_own() -> None:
+    plain, apart = (Cell("molecules", "small", seeds=3, sample_seed=s) for s in (None, 1000))
+    assert [plain.sample(seed).seed for seed in range(3)] == [0, 1, 2]
+    assert [apart.sample(seed).seed for seed in range(3)] == [1000, 1001, 1002]
+    assert [apart.train(seed).recipe.seed for seed in range(3)] == [0, 1, 2]
+
+
+def test_masked_tokens_alone_count_in_one_loss() -> None:
+    alone = {
+        (source, loss)
+        for source in ("uniform", "mask")
+        for loss in ("ce", "nelbo", "bregman", "sce")
+        if flow(source, loss)["masked_only"]
+    }
+    assert alone == {("mask", "nelbo")}
+
+
+def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    euler, neighbor, other = (
+        Cell("text", "small", choice=SolverChoice(solver=name))
+        for name in ("euler", "neighbor", "entropy")
+    )
+    rows = [(("Euler", "64"), euler), (("Neighbor", ""), neighbor), (("Entropy", ""), other)]
+    rows.append((("Euler", "128"), replace(euler, steps=128)))
+    train = euler.train()
+    put(store, train, {}, 9, earlier=["2026-01-01", "2026-01-05"])
+    assert apart_note(rows, store) == ()
+    put(store, other.sample(), {}, 10)
+    assert apart_note(rows, store) == ()
+    put(store, euler.sample(), {}, 5)  # the run of that day
+    told = "From an earlier run of the same training, whose models were lost: "
+    assert apart_note(rows, store) == (f"{told}Euler (64).",)
+    put(store, neighbor.sample(), {}, 20, needs={train.name: "2026-01-01"})
+    assert apart_note(rows, store) == (f"{told}Euler (64). From one before that: Neighbor.",)
+    assert apart_note(rows[:-1], store)[0].startswith(f"{told}Euler. ")  # all that there is of it
+
+
+def test_samples_and_likelihood_are_of_one_run_or_not(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), Cell("text", "small")
+    put(store, cell.train(), {}, 5, earlier=["2026-01-01"])
+    assert cell.one_run(store)
+    put(store, cell.sample(), {}, 2)
+    assert cell.one_run(store)  # there is no likelihood
+    put(store, cell.likelihood(), {}, 3)
+    assert cell.one_run(store)
+    put(store, cell.likelihood(), {}, 6)
+    assert not cell.one_run(store)
+
+
+def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    done, none = (Cell("molecules", "smoke", {"loss": loss}, seeds=2) for loss in ("ce", "sce"))
+    counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
+    for seed in range(2):
+        (job,) = measure("molecules", "smoke").jobs(done.sample(seed))
+        put(store, job, counts)
+    told = "Means are over 2 runs; ± is one standard deviation between runs."
+    assert runs_note([(("a",), done), (("b",), none)], store) == (told,)
+
+
+def test_spreads_of_data_are_told_apart_from_those_between_runs(tmp_path: Path) -> None:
+    """Of text the data's own have folds, whatever the rows are over."""
+    store, cell = Store(tmp_path), Cell("text", "small", seeds=2)
+    told = "of the data between five folds of the samples, of MAUVE between five resamples."
+    for seed, runs in enumerate(("1 of 2 runs; ± is one standard deviation ", "2 runs; ± is one ")):
+        _, compared = measure("text", "small").jobs(cell.sample(seed))
+        put(store, compared, {"mauve": 0.5, "std": 0.1})
+        (note,) = runs_note([(("a",), cell)], store)
+        assert note.startswith(f"Means are over {runs}")
+        assert note.endswith(told)
+        assert ("between runs, of the data" in note) == (seed == 1)
+
+
+def test_weights_that_do_not_vary_are_told() -> None:
+    counted = SolverChoice("neighbor-counted", 1, 3.0)
+    one, other = (SolverChoice(solver="entropy", beta=beta) for beta in (1.0, 2.0))
+    assert weights_note([SolverChoice(solver="euler")]) == ()
+    told = ("Weights: Neighbor r = 1, s = 3; Entropy beta = 1.",)
+    assert weights_note([counted, SolverChoice("neighbor", 1, 3.0), one]) == told
+    assert weights_note([counted, one, other]) == ("Weights: Neighbor r = 1, s = 3.",)
+
+
+def test_weights_of_a_context_path_are_told_apart() -> None:
+    plain = Cell("molecules", "small", flow("mask"), SolverChoice("neighbor", 1, 4.0))
+    own = SolverChoice("neighbor", 1, 1.0)
+    fields = flow("mask", "sce", path="context", path_radius=1, path_scale=1.0)
+    context = Cell("molecules", "small", fields, own)
+    on_path = "Weights on the context-weighted path: Neighbor r = 1, s = 1."
+    assert solver_notes([plain, context]) == ("Weights: Neighbor r = 1, s = 4.", on_path)
+    assert solver_notes([context]) == ("Weights: Neighbor r = 1, s = 1.",)  # of all there are
+    same = replace(context, choice=plain.choice)
+    assert solver_notes([plain, same]) == ("Weights: Neighbor r = 1, s = 4.",)
+
+
+@pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])
+def test_a_figure_tells_the_size_of_its_model(tmp_path: Path, parameters: int, told: str) -> None:
+    store, job = Store(tmp_path), Cell("molecules", "small").train()
+    put(store, job, {"parameters": parameters})
+    assert trained(job, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
+
+
+def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> None:
+    store, plan = Store(tmp_path), EXPERIMENTS["updates"].plan("small")
+    counts = [400, 300, 200, 50, 25, 15, 6, 3, 1]
+    for job in plan.jobs:
+        assert isinstance(job, Updates)
+        found = {"updates_per_token": 1.1, "standard_error": 0.01, "loop_share": 0.02}
+        put(store, job, found | {"histogram": counts, "tokens": sum(counts)})
+    (table,) = plan.tables(store)
+    for row in table.rows:
+        assert row.ours == (Value(1.1, 0.01, 3), Value(2.0, None, 2))
+    (figure,) = plan.figures(store)
+    assert list(figure.lines) == ["Euler, mean 1.100", "Neighbor, mean 1.100"]
+    for line in figure.lines.values():
+        shown = [value.value for _, (value,) in line]
+        assert shown == pytest.approx([40, 30, 20, 5, 2.5, 1.5, 1.0])  # the last: or more
+        assert len(shown) == MANY + 1
+    assert axis_labels(figure)[-1] == f"≥{MANY}"
+
+
+def axis_labels(curves: Curves) -> list[str]:
+    """What stands below the first panel."""
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    figure = curves.figure()
+    figure.draw_without_rendering()
+    return [text.get_text() for text in figure.axes[0].get_xticklabels()]
+
+
+def test_the_last_distance_is_told_to_be_that_or_more(tmp_path: Path) -> None:
+    """Of neighbours there are no more than the last; of distances all further ones are there."""
+    store, plan = Store(tmp_path), EXPERIMENTS["context"].plan("small")
+    (job,) = plan.jobs
+    names = ("entropy", "entropy_error", "nll", "nll_error")
+    bins = {"neighbors": list(range(17)), "distance": list(range(1, 17))}
+    curves = {k: {"bins": b} | {n: [1.0] * len(b) for n in names} for k, b in bins.items()}
+    assert all(not figure.last for figure in plan.figures(store)), "nothing is done"
+    put(store, job, curves)
+    neighbors, distance = map(axis_labels, plan.figures(store))
+    assert neighbors[-1] == "16"
+    assert (distance[0], distance[-1]) == ("1", "≥16")
+    tables = plan.tables(store)
+    assert [table.title.endswith("(the last: or more)") for table in tables] == [False, True]
+
+
+def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
+    """Every row has its own values, the last the data's; points alone are in the figure."""
+    store, how = Store(tmp_path), measure("molecules", "small")
+    shown, other = (
+        Cell("molecules", "small", choice=SolverChoice(solver=name))
+        for name in ("euler", "entropy")
+    )
+    entries = [Entry(("Euler",), shown, "Euler", 8.0), Entry(("Entropy",), other)]
+    data = held_out("molecules", "small", 0)
+    for count, samples in ((512.0, shown.sample()), (256.0, other.sample()), (1000.0, data)):
+        (job,) = how.jobs(samples)
+        names = ("valid", "unique", "novel")
+        put(store, job, {n: {"mean": count - i, "std": None} for i, n in enumerate(names)})
+    put(store, shown.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
+    put(store, shown.train(), {"parameters": 4e6}, 9, earlier=["2026-01-01"])
+    for day, cell in ((5, other), (10, shown)):  # of the run before, and of the last one
+        put(store, cell.sample(), {"evaluations": 1.0}, day)
+    notes = ("What it is.",)
+    made = grid("t", ("solver",), lambda _: entries, x="x", log=True, likelihood=True, notes=notes)
+    plan = made("small")
+    (table,) = plan.tables(store)
+    assert table.columns == (*how.columns, TRAINING[0])
+    assert {row.labels: [value.value for value in row.ours] for row in table.rows} == {
+        ("Euler",): [512.0, 511.0, 510.0, 40.0],
+        ("Entropy",): [256.0, 255.0, 254.0, 40.0],  # one training
+        ("data",): [1000.0, 999.0, 998.0, None],
+    }
+    meaning, weights, drawn, runs, error, earlier = table.notes
+    assert meaning == "What it is."
+    assert weights.startswith("Weights: Entropy beta")
+    assert drawn == "1,024 samples of each run, in 128 steps."
+    assert runs == "One run of each training; their scatter is that of counting, 16 at most."
+    assert error == "Behind held-out PPL ± is one standard error."
+    assert earlier.endswith("models were lost: Entropy.")
+    assert {shown.likelihood(), *how.jobs(data), *how.jobs(other.sample())} <= set(plan.jobs)
+    (figure,) = plan.figures(store)
+    assert (figure.log, list(figure.lines)) == (True, ["Euler"])
+    ((x, (valid, novel)),) = figure.lines["Euler"]
+    assert (x, valid) == (8.0, Value(512.0, 16.0, 1))  # the root of 1,024 / 4
+    assert novel.value == 510.0
+    assert [value.value for value in figure.level] == [1000.0, 998.0]
+    assert grid("t", ("solver",), lambda _: entries)("small").figures(store) == []
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_variety_is_that_of_known_solvers_at_other_temperatures(source: str) -> None:
+    known: dict[Corpus, dict[tuple[str, int], Cell]] = {
+        "text": tuned_cells(source, "small"),
+        "molecules": steps_cells("molecules", source, "small"),
+    }
+    for corpus, others in known.items():
+        steps = size(corpus, "small").steps
+        for (name, t), cell in variety_cells(corpus, source, "small").items():
+            same = cell.sample() == others[name, steps].sample()
+            assert same == (t == 1.0)  # which are not redrawn
+            assert cell.sample().choice.temperature == t
+
+
+def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From temperature to temperature; what is not done is left out."""
+
+    def values(self: Cell, store: Store) -> tuple[Value, ...]:
+        t = self.choice.temperature
+        bits = None if t == 0.9 else 7.0 + t
+        judged = None if t == 0.85 else round(100 * t)
+        return Value(0.5, 0.1), Value(judged, 5.0), Value(bits, 0.01)
+
+    monkeypatch.setattr(Cell, "values", values)
+    plan = EXPERIMENTS["variety"].plan("small")
+    uniform, _ = plan.figures(Store(Path("nowhere")))
+    assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([8.0, 7.95, 7.85])
+    assert [y.value for _, (_, y) in uniform.lines["Euler"]] == [100.0, 95.0, None]
+    told = [{(text.get_text(), *text.xy) for text in axis.texts} for axis in uniform.figure().axes]
+    assert told[0] == {("1", 8.0, 0.5), ("0.85", 7.85, 0.5), ("1.1", 8.1, 0.5)}
+    assert told[1] == {("1", 8.0, 100.0), ("0.95", 7.95, 95.0), ("1.1", 8.1, 110.0)}
+    molecules = EXPERIMENTS["variety-molecules"].plan("small").figures(Store(Path("nowhere")))[0]
+    found = [(x, y.value) for x, (y,) in molecules.lines["Neighbor"]]
+    assert found == [(7.0 + t, 0.5) for t in (1.0, 1.1, 1.2, 1.3)]  # valid against novel ones
+    for measured in (True, False):  # then round numbers, else the points' own
+        ticks = replace(uniform, measured=measured).figure().axes[0].get_xticks()
+        assert any(abs(tick - 7.85) < 1e-9 for tick in ticks) != measured
+
+
+def test_the_best_solver_of_a_training_is_told_at_each_number_of_steps() -> None:
+    """By enumeration: three solvers, of which one lacks a value, and as many steps as smoke has."""
+    steps = curves.steps_of("smoke")
+    few, many = (Value(float(10 + k)) for k in range(2))
+    rest = [few] * (len(steps) - 2)
+    rows = [
+        Row(("mask", "CE", "Euler"), (many, few, *rest)),
+        Row(("mask", "CE", "Neighbor"), (few, many, *rest)),
+        Row(("mask", "CE", "Entropy"), (Value(None), few, *rest)),
+    ]
+    table = curves._best("smoke", Column("valid", True), rows)
+    euler, best = table.rows
+    assert euler == rows[0]
+    first, second, *others = steps
+    at = ", ".join(str(k) for k in (first, *others))
+    assert best.labels == ("mask", "CE", f"best: Euler ({at}), Neighbor ({second})")
+    assert best.ours == (many, many, *rest)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
+    tmp_path: Path, scale: Scale
+) -> None:
+    """Also at the paper's scale, where folds give every count a spread that the next is within."""
+    store, plan = Store(tmp_path), EXPERIMENTS["sweep-molecules-mask"].plan(scale)
+    for job in plan.jobs:
+        assert isinstance(job, Molecules)
+        if not isinstance(job.samples, Sample):
+            continue
+        choice = job.samples.choice
+        best = (choice.radius, choice.scale, choice.beta) in ((2, 3.0, 6.0), (1, 4.0, 5.0))
+        valid = {"mean": 500.0 + best, "std": 9.0 if scale == "paper" else None}
+        unique = {"mean": 400.0 + best, "std": None}  # fewer of the others
+        put(store, job, {"valid": valid, "unique": unique, "novel": unique})
+    _, table = plan.tables(store)
+    (row,) = table.rows
+    assert [value.value for value in row.ours] == [2, 3.0, 5.0]
+    assert [value.value for value in row.paper] == [1, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("baselines", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
+        ("losses", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
+        ("losses", "of its own scale: 92M parameters, 25,000 training steps"),
+        ("perplexity", "of models of OpenWebText, at its own scale"),
+        ("updates", "of OpenWebText at its own scale; ± there is between five folds"),
+    ],
+)
+def test_tables_tell_that_the_paper_s_columns_are_of_another_scale(
+    tmp_path: Path, name: str, told: str
+) -> None:
+    tables = EXPERIMENTS[name].plan("small").tables(Store(tmp_path))
+    notes = [[n for n in table.notes if "paper's columns" in n] for table in tables if table.paper]
+    assert all(len(each) == 1 for each in notes)  # every table that has such columns
+    assert any(f"The paper's columns are {told}" in note for (note,) in notes)
+
+
+def test_the_paper_s_molecules_are_counted_of_as_many_as_its_column_says(tmp_path: Path) -> None:
+    _, table = EXPERIMENTS["losses"].plan("smoke").tables(Store(tmp_path))
+    assert [column.name for column in table.columns] == ["valid of 8", "unique", "novel"]
+    assert [column.name for column in table.paper] == ["valid of 1,024", "novel"]

@@ -1,0 +1,114 @@
+"""What runs of the same training have in common, and what they do not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.benchmarks.library_sections import drawn_by
+from experiments.benchmarks.run_scatter import compare, named
+
+HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
+
+
+def recipe(**more: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {"method": "flow", "block": 16, "source": "mask", "steps": 9}
+    plain |= {"loss": "nelbo", "masked_only": True, "path": "mixture", "seed": 0}
+    plain |= {"loss_radius": 3, "loss_scale": 0.5, "path_radius": 1, "path_scale": 1.0}
+    return {"corpus": "text", "recipe": plain | more}
+
+
+def record(folder: Path, name: str, job: Any, result: Any, date: str, **more: Any) -> None:
+    """A job's result as a folder of results has it."""
+    origin = {"date": date, "revision": f"of {date}", "hardware": {"gpu": None}}
+    (folder / name).mkdir(parents=True)
+    found = {"job": job, "result": result, "provenance": origin} | more
+    (folder / name / "result.json").write_text(json.dumps(found))
+
+
+def train(folder: Path, job: Any, loss: float, date: str, name: str = "train-1") -> None:
+    metrics = [{"step": k, "loss": 10 * loss - k} for k in (2, 4, 9)]
+    record(folder, name, job, {"metrics": [*metrics, {"step": 9, "validation_loss": loss}]}, date)
+
+
+def sample(
+    folder: Path, job: Any, seed: int, perplexity: float, date: str, steps: int = 4, **more: Any
+) -> None:
+    drawn = HOW | {"model": job, "seed": seed, "steps": steps}
+    scores = {
+        "perplexity": {"perplexity": {"value": perplexity}},
+        "statistics": {"entropy": {"value": 7.0}},
+    }
+    record(folder, f"sample-{date}", drawn, {}, date, **more)
+    record(folder, f"text-{date}", {"samples": drawn}, scores, date)
+
+
+def test_runs_are_told_apart_by_date_and_samples_go_to_theirs(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    train(old, recipe(), 3.0, "day 1")
+    sample(old, recipe(), 0, 100.0, "day 2")  # does not say of which run: of the last before it
+    train(new, recipe(), 3.5, "day 3")
+    sample(new, recipe(), 0, 100.0, "day 2")  # kept from the old folder
+    sample(new, recipe(), 1, 400.0, "day 4", needs={"train-1": "day 1"})
+    sample(new, recipe(), 2, 900.0, "day 5", needs={"train-1": "day 3"})
+    (row,) = compare([old, new])
+    assert row["dates"] == ["day 1", "day 3"]
+    assert row["losses"] == [3.0, 3.5]
+    assert row["early"] == [26.0, 31.0]  # after 4 of 9 steps: 2 are no quarter
+    (samples,) = row["samples"]
+    assert samples["perplexities"] == pytest.approx([200.0, 900.0])  # sqrt(100 * 400)
+    assert samples["entropies"] == pytest.approx([7.0, 7.0])
+    assert samples["choice"] == {"solver": "euler"}
+    assert "seed" not in samples
+
+
+def test_bregman_of_masked_tokens_is_a_run_of_nelbo_with_samples_of_its_own(tmp_path: Path) -> None:
+    other = recipe(loss="bregman")
+    train(tmp_path, recipe(), 3.0, "day 1")
+    train(tmp_path, other, 4.0, "day 2", "train-2")
+    sample(tmp_path, recipe(), 0, 10.0, "day 3")  # after both, of the one with its name
+    sample(tmp_path, other, 0, 20.0, "day 4")
+    (row,) = compare([tmp_path])
+    assert row["loss"] == "nelbo"
+    assert row["losses"] == [3.0, 4.0]
+    assert row["samples"][0]["perplexities"] == pytest.approx([10.0, 20.0])
+
+
+def test_what_was_done_once_tells_nothing(tmp_path: Path) -> None:
+    train(tmp_path, recipe(), 3.0, "day 1")
+    assert compare([tmp_path, tmp_path]) == []
+    train(tmp_path, recipe(), 3.0, "day 2", "train-2")
+    sample(tmp_path, recipe(), 0, 10.0, "day 3")
+    (row,) = compare([tmp_path])
+    assert row["samples"] == []  # of one run alone
+
+
+def test_of_a_run_its_first_quarter_and_its_end_are_told(tmp_path: Path) -> None:
+    metrics = [{"step": k, "loss": 10.0 - k, "validation_loss": abs(k - 5.0)} for k in (1, 2, 4, 8)]
+    for day in (1, 3):
+        record(tmp_path, f"train-{day}", recipe(steps=8), {"metrics": metrics}, f"day {day}")
+    sample(tmp_path, recipe(steps=8), 0, 10.0, "day 1")  # within a second of its training's end
+    sample(tmp_path, recipe(steps=8), 1, 20.0, "day 3")
+    sample(tmp_path, recipe(steps=8), 0, 30.0, "day 2", steps=64)
+    sample(tmp_path, recipe(steps=8), 1, 40.0, "day 4", steps=64)
+    (row,) = compare([tmp_path])
+    assert row["losses"] == [3.0, 3.0]  # not the lowest
+    assert row["early"] == [8.0, 8.0]
+    few, many = row["samples"]
+    assert few["perplexities"] == pytest.approx([10.0, 20.0])
+    assert many["perplexities"] == pytest.approx([30.0, 40.0])
+
+
+def test_what_was_done_again_has_a_name_of_its_own() -> None:
+    """In the results of this project: rows of one name would hide each other on the pages."""
+    rows = json.loads((Path(__file__).parents[2] / "results/run_scatter.json").read_text())["rows"]
+    names = [(row["corpus"], named(row)) for row in rows]
+    assert len(set(names)) == len(names)
+    assert ("text", "mask source, sce, context path") in names
+    assert ("molecules", "mask source, sce, context path (r = 3, s = 2)") in names
+    assert ("molecules", "uniform source, sce (r = 1, s = 0.5)") in names
+    drawn = [
+        (*name, drawn_by(s)) for name, row in zip(names, rows, strict=True) for s in row["samples"]
+    ]
+    assert len(set(drawn)) == len(drawn)  # solvers of one kind differ in their settings

@@ -1,0 +1,369 @@
+"""On a CUDA device: the transformer's rotations, norms, short attention, products with their gelu.
+
+Run there with `pytest -m gpu tests/test_gpu_model.py`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cwdfm import ops as kernel
+from cwdfm.model.attention import SHORT, Attention, Causal, Full, Halves
+from cwdfm.model.transformer import DiTConfig
+from cwdfm.ops import short_attention as short
+from cwdfm.ops.gelu import linear_gelu
+from tests.ops import test_adaptive_norm as norms
+from tests.ops import test_gelu as gelus
+from tests.ops.test_rotary import (
+    SHAPES,
+    check_layouts,
+    check_rotation,
+    moved_dit,
+    qkv_of,
+    rotation_of,
+    trained,
+)
+from tests.ops.test_short_attention import check_bounds, check_far_apart, check_sizes
+from tests.support.gpu import COMPILED
+
+pytestmark = COMPILED
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def half() -> AbstractContextManager[object]:
+    context: AbstractContextManager[object] = torch.autocast("cuda", torch.bfloat16)
+    return context
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (8, 1024, 12, 64), (3, 100, 5, 48)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rotation_and_gradient_are_exact(
+    shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    check_rotation(shape, dtype, "cuda")
+
+
+def test_gradients_may_come_in_any_layout() -> None:
+    check_layouts("cuda")
+
+
+def tokens(length: int) -> Tensor:
+    return torch.randint(0, 11, (3, length), generator=torch.manual_seed(2)).cuda()
+
+
+def apart(mine: list[Tensor], other: list[Tensor]) -> float:
+    """The distance of all together, as a share of their length."""
+    return float((flat(mine) - flat(other)).norm() / flat(other).norm())
+
+
+def flat(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.detach().float().flatten() for part in parts])
+
+
+def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
+    """Each up to `tolerance` of its length: elements that cancel have large errors of their own."""
+    for a, b in zip(mine, other, strict=True):
+        assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Halves(4, dense=True)], ids=str)
+@pytest.mark.parametrize("length", [32, 160])
+def test_transformer_trains_as_with_the_plain_rotation(
+    sight: Attention, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32; heads of 32, which FlexAttention takes."""
+    model, x = moved_dit(width=64).cuda(), tokens(length)
+    fused = trained(model, model.trunk, x, sight)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    assert_alike(fused, trained(model, model.trunk, x, sight), 1e-3)
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("length", [32, 160])
+def test_compiled_half_precision_trains_as_the_plain_float32(
+    by_block: bool, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short attention, rotation and their gradients in compiled code, in one graph each."""
+    model, x = moved_dit(width=64).cuda(), tokens(length)
+    monkeypatch.setattr(kernel, "MODE", "off")
+    plain = trained(model, model.trunk, x)
+    monkeypatch.setattr(kernel, "MODE", "auto")
+    torch._dynamo.reset()
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", partial(real, fullgraph=True))
+    model.compile_trunk(by_block=by_block)
+    with half():
+        compiled = trained(model, model.trunk, x)
+        with torch.no_grad():
+            sampled = model.trunk(x, torch.full((3,), 0.3, device="cuda"))
+    assert_alike(compiled, plain, 0.1)
+    assert_alike([sampled], plain[:1], 0.04)
+
+
+def attended(mix: Callable[..., Tensor], qkv: Tensor) -> list[Tensor]:
+    leaf = qkv.detach().requires_grad_()
+    mixed = mix(*leaf.unbind(0))
+    return [mixed, *torch.autograd.grad(mixed.float().square().sum(), leaf)]
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("width", [64, 20])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_short_attention(sight: Attention, width: int, compiled: bool) -> None:
+    """By the memory-efficient kernel where it takes the heads; right either way."""
+    qkv = torch.randn(3, 8, 4, 32, width, generator=torch.manual_seed(0)).cuda().bfloat16()
+    mix = sight.mix(0, 32, qkv.device)
+    with Operators() as ran:
+        mix(*qkv)
+    assert ("_scaled_dot_product_efficient_attention" in ran.names) == (width == 64)
+    with sdpa_kernel(SDPBackend.MATH):
+        causal = isinstance(sight, Causal)
+        exact = attended(partial(F.scaled_dot_product_attention, is_causal=causal), qkv.float())
+    torch._dynamo.reset()
+    mine = attended(torch.compile(mix, fullgraph=True) if compiled else mix, qkv)
+    assert_alike([x.float() for x in mine], exact, 0.02)
+
+
+def test_long_attention_keeps_its_kernel() -> None:
+    """Whatever PyTorch prefers for long sequences, it prefers after a short one as well."""
+
+    def kernels(length: int) -> list[str]:
+        q = torch.randn(2, 4, length, 64, device="cuda", dtype=torch.bfloat16)
+        with Operators() as ran:
+            Full().mix(0, length, q.device)(q, q, q)
+        return [*ran.names]
+
+    before = kernels(512)
+    assert kernels(SHORT) != before
+    assert kernels(512) == before
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_product_with_its_gelu_is_the_plain_one(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, layer = torch.randn(64, 128, 768, device="cuda"), nn.Linear(768, 3072, device="cuda")
+    with torch.no_grad(), half():
+        if not compiled:
+            with Operators() as ran:
+                linear_gelu(x, layer)
+            assert "_addmm_activation" in ran.names
+        torch._dynamo.reset()
+        raised = torch.compile(linear_gelu, fullgraph=True) if compiled else linear_gelu
+        fused = raised(x, layer)
+        monkeypatch.setattr(kernel, "MODE", "off")
+        plain = linear_gelu(x, layer)
+    assert fused.dtype == torch.bfloat16
+    # The plain one rounds before gelu as well, the fused one has a hardware tanh.
+    torch.testing.assert_close(fused, plain, rtol=2**-6, atol=2e-3)
+
+
+def test_half_precision_without_autocast() -> None:
+    model, x = moved_dit(width=64).cuda().eval(), tokens(32)
+    t = torch.full((3,), 0.3, device="cuda")
+    with torch.no_grad():
+        full = model.trunk(x, t)
+        halved = model.to(torch.bfloat16).trunk(x, t)
+    assert halved.dtype == torch.bfloat16
+    assert_alike([halved.float()], [full], 0.04)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 5, 16, 32, 33, 64])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [
+        (16, torch.bfloat16),
+        (48, torch.bfloat16),
+        (64, torch.bfloat16),
+        (64, torch.float16),
+        (128, torch.bfloat16),
+    ],
+)
+def test_fused_short_attention(width: int, dtype: torch.dtype, length: int, causal: bool) -> None:
+    check_sizes(length, width, dtype, causal, "cuda")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_short_attention_at_its_limits(causal: bool) -> None:
+    check_far_apart(torch.float16, causal, "cuda")
+    for length in (5, 32, 33):
+        check_bounds(length, 64, causal, "cuda")
+
+
+def test_fused_short_attention_of_many_is_that_of_each() -> None:
+    qkv = qkv_of((2048, 32, 12, 64), torch.bfloat16, "cuda").requires_grad_()
+    rotation = rotation_of(32, 64, "cuda")
+    mixed = short.short_attention(qkv, rotation, causal=False)
+    (grad,) = torch.autograd.grad(mixed, qkv, mixed.detach())
+    for rows in (slice(1), slice(1000, 1003), slice(2047, 2048)):
+        few = qkv[rows].detach().requires_grad_()
+        again = short.short_attention(few, rotation, causal=False)
+        assert torch.equal(again, mixed[rows])
+        assert torch.equal(torch.autograd.grad(again, few, again.detach())[0], grad[rows])
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("length", [9, 32])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_transformer_trains_by_the_fused_short_attention(
+    sight: Attention, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eagerly and in compiled code, in one graph, against plain float32."""
+    model, x = moved_dit(width=128).cuda(), tokens(length)
+    model.sight = sight
+    monkeypatch.setattr(kernel, "MODE", "off")
+    plain = trained(model, model.trunk, x)
+    monkeypatch.setattr(kernel, "MODE", "auto")
+    ran: list[str] = []
+    launch = short._launch
+
+    def counted(kernel: Any, *rest: Any, **options: Any) -> None:
+        ran.append(kernel.__name__)
+        launch(kernel, *rest, **options)
+
+    monkeypatch.setattr(short, "_launch", counted)
+    torch._dynamo.reset()
+    trunk = torch.compile(model.trunk, fullgraph=True) if compiled else model.trunk
+    with half():
+        mine = trained(model, trunk, x)
+        assert ran == ["attend"] * 2 + ["attend_back"] * 2
+        monkeypatch.setattr(kernel, "MODE", "off")
+        usual = trained(model, model.trunk, x)
+    # Half precision costs what it costs: gradients of the first layers cancel for the most part.
+    assert apart(mine, plain) < 1.5 * apart(usual, plain) + 0.01
+
+
+@pytest.mark.parametrize("shape", [*norms.SHAPES, (8, 1024, 768), (40, 60, 2048)], ids=str)
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_stream_norm_and_gradients_are_exact(
+    shape: tuple[int, int, int], timed: bool, dropout: float, dtype: torch.dtype
+) -> None:
+    """In float32, and as under autocast."""
+    x = norms.given(shape, torch.float32, dtype, timed=timed, device="cuda")
+    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        norms.check_against_exact(x, dropout)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_first_norm_is_exact(dtype: torch.dtype) -> None:
+    norms.check_against_exact(norms.given((8, 100, 768), dtype, dtype, adds=False, device="cuda"))
+
+
+def test_dropout_leaves_out_its_share() -> None:
+    norms.check_dropout("cuda")
+
+
+def test_norms_and_their_gradients_are_the_same_to_the_bit() -> None:
+    x = norms.given((64, 100, 768), torch.float32, torch.bfloat16, device="cuda")
+
+    def once() -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        with half():
+            outputs = x.run(0.1)
+        return (*outputs, *norms.gradients(x, outputs))
+
+    for a, b in zip(once(), once(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiled_dropout_is_the_same_on_the_way_back() -> None:
+    """Of ones added to nothing, with a gradient of ones, only what dropout does is left."""
+    x = norms.given((4, 50, 768), timed=False, device="cuda")
+    ones = torch.ones_like(x.h, requires_grad=True)
+    plain = x._replace(h=torch.zeros_like(x.h), y=ones)
+    torch._dynamo.reset()
+    run = torch.compile(lambda: plain.run(0.3)[0], fullgraph=True)
+    seen = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        seen.append(run())
+        assert torch.equal(torch.autograd.grad(seen[-1].sum(), ones)[0], seen[-1])
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    assert not torch.equal(run(), run())
+    assert abs(float((seen[0] == 0).float().mean()) - 0.3) < 0.006  # five standard deviations
+
+
+@pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
+@pytest.mark.parametrize("by_block", [False, True])
+def test_compiled_training_with_dropout_repeats_itself(config: DiTConfig, by_block: bool) -> None:
+    model, x = norms.moved(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32)
+    torch._dynamo.reset()
+    model.compile_trunk(by_block=by_block)
+
+    def once(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        with half():
+            return trained(model, model.trunk, x)
+
+    first, again, other = once(1), once(1), once(2)
+    assert torch.equal(first[0], again[0])
+    assert_alike(again, first, 0.01)  # PyTorch's own gradients may add up in any order
+    assert not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
+def test_transformer_trains_as_with_plain_norms(
+    config: DiTConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32; the rotations and the attention are the same kernels on both sides."""
+    model, x = norms.moved(replace(config, width=64)).cuda(), tokens(160)
+    fused = trained(model, model.trunk, x)
+    monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda h: False)
+    assert_alike(fused, trained(model, model.trunk, x), 1e-4)
+
+
+@pytest.mark.parametrize(("rows", "columns"), gelus.SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gelu_and_the_gradient_of_its_bias(
+    rows: tuple[int, ...], columns: int, dtype: torch.dtype
+) -> None:
+    assert not torch.backends.cuda.matmul.allow_tf32
+    gelus.check_against_exact(rows, columns, dtype, "cuda")
+
+
+def test_gelu_at_the_paper_s_size_compiled() -> None:
+    """The same bits twice, and the plain gradients up to the rounding of half precision."""
+    torch.manual_seed(0)
+    x, layer = torch.randn(16, 1024, 768, device="cuda"), nn.Linear(768, 3072, device="cuda")
+
+    def trained_by(function: Callable[..., Tensor]) -> list[Tensor]:
+        with half():
+            y = function(x, layer)
+        weights = torch.linspace(-1, 1, y.numel(), device="cuda").view_as(y)
+        return [y, *torch.autograd.grad((y * weights).sum(), (layer.weight, layer.bias))]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(linear_gelu, fullgraph=True)
+    fused, again = trained_by(compiled), trained_by(compiled)
+    assert all(torch.equal(a, b) for a, b in zip(fused, again, strict=True))
+    with kernel.plain():
+        plain = trained_by(linear_gelu)
+    assert_alike(fused, plain, 2**-6)
+    # In float32, where the plain one is rounded to half precision.
+    assert fused[2].dtype == torch.float32
+    assert not torch.equal(fused[2], fused[2].bfloat16().float())

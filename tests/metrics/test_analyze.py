@@ -1,0 +1,304 @@
+"""Analyses against brute force: the exact posterior, token by token, and hand-made counts."""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm.errors import InputError
+from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysis
+from cwdfm.metrics.updates import UpdateStatistics, update_statistics, updates_table
+from cwdfm.report.analysis_plots import context_plot, updates_plot
+from cwdfm.report.figure import styles_of
+from cwdfm.times import stratified_times
+from tests.support.exact import correlated_target
+from tests.support.models import SmallModel, SmallSplitModel
+
+LENGTH, VOCAB, RADIUS, FARTHEST = 5, 3, 2, 3
+SCHEDULE = cwdfm.Polynomial(2.0)
+X = torch.randint(VOCAB, (40, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def exact(source: cwdfm.Source) -> cwdfm.ExactPosterior:
+    target = torch.from_numpy(correlated_target(VOCAB, LENGTH, seed=0))
+    return cwdfm.ExactPosterior(target, source, SCHEDULE)
+
+
+def brute_force(
+    model: Any, source: cwdfm.Source, weight: cwdfm.Weight | None, boundary: str
+) -> dict[str, dict[int, dict[int, list[tuple[float, float]]]]]:
+    """Every masked token by itself: {measure: {bin: {sequence: [(entropy, nll)]}}}."""
+    path = cwdfm.MixturePath(source, SCHEDULE)
+    context = weight and cwdfm.ContextPath(source, SCHEDULE, weight)
+    index = torch.arange(len(X))
+    found: dict[str, dict[int, dict[int, list[tuple[float, float]]]]] = {
+        name: defaultdict(lambda: defaultdict(list)) for name in ("neighbors", "distance")
+    }
+    for d in range(2):
+        t = stratified_times(7, d, index, len(X))
+        batch = (context or path).sample(X, t, seed=7, step=d)
+        logits = model(batch.x_t, t.float())[..., :VOCAB]
+        for b in range(len(X)):
+            for i in range(LENGTH):
+                if batch.revealed[b, i]:
+                    continue
+                p = logits[b, i].double().softmax(-1).tolist()
+                entropy = -sum(q * math.log(q) for q in p if q > 0)
+                pair = (entropy, -math.log(p[int(X[b, i])]))
+                apart = [
+                    min(abs(i - j), LENGTH - abs(i - j)) if boundary == "circular" else abs(i - j)
+                    for j in range(LENGTH)
+                    if batch.revealed[b, j]
+                ]
+                found["neighbors"][sum(a <= RADIUS for a in apart)][b].append(pair)
+                found["distance"][min([*apart, FARTHEST])][b].append(pair)
+    return found
+
+
+def cluster_error(groups: list[list[float]], mean: float) -> float:
+    """The standard error of a ratio over clusters, from its textbook formula."""
+    total = sum(map(len, groups))
+    squares = sum((sum(g) - mean * len(g)) ** 2 for g in groups)
+    return math.sqrt(squares * len(groups) / (len(groups) - 1)) / total
+
+
+@pytest.mark.parametrize("boundary", ["circular", "cut"])
+@pytest.mark.parametrize(
+    ("source", "weight"),
+    [
+        (cwdfm.MaskSource(VOCAB), None),
+        (cwdfm.UniformSource(VOCAB), None),
+        (cwdfm.MaskSource(VOCAB), cwdfm.Neighbor(1, 2.0)),
+    ],
+    ids=["mask", "uniform", "context-path"],
+)
+def test_context_against_brute_force(
+    source: cwdfm.Source, weight: cwdfm.Weight | None, boundary: Any
+) -> None:
+    model = exact(source)
+    options: dict[str, Any] = {"radius": RADIUS, "farthest": FARTHEST, "boundary": boundary}
+    found = context_analysis(
+        model, source, SCHEDULE, X, weight=weight, draws=2, seed=7, batch_size=16, **options
+    )
+    truth = brute_force(model, source, weight, boundary)
+    for name, bins in (("neighbors", range(5)), ("distance", range(1, 4))):
+        curve: ContextCurve = getattr(found, name)
+        assert curve.bins == tuple(bins)
+        for k, b in enumerate(bins):
+            groups = list(truth[name][b].values())
+            assert curve.tokens[k] == sum(map(len, groups))
+            for part, measure in enumerate(("entropy", "nll")):
+                values = [[pair[part] for pair in group] for group in groups]
+                mean, error = (getattr(curve, m)[k] for m in (measure, f"{measure}_error"))
+                if not groups:
+                    assert mean is None
+                    continue
+                assert mean == pytest.approx(np.mean([v for g in values for v in g]))
+                if len(groups) > 1:
+                    assert error == pytest.approx(cluster_error(values, mean))
+                else:
+                    assert error is None
+    assert sum(found.neighbors.tokens) == sum(found.distance.tokens)
+
+
+def test_context_helps_the_exact_posterior() -> None:
+    source = cwdfm.MaskSource(VOCAB)
+    model = exact(source)
+    found = context_analysis(model, source, SCHEDULE, X.repeat(20, 1), radius=2, draws=2)
+    most = found.neighbors.entropy
+    assert most[0] is not None
+    assert most[4] is not None
+    assert most[4] < most[0]  # conditioning lowers the entropy
+
+
+@pytest.mark.parametrize("kind", [SmallModel, SmallSplitModel])
+def test_context_does_not_depend_on_batches(kind: Any) -> None:
+    source = cwdfm.UniformSource(5)
+    x = torch.randint(5, (13, 8), generator=torch.Generator().manual_seed(1))
+    results = [
+        context_analysis(kind(5), source, SCHEDULE, x, radius=3, farthest=4, batch_size=size)
+        for size in (1, 5, 99)
+    ]
+    for other in results[1:]:
+        for name in ("neighbors", "distance"):
+            a, b = getattr(results[0], name), getattr(other, name)
+            assert a.tokens == b.tokens
+            for part in ("entropy", "entropy_error", "nll", "nll_error"):
+                pairs = zip(getattr(a, part), getattr(b, part), strict=True)
+                assert all(p == pytest.approx(q) for p, q in pairs)
+
+
+def made(updates: list[list[int]], loops: list[list[int]]) -> cwdfm.Samples:
+    u = torch.tensor(updates, dtype=torch.int32)
+    zeros = torch.zeros(len(updates), dtype=torch.int64)
+    return cwdfm.Samples(u.long(), u, torch.tensor(loops, dtype=torch.int32), zeros, 0)
+
+
+def test_updates_by_hand() -> None:
+    samples = made([[1, 2, 0], [1, 1, 4]], [[0, 1, 0], [0, 0, 2]])
+    found = update_statistics(samples)
+    assert found.histogram == (1, 3, 1, 0, 1)
+    assert (found.updates_per_token, found.loop_share, found.tokens) == (1.5, 3 / 9, 6)
+    assert found.standard_error == pytest.approx(np.std([1.0, 2.0], ddof=1) / math.sqrt(2))
+    free = update_statistics(samples, torch.tensor([False, True, False]))
+    assert (free.histogram, free.loop_share) == ((1, 2, 0, 0, 1), 2 / 6)
+    uneven = torch.tensor([[True, True, True], [True, False, False]])
+    one = update_statistics(samples, uneven)
+    assert (one.updates_per_token, one.standard_error, one.sequences) == (2.5, None, 1)
+    data = json.loads(json.dumps(found.to_json()))
+    assert (data["histogram"], data["tokens"]) == ([1, 3, 1, 0, 1], 6)
+    # Of 1, 3 and 2 free tokens: 1, 6 and 4 updates, where 11 / 6 a token are expected.
+    samples = made([[1, 2, 0], [1, 1, 4], [2, 2, 2]], [[0] * 3] * 3)
+    some = update_statistics(samples, torch.tensor([[0, 1, 1], [0, 0, 0], [0, 0, 1]]).bool())
+    square = (1 - 11 / 6) ** 2 + (6 - 33 / 6) ** 2 + (4 - 22 / 6) ** 2
+    assert some.standard_error == pytest.approx(math.sqrt(3 / 2 * square) / 6)
+
+
+def solve(source: cwdfm.Source, weight: cwdfm.Weight | None = None) -> cwdfm.Samples:
+    model = SmallModel(source.num_tokens)
+    solver = cwdfm.Euler(weight=weight)
+    return cwdfm.sample(model, source, SCHEDULE, solver, shape=(64, 12), steps=16)
+
+
+def test_a_mask_source_updates_every_token_once() -> None:
+    found = update_statistics(solve(cwdfm.MaskSource(6)))
+    assert found == UpdateStatistics(1.0, 0.0, 0.0, (0, 64 * 12), 64)
+
+
+def test_solvers_are_compared_in_a_table_and_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    source = cwdfm.UniformSource(6)
+    results = {
+        "Euler": update_statistics(solve(source)),
+        "Neighbor-weighted": update_statistics(solve(source, cwdfm.Neighbor(1, 2.0))),
+    }
+    head, rule, *rows = updates_table(results).splitlines()
+    assert head.count("|") == rule.count("|") == 6
+    for row, (name, result) in zip(rows, results.items(), strict=True):
+        assert row.startswith(f"| {name} | {result.updates_per_token:.4f} ± ")
+        assert row.endswith("| 768 |")
+    path = tmp_path / "updates.png"
+    updates_plot(results, path, title="small")
+    image = pixels(path)
+    assert image.shape[:2] == (462, 792)
+    for color in ((0x33, 0x33, 0x33), (0x00, 0x99, 0x88)):
+        assert (image == color).all(-1).any()
+
+
+def pixels(path: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        return np.array(picture.convert("RGB"))
+
+
+def analysis(x: Tensor = X) -> ContextAnalysis:
+    return context_analysis(SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, x, radius=2)
+
+
+def test_context_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    path = tmp_path / "context.png"
+    found = analysis()
+    assert json.loads(json.dumps(found.to_json()))["neighbors"]["bins"] == [0, 1, 2, 3, 4]
+    again = ContextAnalysis.from_json({**json.loads(json.dumps(found.to_json())), "more": 1})
+    assert json.dumps(again.to_json()) == json.dumps(found.to_json())
+    context_plot(found, path, title="small")
+    image = pixels(path)
+    assert image.shape[:2] == (792, 1056)
+    known = styles_of(["Neighbor", "Entropy"]).values()
+    for color in [*(style.color for style in known), "#0077BB"]:
+        found_here = (image == list(bytes.fromhex(color[1:]))).all(-1).any()
+        assert found_here == (color == "#0077BB")  # no solver's
+    context_plot(analysis(X[:1]), path)  # one sequence: no error bars, some bins empty
+
+
+PNG = Path("never-written.png")
+REFUSED: dict[str, tuple[Any, str]] = {
+    "nan-logits": (
+        lambda: context_analysis(
+            lambda x, t: torch.full((*x.shape, 4), torch.nan),
+            cwdfm.MaskSource(VOCAB),
+            SCHEDULE,
+            X,
+            radius=2,
+        ),
+        "logits hold NaN",
+    ),
+    "radius": (
+        lambda: context_analysis(SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X),
+        "radius 8 is too large.*boundary='cut'",
+    ),
+    "ids": (lambda: analysis(X + 9), r"allowed are 0\.\.2"),
+    "weight": (
+        lambda: context_analysis(
+            SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X, radius=2, weight=cwdfm.Entropy()
+        ),
+        "cannot use Entropy",
+    ),
+    "draws": (
+        lambda: context_analysis(
+            SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X, radius=2, draws=0
+        ),
+        "draws must be an integer >= 1",
+    ),
+    "context-fixed-list": (
+        lambda: context_analysis(
+            SmallModel(4),
+            cwdfm.MaskSource(VOCAB),
+            SCHEDULE,
+            X,
+            radius=2,
+            fixed=[True] * X.shape[1],  # type: ignore[arg-type]
+        ),
+        rf"fixed must be a bool tensor of shape \({X.shape[1]},\), got list \[True.*arange",
+    ),
+    "context-fixed-length": (
+        lambda: context_analysis(
+            SmallModel(4),
+            cwdfm.MaskSource(VOCAB),
+            SCHEDULE,
+            X,
+            radius=2,
+            fixed=torch.zeros(X.shape[1] + 1, dtype=torch.bool),
+        ),
+        rf"fixed must be .* \({X.shape[1]},\), got a torch.bool tensor of shape",
+    ),
+    "not-samples": (lambda: update_statistics(X), "samples must be a Samples"),  # type: ignore[arg-type]
+    "fixed-shape": (
+        lambda: update_statistics(made([[1]], [[0]]), torch.zeros(2, 2, dtype=torch.bool)),
+        "fixed must be a bool tensor",
+    ),
+    "fixed-length": (
+        lambda: update_statistics(made([[1]], [[0]]), torch.zeros(2, dtype=torch.bool)),
+        "fixed must be a bool tensor",
+    ),
+    "fixed-list": (
+        lambda: update_statistics(made([[1]], [[0]]), [False]),  # type: ignore[arg-type]
+        r"fixed must be a bool tensor of shape \(1, 1\) or \(1,\), got list",
+    ),
+    "all-fixed": (
+        lambda: update_statistics(made([[1]], [[0]]), torch.ones(1, dtype=torch.bool)),
+        "all positions are fixed",
+    ),
+    "no-results": (lambda: updates_table({}), "at least one solver's name"),
+    "not-results": (lambda: updates_plot({"Euler": 3}, PNG), "results.'Euler'. must be"),  # type: ignore[dict-item]
+    "not-png": (lambda: context_plot(analysis(), Path("a.jpg")), "end in .png"),
+    "not-analysis": (lambda: context_plot({}, PNG), "analysis must be a ContextAnalysis"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_refused(row: str) -> None:
+    act, message = REFUSED[row]
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        act()
+    assert not PNG.exists()

@@ -1,0 +1,638 @@
+"""Text metrics against transformers, mauve-text and plain Python counters on the same samples."""
+
+import json
+import math
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.errors import InputError
+from cwdfm.likelihood.dataset import bound_split
+from cwdfm.method import Flow
+from cwdfm.metrics.batching import length_batches, token_budget
+from cwdfm.metrics.embed import Embedder
+from cwdfm.metrics.evaluator import Judge, LoadedJudge
+from cwdfm.metrics.folds import Estimate, fold_slices
+from cwdfm.metrics.mauve import mauve_score
+from cwdfm.metrics.perplexity import _retokenised, cut_text, generative_perplexity
+from cwdfm.metrics.text import text_statistics
+from tests.support.judges import CONTEXT, END, byte_tokenizer, extra, gpt2, write_gguf
+from tests.support.models import SmallModel
+
+TEXTS = [
+    "Call me Ishmael.",
+    "",
+    "x",
+    "Some years ago - never mind how long precisely - having little or no money in my purse,",
+    "héé! 日本",
+    f"one{END}two{END}",
+    "It is a way I have of driving off the spleen and regulating the circulation. " * 3,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 of two layers with a byte-level tokenizer, as save_pretrained writes it."""
+    transformers = extra("transformers")
+    path = tmp_path_factory.mktemp("judge") / "tiny"
+    byte_tokenizer(transformers).save_pretrained(path)
+    gpt2(transformers, vocab_size=258).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> LoadedJudge:
+    return Judge(str(folder), device="cpu", batch_tokens=64).load()
+
+
+def direct(
+    folder: Path, texts: Sequence[str], *, start: bool, overlap: int = CONTEXT // 2
+) -> tuple[list[float], list[int]]:
+    """transformers itself: one text at a time, no padding, the loss of one token at a time."""
+    transformers = extra("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    nats, counts = [], []
+    for text in texts:
+        ids = [0] * start + tokenizer(text)["input_ids"]
+        total, begin, end = 0.0, 0, CONTEXT
+        for place in range(1, len(ids)):
+            if place >= end:
+                begin += CONTEXT - overlap
+                end = begin + CONTEXT
+            with torch.no_grad():
+                logits = model(torch.tensor([ids[begin:place]])).logits[0, -1]
+            total -= float(logits.double().log_softmax(-1)[ids[place]])
+        nats.append(total)
+        counts.append(max(0, len(ids) - 1))
+    return nats, counts
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_scores_are_those_of_transformers(folder: Path, judge: LoadedJudge, start: bool) -> None:
+    nats, counts = judge.score(judge.encode(TEXTS), "start" if start else "skip")
+    truth, truth_counts = direct(folder, TEXTS, start=start)
+    assert counts.tolist() == truth_counts
+    assert nats == pytest.approx(truth, rel=1e-5)
+    assert max(counts) > 3 * CONTEXT  # the last text needs windows
+
+
+@pytest.mark.parametrize(("overlap", "budget"), [(1, 1), (5, 10_000), (CONTEXT - 1, 100)])
+def test_windows_and_batches(folder: Path, overlap: int, budget: int) -> None:
+    one = Judge(str(folder), overlap=overlap, batch_tokens=budget, device="cpu").load()
+    nats, _ = one.score(one.encode(TEXTS))
+    assert nats == pytest.approx(direct(folder, TEXTS, start=False, overlap=overlap)[0], rel=1e-5)
+    assert one.conventions()["overlap"] == overlap
+
+
+def test_a_shorter_context_is_honoured_and_recorded(folder: Path, judge: LoadedJudge) -> None:
+    short = Judge(str(folder), context=8, device="cpu").load()
+    assert (short.context, short.overlap) == (8, 4)
+    assert (judge.context, judge.overlap) == (CONTEXT, CONTEXT // 2)  # 1,024 cut to what it has
+    long = judge.encode(TEXTS[-1:])
+    assert short.score(long)[0] != pytest.approx(judge.score(long)[0])
+
+
+def test_both_averages_and_the_folds(folder: Path, judge: LoadedJudge) -> None:
+    nats, counts = (np.array(x) for x in direct(folder, TEXTS, start=False))
+    corpus = generative_perplexity(TEXTS, judge, folds=2)
+    assert corpus.perplexity.value == pytest.approx(math.exp(nats.sum() / counts.sum()), rel=1e-5)
+    halves = [math.exp(nats[s].sum() / counts[s].sum()) for s in (slice(0, 3), slice(3, 7))]
+    assert corpus.perplexity.folds == pytest.approx(halves, rel=1e-5)
+    assert corpus.perplexity.fold_mean == pytest.approx(np.mean(halves), rel=1e-5)
+    assert corpus.perplexity.fold_std == pytest.approx(np.std(halves, ddof=1), rel=1e-4)
+    scored = counts > 0
+    sample = generative_perplexity(TEXTS, judge, folds=1, average="sample")
+    truth = np.exp(nats[scored] / counts[scored]).mean()
+    assert sample.perplexity.value == pytest.approx(truth, rel=1e-5)
+    assert sample.perplexity.fold_std is None
+    assert (corpus.samples, corpus.unscored, corpus.tokens) == (7, 2, counts.sum())
+
+
+def test_every_convention_is_in_the_result(folder: Path, judge: LoadedJudge) -> None:
+    result = generative_perplexity(TEXTS, judge, folds=1)
+    data = json.loads(json.dumps(result.to_json()))
+    assert data["judge"] == {
+        "model": str(folder),
+        "revision": None,
+        "dtype": "float32",
+        "device": "cpu",
+        "context": CONTEXT,
+        "overlap": CONTEXT // 2,
+    }
+    rest = ("retokenised", "average", "first_token", "after_end", "end")
+    assert [data[name] for name in rest] == [True, "corpus", "skip", "keep", END]
+    assert "retokenised, corpus average, 7 samples" in str(result)
+    assert Judge() == Judge(model="gpt2-large", dtype="float32", context=1024)
+
+
+def test_log_softmax_of_half_precision_logits_is_in_float32(folder: Path) -> None:
+    half = Judge(str(folder), dtype="bfloat16", device="cpu").load()
+    ids = half.encode(TEXTS[:1])
+    with torch.no_grad():
+        logits = half.loaded.model(torch.tensor(ids)).logits[0, :-1].double()
+    truth = -logits.log_softmax(-1).gather(1, torch.tensor(ids[0][1:])[:, None]).sum()
+    assert half.score(ids)[0] == pytest.approx([float(truth)], rel=1e-6)
+
+
+def test_a_text_begins_with_the_start_token_where_there_is_one() -> None:
+    for start, end, found in ((1, 2, 1), (0, 2, 0), (None, 2, 2)):
+        tokenizer = SimpleNamespace(bos_token_id=start, eos_token_id=end)
+        judge: Any = SimpleNamespace(loaded=SimpleNamespace(tokenizer=tokenizer))
+        assert LoadedJudge.start_id(judge) == found
+
+
+def test_an_end_token_that_the_judge_knows_is_left_alone() -> None:
+    """Its own may be another: only one that it does not know becomes that."""
+    for own, known, read in (("</s>", [END], END), ("</s>", [], "</s>"), (None, [], END)):
+        judge: Any = SimpleNamespace(
+            loaded=SimpleNamespace(tokenizer=SimpleNamespace(eos_token=own)),
+            vocabulary=lambda known=known: known,
+            encode=list,
+        )
+        found: Any = _retokenised([f"a{END}b"], judge, "keep", END)
+        assert found == [f"a{read}b"]
+
+
+def test_bfloat16_is_close(folder: Path, judge: LoadedJudge) -> None:
+    half = Judge(str(folder), dtype="bfloat16", device="cpu").load()
+    ids = judge.encode(TEXTS)
+    assert half.score(ids)[0] == pytest.approx(judge.score(ids)[0], rel=0.05, abs=0.5)
+
+
+CUT = [f"one{END}two", f"{END}{END}three{END}{END}", "four", f"{END}"]
+
+
+def test_samples_of_two_tokens_are_scored(judge: LoadedJudge) -> None:
+    texts = ["a b", ""]
+    (pair, none) = judge.encode(texts)
+    assert (len(pair) > 1, none) == (True, [])
+    two = torch.tensor([pair[:2], pair[:2]])
+    found = generative_perplexity(two, judge, folds=1, vocabulary=judge.vocabulary())
+    assert (found.tokens, found.unscored) == (2, 0)
+    assert generative_perplexity(texts, judge, folds=1).unscored == 1
+
+
+def test_text_after_the_first_end(judge: LoadedJudge) -> None:
+    assert [cut_text(text) for text in CUT] == ["one", "three", "four", ""]
+    cut = generative_perplexity(CUT, judge, folds=1, after_end="cut")
+    same = generative_perplexity(["one", "three", "four", ""], judge, folds=1)
+    assert cut.perplexity == same.perplexity
+    assert cut.unscored == 1
+    keep = generative_perplexity(CUT, judge, folds=1)
+    assert keep.tokens == (3 + 1 + 3 - 1) + (2 + 4 + 2 - 1) + (4 - 1)  # "th" is one token
+
+
+def test_an_end_token_the_judge_does_not_know_becomes_its_own(judge: LoadedJudge) -> None:
+    other = generative_perplexity(["ab</s>cd", "</s>ef"], judge, folds=1, end="</s>")
+    own = generative_perplexity([f"ab{END}cd", f"{END}ef"], judge, folds=1)
+    assert other.perplexity == own.perplexity
+
+
+@pytest.mark.parametrize("after_end", ["keep", "cut"])
+def test_own_tokens_of_one_vocabulary(judge: LoadedJudge, after_end: Any) -> None:
+    texts = [f"{END}ab{END}c", f"abcd{END}", "efghi"]
+    tokens = torch.tensor(judge.encode(texts))
+    options: dict[str, Any] = {"folds": 1, "after_end": after_end}
+    same = generative_perplexity(tokens, judge, vocabulary=judge.vocabulary(), **options)
+    assert not same.retokenised
+    assert same.perplexity == generative_perplexity(texts, judge, **options).perplexity
+
+
+def test_gguf_holds_the_same_judge(tmp_path: Path) -> None:
+    transformers = extra("transformers")
+    extra("gguf")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=258,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    path = tmp_path / "tiny.gguf"
+    write_gguf(model, byte_tokenizer(transformers), path)
+    judge = Judge(str(path), device="cpu").load()
+    texts = ["Call me Ishmael.", "Some years ago"]
+    assert judge.context == 64
+    ids = judge.encode(texts)
+    assert ids == byte_tokenizer(transformers)(texts)["input_ids"]
+    with torch.no_grad():
+        truth = [float(model(torch.tensor([x]), labels=torch.tensor([x])).loss) for x in ids]
+    nats, counts = judge.score(ids)
+    assert nats / counts == pytest.approx(truth, rel=1e-5)
+
+
+def test_features_are_the_last_hidden_state(folder: Path, judge: LoadedJudge) -> None:
+    transformers = extra("transformers")
+    texts = [TEXTS[0], "x", TEXTS[-1], TEXTS[4]]
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    truth = []
+    for ids in judge.encode(texts):
+        with torch.no_grad():
+            out = model(torch.tensor([ids[:CONTEXT]]), output_hidden_states=True)
+        truth.append(out.hidden_states[-1][0, -1].numpy())
+    assert judge.features(texts) == pytest.approx(np.stack(truth), rel=1e-4, abs=1e-5)
+
+
+def test_embeddings_are_means_of_length_one(tmp_path: Path) -> None:
+    transformers = extra("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(
+        vocab_size=258, intermediate_size=16, max_position_embeddings=40, **sizes
+    )
+    model = transformers.BertModel(config).eval()
+    model.save_pretrained(tmp_path)
+    byte_tokenizer(transformers).save_pretrained(tmp_path)
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    embedder = Embedder(str(tmp_path), device="cpu").load()
+    assert embedder.conventions()["max_tokens"] == 20
+    assert Embedder(str(tmp_path), max_tokens=99, device="cpu").load().max_tokens == 40
+    texts = ["a", TEXTS[0], TEXTS[3]]
+    truth = []
+    for text in texts:
+        ids = byte_tokenizer(transformers)(text)["input_ids"][:20]
+        with torch.no_grad():
+            mean = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
+        truth.append((mean / mean.norm()).numpy())
+    assert embedder.features(texts) == pytest.approx(np.stack(truth), rel=1e-4, abs=1e-5)
+    with pytest.raises(InputError, match="1 of 2 texts are empty, the first is number 1"):
+        embedder.features(["a", ""])
+
+
+def features(seed: int, shift: float = 0.0, rows: int = 120) -> "np.ndarray[Any, Any]":
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.normal(size=(rows, 6)) + shift * np.eye(6)[0], dtype=np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:MAUVE of")
+def test_mauve_is_that_of_the_package() -> None:
+    package = extra("mauve")
+    p, q = features(0), features(1, 1.0)
+    ours = mauve_score(q, p)
+    theirs = package.compute_mauve(p_features=p, q_features=q)
+    assert (ours.mauve, ours.mauve_star) == (theirs.mauve, theirs.mauve_star)
+    assert ours.buckets == theirs.num_buckets == 12
+    rng, truth = np.random.default_rng(25), []
+    for _ in range(5):  # rows drawn with replacement, the reference's first
+        i, j = rng.integers(120, size=120), rng.integers(120, size=120)
+        truth.append(package.compute_mauve(p_features=p[i], q_features=q[j]).mauve)
+    assert ours.resamples == tuple(truth)
+    assert ours.std == pytest.approx(np.std(truth, ddof=1))
+    assert len(set(truth)) == 5  # a spread of nothing would be none
+    assert mauve_score(q, p) == ours  # seeds are fixed
+    assert mauve_score(features(2), p, resamples=0).mauve > 0.8 > 0.5 > ours.mauve
+    data = json.loads(json.dumps(ours.to_json()))
+    assert (data["samples"], data["reference"], data["buckets"], data["seed"]) == (120, 120, 12, 25)
+
+
+@pytest.mark.filterwarnings("ignore:MAUVE of")
+def test_mauve_of_texts_takes_the_judges_features(judge: LoadedJudge) -> None:
+    extra("mauve")
+    words = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "long"]
+    pairs = [f"{a} {b}" for a in words for b in words]
+    result = mauve_score(pairs[:40], pairs[40:90], judge, resamples=0)
+    given = mauve_score(judge.features(pairs[:40]), judge.features(pairs[40:90]), resamples=0)
+    assert result.mauve == given.mauve
+    assert result.features == judge.conventions()
+    assert given.features == {}
+    assert (result.samples, result.reference, result.buckets) == (40, 50, 4)
+
+
+def test_few_samples_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
+    """Once, and not by the clustering for each of its runs."""
+    extra("mauve")
+    with pytest.warns(UserWarning, match="MAUVE of 120 samples is coarse"):
+        mauve_score(features(0), features(1), resamples=1)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("vocab", "length"), [(3, 40), (50_257, 17), (2, 4), (5, 1), (4, 3)])
+def test_statistics_are_those_of_plain_counters(vocab: int, length: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(vocab, size=(11, length))
+    x[3] = x[3, 0]
+    found = text_statistics(torch.from_numpy(x), folds=3)
+    entropies, runs = [], []
+    for row in x.tolist():
+        shares = [n / length for n in Counter(row).values()]
+        entropies.append(-sum(p * math.log2(p) for p in shares))
+        longest = run = 1
+        for a, b in pairwise(row):
+            run = run + 1 if a == b else 1
+            longest = max(longest, run)
+        runs.append(longest)
+    assert found.entropy.value == pytest.approx(np.mean(entropies))
+    assert found.entropy_sample_std == pytest.approx(np.std(entropies, ddof=1))
+    assert found.longest_run.value == pytest.approx(np.mean(runs))
+    assert found.longest_run_of_all == max(runs) == length
+    assert len(found.distinct) == min(4, length)
+    for n in range(1, min(4, length) + 1):
+        grams = [[tuple(r[i : i + n]) for i in range(length - n + 1)] for r in x.tolist()]
+        assert found.distinct[n - 1].value == pytest.approx(
+            np.mean([len(set(g)) / len(g) for g in grams])
+        )
+        everything = [g for row in grams for g in row]
+        assert found.corpus_distinct[n - 1] == len(set(everything)) / len(everything)
+    if length < 4:
+        assert found.repetition is None
+    else:
+        again = [sum(g in seen[:i] for i, g in enumerate(seen)) / len(seen) for seen in grams]
+        assert found.repetition is not None
+        assert found.repetition.value == pytest.approx(np.mean(again))
+    parts = [np.mean(entropies[s]) for s in (slice(0, 3), slice(3, 7), slice(7, 11))]
+    assert found.entropy.folds == pytest.approx(parts)
+    assert json.loads(json.dumps(found.to_json()))["entropy"]["folds"] == list(found.entropy.folds)
+
+
+def test_a_token_alone_has_no_entropy_at_any_length() -> None:
+    """Nor less than none: log2 N and N log2 N / N are rounded apart from each other."""
+    for length in (1, 10, 48, 96, 160):
+        value = text_statistics(np.full((1, length), 7), folds=1).entropy.value
+        assert value == pytest.approx(0, abs=1e-12)
+        assert value >= 0
+
+
+def test_the_entropy_of_known_sequences() -> None:
+    rows = torch.tensor([[7] * 8, [0, 1] * 4, list(range(8))])
+    found = text_statistics(rows, folds=3)
+    assert found.entropy.folds == (0.0, 1.0, 3.0)
+    assert [d.folds[0] for d in found.distinct] == [1 / 8, 1 / 7, 1 / 6, 1 / 5]
+    assert found.repetition is not None
+    assert found.repetition.folds == pytest.approx((0.8, 0.6, 0.0))
+    assert "entropy 1.333 ± 1.53 bits" in str(found)
+
+
+def test_folds_and_batches_cover_everything_once() -> None:
+    for samples, folds in ((5, 5), (7, 3), (1000, 7)):
+        slices = fold_slices(samples, folds)
+        assert [i for s in slices for i in range(samples)[s]] == list(range(samples))
+        assert {s.stop - s.start for s in slices} <= {samples // folds, samples // folds + 1}
+    lengths = [3, 9, 1, 9, 4, 30]
+    batches = list(length_batches(lengths, 18))
+    assert sorted(i for b in batches for i in b) == list(range(6))
+    assert batches[0] == [5]  # longer than the budget: alone
+    assert all(len(b) * max(lengths[i] for i in b) <= 18 for b in batches[1:])
+    assert token_budget(torch.device("cpu"), 10**9) == 2048
+    assert str(Estimate(2.0, (2.0,))) == "2"
+
+
+SOURCE, SCHEDULE = cwdfm.MaskSource(5), cwdfm.Polynomial(2.0)
+ROWS = np.random.default_rng(0).integers(5, size=(23, 7)).astype(np.int16)
+
+
+def test_the_bound_does_not_depend_on_batches() -> None:
+    model = SmallModel(6)
+    whole = cwdfm.elbo(model, SOURCE, SCHEDULE, torch.from_numpy(ROWS).long(), draws=4)
+    for size in (1, 5, 23, 100):
+        split = bound_split(Flow(SOURCE, SCHEDULE), model, ROWS, draws=4, batch_size=size)
+        assert split.nats_per_token == pytest.approx(whole.nats_per_token, rel=1e-12)
+        assert split.noise_error == pytest.approx(whole.standard_error, rel=1e-12)
+        spread = whole.nats_B.numpy().std(ddof=1) / math.sqrt(23) / 7
+        assert split.standard_error == pytest.approx(spread, rel=1e-9)
+        assert split.perplexity == pytest.approx(whole.perplexity)
+        off = math.exp(whole.nats_per_token + 1e-6 * spread) - whole.perplexity
+        assert split.perplexity_error == pytest.approx(1e6 * off, rel=1e-5)  # of exp, by its slope
+        assert split.bits_per_token == pytest.approx(whole.bits_per_token)
+        assert (split.sequences, split.of, split.tokens) == (23, 23, 23 * 7)
+
+
+def test_a_limit_takes_rows_evenly_and_leaves_their_estimates() -> None:
+    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
+    whole = cwdfm.elbo(model, SOURCE, SCHEDULE, x, draws=4)
+    some = bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=4, batch_size=3)
+    chosen = whole.nats_B[[0, 5, 11, 17]]
+    assert some.nats_per_token == pytest.approx(float(chosen.sum()) / 28)
+    assert (some.sequences, some.of) == (4, 23)
+    assert bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=99).of == 23
+    one = bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=1)
+    assert (one.standard_error, one.perplexity_error) == (None, None)
+    assert "1 of 23 sequences" in str(one)
+    assert json.loads(json.dumps(one.to_json()))["perplexity_error"] is None
+
+
+def test_the_bound_of_given_positions() -> None:
+    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
+    fixed = torch.tensor([True] + [False] * 6)
+    ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, fixed=fixed, draws=4, batch_size=6)
+    truth = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed.expand(23, 7), draws=4)
+    assert ours.nats_per_token == pytest.approx(truth.nats_per_token)
+    assert ours.tokens == 23 * 6
+
+
+def test_a_row_of_few_tokens_counts_for_little_in_the_error() -> None:
+    """Beside the jackknife of the same ratio, nats over tokens; the spread of the rows' nats alone
+    would make it a seventh larger.
+    """
+    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
+    ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, filled=(4, 6), draws=4)
+    fixed = torch.zeros(23, 7, dtype=torch.bool)
+    fixed[4, 1:] = True
+    nats = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed, draws=4).nats_B.numpy()
+    tokens = np.where(np.arange(23) == 4, 1, 7)
+    assert ours.nats_per_token == pytest.approx(nats.sum() / tokens.sum())
+    without = (nats.sum() - nats) / (tokens.sum() - tokens)
+    error = math.sqrt(22 / 23 * ((without - without.mean()) ** 2).sum())
+    assert ours.standard_error == pytest.approx(error, rel=0.05)
+
+
+Change = Callable[[Path], None]
+
+
+def spoil(name: str, content: str | None) -> Change:
+    def change(folder: Path) -> None:
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(content)
+
+    return change
+
+
+BROKEN: dict[str, tuple[Change, str]] = {
+    "no-config": (spoil("config.json", None), "has no config.json.*save_pretrained"),
+    "no-weights": (
+        spoil("model.safetensors", None),
+        "cannot be loaded .OSError.*model.safetensors",
+    ),
+    "broken-weights": (spoil("model.safetensors", "12345"), "cannot be loaded .SafetensorError"),
+    "broken-config": (spoil("config.json", "{"), "cannot be loaded"),
+    "unknown-model": (spoil("config.json", "{}"), "cannot be loaded .ValueError"),
+    "broken-tokenizer": (spoil("tokenizer.json", "{}"), "cannot be loaded .*tokenizer.json"),
+}
+
+
+@pytest.mark.parametrize("row", BROKEN)
+def test_broken_folders(row: str, folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    change, message = BROKEN[row]
+    change(copy)
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        Judge(str(copy), device="cpu").load()
+
+
+def test_models_that_cannot_judge(folder: Path, tmp_path: Path) -> None:
+    transformers = extra("transformers")
+    shutil.copytree(folder, tmp_path / "small")
+    gpt2(transformers, vocab_size=200).save_pretrained(tmp_path / "small")
+    with pytest.raises(InputError, match=r"ids up to 257, its model knows 0\.\.199"):
+        Judge(str(tmp_path / "small"), device="cpu").load()
+
+    shutil.copytree(folder, tmp_path / "nan")
+    model = gpt2(transformers, vocab_size=258)
+    model.transformer.ln_f.weight.data.fill_(torch.nan)
+    model.save_pretrained(tmp_path / "nan")
+    judge = Judge(str(tmp_path / "nan"), device="cpu").load()
+    with pytest.raises(InputError, match=r"no numbers for 2 of 2 texts.*float32.*weights"):
+        generative_perplexity(["abc", "def"], judge, folds=1)
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes)
+    for name, kind in (
+        ("ahead", transformers.BertForMaskedLM),
+        ("headless", transformers.BertModel),
+    ):
+        kind(config).save_pretrained(tmp_path / name)
+        byte_tokenizer(transformers).save_pretrained(tmp_path / name)
+    with pytest.raises(InputError, match=r"looks ahead.*give a causal model"):
+        Judge(str(tmp_path / "ahead"), device="cpu").load()
+    with pytest.raises(InputError, match=r"lacks .* weights of a causal language model"):
+        Judge(str(tmp_path / "headless"), device="cpu").load()
+
+
+def test_an_unreachable_hub_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra("transformers")
+    hub = extra("huggingface_hub.constants")
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    name = "no-such-owner/no-such-model"
+    with pytest.raises(InputError, match=f"'{name}' is no folder here.*hub.*local-dir"):
+        Judge(name, device="cpu").load()
+
+
+def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
+    extra("transformers")
+    extra("gguf")
+    path = tmp_path / "x.gguf"
+    with pytest.raises(InputError, match="there is no GGUF file"):
+        Judge(str(path)).load()
+    path.write_bytes(b"hello")
+    with pytest.raises(InputError, match=r"cannot be loaded .*GGUF"):
+        Judge(str(path), device="cpu").load()
+
+
+def perplexity(samples: Any, **options: Any) -> Callable[[LoadedJudge], object]:
+    return lambda judge: generative_perplexity(samples, judge, **options)
+
+
+IDS = torch.tensor([[1, 2]])
+BYTES = {chr(i): i for i in range(9)}
+REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
+    "no-samples": (perplexity([]), "samples is empty; give at least one text"),
+    "one-string": (perplexity("abc"), "must be a list of texts, got str 'abc'"),
+    "not-texts": (perplexity([[1, 2]]), "must hold texts, got list.*decode"),
+    "one-sample": (perplexity(["abc"]), "5 folds need at least 5 samples, got 1.*--folds"),
+    "all-empty": (perplexity(["", "x"], folds=1), "none of the 2 samples has a token to score"),
+    "empty-fold": (perplexity(["", "x", "abc"], folds=3), "fold 1 of 3 has no token"),
+    "bad-average": (perplexity(["abc"], average="mean"), "average must be one of"),
+    "bad-after-end": (perplexity(["abc"], after_end="drop"), "after_end must be one of"),
+    "bad-first": (perplexity(["abc"], folds=1, first_token="x"), "first_token must be one of"),
+    "no-vocabulary": (perplexity(IDS), "same vocabulary: pass vocabulary=.*or decode"),
+    "other-vocabulary": (
+        perplexity(IDS, vocabulary=BYTES),
+        "has 9 tokens, that of the judge .* 258, and .* differ.*retokenised",
+    ),
+    "unknown-end": (
+        lambda judge: generative_perplexity(
+            IDS, judge, vocabulary=judge.vocabulary(), after_end="cut", end="</s>", folds=1
+        ),
+        "'</s>' is not in the vocabulary",
+    ),
+    "ids-out-of-range": (
+        lambda judge: generative_perplexity(IDS + 300, judge, vocabulary=judge.vocabulary()),
+        r"ids from 301 to 302, allowed are 0\.\.257",
+    ),
+    "no-folder": (lambda _: Judge("/no/such/folder").load(), "there is no folder /no/such/folder"),
+    "no-name": (lambda _: Judge("").load(), "hub name, a folder or a GGUF file, got ''"),
+    "bad-dtype": (lambda _: Judge(dtype="int8"), "dtype must be one of"),  # type: ignore[arg-type]
+    "bad-context": (lambda _: Judge(context=1), "context must be an integer >= 2, got 1"),
+    "bad-overlap": (
+        lambda judge: Judge(judge.judge.model, overlap=CONTEXT, device="cpu").load(),
+        f"overlap must be below the judge's context of {CONTEXT}",
+    ),
+    "bad-device": (
+        lambda _: Judge("gpt2", device="tpu9x").load(),
+        "device must be auto, cpu, cuda",
+    ),
+    "features-of-nothing": (lambda judge: judge.features(["a", ""]), "1 of 2 texts are empty"),
+    "mauve-few": (lambda _: mauve_score(features(0, rows=5), features(1)), "at least 20.*has 5"),
+    "mauve-no-model": (lambda _: mauve_score(["a"] * 20, ["b"] * 20), "no feature model"),
+    "mauve-widths": (
+        lambda _: mauve_score(features(0)[:, :3], features(1)),
+        "samples have 3 features, reference 6",
+    ),
+    "mauve-nan": (lambda _: mauve_score(features(0) * np.nan, features(1)), "must be finite"),
+    "mauve-buckets": (lambda _: mauve_score(features(0), features(1), buckets=500), "not exceed"),
+    "statistics-shape": (
+        lambda _: text_statistics(torch.zeros(3).long()),
+        r"integer ids \[samples",
+    ),
+    "statistics-float": (lambda _: text_statistics(torch.zeros(3, 4)), "float32 tensor"),
+    "statistics-one": (lambda _: text_statistics(IDS), "5 folds need at least 5 samples, got 1"),
+    "split-shape": (
+        lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS[0]),
+        "rows must be token ids",
+    ),
+    "split-limit": (
+        lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS, limit=0),
+        "limit must be an integer >= 1",
+    ),
+    "split-fixed": (
+        lambda _: bound_split(
+            Flow(SOURCE, SCHEDULE),
+            SmallModel(6),
+            ROWS,
+            fixed=[True] * 7,  # type: ignore[arg-type]
+        ),
+        r"fixed must be a bool tensor of shape \(7,\), got list",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_refused(row: str, judge: LoadedJudge) -> None:
+    act, message = REFUSED[row]
+    if "mauve" in row:
+        extra("mauve")
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        act(judge)
+
+
+@pytest.mark.parametrize(
+    ("module", "act"),
+    [
+        ("transformers", lambda: Judge("gpt2").load()),
+        ("mauve", lambda: mauve_score(features(0), features(1))),
+    ],
+)
+def test_a_missing_extra_is_named(
+    module: str, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=r"pip install 'cwdfm\[text\]'"):
+        act()

@@ -1,0 +1,323 @@
+"""The transformer: exact parameter counts, initial loss, what it can and cannot tell apart."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend
+
+import cwdfm
+from cwdfm.model import attention
+from cwdfm.model.attention import SHORT, Behind, Cache, Causal, Full, Halves
+from cwdfm.model.predict import is_split
+from cwdfm.model.presets import SIZES, preset
+from cwdfm.model.transformer import DiT, DiTConfig, TimeEmbedding
+from cwdfm.ops.rotary import rotary, rotate
+
+
+def parameters(config: DiTConfig) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in DiT(config).parameters())
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "count"), [(50_258, 169_627_218), (50_257, 169_625_681), (40, 92_442_152)]
+)
+def test_the_paper_s_parameter_counts(num_tokens: int, count: int) -> None:
+    assert parameters(preset("base", num_tokens)) == count
+
+
+def test_the_autoregressive_twin_has_162_million_weights() -> None:
+    ends = 50_258 * (2 * 768 + 1) + 768  # embedding, head with its bias, last norm
+    block = 12 * 768 * 768 + 3072 + 3 * 768  # four and eight squares, the MLP's biases, two norms
+    assert ends + 12 * block == 162_246_482
+    assert parameters(DiTConfig(50_258, time="none", attention="causal")) == 162_246_482
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("4m", 3.4, 4.2), ("17m", 16, 18), ("40m", 39, 44)]
+)
+def test_smaller_presets(name: str, low: float, high: float) -> None:
+    assert low * 1e6 < parameters(preset(name, 34)) < high * 1e6
+    assert set(SIZES) == {"debug", "4m", "17m", "40m", "base"}
+
+
+def perturbed(config: DiTConfig) -> DiT:
+    """A model whose zero-initialised layers are moved, so that every part takes effect."""
+    torch.manual_seed(0)
+    model = DiT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+SMALL = DiTConfig(num_tokens=11, width=32, depth=2, heads=2, conditioning=16)
+
+
+def test_first_loss_is_log_v() -> None:
+    source, schedule = cwdfm.UniformSource(11), cwdfm.Polynomial(2.0)
+    x_1 = torch.randint(0, 11, (8, 12), generator=torch.manual_seed(0))
+    batch = cwdfm.MixturePath(source, schedule).sample(x_1, torch.rand(8))
+    loss = cwdfm.CrossEntropy()(DiT(SMALL)(batch.x_t, batch.t), batch, schedule)
+    assert loss.item() == pytest.approx(math.log(11), abs=1e-6)
+
+
+def test_trunk_and_head_are_the_whole() -> None:
+    model = perturbed(SMALL)
+    x, t = torch.randint(0, 11, (3, 12)), torch.rand(3)
+    assert is_split(model)
+    torch.testing.assert_close(model.head(model.trunk(x, t)), model(x, t))
+    assert not torch.allclose(model(x, t), model(x, t * 0))  # it sees the time
+
+
+def test_a_time_is_told_by_waves_of_128_lengths() -> None:
+    """cos and sin of t 10000^(-k / 128), as MDLM's authors and others before them have it."""
+    embedding, heard = TimeEmbedding(4), list[Tensor]()
+    embedding.first.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    t = torch.tensor([0.0, 0.3, 1.0])
+    embedding(t)
+    angle = t.double()[:, None] / 10000.0 ** (torch.arange(128, dtype=torch.float64) / 128)
+    torch.testing.assert_close(heard[0].double(), torch.cat([angle.cos(), angle.sin()], dim=1))
+
+
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("layer", ["out", "down"])
+def test_every_addition_is_dropped_out_in_training_alone(block: int, layer: str) -> None:
+    """Of networks in which one layer alone adds something to the stream."""
+    model = perturbed(replace(SMALL, dropout=0.5))
+    for name, parameter in model.named_parameters():
+        if {"out", "down"} & {*name.split(".")} and not name.startswith(f"blocks.{block}.{layer}."):
+            torch.nn.init.zeros_(parameter)
+    x, t = torch.randint(0, 11, (3, 12)), torch.rand(3)
+    for mode in (True, False):
+        first, second = (model.train(mode).trunk(x, t) for _ in range(2))
+        assert torch.equal(first, second) is not mode
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Behind(Cache(20))])
+def test_a_sequence_reaches_as_far_as_its_last_place(sight: attention.Attention) -> None:
+    if isinstance(sight, Behind):
+        sight.cache.length = 5
+    assert sight.reach(8) == int(sight.positions(8, torch.device("cpu")).max()) + 1
+
+
+@torch.no_grad()
+def test_learned_positions_are_as_many_as_half_of_noised_and_clean_tokens() -> None:
+    model = DiT(replace(SMALL, attention="block", block=4, positions=12))
+    assert model(torch.zeros(1, 24, dtype=torch.int64), torch.zeros(1)).shape == (1, 24, 11)
+    with pytest.raises(cwdfm.InputError, match=r"learned 12 positions.*sequence of 16"):
+        model(torch.zeros(1, 32, dtype=torch.int64), torch.zeros(1))
+
+
+def test_rotation_keeps_lengths_and_sees_differences_only() -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 8)
+    rotation = rotary(torch.arange(50), 8)
+    spread = rotate(q.expand(50, 8), rotation)
+    torch.testing.assert_close(spread.norm(dim=-1), q.norm().expand(50))
+    scores = spread @ rotate(k.expand(50, 8), rotation).T
+    for offset in (1, 7):
+        diagonal = scores.diagonal(offset)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=1e-4)
+
+
+def test_positions_alone_break_the_symmetry_of_a_masked_sequence() -> None:
+    """Rotary positions: all places of a constant sequence look alike. Learned ones: they do not."""
+    x, t = torch.full((1, 12), 10), torch.zeros(1)
+    alike = perturbed(SMALL)(x, t)[0]
+    torch.testing.assert_close(alike, alike[:1].expand_as(alike), atol=1e-4, rtol=1e-4)
+    told_apart = perturbed(replace(SMALL, positions=12))(x, t)[0]
+    assert (told_apart - told_apart[:1]).abs().amax().item() > 0.1
+
+
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, time="none", positions=12)], ids=str)
+def test_half_precision_without_autocast(config: DiTConfig) -> None:
+    """A model in bfloat16 computes what the one in float32 does, up to its rounding."""
+    x, t = torch.randint(0, 11, (3, 12), generator=torch.manual_seed(0)), torch.rand(3)
+    with torch.no_grad():
+        full = perturbed(config).trunk(x, t)
+        half = perturbed(config).to(torch.bfloat16).trunk(x, t)
+    assert half.dtype == torch.bfloat16
+    assert float((half - full).norm()) < 0.03 * float(full.norm())
+
+
+def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:
+    with FakeTensorMode():
+
+        def short(length: int, width: int, dtype: torch.dtype, device: str = "cuda") -> bool:
+            return attention._short(torch.empty(2, 2, length, width, dtype=dtype, device=device))
+
+        assert short(SHORT, 64, torch.bfloat16)
+        assert not short(SHORT + 1, 64, torch.bfloat16)
+        assert not short(SHORT, 12, torch.bfloat16)  # which that kernel refuses
+        assert short(SHORT, 12, torch.float32)
+        assert not short(SHORT, 64, torch.bfloat16, "cpu")
+
+
+@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+def test_the_kernel_for_short_sequences_mixes_the_same(
+    sight: attention.Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eagerly, and compiled without a break; other calls keep the choice that they had."""
+    qkv = torch.randn(3, 2, 4, 9, 8, generator=torch.manual_seed(0))
+    mix = sight.mix(0, 9, qkv.device)
+    plain, before = mix(*qkv), enabled()
+    inside: list[set[SDPBackend]] = []
+    attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+
+    def watched(*args: Tensor, **options: Any) -> Tensor:
+        inside.append(enabled())
+        return attend(*args, **options)
+
+    monkeypatch.setattr(attention, "_short", lambda q: True)
+    compiled = torch.compile(mix, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*qkv), plain)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    torch.testing.assert_close(mix(*qkv), plain)
+    assert inside == [{SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}]
+    assert enabled() == before > inside[0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+def test_all_versions_that_a_sampler_needs_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 of a block: the first or another, live or recorded, for three numbers of sequences."""
+    from torch._dynamo import config
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    model = perturbed(replace(SMALL, time="none"))  # less to compile
+    x = torch.randint(0, 11, (8, 12), generator=torch.manual_seed(0))
+    counter, real = CompileCounterWithBackend("eager"), torch.compile
+    # A version for any number would do as well as one for the second, and takes longer to make.
+    compiler = partial(real, backend=counter, fullgraph=True, dynamic=False)
+    monkeypatch.setattr(torch, "compile", compiler)
+
+    def ask(size: int, keeps: bool) -> Tensor:
+        # While it is recorded, autocast keeps no casts: compiled code asks whether it does.
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=keeps):
+            return model.trunk(x[:size], torch.full((size,), 0.3))
+
+    asked = [(size, keeps) for size in (8, 6, 1) for keeps in (True, False)]
+    plain = [ask(*how) for how in asked]
+    with config.patch(recompile_limit=8):  # PyTorch's own; afterwards it is what it was before
+        model.compile_trunk(by_block=True)
+        for how, expected in zip(asked * 2, plain * 2, strict=True):
+            assert torch.equal(ask(*how), expected)
+        assert counter.frame_count == 12
+    with config.patch(recompile_limit=500):
+        model.compile_trunk(by_block=True)
+        assert config.recompile_limit == 500
+
+
+def enabled() -> set[SDPBackend]:
+    """The kernels among which attention may choose."""
+    cuda = torch.backends.cuda
+    kinds = {
+        SDPBackend.FLASH_ATTENTION: cuda.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: cuda.cudnn_sdp_enabled(),
+        SDPBackend.MATH: cuda.math_sdp_enabled(),
+    }
+    return {kind for kind, on in kinds.items() if on}
+
+
+def test_bad_configurations() -> None:
+    with pytest.raises(cwdfm.InputError, match="multiple of twice the heads"):
+        DiTConfig(num_tokens=5, width=30, heads=4)
+    with pytest.raises(
+        cwdfm.InputError, match="one of 'debug', '4m', '17m', '40m', 'base', got '5m'"
+    ):
+        preset("5m", 40)
+    with pytest.raises(cwdfm.InputError, match="dropout"):
+        DiTConfig(num_tokens=5, dropout=1.0)
+    for name in ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio"):
+        for wrong in (0, 1.5, True):
+            with pytest.raises(
+                cwdfm.InputError, match=f"{name} must be an integer >= 1, got {wrong!r}"
+            ):
+                replace(SMALL, **{name: wrong})  # type: ignore[arg-type]
+    for wrong in (-1, 8.5, True):
+        with pytest.raises(cwdfm.InputError, match="positions must be an integer >= 0"):
+            replace(SMALL, positions=wrong)  # type: ignore[arg-type]
+    short = DiT(replace(SMALL, positions=8))
+    with pytest.raises(cwdfm.InputError, match=r"learned 8 positions.*sequence of 12"):
+        short(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1))
+
+
+@pytest.mark.parametrize("time", ["given", "zero", "none"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+@torch.no_grad()
+def test_the_trunk_in_two_parts(time: str, share: float) -> None:
+    """At few coordinates, at most of them, at none; each sequence with a time of its own."""
+    torch.manual_seed(0)
+    config = DiTConfig(7, width=16, depth=2, heads=2, conditioning=8, time=time)  # type: ignore[arg-type]
+    model = DiT(config).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    x, t = torch.randint(7, (5, 9)), torch.rand(5)
+    place = (torch.rand(x.numel()) < share).nonzero()[:, 0]
+    found = model.end(model.begin(x, t), place)
+    assert found.shape == (len(place), 16)
+    whole = model.trunk(x, t).flatten(0, 1)[place]
+    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_trunk_of_one_block_in_two_parts() -> None:
+    torch.manual_seed(0)
+    model = DiT(DiTConfig(7, width=16, depth=1, heads=2)).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    x, t, place = torch.randint(7, (5, 9)), torch.rand(5), torch.tensor([3, 44, 0])
+    whole = model.trunk(x, t).flatten(0, 1)[place]
+    torch.testing.assert_close(model.end(model.begin(x, t), place), whole, rtol=1e-5, atol=1e-5)
+
+
+class Silent(DiT):
+    """With a trunk of its own."""
+
+    def trunk(self, x_t: Tensor, t: Tensor, attention: Any = None) -> Tensor:
+        return super().trunk(x_t, t, attention) * 0
+
+
+@torch.no_grad()
+def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
+    """A subclass's own, or one with a hook on its last block, is asked as a whole."""
+    torch.manual_seed(0)
+    config = DiTConfig(7, width=16, depth=2, heads=2)
+    plain, silent = DiT(config).eval(), Silent(config).eval()
+    for parameter in plain.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.5)
+    silent.load_state_dict(plain.state_dict())
+    assert plain.two_parts
+    assert not silent.two_parts
+    asked = (cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler())
+    shape: dict[str, Any] = {"shape": (20, 9), "steps": 6}
+    found = [cwdfm.sample(model, *asked, **shape).tokens for model in (plain, silent)]
+    own = cwdfm.sample(lambda x, t: silent(x, t), *asked, **shape).tokens
+    assert torch.equal(found[1], own)
+    assert not torch.equal(found[0], own)
+    plain.blocks[-1].register_forward_hook(lambda module, args, out: (out[0] * 0, out[1]))
+    assert not plain.two_parts
+    hooked = cwdfm.sample(plain, *asked, **shape).tokens
+    assert torch.equal(hooked, cwdfm.sample(lambda x, t: plain(x, t), *asked, **shape).tokens)
+
+
+@torch.no_grad()
+def test_parts_that_are_not_the_trunk_are_refused() -> None:
+    class Wrong(DiT):
+        def end(self, begun: Any, place_K: Tensor) -> Tensor:
+            return super().end(begun, place_K) + 1
+
+    model = Wrong(DiTConfig(7, width=16, depth=2, heads=2)).eval()
+    with pytest.raises(cwdfm.InputError, match="let two_parts be False"):
+        cwdfm.sample(
+            model, cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler(), shape=(2, 9), steps=3
+        )

@@ -1,0 +1,196 @@
+"""Models on disk and in the box."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.data import SmilesTokenizer
+from cwdfm.method import Flow
+from cwdfm.metrics.molecule import score_molecules
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+
+
+def small(tmp_path: Path) -> cwdfm.Pretrained:
+    torch.manual_seed(0)
+    source = cwdfm.MaskSource(6)
+    model = DiT(preset("debug", source.num_tokens, positions=8))
+    torch.nn.init.normal_(model.readout.weight)
+    tokenizer = SmilesTokenizer(("C", "N", "O"))
+    return cwdfm.Pretrained(
+        model.eval(), Flow(source, cwdfm.Cosine()), tokenizer, 8, True, {"data": "none"}
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    before = small(tmp_path)
+    before.save_pretrained(tmp_path / "m")
+    after = cwdfm.load(tmp_path / "m")
+    x, t = torch.randint(0, 7, (3, 8)), torch.rand(3)
+    assert torch.equal(before.model(x, t), after.model(x, t))
+    for name in ("method", "source", "schedule", "tokenizer", "length", "fix_first", "card"):
+        assert getattr(after, name) == getattr(before, name)
+    assert not after.model.training  # dropout is off
+
+
+def test_a_fingerprint_is_of_weights_and_of_what_they_mean(tmp_path: Path) -> None:
+    before = small(tmp_path)
+    before.save_pretrained(tmp_path / "m")
+    assert cwdfm.load(tmp_path / "m").fingerprint() == before.fingerprint()
+    assert replace(before, card={"data": "other"}).fingerprint() == before.fingerprint()
+    other = small(tmp_path)
+    with torch.no_grad():
+        other.model.readout.bias[3] += 0.5
+    changed = [
+        other,
+        replace(before, method=Flow(before.source, cwdfm.Linear())),
+        replace(before, tokenizer=SmilesTokenizer(("N", "C", "O"))),
+        replace(before, length=7),
+        replace(before, fix_first=False),
+    ]
+    assert len({model.fingerprint() for model in (before, *changed)}) == 1 + len(changed)
+
+
+def test_weights_in_half_precision(tmp_path: Path) -> None:
+    before = small(tmp_path)
+    before.save_pretrained(tmp_path / "m", torch.float16)
+    after = cwdfm.load(tmp_path / "m").model.state_dict()
+    for name, weight in before.model.state_dict().items():
+        assert after[name].dtype == weight.dtype
+        assert torch.equal(after[name], weight.half().to(weight.dtype))
+
+
+def test_the_device_is_to_blame_and_not_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said once, before anything is read; of a run's folder no checkpoint is called damaged."""
+    allowed = "device must be auto, cpu, cuda or cuda:NUMBER, got "
+    small(tmp_path).save_pretrained(tmp_path / "checkpoints" / "step-00000001")
+    for load in (cwdfm.load, cwdfm.Pretrained.from_pretrained):
+        for wrong in ("gpu0", "", 1.5, "vulkan", "meta"):
+            with pytest.raises(cwdfm.InputError, match=f"{allowed}{wrong!r}"):
+                load(tmp_path, device=wrong)  # type: ignore[arg-type]
+        for wrong in ("gpu0", "cuda:x", "3"):  # torch would list twenty kinds, most of no use here
+            with pytest.raises(cwdfm.InputError, match=rf"{allowed}'{wrong}' \(no such device\)$"):
+                load(tmp_path, device=wrong)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(cwdfm.InputError, match=rf"{allowed}'cuda' \(no CUDA device"):
+            load(tmp_path, device="cuda")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(cwdfm.InputError, match=r"got 'cuda:2' \(the last of 2 is cuda:1\)"):
+            load(tmp_path, device="cuda:2")
+
+
+def test_what_fails_on_the_device_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that runs out, say: the model is not damaged."""
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(DiT, "to", full)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        cwdfm.load("qm9-uniform-small")
+
+
+def test_bad_folders(tmp_path: Path) -> None:
+    with pytest.raises(cwdfm.InputError, match=r"neither a folder nor a model.*qm9-mask-small"):
+        cwdfm.load("qm9-huge")
+    with pytest.raises(cwdfm.InputError, match=r"lacks config\.json"):
+        cwdfm.load(tmp_path)
+    small(tmp_path).save_pretrained(tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    written = json.loads(config.read_text())
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"format": 99}, "newer than this version"),
+        ({"method": {"class": "os.system"}}, "'os.system', which this version does not know"),
+        ({"method": {"class": "Flow", "speed": 3}}, "sets speed of Flow"),
+    ]
+    for change, message in cases:
+        config.write_text(json.dumps({**written, **change}))
+        with pytest.raises(cwdfm.InputError, match=message):
+            cwdfm.load(tmp_path / "m")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "recipe.json").write_text("{}")
+    with pytest.raises(cwdfm.InputError, match="begun is a training run that has saved nothing"):
+        cwdfm.load(tmp_path / "begun")
+
+
+def test_damaged_folders(tmp_path: Path) -> None:
+    small(tmp_path).save_pretrained(tmp_path / "m")
+    weights, config = tmp_path / "m" / "model.safetensors", tmp_path / "m" / "config.json"
+    whole, written = weights.read_bytes(), json.loads(config.read_text())
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(cwdfm.InputError, match=r"model\.safetensors is damaged"):
+        cwdfm.load(tmp_path / "m")
+    weights.write_bytes(whole)
+    larger = {**written["model"], "width": 128}
+    for text in ("{", json.dumps({**written, "model": larger}), '{"format": 1}'):
+        config.write_text(text)
+        with pytest.raises(cwdfm.InputError, match=r"is damaged, or its config\.json and weights"):
+            cwdfm.load(tmp_path / "m")
+
+
+def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
+    """Is told by its file and by what is wrong in it, and before memory is taken by its word."""
+    small(tmp_path).save_pretrained(tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    written = json.loads(config.read_text())
+    network, source = written["model"], written["method"]["source"]
+    changes: list[tuple[dict[str, object], str]] = [
+        ({"length": "8"}, r"config\.json is wrong: length must be an integer >= 1, got '8'; copy"),
+        ({"length": -8}, "is wrong: length must be an integer >= 1, got -8"),
+        ({"length": 10**20}, "is wrong: length must be an integer <= 1,000,000"),
+        ({"fix_first": "no"}, "is wrong: fix_first must be a bool such as true, got 'no'"),
+        ({"card": []}, "is wrong: card must be a dict"),
+        ({"model": {**network, "depth": 10**9}}, "is wrong: depth must be an integer <= 10,000"),
+        ({"model": {**network, "width": -64}}, "is wrong: width must be an integer >= 1, got -64"),
+        ({"model": {**network, "width": 2**20}}, r"is damaged, or .* weights that differ"),
+        ({"model": {**network, "dropout": None}}, "is wrong: dropout must lie in"),
+        ({"model": {**network, "num_tokens": 9}}, "knows 9 ids, its method 7 and its tokenizer 6"),
+        ({"model": source}, "is wrong: model must be a DiTConfig"),
+        ({"method": source}, "is wrong: method must be a Method"),
+        ({"method": {**written["method"], "source": 6}}, "is wrong: source must be a Source"),
+        ({"method": {**written["method"], "schedule": source}}, "schedule must be a Schedule"),
+        ({"tokenizer": {"kind": "bytes"}}, "its tokenizer 257, which are not those of one model"),
+        ({"format": 0}, "is wrong: format must be an integer >= 1, got 0"),
+        ({"lenght": 9}, "is wrong: it sets lenght, and known are card, .* belongs under card, or"),
+        ({"schedule": {}, "source": source}, "it sets schedule, source, and known are .* method,"),
+    ]
+    for change, message in changes:
+        config.write_text(json.dumps({**written, **change}))
+        with pytest.raises(cwdfm.InputError, match=message):
+            cwdfm.load(tmp_path / "m")
+
+
+def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    for step in (1, 2):
+        folder = tmp_path / "checkpoints" / f"step-0000000{step}"
+        small(tmp_path).save_pretrained(folder)
+        digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        meta = {"sha256": {"model.safetensors": digest if step == 1 else "0" * 64}}
+        (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.warns(UserWarning, match=r"step-00000002 is damaged.*checksum.*the one before"):
+        assert cwdfm.load(tmp_path).length == 8
+    (tmp_path / "checkpoints" / "step-00000001" / "config.json").write_text("{")
+    last = pytest.raises(cwdfm.InputError, match=r"step-00000001 is damaged.*copy or train it")
+    with pytest.warns(UserWarning, match="step-00000002 is damaged"), last:
+        cwdfm.load(tmp_path)  # and not by what the folder above lacks
+
+
+@pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])
+def test_the_box(name: str) -> None:
+    """Small, complete, and good: of 16 samples at 48 steps most are valid (recorded: 7 in 10)."""
+    assert name in cwdfm.box()
+    folder = Path(cwdfm.__file__).parent / "bundled" / name
+    assert (folder / "model.safetensors").stat().st_size <= 8_000_000
+    trained = cwdfm.load(name)
+    assert {"data", "training", "recipe", "steps"} <= trained.card.keys()
+    out = cwdfm.generate(trained, cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0)), n=16, steps=48)
+    texts = [trained.tokenizer.decode(row) for row in out.tokens.tolist()]
+    assert score_molecules(texts, None).valid.mean >= 8

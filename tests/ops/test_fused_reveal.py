@@ -1,0 +1,230 @@
+"""Algorithm 1's kernels in Triton's interpreter: token for token what the CPU's loop reveals.
+
+Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+import cwdfm
+from cwdfm import ops as kernel
+from cwdfm.ops import reveal as launch
+from cwdfm.path import algorithm1
+
+pytestmark = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs Triton and TRITON_INTERPRET=1",
+)
+LENGTH = 12
+WEIGHTS = [
+    cwdfm.Neighbor(1, 1.0),
+    cwdfm.Neighbor(2, -0.7),
+    cwdfm.Neighbor(3, 0.5, "cut"),
+    cwdfm.Neighbor(3, 1.0),  # 7 buckets: in registers, as are those of all before
+    cwdfm.Neighbor(4, 0.4, "cut"),  # 9 buckets: two chunks, one place left over
+    cwdfm.Neighbor(5, 0.3),
+    cwdfm.Neighbor(10, -0.2, "cut"),  # the window is longer than the sequence
+    cwdfm.Neighbor(1, 1.0, "cut", (3, 4)),
+    cwdfm.Neighbor(1, -2.0, "circular", (3, 4)),
+    cwdfm.Neighbor(1, 300.0),  # ratios that vanish
+    cwdfm.Neighbor(2, -300.0),
+]
+
+
+def check(weight: cwdfm.Neighbor, start: Tensor, count: Tensor, u: Tensor) -> None:
+    before = start.clone()
+    tables = algorithm1._tables(weight, start.shape[1], torch.device("cpu"))
+    found = launch.reveal(start, count, u, *tables, ascending=weight.scale >= 0)
+    assert found.dtype == torch.bool
+    assert torch.equal(found, algorithm1.reveal_in_order(weight, start, count, u))
+    assert torch.equal((found & ~start).sum(1), count)
+    assert torch.equal(start, before)
+
+
+def example(batch: int, length: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each sequence about `share` is revealed; any number of draws, none and all among them."""
+    g = torch.manual_seed(0)
+    start = torch.rand(batch, length, generator=g) < share
+    masked = (~start).sum(1)
+    count = (torch.rand(batch, generator=g, dtype=torch.float64) * (masked + 1)).long()
+    count[0], count[-1] = 0, masked[-1]
+    return start, count, torch.rand(batch, length, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=str)
+def test_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)  # side by side in one warp
+    check(weight, *example(3, LENGTH, 0.2))
+
+
+@pytest.mark.parametrize(("batch", "programs"), [(1, 1024), (3, 1024), (7, 3), (34, 1)])
+def test_any_share_of_sequences_and_warps(
+    batch: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", programs)
+    check(cwdfm.Neighbor(1, 1.5), *example(batch, LENGTH, 0.3))
+
+
+@pytest.mark.parametrize("few", [0, 15])
+@pytest.mark.parametrize("radius", [1, 4])
+def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draw of long runs: neighbours that are the last of their bucket, or become it."""
+    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    for scale in (1.0, -0.5):
+        start, _, u = example(2, 16, 0.0)
+        check(cwdfm.Neighbor(radius, scale), start, torch.tensor([16, 11]), u)
+
+
+def test_all_masked_all_revealed_and_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    weight = cwdfm.Neighbor(1, 1.0)
+    start, _, u = example(4, LENGTH, 0.0)
+    check(weight, start, torch.full((4,), LENGTH), u)
+    check(weight, start, torch.zeros(4, dtype=torch.int64), u)
+    check(weight, ~start, torch.zeros(4, dtype=torch.int64), u)
+    check(weight, start[:0], torch.zeros(0, dtype=torch.int64), u[:0])
+
+
+def test_rounding_at_the_end_of_the_masses() -> None:
+    """The largest and the smallest u: where a bucket or a member beyond the last could be met."""
+    start, _, u = example(2, LENGTH, 0.0)
+    u[0], u[1] = 1 - 2.0**-53, 0.0
+    for weight in (cwdfm.Neighbor(2, 0.1), cwdfm.Neighbor(2, -0.1)):
+        check(weight, start, torch.full((2,), LENGTH), u)
+
+
+def rounded_behind_the_ninth() -> tuple[float, torch.Tensor]:
+    """A scale and a u within the mass of nine that lies behind the ninth by rounding.
+
+    Which scales have one depends on the last bit of exp, in which machines differ.
+    """
+    zero = torch.tensor(0.0, dtype=torch.float64)
+    for hundredths in range(1, 500):
+        unit = torch.tensor(-hundredths / 100, dtype=torch.float64).exp()
+        u = torch.nextafter(9 * unit / (9 * unit + 2), zero)
+        target = u * (9 * unit + 2)
+        if target < 9 * unit and target / unit == 9:
+            return hundredths / 100, u
+    raise AssertionError("no scale rounds so")
+
+
+@pytest.mark.parametrize("few", [0, 15])
+def test_rounding_at_the_end_of_a_bucket(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those without a neighbour, which are nine, the last is drawn and not what follows."""
+    monkeypatch.setattr(launch, "FEW", few)
+    scale, u = rounded_behind_the_ninth()
+    weight, start = cwdfm.Neighbor(1, scale), torch.arange(LENGTH)[None] == 0
+    check(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
+    found = algorithm1.reveal_in_order(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
+    assert not found[0, [1, LENGTH - 1]].any(), "these two have a neighbour"
+
+
+def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    start, count, u = example(5, LENGTH, 0.2)
+    wide = torch.cat([u, u], dim=1)
+    check(cwdfm.Neighbor(1, 1.0), start.T.contiguous().T, count.repeat_interleave(2)[::2], wide)
+    check(cwdfm.Neighbor(1, 1.0), start, count, u[:, : int(count.max())])
+
+
+@pytest.mark.parametrize("length", [launch.BLOCK + 100, launch.WIDE + 1, 2**15 + 1])
+def test_long_sequences(length: int) -> None:
+    """Sorted in several blocks; words of 32 bits, of 16, and of 32 again."""
+    start, count, u = example(1, length, 0.998)
+    check(cwdfm.Neighbor(1, 1.0, "cut"), start, count.clamp(max=8), u)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS[1:8:3], ids=str)
+def test_narrow_words(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "WIDE", 0)
+    check(weight, *example(3, LENGTH, 0.2))
+
+
+def test_more_buckets_than_a_byte_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "WIDE", 0)
+    start, _, u = example(1, LENGTH, 0.4)
+    check(cwdfm.Neighbor(64, 0.1, "cut"), start, torch.tensor([2]), u)
+
+
+@pytest.mark.parametrize(
+    ("length", "with_fixed", "with_index", "dtype"),
+    [  # every pair of settings
+        (1, True, True, torch.float32),
+        (1, False, False, torch.float64),
+        (LENGTH, False, True, torch.float64),
+        (LENGTH, True, False, torch.float32),
+        (launch.BLOCK + 3, True, True, torch.float64),
+        (launch.BLOCK + 3, False, False, torch.float32),
+    ],
+)
+def test_counts_and_uniforms_drawn_on_the_way(
+    length: int,
+    with_fixed: bool,
+    with_index: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bad values among them, which are refused only later."""
+    kappa = torch.tensor([0.0, 0.3, 1.0, -1.0, 2.0, torch.nan, 0.7], dtype=dtype)
+    if length > LENGTH:
+        kappa = kappa.clamp(max=0.01)  # fewer draws
+    index = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**63 - 1, -3])
+    fixed = torch.rand(len(kappa), length, generator=torch.manual_seed(0)) < 0.2
+    masks = []
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        for seed, step in ((0, 0), (2**64 - 1, 2**32 - 1)):
+            found = algorithm1.reveal_drawn(
+                cwdfm.Neighbor(1, 1.0, "cut"),
+                kappa,
+                length,
+                seed=seed,
+                step=step,
+                index=index if with_index else None,
+                fixed=fixed if with_fixed else None,
+            )
+            assert found.dtype == torch.bool
+            masks.append(found)
+    assert torch.equal(masks[0], masks[2])
+    assert torch.equal(masks[1], masks[3])
+
+
+@pytest.mark.parametrize("weight", WEIGHTS[::2], ids=str)
+def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]
+    masks = []
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        masks.append(
+            algorithm1.reveal_drawn(weight, kappa, LENGTH, seed=7, step=1, index=None, fixed=None)
+        )
+    assert torch.equal(*masks)
+
+
+def test_nothing_is_drawn_for_no_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        found = algorithm1.reveal_drawn(
+            cwdfm.Neighbor(1, 1.0), torch.ones(0), 5, seed=0, step=0, index=None, fixed=None
+        )
+        assert found.shape == (0, 5)
+        assert found.dtype == torch.bool
+
+
+def test_paths_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cwdfm.ContextPath(
+        cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), cwdfm.Neighbor(1, 1.0, "cut")
+    )
+    x_1, t = torch.zeros(5, LENGTH, dtype=torch.int64), torch.linspace(0, 1, 5)
+    samples = []
+    for mode in ("off", "on"):
+        monkeypatch.setattr(kernel, "MODE", mode)
+        samples.append(path.sample(x_1, t, seed=3))
+    assert torch.equal(samples[0].x_t, samples[1].x_t)
+    assert torch.equal(samples[0].revealed, samples[1].revealed)

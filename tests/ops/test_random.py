@@ -1,0 +1,96 @@
+"""Philox against its published test vectors; uniforms against their law and their contract."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from cwdfm.ops.jit import NUMBA
+from cwdfm.ops.random import Purpose, philox, uniform, uniform_BN
+from tests.support.stats import FALSE_ALARM, assert_follows
+
+# Known answers for philox4x32-10 from the Random123 distribution: counter, key, result.
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    (
+        (0xFFFFFFFF,) * 4,
+        (0xFFFFFFFF, 0xFFFFFFFF),
+        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+    ),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_philox_known_answers(
+    counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
+) -> None:
+    words = philox(tuple(torch.tensor([c]) for c in counter), key)
+    assert tuple(int(w) for w in words) == expected
+
+
+LARGE = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**56 + 3, 2**63 - 1, -3])
+
+
+@pytest.mark.parametrize("step", [0, 2**32 - 1, torch.arange(8)[:, None]], ids=str)
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**64 - 1])
+def test_the_loop_has_the_bits_of_the_tensor_arithmetic(
+    seed: int, step: int | torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For any size of number, and any shape."""
+    asked = [(purpose, LARGE[:, None], step, LARGE[None]) for purpose in Purpose]
+    if isinstance(step, int):
+        shapes = [torch.arange(n).reshape(shape) for n, shape in ((1, ()), (0, (3, 0)), (6, (6,)))]
+        asked += [(Purpose.TIE, x, step, x) for x in shapes]
+    assert NUMBA, "numba is a dependency of the library: install it"
+    looped = [uniform(seed, *which) for which in asked]
+    monkeypatch.setattr("cwdfm.ops.random.NUMBA", False)
+    plain = [uniform(seed, *which) for which in asked]
+    assert all(torch.equal(a, b) for a, b in zip(looped, plain, strict=True))
+
+
+def test_draws_can_be_part_of_one_compiled_graph() -> None:
+    """By the tensor arithmetic, since a compiler cannot look into the loop."""
+
+    def doubled(index: torch.Tensor) -> torch.Tensor:
+        return 2 * uniform_BN(7, Purpose.TIE, index, 3, 5)
+
+    index = torch.arange(4)
+    graph = torch.compile(doubled, fullgraph=True, backend="eager")
+    assert torch.equal(graph(index), doubled(index))
+
+
+def test_uniforms_follow_the_uniform_law() -> None:
+    u = uniform_BN(7, Purpose.REVEAL, torch.arange(1000), 3, 1000).flatten().numpy()
+    counts = np.bincount((u * 64).astype(int), minlength=64)
+    assert_follows(counts, np.full(64, 1 / 64))
+    assert stats.kstest(u, "uniform").pvalue > FALSE_ALARM
+    # all 53 bits are random, the last ones too
+    low_bits = (u * 2**53).astype(np.int64) % 16
+    assert_follows(np.bincount(low_bits, minlength=16), np.full(16, 1 / 16))
+
+
+def test_draws_differ_in_every_argument() -> None:
+    index, position = torch.arange(50), torch.arange(50)
+    draws = [
+        uniform(seed, purpose, index[:, None], step, position[None])
+        for seed in (0, 1, 2**32, 2**64 - 1)
+        for purpose in Purpose
+        for step in (0, 1, 2**32 - 1)
+    ]
+    values = torch.stack(draws).flatten()
+    assert values.unique().numel() == values.numel()
+    assert bool(((values >= 0) & (values < 1)).all())
+    large = uniform(0, Purpose.SOURCE, torch.tensor([0, 2**32, 2**40]), 0, torch.zeros(3).long())
+    assert large.unique().numel() == 3
+
+
+def test_largest_uniform_stays_inside_the_total() -> None:
+    """u * total < total for the largest u: what keeps inverse transform inside the support."""
+    u = torch.tensor(1 - 2.0**-53, dtype=torch.float64)
+    totals = torch.rand(100_000, dtype=torch.float64, generator=torch.manual_seed(0)) * 3 + 1e-300
+    assert bool((u * totals < totals).all())

@@ -1,0 +1,569 @@
+"""The report: its numbers against the metrics and a set counted by hand; one page, nothing else."""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cwdfm.cli import demo, evaluate, main
+from cwdfm.data import load
+from cwdfm.errors import InputError
+from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.report import (
+    Evaluation,
+    Excerpt,
+    MoleculeReference,
+    Picture,
+    Row,
+    Settings,
+    Table,
+    gather,
+)
+from cwdfm.report.evaluate import _evaluator
+from cwdfm.report.evaluation import endings
+from cwdfm.report.molecule_figures import pictures
+from cwdfm.report.molecule_scores import Scored, cells
+from cwdfm.report.molecules import _gaps, _meaning, _unusual, evaluate_molecules
+from cwdfm.report.page import page as page_of
+from cwdfm.report.sample_set import File, SampleSet, given_tokens
+from cwdfm.report.score_cache import Cells, model_identity
+from cwdfm.report.text import evaluate_text
+from cwdfm.sample_file import SampleFile, read_samples, write_samples
+
+pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+# Six parse; ethanol and benzene come twice; cyclopropane and acetamide are not in TRAINING.
+BY_HAND = ["CCO", "OCC", "C1CC1", "C1CC", "", "CC(=O)N", "c1ccccc1", "C1=CC=CC=C1"]
+TRAINING = ["CCO", "c1ccccc1"] + ["C" * n + end for n in range(4, 12) for end in ("", "N", "F")]
+OPTIONS = {"model": "small", "solver": "euler", "steps": 8, "seed": 0, "radius": 1, "scale": 4.0}
+
+
+def samples(path: Path, texts: list[str] | None = None, **options: object) -> Path:
+    """A file as `cwdfm sample` writes it."""
+    texts = BY_HAND if texts is None else texts
+    head: dict[str, Any] = {"options": OPTIONS | options, "provenance": {"date": "today"}}
+    write_samples(path, SampleFile(texts, [[1]] * len(texts), head))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Prepared data that train on ethanol and benzene."""
+    folder = tmp_path_factory.mktemp("data")
+    for seed in range(20):
+        (folder / "my.smi").write_text("\n".join(TRAINING))
+        found = load(folder / "my.smi", cache=False, seed=seed)
+        if set(TRAINING[:2]) <= set(found.texts("train")):
+            found.save(folder / "my.npz")
+            return str(folder / "my.npz")
+    raise AssertionError("no split keeps both")
+
+
+def run(*arguments: object) -> None:
+    evaluate.main([str(a) for a in arguments])
+
+
+def scores_of(out: Path) -> dict[str, Any]:
+    scores: dict[str, Any] = json.loads((out / "scores.json").read_text())
+    return scores
+
+
+def test_counted_by_hand(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = samples(tmp_path / "a.jsonl"), tmp_path / "out"
+    run(file, "--out", out, "--data", data, "--fold-size", 8)
+    (found,) = scores_of(out)["sets"]
+    assert [found["scores"][n]["counts"] for n in ("valid", "unique", "novel")] == [[6], [4], [2]]
+    assert found["noise"]["valid"] == pytest.approx((6 * 2 / 8) ** 0.5)
+    assert (found["model"], found["solver"], found["steps"]) == ("small", "Euler", 8)
+    (origin,) = found["files"]
+    assert origin["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert origin["options"] == OPTIONS
+    assert origin["samples"] == 8
+    assert found["histograms"]["samples"] == {"given": 8, "valid": 6}
+    printed = capsys.readouterr().out
+    assert re.search(r"Euler +8 +6 ± 1.2 +4 ± 1.4 +2 ± 1.2 +1 of 8", printed)
+    assert str(out / "report.html") in printed
+    assert "| small | Euler | 8 | 6 ± 1.2 | 4 ± 1.4 | 2 ± 1.2 | 1 of 8 |" in (
+        (out / "table.md").read_text()
+    )
+
+
+def test_models_of_other_data_are_told_where_nobody_chose_qm9(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_reference = MoleculeReference.load
+    monkeypatch.setattr(MoleculeReference, "load", lambda _: load_reference(data))
+    monkeypatch.setattr("cwdfm.report.molecules.pictures", lambda *_: ((), ()))
+    head: dict[str, Any] = {"options": OPTIONS}
+    note = "Novel is what is not in qm9, and small was trained on my.csv: give that as --data"
+    for card, chosen, noted in (
+        ({"data": "my.csv"}, "auto", True),
+        ({"data": "my.csv"}, "qm9", False),
+        ({"data": "qm9"}, "auto", False),
+        ({}, "auto", False),
+    ):
+        file = SampleFile(BY_HAND, [[1]] * len(BY_HAND), head | {"model": card})
+        write_samples(tmp_path / "a.jsonl", file)
+        found = evaluate_molecules(gather([tmp_path / "a.jsonl"]), tmp_path, Settings(chosen))
+        told = [each[: len(note)] for each in found.notes if each.startswith("Novel is what")]
+        assert told == [note] * noted
+
+
+def test_numbers_are_those_of_the_metric(tmp_path: Path, data: str) -> None:
+    texts = ["C" * (i % 9 + 1) + "ON("[i % 3] for i in range(50)]
+    out = tmp_path / "out"
+    run(samples(tmp_path / "a.jsonl", texts), "--out", out, "--data", data, "--fold-size", 16)
+    expected = score_molecules(texts, load(data).texts("train"), fold_size=16)
+    (found,) = scores_of(out)["sets"]
+    assert found["scores"] == expected.to_json()
+    assert expected.novel is not None
+    assert found["noise"]["novel"] == expected.novel.std
+    page = (out / "report.html").read_text()
+    assert "fill no fold and are not counted: small, Euler, 8 steps (2)." in page
+    assert f"{expected.valid.mean:.1f} ± {expected.valid.std:.1f}" in page
+
+
+class Links(HTMLParser):
+    """Everything a browser would fetch, and the tags there are."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path, data: str) -> None:
+    files = [
+        samples(tmp_path / f"{solver}{steps}.jsonl", solver=solver, steps=steps)
+        for solver in ("euler", "neighbor")
+        for steps in (8, 16)
+    ]
+    files.append(samples(tmp_path / "other.jsonl", model="<b>other</b>"))
+    for i, file in enumerate(files):  # samples of their own, so that no two files are equal
+        file.write_text(file.read_text() + json.dumps({"text": "C" * i, "tokens": [1]}) + "\n")
+    out = tmp_path / "out"
+    run(*files, "--out", out, "--data", data)
+    page = (out / "report.html").read_text()
+    links = Links(page)
+    assert not links.open
+    assert links.tags.count("img") == 5  # two grids, two histograms, curves of one model
+    assert all(link.startswith("data:") for link in links.links)
+    assert not re.search(r"https?:|url\(|@import", page)
+    assert "script" not in links.tags
+    assert "<b>" not in page
+    assert {path.name for path in out.glob("*.png")} == {
+        "curves-small.png",
+        *(f"{kind}-{model}.png" for kind in ("molecules", "histograms") for model in MODELS),
+    }
+
+
+MODELS = ("small", "b-other-b")
+
+
+def test_curves_need_two_step_counts(tmp_path: Path) -> None:
+    one = samples(tmp_path / "a.jsonl", steps=8)
+    two = samples(tmp_path / "b.jsonl", steps=8, solver="neighbor")
+    three = samples(tmp_path / "c.jsonl", steps=16)
+    run(one, two, "--out", tmp_path / "one", "--data", "none")
+    assert not (tmp_path / "one" / "curves.png").exists()
+    run(one, two, three, "--out", tmp_path / "two", "--data", "none")
+    assert (tmp_path / "two" / "curves.png").exists()
+    longer = samples(tmp_path / "d.jsonl", [*BY_HAND, "C"], steps=32)
+    run(one, longer, "--out", tmp_path / "three", "--data", "none")
+    assert not (tmp_path / "three" / "curves.png").exists()
+    page = (tmp_path / "three" / "report.html").read_text()
+    assert "no curves, since the files hold different numbers" in page
+    run(one, longer, "--out", tmp_path / "four", "--data", "none", "--fold-size", 8)
+    assert (tmp_path / "four" / "curves.png").exists()
+
+
+def test_other_seeds_are_more_folds(tmp_path: Path) -> None:
+    how = {"batch_size": 3, "device": "cuda", "n": 8, "force": True, "out": "b"}  # changes nothing
+    one = samples(tmp_path / "a.jsonl")
+    two = samples(tmp_path / "b.jsonl", ["C"] * 8, seed=1, **how)
+    run(one, two, "--out", tmp_path / "out", "--data", "none", "--fold-size", 8)
+    (found,) = scores_of(tmp_path / "out")["sets"]
+    assert found["scores"]["valid"]["counts"] == [6, 8]
+    assert found["scores"]["novel"] is found["noise"]["novel"] is None
+    assert len(found["files"]) == 2
+
+
+def test_labels_name_what_differs(tmp_path: Path) -> None:
+    def labels(**changes: list[object]) -> list[str | None]:
+        (name, values), *_ = changes.items()
+        files = [
+            samples(tmp_path / f"{name}{i}.jsonl", None, **{"solver": "neighbor", name: value})
+            for i, value in enumerate(values)
+        ]
+        files.append(samples(tmp_path / f"{name}.jsonl", radius=7, steps=99))
+        return [found.solver for found in gather(files)]
+
+    assert labels(steps=[8, 16]) == ["Neighbor", "Neighbor", "Euler"]
+    assert labels(scale=[4.0, 0.5]) == ["Neighbor (scale 4)", "Neighbor (scale 0.5)", "Euler"]
+    differ = ["Neighbor (grid t)", "Neighbor (grid kappa)", "Euler"]
+    assert labels(grid=["t", "kappa"]) == differ
+    refined = ["Neighbor (refine 2)", "Neighbor", "Euler"]
+    assert labels(refine=[2, 0]) == refined
+    with pytest.raises(InputError, match="count twice"):  # a share of no rounds is idle
+        labels(refine_share=[0.1, 0.2])
+    with pytest.raises(InputError, match="count twice"):  # of a seed that is none, too
+        labels(seed=[[], []])
+    name = "neighbor-counted"
+    counted = [samples(tmp_path / f"c{s}.jsonl", solver=name, scale=s, seed=s) for s in (1, 8)]
+    both = ["Neighbor-counted (scale 1)", "Neighbor-counted (scale 8)"]
+    assert [found.solver for found in gather(counted)] == both
+    # The radius is nothing to Euler, whatever the file says.
+    assert len(gather([samples(tmp_path / f"e{i}.jsonl", radius=i, seed=i) for i in (1, 2)])) == 1
+
+
+def test_samples_of_other_weights_are_another_set(tmp_path: Path) -> None:
+    """A run that was sampled, trained on and sampled again; another model is told by its name."""
+    files = []
+    for seed, (model, weights) in enumerate([("run", "a" * 64), ("run", "b" * 64), ("box", "c")]):
+        path = samples(tmp_path / f"{seed}.jsonl", model=model, seed=seed)
+        found = read_samples(path)
+        write_samples(path, replace(found, head=found.head | {"weights": weights}))
+        files.append(path)
+    labels = ["Euler (weights aaaaaaaa)", "Euler (weights bbbbbbbb)", "Euler"]
+    assert [found.solver for found in gather(files)] == labels
+
+
+def test_long_samples_in_a_table(tmp_path: Path) -> None:
+    texts = ["long " * 40_000, "short"]
+    write_samples(tmp_path / "a.csv", SampleFile(texts))
+    assert read_samples(tmp_path / "a.csv").texts == texts
+
+
+def test_files_without_a_head(tmp_path: Path, data: str) -> None:
+    (tmp_path / "other").mkdir()
+    one, two = tmp_path / "a.smi", tmp_path / "other" / "a.smi"
+    one.write_text("CCO\nC1CC\n")
+    two.write_text("hello\nworld\n")
+    run(one, two, "--out", tmp_path / "out", "--data", data)
+    first, second = scores_of(tmp_path / "out")["sets"]
+    assert (first["solver"], first["scores"]["valid"]["counts"]) == (None, [1])
+    assert (second["scores"]["valid"]["counts"], second["scores"]["short"]) == ([0], True)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "No valid molecule: " + str(two) in page
+    assert "Fewer samples than a fold of 1,024" in page
+    assert "not scaled up: all sets." in page
+    assert page.count("<img") == 3  # a grid of the one molecule; histograms of both
+
+
+def test_given_tokens_are_noted(tmp_path: Path) -> None:
+    files = [samples(tmp_path / f"{i}.jsonl", steps=i, template="C*") for i in (1, 2)]
+    run(*files, "--out", tmp_path / "out", "--data", "none")
+    notes = scores_of(tmp_path / "out")["notes"]
+    assert "Given tokens (prompt or template) are counted in, as if drawn: all sets." in notes
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_smiles_in_any_file_are_molecules(tmp_path: Path, name: str) -> None:
+    write_samples(tmp_path / name, SampleFile(["CCO", "C1CC", ""], [[1]] * 3))
+    run(tmp_path / name, "--out", tmp_path / "out", "--data", "none")
+    (found,) = scores_of(tmp_path / "out")["sets"]
+    assert found["scores"]["valid"]["counts"] == [1]
+
+
+def test_table_in_the_terminal() -> None:
+    table = Table(("solver", "n"), (Row("a", ("Euler", "7")), Row("a", ("Neighbor", "128"))))
+    assert table.lines() == ["  solver       n", "a", "  Euler        7", "  Neighbor   128"]
+    assert Table(("s", "n"), (Row("a|b", ("x", "1")),)).markdown().endswith("| a\\|b | x | 1 |\n")
+
+    assert Table(("s", "n", "m"), (Row("a", ("x", "1", "2")),)).markdown() == (
+        "|  | s | n | m |\n| --- | --- | ---: | ---: |\n| a | x | 1 | 2 |\n"
+    )
+
+
+def test_pictures_of_several_models_have_names_of_their_own() -> None:
+    """On file systems too that do not tell capitals apart."""
+    assert endings(["a"]) == [""]
+    assert endings(["runs/a", "b."]) == ["-runs-a", "-b"]
+    assert endings(["Run", "run"]) == ["-1-Run", "-2-run"]
+
+
+def test_a_model_is_told_by_names_beginnings_and_ends_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, block = tmp_path / "judge", 1 << 16
+    folder.mkdir()
+
+    def identity(content: bytes, name: str = "weights") -> object:
+        for old in folder.iterdir():
+            old.unlink()
+        (folder / name).write_bytes(content)
+        return model_identity(str(folder))["files"]
+
+    zeros = bytes(3 * block)
+    one, last = identity(zeros), identity(zeros[:-1] + b"1")
+    assert len({one, last, identity(b"1" + zeros[:-1]), identity(zeros, "other")}) == 4
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert model_identity(f"~{os.sep}judge")["files"] is not None
+
+
+def test_a_score_is_kept_under_its_key_in_any_order(tmp_path: Path) -> None:
+    kept = Cells(tmp_path)
+    kept.open()
+    kept.put({"a": 1, "b": 2}, {"x": 3})
+    assert kept.get({"b": 2, "a": 1}) == {"x": 3}
+    (path,) = kept.folder.iterdir()
+    path.write_text("[1]")  # JSON, and no score
+    assert kept.get({"a": 1, "b": 2}) is None
+
+
+def test_the_page_shows_all_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"png")
+    one = Evaluation(
+        title="t<",
+        table=Table(("c<", "n", "m"), (Row("g<", ("x<", "1", "2")),)),
+        meaning=("m<",),
+        notes=("n<",),
+        pictures=(Picture("a.png", "p<", wide=True), Picture("a.png", "q")),
+        settings={},
+        scores={},
+        excerpts=(Excerpt("e<", ("one\n\ttwo",)),),
+    )
+    file = File(Path("f<.smi"), "0123", SampleFile(["C"], None, {"options": {"o": 1.5}}))
+    page = page_of(one, [file], {"versions": {"torch": 2, "mauve": None}, "b": "<"}, tmp_path)
+    assert not Links(page).open
+    assert not re.search(r"[a-z]<<|[a-z]<[.:]", page)  # all that was given is escaped
+    for part in (
+        '<tr><th colspan="3">g&lt;</th></tr>\n<tr><td>x&lt;</td><td>1</td><td>2</td></tr>',
+        "<p>m&lt;</p>",
+        "<li>n&lt;</li>",
+        '<div class="scroll wide"><img alt="p&lt;" src="data:image/png;base64,cG5n">',
+        '<div class="scroll"><img alt="q"',
+        "<summary>e&lt;</summary>\n<blockquote>one\n\ttwo</blockquote>",
+        "<summary>f&lt;.smi: 1 samples</summary><dl><dt>sha256</dt><dd>0123</dd>\n<dt>o</dt>"
+        "<dd>1.5</dd></dl>",
+        "<dt>versions</dt><dd>torch 2</dd>\n<dt>b</dt><dd>&lt;</dd>",
+    ):
+        assert part in page
+
+
+def molecules(texts: list[str], steps: int | None = 8, fold_size: int = 4) -> Scored:
+    file = File(Path("a.smi"), "0", SampleFile(texts))
+    found = SampleSet("m", "Euler" if steps else None, steps, (file,))
+    return Scored(found, score_molecules(texts, None, fold_size=fold_size), None)
+
+
+def test_pictures_are_of_the_most_valid_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(
+        "cwdfm.report.molecule_figures.molecule_grid", lambda shown, *_, **__: drawn.append(shown)
+    )
+    monkeypatch.setattr("cwdfm.report.molecule_figures.curves", lambda *_, **__: None)
+    known = MoleculeReference(CanonicalSet(["CC", "CO"]), [], {"name": "mine"})
+
+    def captions(*rows: Scored, reference: MoleculeReference | None = known) -> list[str]:
+        return [picture.caption for picture in pictures(rows, tmp_path, reference)[0]]
+
+    few, most = molecules(["x", "x", "x", "CCC"]), molecules(["CC", "CO", "N", "OC"], 16)
+    curve, grid = captions(few, most)
+    assert curve.endswith("bars are one standard deviation of chance.")
+    what = "m, Euler, 16 steps: 3 of 3 different molecules"
+    assert grid == f"{what}, 1 novel ones first, in the order of the samples."
+    assert captions(most, reference=None) == [f"{what}, in the order of the samples."]
+    assert drawn == [["N", "CC", "CO"], ["CC", "CO", "N"]]
+    novel = molecules(["C" * n for n in range(3, 33)])
+    assert captions(novel)[0].endswith(": 20 of 30 novel molecules, in the order of the samples.")
+    assert captions(molecules(["C"] * 8), molecules(["C"] * 8, 16))[0].endswith(
+        "bars are standard deviations over folds."
+    )
+    # A share of the fold counts, not the number: 3 of 3 are more than 4 of 8.
+    assert "16 steps" in captions(molecules(["C", "x"] * 4, 8, 8), molecules(["C"] * 3, 16, 3))[0]
+    _, (note,) = pictures([molecules(["C"] * 3, 8, 8), molecules(["C"] * 5, 16, 8)], tmp_path, None)
+    assert "a fold size of at most 3 lets them share an axis" in note
+
+
+def test_notes_on_counts() -> None:
+    """A set whose first fold alone holds no molecule has some; of a single set its name is told."""
+    rows = [molecules(["x"] * 4 + ["C"] * 4), molecules(["x"] * 4, None)]
+    assert _unusual(rows, 4) == ["No valid molecule: m."]
+    assert cells(rows[1])[:2] == ("-", "-")
+    assert rows[1].to_json()["model"] is None
+    about = {"name": "mine", "rows": {"too_long": 1000, "unknown_tokens": 234}}
+    reference = MoleculeReference(CanonicalSet(["C", "N", "O"]), ["C"], about)
+    assert "not among the 3 molecules of mine to train on" in _meaning(reference)[0]
+    (gap,) = _gaps(reference)
+    assert gap.startswith("1,234 molecules of mine are too long")
+    assert _gaps(replace(reference, about=about | {"rows": {}})) == []
+
+
+def test_the_reference_is_known_by_its_molecules(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they are spelt; beside the samples stand those that are held out."""
+    found = load(data)
+    reference = MoleculeReference.load(data)
+    assert reference is not None
+    assert reference.shown == found.texts("valid") != found.texts("train")
+    other = replace(found, source=found.source | {"rdkit": "another"})
+    here = replace(found, source=found.source | {"spellings": "as they came"})
+    spelt = {"train": ["OCC", "C1=CC=CC=C1"], "valid": []}
+    monkeypatch.setattr(type(other), "texts", lambda _, split: spelt[split])
+    for each in (other, here):
+        monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, each=each, **__: each)
+        reference = MoleculeReference.load("mine")
+        assert reference is not None
+        assert sorted(reference.known) == ["CCO", "c1ccccc1"]
+        assert reference.shown == spelt["train"]
+    asked: list[str] = []
+    monkeypatch.setattr(MoleculeReference, "load", asked.append)
+    evaluate_molecules(gather([samples(tmp_path / "a.jsonl", ["x"])]), tmp_path, Settings())
+    assert asked == ["qm9"]  # unless told otherwise
+
+
+def test_what_sets_are_made_of(tmp_path: Path) -> None:
+    """Options that make more of the same, those that lie idle, and steps that are no number."""
+    same = [
+        samples(tmp_path / f"{i}.jsonl", n=i, device=str(i), accept_tries=i, seed=i)
+        for i in range(2)
+    ]
+    (one,) = gather(same)
+    assert (one.solver, len(one.files)) == ("Euler", 2)
+    bar = [samples(tmp_path / f"b{i}.jsonl", accept=0.5, accept_tries=i, seed=i) for i in (1, 2)]
+    assert [found.solver for found in gather(bar)] == [f"Euler (accept_tries {i})" for i in (1, 2)]
+    (odd,) = gather([samples(tmp_path / "odd.jsonl", steps="many")])
+    assert (odd.model, odd.solver, odd.steps) == ("odd.jsonl", None, None)
+    falling = [samples(tmp_path / f"s{steps}.jsonl", steps=steps) for steps in (16, 8)]
+    assert [found.steps for found in gather(falling)] == [8, 16]
+    (begun,) = given_tokens(gather([samples(tmp_path / "p.jsonl", prompt="C")]))
+    assert begun.endswith("as if drawn: Euler, 8 steps.")
+
+
+def test_lines_are_text_where_most_of_them_hold_blanks(tmp_path: Path) -> None:
+    """Empty ones do not count; of what may be either, text to compare with decides."""
+
+    def kind(*lines: str) -> str | None:
+        (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+        return gather([tmp_path / "a.txt"])[0].files[0].kind
+
+    assert kind("call me", "some years", "never") == "text"
+    assert kind("call me", "CCO") is kind("call me", "CCO", "CC") is None
+    assert kind("call me", "", "") == "text"
+    kind("CCO")
+    sets = gather([tmp_path / "a.txt"])
+    assert _evaluator(sets, Settings(data="openwebtext")) is evaluate_text
+    assert _evaluator(sets, Settings(data="none")) is not evaluate_text
+
+
+def test_noise_of_one_fold_is_binomial() -> None:
+    scores = score_molecules(["C"] * 3 + ["x"], None)
+    assert scores.noise("valid") == pytest.approx((4 * 0.75 * 0.25) ** 0.5)
+    assert scores.noise("novel") is None
+    scores = score_molecules(["C", "C", "x", "x"], None, fold_size=2)
+    assert scores.noise("valid") == scores.valid.std == pytest.approx(2**0.5)
+
+
+def test_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, empty, cut = samples(tmp_path / "a.jsonl"), tmp_path / "e.smi", tmp_path / "cut.jsonl"
+    again = samples(tmp_path / "b.jsonl", ["C"])
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(good.read_bytes())
+    empty.write_text("")
+    smi = tmp_path / "a.smi"
+    smi.write_text("CCO\n")
+    cut.write_text(good.read_text()[:-9])
+    text = tmp_path / "text.jsonl"
+    text.write_text(json.dumps({"tokenizer": "music"}) + '\n{"text": "Once"}\n')
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    out = ["--out", tmp_path / "out", "--data", "none"]
+    cases: list[tuple[list[object], str]] = [
+        (["--out", tmp_path], "files"),
+        (["--files", *out], "no files of samples"),
+        ([tmp_path / "no.jsonl", *out], "cannot read"),
+        ([tmp_path / "no.doc", *out], "must end in"),
+        ([empty, *out], "holds no samples"),
+        ([cut, *out], "cut off"),
+        ([good, again, *out], "have one seed (0) and the same settings"),
+        ([good, good, *out], "a.jsonl are the same, so their samples would count twice"),
+        ([good, copy, *out], "would count twice"),
+        ([text, *out], "samples of kind 'music'; there is an evaluation for 'smiles'"),
+        ([text, smi, *out], "need reports of their own"),
+        ([good, *out, "--fold-size", 0], "--fold-size must be an integer >= 1, got 0"),
+        ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
+        ([good, "--out", full, "--data", "none"], "is not empty; give another folder, or --force"),
+        ([good, "--out", empty, "--data", "none"], "is a file; give a folder"),
+        ([good, "--out", empty / "x", "--data", "none"], "is a file; give a place that is in a"),
+    ]
+    for arguments, message in cases:
+        monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main.main()
+        assert exit_.value.code == 2, arguments
+        printed = capsys.readouterr()
+        assert message in printed.err + printed.out, (arguments, printed)
+    assert [path.name for path in full.iterdir()] == ["mine.txt"]
+    run(good, "--out", full, "--data", "none", "--force")
+    assert (full / "mine.txt").read_text() == "mine"
+    assert (full / "report.html").exists()
+
+
+def test_text_data_are_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Text:
+        class tokenizer:
+            kind = "bytes"
+
+    monkeypatch.setattr("cwdfm.report.reference.load", lambda *_, **__: Text)
+    with pytest.raises(InputError, match="holds no molecules but bytes tokens"):
+        run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", "stories")
+
+
+def test_pictures_that_cannot_be_drawn_are_told_before_the_work(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file, out = samples(tmp_path / "a.jsonl"), tmp_path / "out"
+    with pytest.raises(InputError, match=r"pip install 'cwdfm\[plot\]'"):
+        run(file, "--out", out, "--data", data)
+    with pytest.raises(InputError, match=r"pip install 'cwdfm\[plot\]'"):
+        demo.main(["--quick", "--out", str(out), "--data", data])
+    assert not out.exists()
+    run(file, "--out", out, "--data", "none")  # a grid of molecules, which RDKit draws
+    assert (out / "report.html").exists()
+
+
+def test_demo(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Into a folder that a demo before has filled, as `make demo` may be called again."""
+    samples_before = demo.place(tmp_path / "demo", demo.MODELS[0], "euler", 2)
+    samples_before.parent.mkdir(parents=True)
+    for old in (samples_before, tmp_path / "demo" / "report.html"):
+        old.write_text("old")
+    demo.main(["--quick", "--out", str(tmp_path / "demo"), "--data", data])
+    assert "<table>" in (tmp_path / "demo" / "report.html").read_text()
+    printed = capsys.readouterr().out
+    assert printed.count("Neighbor") == 4
+    assert str(tmp_path / "demo" / "report.html") in printed
+    found = scores_of(tmp_path / "demo")["sets"]
+    assert len(found) == 12
+    assert {s["solver"] for s in found} == {"Euler", "Neighbor", "Entropy"}
+    names = {"curves-qm9-mask-small.png", "curves-qm9-uniform-small.png", "report.html"}
+    assert names <= {path.name for path in (tmp_path / "demo").iterdir()}
+    options = found[0]["files"][0]["options"]
+    assert (options["model"], options["radius"], options["scale"]) == (demo.MODELS[0], 1, 4.0)

@@ -1,0 +1,784 @@
+"""The report on text: its numbers against the metrics, what is kept, what is refused."""
+
+import hashlib
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwdfm.cli import evaluate, main, sample
+from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
+from cwdfm.errors import InputError
+from cwdfm.metrics.embed import Embedder, LoadedEmbedder
+from cwdfm.metrics.evaluator import Judge, LoadedJudge
+from cwdfm.metrics.folds import Estimate
+from cwdfm.metrics.mauve import Mauve, mauve_score
+from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
+from cwdfm.metrics.text import TextStatistics, text_statistics
+from cwdfm.report.sample_set import File, SampleSet
+from cwdfm.report.score_cache import Cells, model_identity
+from cwdfm.report.settings import Settings, TextSettings
+from cwdfm.report.text import _brief, _excerpts, _notes, _origin, _reference
+from cwdfm.report.text_plots import text_curves, text_pictures
+from cwdfm.report.text_reference import TextReference
+from cwdfm.report.text_samples import Passages
+from cwdfm.report.text_scores import TextScorer, TextScores, check_reads_alike
+from cwdfm.report.text_table import ScoredText, cells, meaning, score_cells, spread
+from cwdfm.sample_file import SampleFile, write_samples
+from tests.cli.test_analyze_cli import tiny
+from tests.report.test_report import Links
+from tests.support.judges import byte_tokenizer, gpt2
+
+pytest.importorskip("transformers", reason="needs the extra 'text'")
+pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+LENGTH = 12
+WORDS = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "precisely"]
+OPTIONS = {"model": "tiny", "solver": "euler", "steps": 8, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 with a byte-level tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("judge") / "tiny"
+    byte_tokenizer(transformers).save_pretrained(folder)
+    gpt2(transformers, vocab_size=258).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared text in bytes, in windows longer than the samples."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, size=9)) for _ in range(400)]
+    (folder / "words.txt").write_text("\n\n".join(lines))
+    corpus = TextFiles.of(folder / "words.txt")
+    prepare(corpus, "bytes", LENGTH + 4, folder / "words", part="all")
+    return folder / "words"
+
+
+def written(path: Path, seed: int = 0, count: int = 30, **options: Any) -> Path:
+    """A file as `cwdfm sample` writes it, of random words in bytes."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, size=9))[:LENGTH] for _ in range(count)]
+    tokens = [ByteTokenizer().encode(text) for text in texts]
+    head = {"options": OPTIONS | options, "tokenizer": "bytes", "evaluations": 7 * count}
+    write_samples(path, SampleFile(texts, tokens, head))
+    return path
+
+
+def run(*arguments: object) -> dict[str, Any]:
+    """Evaluate, and read what was found."""
+    evaluate.main([str(a) for a in arguments])
+    out = Path(str(arguments[arguments.index("--out") + 1]))
+    scores: dict[str, Any] = json.loads((out / "scores.json").read_text())
+    return scores
+
+
+def tokens_of(path: Path) -> tuple[list[str], "np.ndarray[Any, Any]"]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return [row["text"] for row in rows], np.array([row["tokens"] for row in rows])
+
+
+@pytest.mark.filterwarnings("ignore:MAUVE of")
+def test_numbers_are_those_of_the_metrics(
+    tmp_path: Path, judge: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mauve")
+    file, out = written(tmp_path / "a.jsonl"), tmp_path / "out"
+    found = run(file, "--out", out, "--judge", judge, "--data", data, "--folds", 3)
+    texts, tokens = tokens_of(file)
+    loaded = Judge(str(judge)).load()
+    held_out = load(data).valid[:60, :LENGTH].astype(np.int64)
+    decoded = [ByteTokenizer().decode(row) for row in held_out.tolist()]
+    reference, other = decoded[:30], decoded[30:]
+    (row,) = found["sets"]
+    assert row["perplexity"] == generative_perplexity(texts, loaded, folds=3).to_json()
+    assert row["statistics"] == text_statistics(tokens, folds=3).to_json()
+    assert row["mauve"] == mauve_score(texts, reference, loaded).to_json()
+    assert (row["model"], row["solver"], row["steps"]) == ("tiny", "Euler", 8)
+    assert row["evaluations"] == 7
+    assert found["data_row"]["perplexity"] == (
+        generative_perplexity(other, loaded, folds=3).to_json()
+    )
+    assert found["data_row"]["statistics"] == text_statistics(held_out[30:], folds=3).to_json()
+    assert found["data_row"]["mauve"] == mauve_score(other, reference, loaded).to_json()
+    assert found["data"]["windows"] == 30
+    assert found["settings"]["judge"] == str(judge)
+    # The table shows the same.
+    shown = row["perplexity"]["perplexity"]
+    cell = spread(shown["value"], shown["fold_std"])
+    printed = capsys.readouterr().out
+    for place in (printed, (out / "table.md").read_text(), (out / "report.html").read_text()):
+        assert cell in place
+        assert "held-out text" in place
+    assert re.search(r"Euler +8 .* 7 +30\n", printed)
+    assert "MAUVE of 30 texts is coarse" in printed
+    assert "Text: tiny" in (out / "report.html").read_text()
+
+
+def test_options_reach_the_judge(tmp_path: Path, judge: Path) -> None:
+    file = written(tmp_path / "a.jsonl")
+    flags = ["--average", "sample", "--first-token", "start", "--after-end", "cut", "--folds", 2]
+    flags += ["--judge-context", 8, "--batch-tokens", 64, "--device", "cpu"]
+    (row,) = run(file, "--out", tmp_path / "out", "--judge", judge, *flags)["sets"]
+    expected = generative_perplexity(
+        tokens_of(file)[0],
+        Judge(str(judge), context=8, device="cpu").load(),
+        average="sample",
+        first_token="start",
+        after_end="cut",
+        folds=2,
+    )
+    folds = row["perplexity"]["perplexity"].pop("folds")
+    assert folds == pytest.approx(expected.perplexity.folds)
+    for key in ("average", "first_token", "after_end", "judge", "tokens"):
+        assert row["perplexity"][key] == expected.to_json()[key]
+    assert row["mauve"] is None
+
+
+def test_sample_then_evaluate(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the sampler writes is what the report reads; text that is not prepared will do."""
+    pytest.importorskip("mauve")
+    monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
+    tiny(ByteTokenizer()).save_pretrained(tmp_path / "model")
+    files = []
+    for solver, steps in (("euler", 2), ("euler", 4), ("neighbor", 4)):
+        files.append(tmp_path / f"{solver}-{steps}.jsonl")
+        flags = ["--solver", solver, "--steps", str(steps), "--n", "20"]
+        sample.main([str(tmp_path / "model"), "--out", str(files[-1]), *flags])
+    raw = data.parent / "words.txt"
+    found = run(*files, "--out", tmp_path / "out", "--judge", judge, "--data", raw)
+    rows = found["sets"]
+    assert [(r["solver"], r["steps"]) for r in rows] == [
+        ("Euler", 2),
+        ("Euler", 4),
+        ("Neighbor", 4),
+    ]
+    loaded = Judge(str(judge)).load()
+    for file, row in zip(files, rows, strict=True):
+        texts, tokens = tokens_of(file)
+        assert row["perplexity"] == generative_perplexity(texts, loaded).to_json()
+        assert row["statistics"] == text_statistics(tokens).to_json()
+        assert 0 < row["evaluations"] <= row["steps"]
+    assert found["data"]["source"]["length"] == tokens.shape[1]
+    assert found["data_row"]["statistics"]["length"] == tokens.shape[1]
+    assert (tmp_path / "out" / "curves.png").exists()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that a judge scores and makes features of, from now on."""
+    seen: list[str] = []
+    score, features = LoadedJudge.score, LoadedJudge.features
+
+    def scoring(self: LoadedJudge, sequences: Any, *rest: Any) -> Any:
+        seen.append(f"score {len(sequences)}")
+        return score(self, sequences, *rest)
+
+    def featuring(self: LoadedJudge, texts: Any) -> Any:
+        seen.append(f"features {len(texts)}")
+        return features(self, texts)
+
+    monkeypatch.setattr(LoadedJudge, "score", scoring)
+    monkeypatch.setattr(LoadedJudge, "features", featuring)
+    return seen
+
+
+def test_nothing_is_judged_twice(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mauve")
+    one, two = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl", 1, 25, steps=16)
+    out = tmp_path / "out"
+    given = ["--out", out, "--judge", judge, "--data", data, "--reference-size", 28]
+    seen = counted(monkeypatch)
+    first = run(one, *given)
+    assert sorted(seen) == ["features 28", "features 28", "features 30", "score 28", "score 30"]
+    seen.clear()
+    with monkeypatch.context() as nothing:
+        nothing.setattr(Judge, "load", None)  # not even loaded
+        again = run(one, *given, "--force")
+    assert again["sets"] == first["sets"]
+    assert again["data_row"] == first["data_row"]
+    assert not seen
+    more = run(one, two, *given, "--force")
+    assert more["sets"][0] == first["sets"][0]
+    assert sorted(seen) == ["features 25", "features 28", "score 25"]
+    seen.clear()
+    run(one, *given, "--force", "--average", "sample", "--batch-tokens", 99)
+    assert sorted(seen) == ["score 28", "score 30"]  # MAUVE has no average
+    seen.clear()
+    cells = sorted((out / "cells").iterdir())
+    cells[0].write_text(cells[0].read_text()[:20])  # a damaged cell is none
+    run(one, two, *given, "--force")
+    run(one, two, *given, "--force", "--average", "sample")
+    assert 1 <= len(seen) <= 3
+
+
+def test_an_interrupted_evaluation_goes_on(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [written(tmp_path / f"{i}.jsonl", i, 20 + i, steps=2**i) for i in range(3)]
+    given = [*files, "--out", tmp_path / "out", "--judge", judge]
+    score = LoadedJudge.score
+
+    def interrupted(self: LoadedJudge, sequences: Any, *rest: Any) -> Any:
+        if len(sequences) == 22:
+            raise KeyboardInterrupt
+        return score(self, sequences, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadedJudge, "score", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(*given)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["cells"]
+    seen = counted(monkeypatch)
+    assert len(run(*given)["sets"]) == 3  # without --force: nothing is overwritten
+    assert seen == ["score 22"]
+
+
+def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"a" * 200_000)
+    one = model_identity(str(tmp_path))
+    assert model_identity(str(tmp_path)) == one
+    (tmp_path / "weights").write_bytes(b"b" * 200_000)
+    assert model_identity(str(tmp_path)) != one
+    renamed = (tmp_path / "weights").rename(tmp_path / "judge.gguf")
+    alone = model_identity(str(renamed))["files"]
+    assert model_identity(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
+    assert model_identity("gpt2-large") == {"model": "gpt2-large", "files": None}
+    cells = Cells(tmp_path)
+    cells.put({"judge": one}, {"perplexity": 2.0})
+    assert cells.get({"judge": one}) == {"perplexity": 2.0}
+    assert cells.get({"judge": model_identity(str(tmp_path))}) is None
+
+
+# A value of each setting that is not its default.
+OTHER: dict[str, Any] = {
+    "judge": "gpt2",
+    "judge_dtype": "bfloat16",
+    "judge_context": 512,
+    "retokenise": False,
+    "average": "sample",
+    "first_token": "start",
+    "after_end": "cut",
+    "folds": 4,
+    "mauve": "none",
+    "reference_size": 30,
+    "data_row": False,
+    "batch_tokens": 64,
+    "device": "cpu",
+}
+# What leaves the scores of given texts as they are: the sizes of sets show in the texts themselves.
+ELSEWHERE = {"reference_size", "data_row", "batch_tokens", "device"}
+PERPLEXITY_NOT = ELSEWHERE | {"mauve"}
+MAUVE_BY_JUDGE = {"judge", "judge_dtype", "judge_context", "mauve"}
+
+
+def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path) -> None:
+    """One setting is changed at a time; a new one must be given a place here."""
+    assert OTHER.keys() == {field.name for field in fields(TextSettings)}
+    one, two = (Passages([], np.empty((0, 3), np.int64), (name,)) for name in ("one", "two"))
+
+    def keys(
+        settings: TextSettings, passages: Passages = one, reference: Passages = two
+    ) -> tuple[str, str]:
+        scorer = TextScorer(settings, reference, tmp_path, print)
+        perplexity, mauve = scorer._perplexity_key(passages), scorer._mauve_key(passages)
+        return json.dumps(perplexity, sort_keys=True), json.dumps(mauve, sort_keys=True)
+
+    plain = TextSettings()
+    embedded = replace(plain, mauve="an-embedder")
+    for name, value in OTHER.items():
+        perplexity, mauve = keys(replace(plain, **{name: value}))
+        assert (perplexity != keys(plain)[0]) is (name not in PERPLEXITY_NOT), name
+        assert (mauve != keys(plain)[1]) is (name in MAUVE_BY_JUDGE), name
+        # The features of an embedding model have nothing to do with the judge.
+        mauve = keys(replace(embedded, **{name: value}))[1]
+        assert (mauve != keys(embedded)[1]) is (name == "mauve"), name
+    texts = [a != b for a, b in zip(keys(plain), keys(plain, passages=two), strict=True)]
+    reference = [a != b for a, b in zip(keys(plain), keys(plain, reference=one), strict=True)]
+    assert (texts, reference) == ([True, True], [False, True])
+
+
+def test_without_a_judge(
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What needs no language model is told, and none is loaded; where one lacks, that is said."""
+
+    def absent(*_: object, **__: object) -> None:
+        raise InputError("no such model")
+
+    monkeypatch.setattr("cwdfm.metrics.evaluator.load_text_model", absent)
+    files = [written(tmp_path / f"{n}.jsonl", seed=n, steps=n) for n in (8, 16)]
+    found = run(*files, "--out", tmp_path / "out", "--judge", "none", "--data", data)
+    for row, file in zip(found["sets"], files, strict=True):
+        assert row["statistics"] == text_statistics(tokens_of(file)[1], folds=5).to_json()
+        assert row["perplexity"] is row["mauve"] is None
+    assert re.search(r"Euler +16 +- +\d", capsys.readouterr().out)
+    assert (tmp_path / "out" / "curves.png").exists()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "is left out" in page
+    assert "judge none" not in page
+    with pytest.raises(InputError, match=r"no such model; or do without.*--judge\) none"):
+        run(files[0], "--out", tmp_path / "other")
+
+
+def test_own_tokens(tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Judged as they are, the end token too, if the judge reads the same from them."""
+    own = FastTokenizer.of((judge / "tokenizer.json").read_text(), "here", "<|endoftext|>")
+    rng = np.random.default_rng(0)
+    rows = [own.encode(" ".join(rng.choice(WORDS, 9)))[:LENGTH] for _ in range(20)]
+    rows[3][5] = own.eos_id
+    texts = [own.decode(row) for row in rows]
+    file = tmp_path / "a.jsonl"
+    write_samples(file, SampleFile(texts, rows, {"options": OPTIONS, "tokenizer": "fast"}))
+    flags = ["--judge", judge, "--no-retokenise", "--after-end", "cut"]
+    (row,) = run(file, "--out", tmp_path / "out", *flags)["sets"]
+    loaded = Judge(str(judge)).load()
+    direct = loaded.score([r[:5] if i == 3 else r for i, r in enumerate(rows)])
+    value = float(np.exp(direct[0].sum() / direct[1].sum()))
+    assert row["perplexity"]["perplexity"]["value"] == pytest.approx(value)
+    assert row["perplexity"]["retokenised"] is False
+    assert "own tokens" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_embedding_features(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mauve")
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / "bert"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes)
+    transformers.BertModel(config).save_pretrained(folder)
+    byte_tokenizer(transformers).save_pretrained(folder)
+    file = written(tmp_path / "a.jsonl")
+    flags = ["--judge", judge, "--data", data, "--no-data-row", "--reference-size", 40]
+    found = run(file, "--out", tmp_path / "out", *flags, "--mauve", folder)
+    assert found["data_row"] is None
+    (row,) = found["sets"]
+    loaded: LoadedEmbedder = Embedder(str(folder)).load()
+    reference = load(data).valid[:40, :LENGTH].tolist()
+    with pytest.warns(UserWarning, match="MAUVE of 30"):
+        expected = mauve_score(
+            tokens_of(file)[0], [ByteTokenizer().decode(r) for r in reference], loaded
+        )
+    assert row["mauve"] == expected.to_json()
+    assert "held-out text" not in (tmp_path / "out" / "table.md").read_text()
+    # Pictures come last, and what they need is asked for first.
+    more = written(tmp_path / "b.jsonl", 1, steps=16)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(InputError, match=r"matplotlib is needed here.*cwdfm\[plot\]"):
+            run(file, more, "--out", tmp_path / "two", *flags)
+    # Without the package all but MAUVE works, and that it is missing is said before any work.
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    seen = counted(monkeypatch)
+    with pytest.raises(InputError, match=r"mauve is needed here.*cwdfm\[text\]"):
+        run(file, "--out", tmp_path / "two", *flags)
+    assert not seen
+    assert not (tmp_path / "two").exists()
+    (row,) = run(file, "--out", tmp_path / "two", *flags, "--mauve", "none")["sets"]
+    assert row["mauve"] is None
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path, judge: Path, data: Path) -> None:
+    pytest.importorskip("mauve")
+    files = [
+        written(
+            tmp_path / f"{solver}{steps}.jsonl", steps + len(solver), solver=solver, steps=steps
+        )
+        for solver in ("euler", "neighbor")
+        for steps in (8, 16)
+    ]
+    lines = files[3].read_text().splitlines()
+    row = json.loads(lines[1])
+    lines[1] = json.dumps(row | {"text": "<b>&\x00 bold"})
+    files[3].write_text("\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    run(*files, "--out", out, "--judge", judge, "--data", data)
+    page = (out / "report.html").read_text()
+    links = Links(page)
+    assert not links.open
+    assert links.tags.count("img") == 1
+    assert all(link.startswith("data:") for link in links.links)
+    assert not re.search(r"https?:|url\(|@import", page)
+    assert "script" not in links.tags
+    assert "<blockquote>&lt;b&gt;&amp;\ufffd bold</blockquote>" in page
+    assert page.count("<blockquote>") == 3 * 3  # two solvers at their most steps, and the data
+    assert "Neighbor, 16 steps: 3 of 30 samples" in page
+    assert "Neighbor, 8 steps: 3" not in page
+    assert (out / "curves.png").stat().st_size > 20_000
+
+
+def test_given_tokens_are_noted(
+    tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    which = "Neighbor (prompt call), 8 steps"
+    note = f"Given tokens (prompt or template) are counted in, as if drawn: {which}."
+    plain = written(tmp_path / "a.jsonl", prompt=None)
+    begun = written(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
+    out = tmp_path / "out"
+    assert note in run(plain, begun, "--out", out, "--judge", judge)["notes"]
+    assert f"note: {note}" in capsys.readouterr().out
+    assert note in (out / "report.html").read_text()
+    alone = run(plain, "--out", tmp_path / "two", "--judge", judge)
+    assert not any("Given tokens" in note for note in alone["notes"])
+
+
+def test_text_that_names_no_tokenizer(
+    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge, data of text, the other files or the blanks in it say what it is."""
+    known = written(tmp_path / "a.jsonl", count=10)
+    own, words = tmp_path / "own.jsonl", tmp_path / "words.jsonl"
+    own.write_text("\n".join(known.read_text().splitlines()[1:]) + "\n")
+    write_samples(words, SampleFile(["ishmael"] * 10, [[*b"ishmael"]] * 10))
+    given = ["--no-data-row", "--mauve", "none", "--data", data]
+    (row,) = run(own, "--out", tmp_path / "one", "--judge", judge, *given)["sets"]
+    (same,) = run(known, "--out", tmp_path / "two", "--judge", judge)["sets"]
+    assert row["perplexity"] == same["perplexity"]
+    assert len(run(known, own, "--out", tmp_path / "three", "--judge", judge)["sets"]) == 2
+    run(words, "--out", tmp_path / "four", "--judge", judge)
+    monkeypatch.setattr(TextSettings, "judge_model", lambda _: Judge(str(judge)))
+    for name, line in (("five", [own]), ("six", [words, "--data", data])):
+        assert "perplexity" in run(*line, "--out", tmp_path / name)["sets"][0]
+    (tmp_path / "c.smi").write_text("CCO\n")
+    with pytest.raises(InputError, match=r"need reports of their own: .*holds text"):
+        run(own, tmp_path / "c.smi", "--out", tmp_path / "seven")
+
+
+def test_few_samples_have_no_mauve(tmp_path: Path, judge: Path, data: Path) -> None:
+    file = written(tmp_path / "a.jsonl", count=6)
+    run(file, "--out", tmp_path / "out", "--judge", judge, "--data", data)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "MAUVE needs 20 texts a side, the data have 6: left out." in page
+    run(file, "--out", tmp_path / "big", "--judge", judge, "--data", data, "--reference-size", 9999)
+    page = (tmp_path / "big" / "report.html").read_text()
+    assert "Fewer than 20 samples, so no MAUVE: tiny, Euler, 8 steps." in page
+    assert "9,999 were wanted" in page
+
+
+def test_numbers_and_their_spread() -> None:
+    cases: list[tuple[float, float | None, str]] = [
+        (82.171, 0.43, "82.17 ± 0.43"),
+        (1034.5, 12.3, "1,034 ± 12"),
+        (7.6, 0.0104, "7.600 ± 0.010"),
+        (0.7731, None, "0.7731"),
+        (123456.7, None, "123,457"),
+        (4.0, 0.0, "4"),
+        (7.0, 0.00001234, "7.0000 ± 0.0000"),
+        (math.inf, 3.0, "inf"),
+    ]
+    for value, std, text in cases:
+        assert spread(value, std) == text
+
+
+def made_up(
+    steps: int = 8, samples: int = 30, *, solver: str = "Euler", model: str = "m", ppl: float = 50.0
+) -> ScoredText:
+    """A set with numbers that are all different; two files, of which each tells 45 calls."""
+    told = SampleFile([f"{solver} {steps}"] * (samples // 2), [[1]], {"evaluations": 45})
+    files = tuple(File(Path(f"{i}.jsonl"), str(i), told) for i in range(2))
+    scores = TextScores(
+        Perplexity(
+            Estimate(ppl, (ppl - 2.0, ppl + 2.0)),
+            samples,
+            1,
+            900,
+            {"model": "j"},
+            True,
+            "corpus",
+            "skip",
+            "keep",
+            "",
+        ),
+        TextStatistics(
+            Estimate(5.0, (4.5, 5.5)),
+            0.1,
+            tuple(Estimate(x, (x,)) for x in (0.3, 0.6, 0.7)),
+            (0.1, 0.2),
+            Estimate(0.25, (0.25,)),
+            Estimate(2.0, (2.0,)),
+            4,
+            samples,
+            LENGTH,
+        ),
+        Mauve(0.9, 0.95, (0.6, 1.2), samples, 40, 3, 5.0, 0, {"model": "f"}),
+    )
+    return ScoredText(SampleSet(model, solver, steps, files), scores)
+
+
+def compared(size: int, wanted: int) -> TextReference:
+    shown = Passages(["a"] * size, np.zeros((size, LENGTH), np.int64), ("r",))
+    return TextReference("words", shown, None, {"name": "words"}, wanted)
+
+
+def test_cells_of_a_row() -> None:
+    """Half the distance of two folds is 1 / sqrt(2) of their standard deviation."""
+    one = made_up()
+    told = ("50.0 ± 2.8", "5.00 ± 0.71", "0.900 ± 0.424", "0.600", "0.250")
+    assert cells(one) == ("Euler", "8", *told, "3", "30")
+    assert score_cells(one.scores) == (*told, "-", "30")
+    assert _brief(one.scores) == "perplexity 50.0 ± 2.8, entropy 5.00 ± 0.71, MAUVE 0.900 ± 0.424"
+    bare = replace(one.samples.files[1], samples=SampleFile(["a"] * 15, [[1]]))
+    part = ScoredText(replace(one.samples, files=(one.samples.files[0], bare)), one.scores)
+    assert part.calls is None  # of half the samples is not known what they took
+
+
+def test_curves_show_the_table_s_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(
+        "cwdfm.report.text_plots.save_figure", lambda figure, _: figures.append(figure)
+    )
+    rows = [made_up(steps, ppl=1e3 / steps) for steps in (8, 16)]
+    rows.append(made_up(16, solver="Neighbor", ppl=9.0))
+    text_curves(rows, tmp_path / "a.png", data=made_up(ppl=7.0).scores, title="m")
+    text_curves(rows[1:2], tmp_path / "a.png", data=None, title="m")
+    text_curves([made_up(1024)], tmp_path / "a.png", data=None, title="m")
+    wide, narrow, many = (figure.axes for figure in figures)
+    assert [text.get_text() for text in many[0].get_xticklabels()] == ["1,024"]
+    found = {(125.0, 62.5): 2.0, (5.0, 5.0): 0.5, (0.9, 0.9): 0.3}
+    for axis, (values, half), level in zip(wide, found.items(), (7.0, 5.0, 0.9), strict=True):
+        euler, neighbor = axis.containers
+        assert list(euler.lines[0].get_xdata()) == [8, 16]
+        assert list(euler.lines[0].get_ydata()) == list(values)
+        assert list(neighbor.lines[0].get_xdata()) == [16]
+        bars = [np.ptp(part[:, 1]) / 2 for part in euler.lines[2][0].get_segments()]
+        assert bars == pytest.approx([half * 2**0.5] * 2)
+        (line,) = (each for each in axis.get_lines() if each.get_label() == "held-out text")
+        assert list(line.get_ydata()) == [level] * 2
+    assert [axis.get_yscale() for axis in wide] == ["log", "linear", "linear"]
+    assert wide[2].get_ylim() == (0, 1.05)
+    # Ticks at 1, 2, 5 where values lie far apart, at even distances where they do not.
+    assert {10.0, 20.0, 50.0, 100.0} <= set(wide[0].get_yticks())
+    assert len([y for y in narrow[0].get_yticks() if 58 <= y <= 67]) > 3
+    (picture,) = text_pictures(rows, rows[0].scores, tmp_path)
+    assert "the broken line is held-out text" in picture.caption
+    assert "broken line" not in text_pictures(rows, None, tmp_path)[0].caption
+    assert text_pictures(rows[:1], None, tmp_path) == ()
+
+
+def test_notes_tell_what_scores_are_worth() -> None:
+    settings = Settings(text=TextSettings(judge="j"))
+
+    def notes(rows: Sequence[ScoredText], reference: TextReference | None) -> list[str]:
+        return _notes(rows, reference, settings)[: -len(unscored)]
+
+    unscored = ["Samples without a token to judge: m, Euler, 8 steps (1)."]
+    assert _notes([made_up()], compared(2000, 2000), settings)[-1:] == unscored
+    coarse = "MAUVE of {} texts is coarse; 1,000 or more are advised for figures to publish."
+    assert notes([made_up(samples=1000)], compared(1000, 1000)) == []
+    assert notes([made_up(samples=30)], compared(1000, 1000)) == [coarse.format(30)]
+    assert notes([made_up(samples=1000)], compared(40, 40)) == [coarse.format(40)]
+    assert notes([made_up(samples=20)], compared(20, 20)) == [coarse.format(20)]
+    few = "Fewer than 20 samples, so no MAUVE: m, Euler, 8 steps."
+    assert notes([made_up(samples=18)], compared(40, 40)) == [few]
+    assert notes([made_up(samples=30), made_up(samples=1000)], compared(1000, 1000)) == [
+        coarse.format(30),
+        "The sets hold 30 to 1,000 samples: their MAUVE scores do not compare.",
+    ]
+    short = "words has held-out text for 1,000 windows a side; 1,001 were wanted."
+    assert notes([made_up(samples=1000)], compared(1000, 1001)) == [short]
+    plain = replace(settings, text=TextSettings(judge="j", mauve="none"))
+    assert _notes([made_up()], compared(5, 9), plain) == unscored
+    one = made_up()
+    assert one.scores.perplexity is not None
+    judged = replace(one.scores, perplexity=replace(one.scores.perplexity, unscored=0))
+    assert _notes([replace(one, scores=judged)], compared(5, 9), plain) == []
+    for data in ("auto", "none"):
+        assert _reference([one.samples], [], Settings(data=data)) is None
+
+
+def test_the_page_tells_how_scores_were_made() -> None:
+    told = _origin(made_up().scores, compared(40, 40), Settings(text=TextSettings(judge="j")))
+    assert told["MAUVE"] == "40 held-out texts, 3 buckets, scaling 5"
+    assert told["data"] == "words"
+    given = TextSettings(judge="/a/tiny", folds=3)
+    by_judge, by_folder = (
+        " ".join(meaning(settings, "words"))
+        for settings in (given, replace(given, mauve="/a/bert", average="sample"))
+    )
+    assert "the judge tiny, finds the samples: the exponential of its mean surprise" in by_judge
+    assert "by the features of the judge: 1" in by_judge
+    assert "finds the samples: the mean over samples of the exponential" in by_folder
+    assert "by the features of an embedding model: 1" in by_folder
+    assert "over 3 folds" in by_judge
+    assert "MAUVE, the closeness to held-out text, is left out" in " ".join(
+        meaning(TextSettings(judge="j", mauve="none"), "words")
+    )
+    two = [made_up(model=name).samples for name in ("m", "n")]
+    assert [excerpt.title for excerpt in _excerpts(two, None)] == [
+        f"{name}, Euler, 8 steps: 3 of 30 samples" for name in ("m", "n")
+    ]
+
+
+def test_settings_reach_the_judge_and_the_message() -> None:
+    given = TextSettings("j", "bfloat16", 512, device="cpu", batch_tokens=64)
+    loose = {"dtype": "bfloat16", "context": 512, "device": "cpu", "batch_tokens": 64}
+    assert given.judge_model() == Judge("j", **loose)  # type: ignore[arg-type]
+    assert given.flags() == ["--judge", "--judge-dtype", "--judge-context"]
+    assert TextSettings(data_row=False, folds=2).flags() == ["--folds", "--no-data-row"]
+    for name in ("average", "first_token", "after_end"):
+        with pytest.raises(InputError, match=f"{name} must be one of"):
+            TextSettings(**{name: "other"})  # type: ignore[arg-type]
+
+
+def test_held_out_text_beside_samples(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as the largest set has, in the same vocabulary; the fingerprint is of both parts."""
+    texts = [f"sample {i:05}" for i in range(30)]
+    tokens = np.array([ByteTokenizer().encode(text) for text in texts])
+    sets = [Passages(texts[:n], tokens[:n], (str(n),)) for n in (20, 30)]
+
+    def reference(samples: list[Passages], kind: str = "bytes", **how: Any) -> TextReference:
+        return TextReference.load(str(data), kind, samples, TextSettings("j", **how))
+
+    found, valid = reference(sets), load(data).valid
+    assert (len(found.shown.texts), found.wanted) == (30, 30)
+    assert found.about["fingerprint"] == hashlib.sha256(valid[:60].tobytes()).hexdigest()
+    assert len(reference(sets, data_row=False, reference_size=len(valid)).shown.texts) == len(valid)
+    for place, token in ((5, 98), (0, 300)):  # other letters, and no byte at all
+        wrong = tokens.copy()
+        wrong[place, 2] = token
+        with pytest.raises(InputError, match=f"does not read 'sample 0000{place}' from"):
+            reference([Passages(texts, wrong, ("w",))], kind="text")
+    asked: list[str | None] = []
+
+    def reading(*_: object, tokenizer: str | None, **__: object) -> None:
+        asked.append(tokenizer)
+        raise InputError("read")
+
+    monkeypatch.setattr("cwdfm.report.text_reference.load", reading)
+    for kind in ("bytes", "characters", "fast"):
+        with pytest.raises(InputError, match="read"):
+            TextReference.load("words.txt", kind, sets, TextSettings("j"))
+    assert asked == ["bytes", "chars", "gpt2"]
+
+
+def test_mauve_needs_twenty_texts_a_side(tmp_path: Path) -> None:
+    def compares(reference: int, samples: int) -> bool:
+        sides = [
+            Passages(["a"] * n, np.zeros((n, 2), np.int64), ("",)) for n in (reference, samples)
+        ]
+        return TextScorer(TextSettings("j"), sides[0], tmp_path, print).compares(sides[1])
+
+    assert [compares(20, 20), compares(19, 20), compares(20, 19)] == [True, False, False]
+
+
+def test_models_are_loaded_and_asked_as_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge's own end token where its tokens are judged; the device of the features."""
+    words = ["a", " b", " .", "</s>"]
+
+    def batch_decode(
+        rows: list[list[int]], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> list[str]:
+        texts = ["".join(words[i] for i in row if i < 3 or not skip_special_tokens) for row in rows]
+        return [x.replace(" .", ".") if clean_up_tokenization_spaces else x for x in texts]
+
+    tokenizer = SimpleNamespace(eos_token="</s>", batch_decode=batch_decode)
+    judge: Any = SimpleNamespace(
+        loaded=SimpleNamespace(tokenizer=tokenizer), judge=Judge("j"), vocabulary=lambda: "own"
+    )
+    passages = Passages(["a b .<|endoftext|>"], np.array([[0, 1, 2, 3]]), ("",))
+    check_reads_alike(judge, passages)
+    with pytest.raises(InputError, match=r"of 'a b' \(sample 1\) it reads 'a b .</s>'"):
+        check_reads_alike(judge, replace(passages, texts=["a b"]))
+    asked: dict[str, Any] = {}
+    for name in ("generative_perplexity", "Embedder"):
+        monkeypatch.setattr(f"cwdfm.report.text_scores.{name}", lambda *_, **how: asked.update(how))
+    settings = TextSettings("j", retokenise=False, mauve="/a/bert", device="cpu")
+    scorer = TextScorer(settings, None, tmp_path, print)
+    scorer.__dict__["judge"] = judge
+    scorer._judged(passages)
+    assert (asked["end"], asked["vocabulary"]) == ("</s>", "own")
+    with pytest.raises(AttributeError):
+        _ = scorer.features
+    assert asked["device"] == "cpu"
+
+
+def test_wrong_input(
+    tmp_path: Path,
+    judge: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hub = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    good = written(tmp_path / "a.jsonl")
+    head = {"options": OPTIONS | {"steps": 3}, "tokenizer": "bytes"}
+
+    def other(name: str, texts: list[str], tokens: list[list[int]], **change: Any) -> Path:
+        write_samples(tmp_path / name, SampleFile(texts, tokens, head | change))
+        return tmp_path / name
+
+    long = other("long.jsonl", ["a" * 20] * 5, [[97] * 20] * 5)
+    ragged = other("ragged.jsonl", ["aa", "a"], [[97] * 2, [97]])
+    empty = other("empty.jsonl", ["aa", ""], [[97] * 2] * 2)
+    hollow = other("hollow.jsonl", ["aa"], [[]])
+    foreign = other("foreign.jsonl", ["aa"] * 5, [[98] * 2] * 5)
+    music = other("music.jsonl", ["aa"], [[1]], tokenizer="music")
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text(json.dumps(head) + '\n{"text": "Once"}\n')
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    smiles = tmp_path / "my.smi"
+    smiles.write_text("CCO\nCC\n")
+    (tmp_path / "little.txt").write_text("Call me Ishmael. Some")
+    little = tmp_path / "little"
+    prepare(TextFiles.of(tmp_path / "little.txt"), "bytes", LENGTH, little, part="all")
+    out = ["--out", tmp_path / "out", "--judge", judge]
+    no_judge = ["--out", tmp_path / "out", "--judge"]
+    cases: list[tuple[list[object], str]] = [
+        ([good, *no_judge, tmp_path / "nowhere"], "there is no folder"),
+        ([good, *no_judge, tmp_path / "no.gguf"], "there is no GGUF file"),
+        ([good, *no_judge, tmp_path / "full"], "has no config.json"),
+        ([good, *no_judge, "nobody/nothing"], "could not be had from the Hugging Face hub"),
+        ([good, *out, "--no-retokenise"], "has another vocabulary than the samples"),
+        ([good, *out, "--data", "qm9"], "molecules need a SmilesTokenizer"),
+        ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
+        ([foreign, *out, "--data", data], "has another vocabulary than the samples"),
+        ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few to compare"),
+        ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, the samples have 20"),
+        ([good, *out, "--data", data, "--mauve", tmp_path / "nowhere"], "there is no folder"),
+        ([good, long, *out], "samples of different lengths need reports of their own"),
+        ([ragged, *out], "holds sequences of 1 to 2 tokens"),
+        ([empty, *out], "sample 2 of"),
+        ([hollow, *out], "sample 1 of"),
+        ([bare, *out], "holds texts without their tokens"),
+        ([music, *out], "kind 'music'; there is an evaluation for 'smiles', 'bytes'"),
+        ([good, music, *out], "need reports of their own"),
+        ([good, *out, "--folds", 31], "got 30; give more samples, or folds (--folds) 1"),
+        ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
+        ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
+        ([good, *out, "--judge-dtype", "int4"], "invalid choice"),
+        ([good, "--out", tmp_path / "full"], "is not empty; give another folder, or --force"),
+        ([good, "--out", smiles / "x", "--judge", judge], "is a file; give a place that is in a"),
+    ]
+    for arguments, message in cases:
+        monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main.main()
+        assert exit_.value.code == 2, arguments
+        printed = capsys.readouterr()
+        assert message in printed.err + printed.out, (arguments, printed)
+        assert not (tmp_path / "out").exists(), arguments
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]

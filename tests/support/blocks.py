@@ -1,0 +1,66 @@
+"""Block diffusion for tests: small networks of it, and the truth about their logits.
+
+The truth is the network called on [clean blocks before, noised block], under a mask written out
+here: neither the two halves of training nor the cache of sampling have a part in it.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import cwdfm
+from cwdfm.baselines.bd3lm.method import BlockDiffusion
+from cwdfm.model.attention import Attention, Mix
+from cwdfm.model.transformer import DiT, DiTConfig
+
+LINEAR = cwdfm.Linear()
+CPU = torch.device("cpu")
+
+
+def method(block: int, vocab: int = 7) -> BlockDiffusion:
+    return BlockDiffusion(cwdfm.MaskSource(vocab), LINEAR, block)
+
+
+def network(block: int, vocab: int = 7, *, double: bool = False, seed: int = 0) -> DiT:
+    """A random network in which every layer takes effect."""
+    size = DiTConfig(vocab + 1, width=32, depth=2, heads=2, conditioning=16, dropout=0.1)
+    config = method(block, vocab).network(size)
+    torch.manual_seed(seed)
+    # The time's layers compute in float32: a network of doubles goes without.
+    model = DiT(replace(config, time="none") if double else config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    return model.double() if double else model
+
+
+def tokens(batch: int, length: int, vocab: int = 7) -> Tensor:
+    return torch.randint(0, vocab, (batch, length), generator=torch.manual_seed(1))
+
+
+@dataclass(frozen=True)
+class BlockCausal(Attention):
+    """Everyone sees its own block and those before."""
+
+    block: int
+
+    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+        rows = [[j // self.block <= i // self.block for j in range(length)] for i in range(length)]
+        return partial(F.scaled_dot_product_attention, attn_mask=torch.tensor(rows, device=device))
+
+
+@torch.no_grad()
+def plain_logits(model: DiT, before_BP: Tensor, noised_BL: Tensor) -> Tensor:
+    """Logits [B, L, V + 1] of a block, by reading all again."""
+    x_BM = torch.cat([before_BP, noised_BL], dim=1)
+    sight = BlockCausal(model.config.block)
+    hidden = model.trunk(x_BM, torch.zeros(len(x_BM)), sight)[:, before_BP.shape[1] :]
+    return model.head(hidden)
+
+
+def called(model: DiT) -> Any:
+    return lambda x, t, read: model(x, t, read)

@@ -1,0 +1,794 @@
+"""Training: resuming, killing, sharing a batch, and what happens when it goes wrong."""
+
+import errno
+import json
+import math
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import cwdfm
+from cwdfm.data import SmilesTokenizer, TokenData
+from cwdfm.method import Flow
+from cwdfm.method.base import Batch
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+from cwdfm.sample_file import read_samples
+from cwdfm.train import loop
+from cwdfm.train.batch import EpochStream, part
+from cwdfm.train.checkpoint import _prune, checkpoints, load_latest
+from cwdfm.train.loggers import JsonLines, TensorBoard, WeightsAndBiases
+from cwdfm.train.loop import Diverged, fit
+from cwdfm.train.optimizer import Average, learning_rate
+from cwdfm.train.parallel import Parallel
+from cwdfm.train.recipe import MANNER, Recipe, build, continued
+from cwdfm.train.recipes import RECIPES
+from cwdfm.train.run import Run
+from cwdfm.train.speed import training_flops
+from tests.support.train_script import (
+    VOCAB,
+    counting,
+    make_run,
+    recipe,
+    save_on_a_full_disk,
+    train,
+    train_and_send,
+)
+from tests.support.train_together import PARALLEL, settings, without_the_end
+
+ROOT = Path(__file__).parents[2]
+
+
+def final_state(out: Path) -> dict[str, torch.Tensor]:
+    found = load_latest(out / "checkpoints")
+    assert found is not None
+    return found[0] | found[1]
+
+
+def assert_identical(a: Path, b: Path) -> None:
+    first, second = final_state(a), final_state(b)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def records(out: Path) -> list[dict[str, float]]:
+    """What a run logged, speed apart."""
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("whole")
+    train(out)
+    return out
+
+
+def ended(target: Callable[..., None], *arguments: object) -> int | None:
+    """How a process of its own ends.
+
+    All begin as copies of one that has imported everything: that takes longer than the training.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([target.__module__])
+    process = context.Process(target=target, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def sent(out: Path, signal: int, step: int, *, saving: bool = False) -> int | None:
+    """How a process ends that trains and sends itself a signal."""
+    return ended(train_and_send, out, signal, step, saving)
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    """Before there is a checkpoint, within one, and between two."""
+    for step, saving, kept in ((1, False, []), (21, True, [14, 20]), (23, False, [20, 21])):
+        assert sent(tmp_path, signal.SIGKILL, step, saving=saving) == -signal.SIGKILL
+        steps = [int(path.name[-8:]) for path in checkpoints(tmp_path / "checkpoints")]
+        assert steps == kept
+    train(tmp_path)
+    assert_identical(whole, tmp_path)
+    steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)), "a step was logged twice"
+    assert records(tmp_path) == records(whole)
+
+
+def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
+    assert sent(tmp_path, signal.SIGTERM, 5) == signal.SIGTERM
+    found = load_latest(tmp_path / "checkpoints")
+    assert found is not None
+    assert 5 < found[2]["step"] < 10
+    train(tmp_path)
+    assert_identical(whole, tmp_path)
+
+
+@pytest.mark.parametrize("saving", [False, True])
+def test_a_signal_of_the_last_step_is_told(tmp_path: Path, saving: bool) -> None:
+    """Whoever has more to do must hear of it, though this run is at its end."""
+    assert sent(tmp_path, signal.SIGTERM, 40, saving=saving) == signal.SIGTERM
+    assert make_run(tmp_path, recipe()).resume()
+    found = load_latest(tmp_path / "checkpoints")
+    assert found is not None
+    assert found[2]["step"] == 40
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes, by DDP and by FSDP, and a run of one."""
+    out = tmp_path_factory.mktemp("together")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "tests.support.train_together", str(out)]
+    told = os.environ | {"PYTHONFAULTHANDLER": "1"}  # where a process died, if one does
+    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Python's: the words of torch's own code depend on the machine's network.
+    assert not re.search(r"\w+Warning: ", done.stderr), done.stderr
+    train(out / "one", dropout=0.0)
+    return out
+
+
+@contextmanager
+def group_of_one(store: Path) -> Iterator[None]:
+    """As torchrun makes it of one process."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Parallel) -> None:
+    """Same losses and weights up to the rounding of the gradients' sum (no dropout).
+
+    The two accumulate. They go on from a checkpoint of their own, and one process goes on from it.
+    """
+    one, two, again = (together / name for name in ("one", parallel, f"{parallel}-again"))
+    assert_close(one, two)
+    assert_close(one, again)
+    without_the_end(two, tmp_path / "alone")
+    with group_of_one(tmp_path / "store"):
+        train(tmp_path / "alone", **settings(parallel))
+    assert_close(one, tmp_path / "alone")
+
+
+def test_processes_stop_together_and_know_why(together: Path) -> None:
+    """The first one is told; all leave at the same step, by the number of its signal."""
+    told = [(together / f"stopped-{rank}").read_text() for rank in range(2)]
+    assert told == [f"{signal.SIGTERM} at {loop.AGREE_EVERY}"] * 2
+    found = load_latest(together / "stopped" / "checkpoints")
+    assert found is not None
+    assert found[2]["step"] == loop.AGREE_EVERY
+
+
+def test_processes_drop_different_units(together: Path) -> None:
+    first, second = ((together / f"seed-{rank}").read_text() for rank in range(2))
+    assert first != second
+
+
+def assert_close(a: Path, b: Path) -> None:
+    one, two = final_state(a), final_state(b)
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-5)
+    logs = [[json.loads(x) for x in (k / "metrics.jsonl").read_text().splitlines()] for k in (a, b)]
+    for mine, other in zip(*logs, strict=True):
+        for name in {"loss", "validation_loss", "elbo"} & mine.keys():
+            assert mine[name] == pytest.approx(other[name], rel=1e-4), name
+
+
+def test_accumulation_changes_nothing(tmp_path: Path) -> None:
+    plain, accumulated = recipe(dropout=0.0, steps=8), recipe(dropout=0.0, steps=8, accumulation=4)
+    runs = [make_run(tmp_path / str(i), r) for i, r in enumerate((plain, accumulated))]
+    for run in runs:
+        fit(run)
+    for a, b in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_it_learns(whole: Path) -> None:
+    lines = [json.loads(x) for x in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 40
+    assert lines[-1]["validation_loss"] < 0.9 * lines[0]["loss"]
+
+
+def test_every_row_is_seen_once_an_epoch(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe())
+    places = torch.arange(400).split(16)  # 25 steps, 8 epochs
+    seen = torch.cat([run.train_rows.places(place) for place in places])
+    for epoch in seen.split(50):
+        assert sorted(map(tuple, epoch.tolist())) == sorted(map(tuple, run.data.train.tolist()))
+
+
+def test_a_part_of_the_data_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    rows = np.arange(50)[:, None].repeat(3, axis=1)
+    few, more, other = (part(rows, n, seed)[:, 0] for n, seed in ((5, 0), (20, 0), (20, 1)))
+    assert (len(few), len(more)) == (5, 20)
+    assert set(few) < set(more)
+    assert set(other) != set(more)
+    assert list(more) == sorted(more)  # in the data's order
+    first = EpochStream(rows, 0, torch.device("cpu")).places(torch.arange(20))
+    assert set(first[:, 0].tolist()) != set(more)  # not what an epoch of all begins with
+    assert part(rows, 0, 0) is rows
+    assert len(make_run(tmp_path, recipe(train_rows=20)).train_rows) == 20
+
+
+def test_a_run_from_before_a_field_came_goes_on(tmp_path: Path) -> None:
+    """Fields that a recipe got later have their defaults in checkpoints that do not tell them."""
+    run = make_run(tmp_path, recipe())
+    before = asdict(run.recipe)
+    del before["train_rows"]
+    meta = {"recipe": before, "data": run.data.fingerprint}
+    assert run._changed(meta) == {}
+    other = make_run(tmp_path, recipe(train_rows=7))
+    with pytest.raises(cwdfm.InputError, match=r"different: train_rows"):
+        other._changed(meta)
+
+
+def test_large_data_stay_outside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, places = counting().train, torch.arange(30, 90)
+    small = EpochStream(rows, 3, torch.device("cpu"))
+    monkeypatch.setattr("cwdfm.train.batch.ON_DEVICE", 0)
+    large = EpochStream(rows, 3, torch.device("cpu"))
+    assert torch.equal(small.places(places), large.places(places))
+
+
+def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=14)))
+    newest = checkpoints(tmp_path / "checkpoints")[-1] / "training.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-5] ^= 1
+    newest.write_bytes(data)
+    run = make_run(tmp_path, recipe(steps=14))
+    with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the one before"):
+        assert run.resume()
+    assert run.step == 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": None}, {"step": -1}, {"step": 10**20}, {"recipe": []}, {"losses": 3}, {"best": "x"}],
+)
+def test_a_checkpoint_that_was_edited_by_hand_is_passed_over(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    fit(make_run(tmp_path, recipe(steps=14)))
+    note = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
+    written = json.loads(note.read_text())
+    (name,) = change
+    lacking = {key: value for key, value in written.items() if key != name}
+    for meta in (json.dumps(written | change), json.dumps(lacking), "[" * 10**5):
+        note.write_text(meta)
+        run = make_run(tmp_path, recipe(steps=14))
+        with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the one before"):
+            assert run.resume()
+        assert run.step == 7
+
+
+def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
+    data, device = counting(), torch.device("cpu")
+    cases = [
+        (recipe(length=32), data, "sequences of 16 tokens, and the recipe's length is 32"),
+        (recipe(), replace(data, train=data.train[:0]), "nothing to train on: its 10 sequences"),
+        (recipe(), replace(data, valid=data.valid[:0]), "nothing out for validation: its 50"),
+        (recipe(train_rows=51), data, "train_rows is 51, and .* holds 50 .*--train-rows"),
+    ]
+    for asked, tokens, message in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            Run(asked, tokens, tmp_path, device)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "context", "path_radius": 8}, "path_radius 8 .*--path-radius of at most 7"),
+        ({"loss": "sce", "loss_radius": 40}, "loss_radius 40 .*--loss-radius of at most 7"),
+    ],
+)
+def test_windows_fit_into_the_sequences(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(cwdfm.InputError, match=message):
+        build(recipe(**changes), VOCAB)
+    build(recipe(**changes | {name: 7 for name in changes if name.endswith("radius")}), VOCAB)
+    build(recipe(path_radius=8, loss_radius=40), VOCAB)  # which nothing reads
+
+
+def test_another_recipe_is_refused(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    with pytest.raises(cwdfm.InputError, match="different: learning_rate"):
+        make_run(tmp_path, recipe(steps=7, learning_rate=5e-3)).resume()
+    with pytest.raises(cwdfm.InputError, match=rf"different: steps.*--init {tmp_path}"):
+        make_run(tmp_path, recipe(steps=9)).resume()
+
+
+MANNERS: dict[str, object] = {
+    "accumulation": 2,
+    "compile": False,
+    "parallel": "fsdp",
+    "log_every": 3,
+    "validate_every": 11,
+    "checkpoint_every": 9,
+    "keep": 5,
+    "elbo_rows": 0,
+    "previews": 1,
+    "preview_steps": 2,
+}
+
+
+def test_it_goes_on_in_another_manner_to_the_same_end(tmp_path: Path) -> None:
+    """And tells how it was computed, and how it was before that."""
+    assert set(MANNER) | {"validate_every"} == MANNERS.keys()
+    plain, other = recipe(dropout=0.0, steps=14), recipe(dropout=0.0, steps=14, **MANNERS)
+    fit(make_run(tmp_path / "plain", plain))
+    shutil.copytree(tmp_path / "plain", tmp_path / "changed")
+    shutil.rmtree(tmp_path / "changed" / "checkpoints" / "step-00000014")
+    run = make_run(tmp_path / "changed", other)
+    assert run.resume()
+    fit(run)
+    one, two = final_state(tmp_path / "plain"), final_state(tmp_path / "changed")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+    again = make_run(tmp_path / "changed", replace(other, keep=1))
+    assert again.resume()
+    before = {k: v for k, v in asdict(plain).items() if v != getattr(other, k)}
+    assert again.earlier == [{"until": 7, **before}, {"until": 14, "keep": 5}]
+    card = cwdfm.load(tmp_path / "changed").card
+    assert card["recipe"] == asdict(other)
+    assert card["earlier"] == [{"until": 7, **before}]
+    assert "earlier" not in cwdfm.load(tmp_path / "plain").card
+
+
+def test_batches_must_divide_by_the_new_accumulation_too(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    with pytest.raises(cwdfm.InputError, match="batch_size 16 must be a multiple of accumulation"):
+        make_run(tmp_path, recipe(steps=7, accumulation=3)).resume()
+
+
+def test_validations_that_change_the_objective_stay_where_they_are(tmp_path: Path) -> None:
+    """BD3LM's look for another range of noise."""
+    settings: dict[str, object] = {"method": "bd3lm", "block": 4, "steps": 7}
+    fit(make_run(tmp_path, recipe(**settings)))
+    with pytest.raises(cwdfm.InputError, match="different: validate_every"):
+        make_run(tmp_path, recipe(**settings, validate_every=3)).resume()
+    assert make_run(tmp_path, recipe(**settings, log_every=3)).resume()
+
+
+def test_what_validations_found_and_losses_not_told_yet_are_gone_on_from(tmp_path: Path) -> None:
+    blocks = recipe(method="bd3lm", block=2)
+    run, again = (make_run(tmp_path, blocks) for _ in range(2))
+    run.objective = run.objective.restored({"clip_low": 0.25, "clip_high": 0.75})
+    assert run.objective != again.objective
+    run.losses = [run.train_step(), run.train_step()]
+    run.save()
+    assert again.resume()
+    assert again.objective == run.objective
+    assert [float(loss) for loss in again.losses] == [float(loss) for loss in run.losses]
+
+
+def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each checkpoint: there may be gigabytes of them."""
+    hashed = []
+
+    def checksum(*arguments: object) -> str:
+        hashed.append(arguments)
+        return "checksum"
+
+    monkeypatch.setattr("cwdfm.data.dataset._checksum", checksum)
+    fit(make_run(tmp_path, recipe(steps=4, checkpoint_every=1, validate_every=100)))
+    assert len(checkpoints(tmp_path / "checkpoints")) == 2
+    assert len(hashed) == 1
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    other = Run(recipe(steps=7), counting(offset=1), tmp_path, torch.device("cpu"))
+    with pytest.raises(cwdfm.InputError, match="a run on other data than counting is now"):
+        other.resume()
+
+
+def test_data_may_move(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    assert make_run(tmp_path, recipe(steps=7, data="elsewhere")).resume()
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    meta = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"format": 99}))
+    with pytest.raises(cwdfm.InputError, match="format 99, this version reads 2"):
+        make_run(tmp_path, recipe(steps=7)).resume()
+
+
+def test_the_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation every 4 steps, best at step 8; then the newest two and the best remain."""
+    losses = iter([3.0, 1.0, 2.0, 2.5, 2.2])
+    monkeypatch.setattr(loop, "validate", lambda run: {"validation_loss": next(losses)})
+    settings = recipe(steps=20, validate_every=4, checkpoint_every=3, keep=2)
+    run = make_run(tmp_path, settings)
+    fit(run)
+    kept = [path.name for path in checkpoints(tmp_path / "checkpoints")]
+    assert kept == ["step-00000008", "step-00000018", "step-00000020"]
+    again = make_run(tmp_path, settings)
+    assert again.resume()
+    assert (again.best, again.best_step) == (1.0, 8)
+    cwdfm.load(tmp_path / "checkpoints" / "step-00000008")  # a trained model like any other
+    assert cwdfm.load(tmp_path).card["steps"] == 20  # the run's folder: its newest
+
+
+@pytest.mark.parametrize(
+    ("found", "keep", "best", "kept"),
+    [
+        ([1, 2], 3, -1, [1, 2]),
+        ([1, 2, 3, 4], 1, -1, [4]),
+        ([1, 2, 3, 4], 2, 1, [1, 3, 4]),
+        ([1, 2, 3, 4], 2, 3, [3, 4]),
+        ([1, 4, 7, 9], 2, -1, [1, 4]),  # those beyond are damaged: a run went on from before them
+    ],
+)
+def test_the_newest_and_the_best_checkpoints_are_kept(
+    tmp_path: Path, found: list[int], keep: int, best: int, kept: list[int]
+) -> None:
+    names = {step: f"step-{step:08d}" for step in found}
+    for name in (*names.values(), ".part-00000005"):
+        (tmp_path / name).mkdir()
+    _prune(tmp_path, tmp_path / names[4 if 4 in names else 2], keep, f"step-{best:08d}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [names[step] for step in kept]
+
+
+@pytest.mark.parametrize("what", ["weights", "average", "exp_avg", "exp_avg_sq"])
+def test_anything_that_is_no_number_is_noticed(tmp_path: Path, what: str) -> None:
+    run = make_run(tmp_path, recipe())
+    run.train_step()
+    assert run.finite()
+    name, parameter = next(iter(run.model.named_parameters()))
+    where = {"weights": parameter.data, "average": run.average.weights[name]}
+    (where | run.optimiser.state[parameter])[what].view(-1)[0] = math.nan
+    assert not run.finite()
+
+
+def test_previews_and_bound(whole: Path) -> None:
+    last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"elbo", "elbo_error", "valid_share", "tokens_per_second"} <= last.keys()
+    assert last["elbo"] > 0
+    assert len(read_samples(whole / "previews" / "step-00000040.jsonl").texts) == 2
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    """What came after the checkpoint is hidden when the run goes on."""
+    for first, last in ((0, 3), (2, 4)):
+        board = TensorBoard(tmp_path, first)
+        for step in range(first + 1, last + 1):
+            board.record({"step": step, "loss": step + first / 10})
+        board.close()
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [(e.step, round(e.value, 3)) for e in events] == [(1, 1), (2, 2), (3, 3.2), (4, 4.2)]
+
+
+def test_wandb_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a stand-in that keeps what it is told; the service itself needs an account."""
+    told: list[object] = []
+
+    class FakeRun:
+        id = "abc"
+
+        def log(self, record: dict[str, object], step: int) -> None:
+            told.append((step, record))
+
+        def finish(self) -> None:
+            told.append("end")
+
+    def init(**settings: object) -> FakeRun:
+        told.append((settings["id"], settings["project"], settings["config"]))
+        return FakeRun()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    for step in (1, 2):
+        listener = WeightsAndBiases("mine", tmp_path, {"seed": 0})
+        listener.record({"step": step, "loss": 1.0})
+        listener.close()
+    config = {"seed": 0}
+    assert told[:3] == [(None, "mine", config), (1, {"step": 1, "loss": 1.0}), "end"]
+    assert told[3] == ("abc", "mine", config)
+
+
+def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
+    """The first loss is the trained model's own, and what the model settles is taken from it."""
+    trained = cwdfm.load("qm9-mask-small")
+    settings = continued(replace(RECIPES["finetune"](), batch_size=32, steps=1), trained)
+    assert (settings.source, settings.fix_first, settings.length) == ("mask", True, 32)
+    assert isinstance(trained.tokenizer, SmilesTokenizer)
+    rows = np.array([trained.tokenizer.pack(trained.tokenizer.encode("CCO"), 32)] * 9, np.int16)
+    tokens = TokenData("mine", rows[:8], rows[8:], trained.tokenizer, {}, {}, {})
+    run = Run(settings, tokens, tmp_path, torch.device("cpu"), init=trained)
+    for name, weight in trained.model.state_dict().items():
+        assert torch.equal(run.model.state_dict()[name], weight), name
+    assert run.task.model.dropout == settings.dropout
+    with pytest.raises(cwdfm.InputError, match=r"to go on from has Flow\(source=MaskSource"):
+        Run(replace(settings, source="uniform"), tokens, tmp_path, run.device, init=trained)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_recipe_takes_what_a_trained_model_settles(said: bool) -> None:
+    """And, of a model whose card does not tell it, keeps which tokens the loss is on."""
+    model = DiT(preset("debug", VOCAB + 1, positions=9 if said else 0))
+    flow, words = Flow(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(3.0)), counting().tokenizer
+    trained = cwdfm.Pretrained(model, flow, words, 9, said, {"recipe": {"masked_only": said}})
+    asked = recipe(masked_only=not said, learned_positions=not said)
+    settled = replace(asked, source="mask", power=3.0, length=9, fix_first=said)
+    settled = replace(settled, learned_positions=said, masked_only=said)
+    assert continued(asked, trained) == settled
+    assert continued(asked, replace(trained, card={})).masked_only is not said
+
+
+def test_flops_against_torch_s_own_count() -> None:
+    """Three times the forward pass, as PyTorch counts it; what works once a sequence apart."""
+    config, length = preset("4m", 40, dropout=0.0), 128
+    model = DiT(config)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(torch.zeros(2, length, dtype=torch.int64), torch.rand(2))
+    count = sum(p.numel() for p in model.parameters())
+    ours = training_flops(config, length, count)
+    assert ours == pytest.approx(3 * counter.get_total_flops() / (2 * length), rel=0.02)
+
+
+def test_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """A file may grow to 200 kB only: the checkpoint's second one does not fit."""
+    fit(make_run(tmp_path, recipe(steps=7)))
+    before = final_state(tmp_path)
+    assert ended(save_on_a_full_disk, tmp_path) == 0
+    told = (tmp_path / "told").read_text()
+    assert "step-00000008 could not be written" in told
+    assert "Free some space" in told
+    after = final_state(tmp_path)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not list((tmp_path / "checkpoints").glob(".part*"))
+
+
+def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "l{"step": 2}\n[2]}\n{}\n{"step": 3}\n{"step": 2}\n')
+    listener = JsonLines(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    listener.path = Path("/dev/full")
+    told = r"cannot write /dev/full: No space .*the checkpoints are whole\. Free some space and"
+    with pytest.raises(cwdfm.InputError, match=told):
+        listener.record({"step": 3})
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EDQUOT, "Free some space"),
+        (errno.EACCES, "Give yourself permission to write into {}"),
+        (errno.EROFS, "Have the file system of {} mounted for writing, as it is not now,"),
+        (errno.EIO, "Put that right"),
+    ],
+)
+def test_what_to_do_fits_why_a_checkpoint_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
+) -> None:
+    run, folder = make_run(tmp_path, recipe(steps=7)), tmp_path / "checkpoints"
+    folder.mkdir()
+
+    def fails(*_: object) -> None:
+        raise SafetensorError(f"Error while serializing: I/O error: words (os error {code}) at x")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fails)
+    with pytest.raises(cwdfm.InputError) as told:
+        run.save()
+    why = f"step-00000000 could not be written: {os.strerror(code)}; the ones before it are whole. "
+    assert f"{why}{advice.format(folder)} and start again" in str(told.value)
+    assert not list(folder.iterdir())
+
+
+def test_divergence_stops_with_a_diagnosis(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=7)))
+    run = make_run(tmp_path, replace(recipe(steps=7)))
+    run.resume()
+    good = final_state(tmp_path)
+    run.recipe = recipe(steps=40)  # go on, with weights that are no numbers
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(torch.nan)
+    with pytest.raises(
+        Diverged, match=r"no longer a number by step 10.*step-00000007 is kept.*--learning-rate"
+    ):
+        fit(run)
+    kept = final_state(tmp_path)
+    assert all(torch.equal(good[name], kept[name]) for name in good)
+
+
+def test_bad_weights_never_take_a_good_checkpoint_s_place(tmp_path: Path) -> None:
+    """Between two records, with a loss still finite: the save is what notices."""
+    run = make_run(tmp_path, recipe(steps=40, log_every=20, checkpoint_every=3))
+    run.resume()
+    whole_step = run.train_step
+
+    def spoilt() -> torch.Tensor:
+        loss = whole_step()
+        if run.step == 5:
+            with torch.no_grad():
+                next(run.model.parameters())[0] = torch.nan
+            return torch.tensor(1.0)
+        return loss
+
+    run.train_step = spoilt  # type: ignore[method-assign]
+    with pytest.raises(Diverged, match=r"weights are no longer numbers by step 6.*step-00000003"):
+        fit(run)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000003"]
+    assert all(torch.isfinite(x).all() for x in final_state(tmp_path).values())
+
+
+@pytest.mark.parametrize("at", [{"elbo_rows": 4}, {"previews": 2}])
+def test_a_validation_that_meets_no_numbers_is_a_divergence(
+    tmp_path: Path, at: dict[str, int]
+) -> None:
+    """Before the loss is looked at; not wrong input, which the model's user would be told of."""
+    quiet = {"elbo_rows": 0, "previews": 0, "validate_every": 2, "log_every": 20}
+    run = make_run(tmp_path, recipe(**quiet | at))
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(torch.nan)
+    with pytest.raises(Diverged, match=r"predictions are no longer numbers by step 2 \(learning"):
+        fit(run)
+    assert not checkpoints(tmp_path / "checkpoints")
+
+
+def test_the_hazard_may_make_a_loss_large(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe(loss="nelbo", source="mask"))
+    loop.check_loss(run, 140.0)
+    for wrong in (math.nan, math.inf, 1e6):
+        with pytest.raises(Diverged):
+            loop.check_loss(run, wrong)
+    with pytest.raises(Diverged, match="has exploded to 140"):
+        loop.check_loss(make_run(tmp_path, recipe()), 140.0)
+
+
+def test_nothing_but_damaged_checkpoints_is_an_error(tmp_path: Path) -> None:
+    fit(make_run(tmp_path, recipe(steps=14, keep=1, validate_every=100)))
+    for path in checkpoints(tmp_path / "checkpoints"):
+        (path / "training.safetensors").write_bytes(b"nothing")
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(cwdfm.InputError, match="no other to go on from; delete"),
+    ):
+        make_run(tmp_path, recipe(steps=14, keep=1, validate_every=100)).resume()
+
+
+def test_a_damaged_newer_checkpoint_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe(keep=1))
+    run.step = 7
+    run.save()
+    shutil.copytree(
+        tmp_path / "checkpoints" / "step-00000007", tmp_path / "checkpoints" / "step-00000014"
+    )
+    (tmp_path / "checkpoints" / ".part-00000021").mkdir()
+    run.save()
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
+
+
+def test_learning_rate_by_hand() -> None:
+    r = recipe(warmup=10, steps=110, learning_rate=1.0, min_learning_rate=0.1)
+    assert learning_rate(r, 0) == pytest.approx(0.1)
+    assert learning_rate(r, 9) == pytest.approx(1.0)
+    assert learning_rate(r, 60) == pytest.approx(0.55)
+    assert learning_rate(r, 110) == pytest.approx(0.1)
+
+
+def test_average_by_hand() -> None:
+    layer = torch.nn.Linear(1, 1, bias=False)
+    average = Average(layer, 0.5)
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+        average.weights["weight"].fill_(0.0)
+        average.update(layer, 0)  # decay 1/10
+        assert average.weights["weight"].item() == pytest.approx(1.8)
+        average.update(layer, 1000)  # decay 0.5
+        assert average.weights["weight"].item() == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("source", ["mask", "uniform"])
+@pytest.mark.parametrize("loss", ["ce", "nelbo", "bregman", "sce"])
+@pytest.mark.parametrize("path", ["mixture", "context"])
+def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: str) -> None:
+    """Objects that fit together: one evaluation of the loss on two sequences."""
+    base = RECIPES[name]()
+    settings = {"source": source, "loss": loss, "path": path, "masked_only": source == "mask"}
+    refused = {"bregman": "needs a mask source", "nelbo": "leaves revealed tokens out"}
+    if (source, path) == ("uniform", "context") and loss in refused:
+        with pytest.raises(cwdfm.InputError, match=f"on a context path {refused[loss]}"):
+            build(replace(base, **settings), 33)  # type: ignore[arg-type]
+        return
+    task = build(replace(base, **settings), 33)  # type: ignore[arg-type]
+    assert task.model.num_tokens == task.method.num_tokens
+    x_1 = torch.zeros(2, base.length, dtype=torch.int64)
+    readout = torch.nn.Linear(4, task.method.num_tokens)
+    value = task.objective(
+        lambda x, t, read: read(torch.ones(*x.shape, 4), readout),
+        Batch(
+            x_1,
+            torch.tensor([0.3, 0.6]),
+            torch.zeros_like(x_1, dtype=torch.bool),
+            torch.arange(2),
+            seed=0,
+            step=0,
+        ),
+    )
+    assert torch.isfinite(value)
+
+
+PAPER = {
+    "qm9-paper": {
+        "data": "qm9",
+        "batch_size": 2048,
+        "length": 32,
+        "learning_rate": 3e-5,
+        "min_learning_rate": 3e-7,
+        "warmup": 1000,
+        "weight_decay": 0.01,
+        "steps": 25_000,
+    },
+    "owt-paper": {
+        "data": "openwebtext",
+        "batch_size": 512,
+        "length": 1024,
+        "learning_rate": 3e-4,
+        "min_learning_rate": 3e-6,
+        "warmup": 2500,
+        "weight_decay": 0.03,
+        "steps": 1_000_000,
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_paper_recipes_are_the_paper_s_table(name: str) -> None:
+    """The paper's table of hyperparameters, written out; kappa = t^2 and the betas are shared."""
+    r = RECIPES[name]()
+    table = PAPER[name] | {"beta1": 0.9, "beta2": 0.999, "power": 2.0, "model": "base"}
+    assert {field: getattr(r, field) for field in table} == table
+
+
+def test_bad_recipes() -> None:
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"batch_size": 0}, "batch_size must be an integer >= 1"),
+        ({"accumulation": 3}, "multiple of accumulation"),
+        ({"ema": 1.0}, r"ema must lie in \[0, 1\)"),
+        ({"beta1": 2.0}, r"beta1 must lie in \[0, 1\)"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number >= 0"),
+        ({"min_learning_rate": -1.0}, "min_learning_rate must be a number >= 0"),
+        ({"warmup": -5}, "warmup must be an integer >= 0"),
+        ({"preview_steps": 0}, "preview_steps must be an integer >= 1"),
+        ({"keep": 1.5}, "keep must be an integer >= 1"),
+        ({"seed": -1}, "seed"),
+        ({"precision": "bf16"}, "precision must be one of 'float32', 'bfloat16', got 'bf16'"),
+        ({"parallel": "deepspeed"}, "parallel must be one of 'ddp', 'fsdp', got 'deepspeed'"),
+        ({"loss": "mse"}, "one of 'ce', 'nelbo', 'bregman', 'sce'"),
+    ]
+    for changes, message in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            recipe(**changes)
+    with pytest.raises(cwdfm.InputError, match="needs a mask source"):
+        build(recipe(loss="bregman", masked_only=True), 33)
+    assert Recipe().batch_size == 2048

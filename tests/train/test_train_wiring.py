@@ -1,0 +1,173 @@
+"""A training step, piece by piece: each setting of a recipe arrives where it should."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cwdfm.train import validation as validation
+from cwdfm.train.batch import EpochStream
+from cwdfm.train.optimizer import Average
+from cwdfm.train.run import Run
+from cwdfm.train.validation import validate
+from tests.support.stats import assert_differs, assert_follows, histogram
+from tests.support.train_script import VOCAB, make_run, recipe
+
+
+def stirred(out: Path, **changes: object) -> Run:
+    """A run whose weights are random: fresh ones answer the same whatever they are asked."""
+    run = make_run(out, recipe(**changes))
+    generator = torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    run.average = Average(run.model, run.recipe.ema)
+    return run
+
+
+def double(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in float64."""
+    return {name: x.detach().double().clone() for name, x in tensors.items()}
+
+
+def assert_near(ours: Tensor, truth: Tensor, *, rtol: float, atol: float) -> None:
+    torch.testing.assert_close(ours.detach().double(), truth, rtol=rtol, atol=atol)
+
+
+def gradients(run: Run) -> dict[str, Tensor]:
+    """Those of the next step's loss, by autograd alone."""
+    named = dict(run.model.named_parameters())
+    loss = run.lesson(run.objective, run.step, 0).loss(run.model)
+    return double(dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e3], ids=["clipped", "unclipped"])
+def test_steps_are_those_of_adamw_by_hand(tmp_path: Path, clip: float) -> None:
+    """Clipped gradient, decay, both moments and their bias, in the formulas of the paper.
+
+    Three steps of a warm-up of five. Adam hardly feels the scale of a gradient, so the moments are
+    compared too.
+    """
+    beta1, beta2, decay = 0.8, 0.95, 0.5
+    optimiser = {"clip": clip, "beta1": beta1, "beta2": beta2, "weight_decay": decay}
+    run = stirred(tmp_path, dropout=0.0, **optimiser)
+    weights = double(dict(run.model.named_parameters()))
+    mean = {name: torch.zeros_like(w) for name, w in weights.items()}
+    square = {name: torch.zeros_like(w) for name, w in weights.items()}
+    for step in range(1, 4):
+        gradient = gradients(run)
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradient.values()))
+        assert 0.05 < norm < 1e3
+        rate = 1e-3 * step / 5
+        for name, w in weights.items():
+            g = gradient[name] * min(1.0, clip / norm)
+            mean[name] = beta1 * mean[name] + (1 - beta1) * g
+            square[name] = beta2 * square[name] + (1 - beta2) * g**2
+            root = (square[name] / (1 - beta2**step)).sqrt()
+            move = mean[name] / (1 - beta1**step) / (root + 1e-8)
+            weights[name] = w - rate * decay * w - rate * move
+        run.train_step()
+    for name, parameter in run.model.named_parameters():
+        state = run.optimiser.state[parameter]
+        assert_near(state["exp_avg"], mean[name], rtol=1e-4, atol=1e-9)
+        assert_near(state["exp_avg_sq"], square[name], rtol=1e-4, atol=1e-9)
+        # Three moves of some 2e-4 to 6e-4, and 1e-4 to 3e-4 of a weight that decay with them.
+        assert_near(parameter, weights[name], rtol=1e-6, atol=1e-6)
+
+
+def test_the_model_as_it_is_used_has_the_averaged_weights(tmp_path: Path) -> None:
+    """By hand, from the weights after each step: decay min(ema, (1 + n) / (10 + n))."""
+    run = stirred(tmp_path, ema=0.15, learning_rate=0.1)
+    average = double(dict(run.model.named_parameters()))
+    for step in range(4):
+        run.train_step()
+        decay = min(0.15, (1 + step) / (10 + step))  # 1/10, then 0.15
+        for name, w in double(dict(run.model.named_parameters())).items():
+            average[name] = decay * average[name] + (1 - decay) * w
+    used = dict(run.averaged().model.named_parameters())
+    assert used.keys() == average.keys()
+    for name, raw in run.model.named_parameters():
+        assert_near(used[name], average[name], rtol=1e-5, atol=1e-6)
+        apart = (used[name] - raw).detach().abs().max()
+        assert float(apart) > 1e-3, name  # a copy of the raw ones would show
+
+
+def test_dropout_is_new_in_every_step_and_a_function_of_it(tmp_path: Path) -> None:
+    """The same lesson over and over, to weights that do not move: nothing else differs."""
+    run = stirred(tmp_path, dropout=0.5, learning_rate=1e-30, min_learning_rate=0.0)
+    lesson = run.lesson(run.objective, 0, 0)
+    run.lesson = lambda objective, step, number: lesson  # type: ignore[method-assign]
+    before = double(dict(run.model.named_parameters()))
+    losses = [float(run.train_step()) for _ in range(4)]
+    assert len(set(losses)) == 4
+    run.step = 1
+    assert [float(run.train_step()) for _ in range(3)] == losses[1:]
+    after = double(dict(run.model.named_parameters()))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fix_first", [True, False])
+def test_a_given_first_token_is_neither_corrupted_nor_counted(
+    tmp_path: Path, fix_first: bool
+) -> None:
+    run = stirred(tmp_path, source="mask", fix_first=fix_first, dropout=0.0)
+    x_1 = run.train_rows.places(torch.arange(16))
+    lesson = run.lesson(run.objective, 0, 0)
+    masked = lesson.x == VOCAB
+    assert torch.equal(lesson.x[~masked], x_1[~masked])
+    assert bool(masked[:, 1:].any(0).all())  # every other place is corrupted somewhere
+    assert bool(masked[:, 0].any()) is not fix_first
+    logits = run.model(lesson.x, lesson.t)[..., :VOCAB]
+    ce = F.cross_entropy(logits.transpose(1, 2), x_1, reduction="none")
+    truth, other = (ce[:, 1:].mean(), ce.mean()) if fix_first else (ce.mean(), ce[:, 1:].mean())
+    loss = float(lesson.loss(run.model))
+    assert loss == pytest.approx(float(truth), rel=1e-5)
+    assert loss != pytest.approx(float(other), rel=1e-4)
+    assert run.averaged().fix_first is fix_first  # and samples are drawn the same way
+
+
+def test_epochs_are_independent_uniform_permutations() -> None:
+    """The orders of two successive epochs of three rows: 36 pairs, equally likely.
+
+    A right order is refused with probability 1e-6 over the seeds.
+    """
+    pairs = 3_000
+    rows = EpochStream(np.arange(3)[:, None], 0, torch.device("cpu"))
+    seen = torch.cat([rows.places(place) for place in torch.arange(6 * pairs).split(90)])
+    counts = histogram(seen.view(pairs, 6), 3)
+    first, second = np.divmod(np.arange(3**6), 27)
+    orders = [5, 7, 11, 15, 19, 21]  # 012, 021, 102, 120, 201, 210 to base 3
+    law = np.isin(first, orders) & np.isin(second, orders)
+    assert_follows(counts, law / 36)
+    alike = law & (first == second)
+    assert_differs(counts, np.where(alike, 1 / 6, 0.0))
+
+
+def test_validations_of_the_same_weights_agree_whenever_they_are(tmp_path: Path) -> None:
+    """Their noise is their own: a loss that falls has not fallen by luck."""
+    run = stirred(tmp_path, elbo_rows=0, previews=0)
+    losses = []
+    for step in (0, 1, 20):
+        run.step = step
+        losses.append(validate(run)["validation_loss"])
+    assert losses == losses[:1] * 3
+    other = stirred(tmp_path, elbo_rows=0, previews=0, seed=1)
+    other.average = run.average
+    assert validate(other)["validation_loss"] != losses[0]  # by other noise it is another
+
+
+def test_the_validation_loss_is_that_of_all_rows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of 7 leave a smaller one, which counts for less."""
+    run = stirred(tmp_path, elbo_rows=0, previews=0)
+    whole = validate(run)["validation_loss"]
+    rows = min(len(run.valid_rows), run.recipe.validation_rows)
+    assert 0 < rows % 7 < 4
+    monkeypatch.setattr(validation, "CHUNK", 7)
+    assert validate(run)["validation_loss"] == pytest.approx(whole, rel=1e-6)
