@@ -19,7 +19,14 @@ from cwdfm.baselines.left_to_right import (
 )
 from cwdfm.likelihood.bound import Bound, free_tokens
 from cwdfm.likelihood.exact import sequence_nats
-from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
+from cwdfm.method.base import (
+    DataBatch,
+    DrawRequest,
+    Method,
+    Objective,
+    TrainingBatch,
+    refuse_solver,
+)
 from cwdfm.model.predict import evaluating
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import product_dtype
@@ -99,10 +106,10 @@ class NextToken(Objective):
     def __post_init__(self) -> None:
         start_ids(self.vocab_size)
 
-    def lesson(self, batch: Batch) -> Lesson:
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
         read_BN = with_start(batch.x_1, start_ids(self.vocab_size))[:, :-1]
         read = partial(self._read, x_1=batch.x_1, free_BN=~batch.fixed)
-        return Lesson(read_BN, batch.t, read)
+        return TrainingBatch(read_BN, batch.t, read)
 
     def _read(
         self, hidden_BND: Tensor, readout: nn.Linear, *, x_1: Tensor, free_BN: Tensor

@@ -102,40 +102,40 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sequences to train on, and all that their corruption hangs on."""
+class DataBatch:
+    """Clean sequences to train on, and everything that determines their corruption."""
 
     x_1: Tensor  # [B, N] int64
-    t: Tensor  # [B], uniform, stratified over the global batch
-    fixed: Tensor  # [B, N] bool: given tokens, which are not corrupted and do not count
-    index: Tensor  # [B] int64: places in the global batch
+    t: Tensor  # [B]: uniform times, stratified over the global batch
+    fixed: Tensor  # [B, N] bool: given tokens, which stay uncorrupted and carry no loss
+    index: Tensor  # [B] int64: positions in the global batch
     seed: int
     step: int
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What a network is asked, and what is made of its answer: all but the network itself."""
+class TrainingBatch:
+    """The network's input, and the loss as a function of its output."""
 
-    x: Tensor  # [B, M] int64: its input
-    t: Tensor  # [B]: the times it is told
-    read: Read  # the loss, of its last hidden vectors and its head
+    x: Tensor  # [B, M] int64: input tokens
+    t: Tensor  # [B]: times that the network is conditioned on
+    loss_fn: Read  # (last hidden states, output head) -> loss
 
     def loss(self, forward: Forward) -> Tensor:
-        """Ask."""
-        return forward(self.x, self.t, self.read)
+        """Run the network and return the loss, a scalar."""
+        return forward(self.x, self.t, self.loss_fn)
 
 
 class Objective(ABC):
-    """What a network is trained for. It holds no weights."""
+    """A training objective. It holds no weights."""
 
     @abstractmethod
-    def lesson(self, batch: Batch) -> Lesson:
-        """Corrupt a batch; the lesson's loss is its mean, nats a token."""
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
+        """Corrupt a batch. The loss of the result is the batch mean, in nats per token."""
 
-    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
-        """The mean loss of a batch, nats a token."""
-        return self.lesson(batch).loss(forward)
+    def __call__(self, forward: Forward, batch: DataBatch) -> Tensor:
+        """The mean loss of a batch, in nats per token."""
+        return self.training_batch(batch).loss(forward)
 
     @property
     def worst_weight(self) -> float:

@@ -15,7 +15,14 @@ from cwdfm.likelihood.bound import Bound
 from cwdfm.likelihood.elbo import elbo
 from cwdfm.loss import NELBO, Bregman, Loss
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, DrawRequest, Lesson, Method, Objective, refuse_solver
+from cwdfm.method.base import (
+    DataBatch,
+    DrawRequest,
+    Method,
+    Objective,
+    TrainingBatch,
+    refuse_solver,
+)
 from cwdfm.model.banned_tokens import Without
 from cwdfm.model.positions import Rows
 from cwdfm.path import Path
@@ -161,7 +168,7 @@ class FlowObjective(Objective):
     path: Path
     loss: Loss
 
-    def lesson(self, batch: Batch) -> Lesson:
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
         noised = self.path.sample(
             batch.x_1,
             batch.t,
@@ -173,7 +180,7 @@ class FlowObjective(Objective):
         # Logits that the loss does not need are not computed, and none are stored.
         rows = Rows.of(self.loss.needed(noised))
         read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule, rows=rows)
-        return Lesson(noised.x_t, noised.t, read)
+        return TrainingBatch(noised.x_t, noised.t, read)
 
     @property
     def worst_weight(self) -> float:

@@ -19,7 +19,7 @@ from cwdfm.config import later
 from cwdfm.data import TokenData
 from cwdfm.distributed import mean_over_all, rank, world
 from cwdfm.errors import InputError
-from cwdfm.method.base import Batch, Lesson, Objective
+from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import mix
 from cwdfm.pretrained import Pretrained
@@ -75,8 +75,8 @@ class Run:
             self.model.trunk = graphed  # type: ignore[assignment, method-assign]
         self.optimiser = make_optimiser(recipe, self.model)
         self.average = Average(self.model, recipe.ema)
-        self._ahead: Ahead[tuple[Objective, int, int], Lesson]
-        self._ahead = Ahead(lambda key: self.lesson(*key), device)
+        self._ahead: Ahead[tuple[Objective, int, int], TrainingBatch]
+        self._ahead = Ahead(lambda key: self.training_batch(*key), device)
         self.step = 0
         self.losses: list[Tensor] = []  # of the steps since the last record
         self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
@@ -98,7 +98,7 @@ class Run:
         fixed[:, 0] = self.recipe.fix_first
         return fixed
 
-    def lesson(self, objective: Objective, step: int, number: int) -> Lesson:
+    def training_batch(self, objective: Objective, step: int, number: int) -> TrainingBatch:
         """Micro-batch `number` of this process's share of a step's global batch, corrupted."""
         recipe = self.recipe
         size = recipe.batch_size // world() // recipe.accumulation
@@ -106,12 +106,12 @@ class Run:
         position = torch.arange(first, first + size)
         t = stratified_times(recipe.seed, step, position, recipe.batch_size)
         x_1 = self.train_rows.places(step * recipe.batch_size + position)
-        return objective.lesson(self.batch(x_1, t.float(), position, step))
+        return objective.training_batch(self.batch(x_1, t.float(), position, step))
 
-    def batch(self, x_1: Tensor, t: Tensor, index: Tensor, step: int) -> Batch:
+    def batch(self, x_1: Tensor, t: Tensor, index: Tensor, step: int) -> DataBatch:
         """Sequences [B, N] at times and places [B] of a step's global batch, on the device."""
         t, index = t.to(self.device), index.to(self.device)
-        return Batch(x_1, t, self.fixed(x_1), index, seed=self.recipe.seed, step=step)
+        return DataBatch(x_1, t, self.fixed(x_1), index, seed=self.recipe.seed, step=step)
 
     def train_step(self) -> Tensor:
         """One optimiser step; returns the mean loss of the global batch."""
@@ -128,11 +128,11 @@ class Run:
         numbers = [(self.step, number) for number in range(recipe.accumulation)]
         following = [*numbers[1:], (self.step + 1, 0)]
         for here, after in zip(numbers, following, strict=True):
-            lesson = self._ahead.take((self.objective, *here))
+            batch = self._ahead.take((self.objective, *here))
             more = after[0] == self.step  # and the last one's backward pass exchanges gradients
             with keeping_gradients(self._forward) if more else nullcontext():
-                losses.append(self._learn(lesson))
-            self._ahead.release(lesson)
+                losses.append(self._learn(batch))
+            self._ahead.release(batch)
             if after[0] < recipe.steps:
                 self._ahead.start((self.objective, *after))
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
@@ -142,13 +142,13 @@ class Run:
         self.step += 1
         return mean_over_all(torch.stack(losses).mean())
 
-    def _learn(self, lesson: Lesson) -> Tensor:
+    def _learn(self, batch: TrainingBatch) -> Tensor:
         """A micro-batch's loss, its gradients added to those of the parameters.
 
         Nothing of its graph is left behind: passes cannot be recorded while nodes of another live.
         """
         with self.precision():
-            loss = lesson.loss(self._forward)
+            loss = batch.loss(self._forward)
         (loss / self.recipe.accumulation).backward()
         return loss.detach()
 

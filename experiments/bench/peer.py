@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import NotInstalled
-from cwdfm.method.base import Batch, Lesson, Objective
+from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.protocol import Model
 from cwdfm.source import MaskSource, Source
 
@@ -53,7 +53,7 @@ class PeerObjective(Objective):
     masked_only: bool
     compiled: bool = False
 
-    def lesson(self, batch: Batch) -> Lesson:
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
         if isinstance(self.source, MaskSource):
             x_0 = torch.full_like(batch.x_1, self.source.mask_id)
         else:
@@ -61,7 +61,7 @@ class PeerObjective(Objective):
         x_t = self.path.sample(x_0=x_0, x_1=batch.x_1, t=batch.t).x_t
         target = torch.where(x_t == x_0, batch.x_1, _REVEALED) if self.masked_only else batch.x_1
         loss = torch.compile(_cross_entropy) if self.compiled else _cross_entropy
-        return Lesson(x_t, batch.t, partial(loss, target))
+        return TrainingBatch(x_t, batch.t, partial(loss, target))
 
 
 def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor:

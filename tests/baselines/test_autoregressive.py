@@ -22,7 +22,7 @@ from cwdfm import ops as kernel
 from cwdfm.baselines.autoregressive import Autoregressive, NextToken
 from cwdfm.baselines.left_to_right import LeftToRight
 from cwdfm.likelihood.bound import Bound
-from cwdfm.method.base import Batch, DrawRequest
+from cwdfm.method.base import DataBatch, DrawRequest
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops.categorical import nucleus
@@ -51,7 +51,7 @@ def rows(count: int, length: int = LENGTH, vocab: int = VOCAB) -> Tensor:
 def loss(model: DiT, x_1: Tensor, fixed: Tensor | None = None, vocab: int = VOCAB) -> Tensor:
     fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
     t, index = torch.zeros(len(x_1)), torch.arange(len(x_1))
-    return NextToken(vocab)(model, Batch(x_1, t, fixed, index, seed=0, step=0))
+    return NextToken(vocab)(model, DataBatch(x_1, t, fixed, index, seed=0, step=0))
 
 
 def draw(model: DiT, solver: Any = None, **changes: Any) -> cwdfm.Samples:

@@ -14,7 +14,7 @@ from cwdfm.baselines.bd3lm.method import BlockDiffusion
 from cwdfm.baselines.bd3lm.network import Beside, OneBlock
 from cwdfm.baselines.bd3lm.objective import BlockObjective
 from cwdfm.baselines.bd3lm.sampling import BlockSolver
-from cwdfm.method.base import Batch, DrawRequest
+from cwdfm.method.base import DataBatch, DrawRequest
 from cwdfm.model import block_mask as halves
 from cwdfm.model.attention import Cache, Halves
 from cwdfm.model.block_mask import halves_mask, mask_mod
@@ -179,7 +179,7 @@ def test_refusals() -> None:
     fixed = torch.zeros(2, 10, dtype=torch.bool)
     with refused("10 tokens does not divide"):
         t, index = torch.rand(2), torch.arange(2)
-        objective(called(model), Batch(tokens(2, 10), t, fixed, index, seed=0, step=0))
+        objective(called(model), DataBatch(tokens(2, 10), t, fixed, index, seed=0, step=0))
     for low, high in ((-0.1, 1.0), (0.5, 0.4), (0.5, 1.1), (0.0, 0.0)):
         with refused("clipped to low..high with"):
             replace(objective, low=low, high=high)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import cwdfm
 from cwdfm.baselines.bd3lm.objective import BlockObjective, clip_ranges
-from cwdfm.method.base import Batch, DrawRequest
+from cwdfm.method.base import DataBatch, DrawRequest
 from cwdfm.model.transformer import DiT, DiTConfig
 from tests.support.blocks import LINEAR, called, method, network, plain_logits, tokens
 
@@ -30,7 +30,7 @@ def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: flo
     t = torch.linspace(0.02, 0.9, 6, dtype=torch.float64)
     fixed = torch.zeros(6, length, dtype=torch.bool)
     fixed[:, 0], fixed[3, 5:8] = True, True
-    given = Batch(x_1, t, fixed, torch.arange(10, 16), seed=1, step=5)
+    given = DataBatch(x_1, t, fixed, torch.arange(10, 16), seed=1, step=5)
     batch = objective.corrupted(given)
     total = 0.0
     for b, k in product(range(6), range(4)):
@@ -65,7 +65,7 @@ def test_blocks_are_masked_as_often_as_their_times_say() -> None:
     x_1 = tokens(20_000, 8)
     fixed = torch.zeros_like(x_1, dtype=torch.bool)
     t = torch.full((20_000,), 0.3)
-    batch = objective.corrupted(Batch(x_1, t, fixed, torch.arange(20_000), seed=0, step=0))
+    batch = objective.corrupted(DataBatch(x_1, t, fixed, torch.arange(20_000), seed=0, step=0))
     for k, u in enumerate((0.3, 0.8)):
         share = float((batch.x_t[:, 4 * k : 4 * k + 4] == 7).double().mean())
         mask = 0.95 - 0.5 * u
@@ -206,7 +206,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     losses = []
     for step in range(60):
         t = cwdfm.stratified_times(0, step, index, 56).float()
-        loss = objective(called(model), Batch(x_1, t, fixed, index, seed=0, step=step))
+        loss = objective(called(model), DataBatch(x_1, t, fixed, index, seed=0, step=step))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -7,7 +7,7 @@ import torch
 
 import cwdfm
 from cwdfm.method import Flow, FlowObjective
-from cwdfm.method.base import Batch
+from cwdfm.method.base import DataBatch
 from cwdfm.model.transformer import DiT, Read
 from cwdfm.train.methods import Task
 from cwdfm.train.recipe import build
@@ -48,7 +48,7 @@ def test_the_loss_is_cross_entropy_of_masked_tokens_over_the_mask_probability() 
     x = torch.randint(0, VOCAB, (4, 9), generator=torch.manual_seed(2))
     t = torch.tensor([0.1, 0.4, 0.7, 0.95], dtype=torch.float64)
     fixed = torch.zeros_like(x, dtype=torch.bool)
-    loss = asked.objective(model, Batch(x, t, fixed, torch.arange(4), seed=3, step=0))
+    loss = asked.objective(model, DataBatch(x, t, fixed, torch.arange(4), seed=3, step=0))
     logits = model.readout(model.hidden)
     logits[..., VOCAB] = -torch.inf  # SUBS: no probability for the mask
     nats = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
@@ -69,7 +69,7 @@ def test_the_loss_is_bregman_s() -> None:
     x = torch.randint(0, VOCAB, (4, 9), generator=torch.manual_seed(2))
     t, fixed = torch.tensor([0.1, 0.4, 0.7, 0.95]), torch.zeros_like(x, dtype=torch.bool)
     one, other = (
-        float(loss(model, Batch(x, t, fixed, torch.arange(4), seed=3, step=0)))
+        float(loss(model, DataBatch(x, t, fixed, torch.arange(4), seed=3, step=0)))
         for loss in (asked.objective, bregman)
     )
     assert one == pytest.approx(other, rel=1e-6)

@@ -25,7 +25,7 @@ from cwdfm.config import from_config, to_config
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method import Flow, FlowObjective
-from cwdfm.method.base import Batch
+from cwdfm.method.base import DataBatch
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.path import MixturePath
@@ -351,7 +351,7 @@ def test_normalised_scores_have_the_loss_of_mdlm() -> None:
     mdlm = FlowObjective(MixturePath(flow.source, flow.schedule), NELBO())
     sedd = ScoreEntropyObjective(SEDD(vocab, epsilon=1e-12))
     same_t = 1 - (TIME_EPSILON + (1 - TIME_EPSILON) * (1 - t))
-    batch = Batch(x_1, t, fixed, torch.arange(40), seed=4, step=5)
+    batch = DataBatch(x_1, t, fixed, torch.arange(40), seed=4, step=5)
     found, truth = sedd(forward, batch), mdlm(forward, replace(batch, t=same_t))
     torch.testing.assert_close(found, truth, rtol=1e-7, atol=0.0)
 
@@ -378,7 +378,7 @@ def test_objective_at_first_and_fixed_tokens(graph: str) -> None:
         hidden: Tensor = model(x, told, read)
         return hidden
 
-    loss = objective(forward, Batch(x_1, t, fixed, index, seed=0, step=0))
+    loss = objective(forward, DataBatch(x_1, t, fixed, index, seed=0, step=0))
     (x_t, told), loss_value = seen[0], float(loss.detach())
     assert torch.equal(x_t[:, :4], x_1[:, :4])
     assert bool((x_t[:, 4:] != x_1[:, 4:]).any())
@@ -387,10 +387,10 @@ def test_objective_at_first_and_fixed_tokens(graph: str) -> None:
     if graph == "absorb":
         assert loss_value == pytest.approx(math.log(6), rel=0.15)
     other = torch.where(fixed, (x_1 + 1) % 6, x_1)  # with a network that knows nothing
-    same = objective(forward, Batch(other, t, fixed, index, seed=0, step=0))
+    same = objective(forward, DataBatch(other, t, fixed, index, seed=0, step=0))
     assert float(same.detach()) == pytest.approx(loss_value)
     assert objective.worst_weight == pytest.approx(1000, rel=0.01 if graph == "absorb" else 0.2)
-    nothing = objective(forward, Batch(x_1, t, ~fixed | fixed, index, seed=0, step=0))
+    nothing = objective(forward, DataBatch(x_1, t, ~fixed | fixed, index, seed=0, step=0))
     assert float(nothing.detach()) == 0
 
 
@@ -409,7 +409,7 @@ def test_a_small_transformer_learns(graph: str, noise: str) -> None:
         x_1 = torch.randint(5, (128, 1)).expand(128, 8)
         t = stratified_times(0, step, index, 128).float()
         fixed = torch.zeros_like(x_1, dtype=torch.bool)
-        loss = objective(model, Batch(x_1, t, fixed, index, seed=0, step=step))
+        loss = objective(model, DataBatch(x_1, t, fixed, index, seed=0, step=step))
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import cwdfm
 from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
-from cwdfm.method.base import Batch
+from cwdfm.method.base import DataBatch
 from cwdfm.method.flow import FlowObjective
 from cwdfm.model.cuda_graph import AFTER
 from cwdfm.model.transformer import FREQUENCIES, Begun, DiT, DiTConfig
@@ -125,7 +125,7 @@ def test_the_peer_s_loss_is_the_library_s(masked: bool) -> None:
     ours = FlowObjective(path, CrossEntropy("masked" if masked else "all"))
     theirs = peer.PeerObjective(peer.mixture_path(), source, masked)
     nothing = torch.zeros_like(x_1, dtype=torch.bool)
-    batch = Batch(x_1, t, nothing, torch.arange(3), seed=0, step=0)
+    batch = DataBatch(x_1, t, nothing, torch.arange(3), seed=0, step=0)
     torch.testing.assert_close(theirs(model, batch), ours(model, batch))
 
 

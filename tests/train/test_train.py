@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.method import Flow
-from cwdfm.method.base import Batch
+from cwdfm.method.base import DataBatch
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import read_samples
@@ -726,7 +726,7 @@ def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: st
     readout = torch.nn.Linear(4, task.method.num_tokens)
     value = task.objective(
         lambda x, t, read: read(torch.ones(*x.shape, 4), readout),
-        Batch(
+        DataBatch(
             x_1,
             torch.tensor([0.3, 0.6]),
             torch.zeros_like(x_1, dtype=torch.bool),

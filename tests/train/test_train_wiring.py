@@ -41,7 +41,7 @@ def assert_near(ours: Tensor, truth: Tensor, *, rtol: float, atol: float) -> Non
 def gradients(run: Run) -> dict[str, Tensor]:
     """Those of the next step's loss, by autograd alone."""
     named = dict(run.model.named_parameters())
-    loss = run.lesson(run.objective, run.step, 0).loss(run.model)
+    loss = run.training_batch(run.objective, run.step, 0).loss(run.model)
     return double(dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
 
 
@@ -97,10 +97,10 @@ def test_the_model_as_it_is_used_has_the_averaged_weights(tmp_path: Path) -> Non
 
 
 def test_dropout_is_new_in_every_step_and_a_function_of_it(tmp_path: Path) -> None:
-    """The same lesson over and over, to weights that do not move: nothing else differs."""
+    """The same batch over and over, to weights that do not move: nothing else differs."""
     run = stirred(tmp_path, dropout=0.5, learning_rate=1e-30, min_learning_rate=0.0)
-    lesson = run.lesson(run.objective, 0, 0)
-    run.lesson = lambda objective, step, number: lesson  # type: ignore[method-assign]
+    batch = run.training_batch(run.objective, 0, 0)
+    run.training_batch = lambda objective, step, number: batch  # type: ignore[method-assign]
     before = double(dict(run.model.named_parameters()))
     losses = [float(run.train_step()) for _ in range(4)]
     assert len(set(losses)) == 4
@@ -117,15 +117,15 @@ def test_a_given_first_token_is_neither_corrupted_nor_counted(
 ) -> None:
     run = stirred(tmp_path, source="mask", fix_first=fix_first, dropout=0.0)
     x_1 = run.train_rows.places(torch.arange(16))
-    lesson = run.lesson(run.objective, 0, 0)
-    masked = lesson.x == VOCAB
-    assert torch.equal(lesson.x[~masked], x_1[~masked])
+    batch = run.training_batch(run.objective, 0, 0)
+    masked = batch.x == VOCAB
+    assert torch.equal(batch.x[~masked], x_1[~masked])
     assert bool(masked[:, 1:].any(0).all())  # every other place is corrupted somewhere
     assert bool(masked[:, 0].any()) is not fix_first
-    logits = run.model(lesson.x, lesson.t)[..., :VOCAB]
+    logits = run.model(batch.x, batch.t)[..., :VOCAB]
     ce = F.cross_entropy(logits.transpose(1, 2), x_1, reduction="none")
     truth, other = (ce[:, 1:].mean(), ce.mean()) if fix_first else (ce.mean(), ce[:, 1:].mean())
-    loss = float(lesson.loss(run.model))
+    loss = float(batch.loss(run.model))
     assert loss == pytest.approx(float(truth), rel=1e-5)
     assert loss != pytest.approx(float(other), rel=1e-4)
     assert run.averaged().fix_first is fix_first  # and samples are drawn the same way

@@ -11,7 +11,7 @@ from cwdfm.baselines.bd3lm.checks import check_length
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Forward, Lesson, Objective
+from cwdfm.method.base import DataBatch, Forward, Objective, TrainingBatch
 from cwdfm.model.positions import Rows
 from cwdfm.path import MixturePath, PathSample
 from cwdfm.schedule import Linear, Schedule
@@ -62,13 +62,13 @@ class BlockObjective(Objective):
                 f"high > 0, got {self.low}..{self.high}; 0..1 clips nothing"
             )
 
-    def lesson(self, batch: Batch) -> Lesson:
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
         noised = self.corrupted(batch)
         rows = Rows.of(LOSS.needed(noised))
         read = partial(self._read, batch=noised, rows=rows, per_token=False)
-        return Lesson(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
+        return TrainingBatch(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
 
-    def corrupted(self, batch: Batch) -> PathSample:
+    def corrupted(self, batch: DataBatch) -> PathSample:
         """x_t with one time a block, from one uniform t [B] a sequence."""
         length = batch.x_1.shape[1]
         check_length(length, self.block)
@@ -153,7 +153,7 @@ class BlockObjective(Objective):
         blocks: list[Tensor] = []
         for rows in index_B.split(max(1, CHUNK_TOKENS // length)):
             batch = self.corrupted(
-                Batch(x_1[rows], t_B[rows], fixed[rows], rows, seed=0, step=SEARCH_STEP)
+                DataBatch(x_1[rows], t_B[rows], fixed[rows], rows, seed=0, step=SEARCH_STEP)
             )
             read: Callable[..., Tensor] = partial(self._read, batch=batch, per_token=True)
             clean = batch.x_1

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import Batch, Lesson, Objective
+from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.positions import Rows
 from cwdfm.ops import product_dtype
 
@@ -23,7 +23,7 @@ class ScoreEntropyObjective(Objective):
 
     method: SEDD
 
-    def lesson(self, batch: Batch) -> Lesson:
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
         s_B = TIME_EPSILON + (1 - TIME_EPSILON) * (1 - batch.t.double())
         noise = self.method.noise_process
         sigma_B, rate_B = noise.sigma(s_B), noise.rate(s_B)
@@ -37,14 +37,14 @@ class ScoreEntropyObjective(Objective):
         )
         rows = Rows.of(self.method.forward_graph.rows(x_t, batch.fixed))
         read = partial(self._loss, batch=batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B, rows=rows)
-        return Lesson(x_t, sigma_B.float(), read)
+        return TrainingBatch(x_t, sigma_B.float(), read)
 
     def _loss(
         self,
         hidden_BND: Tensor,
         readout: nn.Linear,
         *,
-        batch: Batch,
+        batch: DataBatch,
         x_t: Tensor,
         sigma_B: Tensor,
         rate_B: Tensor,
