@@ -81,11 +81,6 @@ def fused_gelu(x: Tensor) -> bool:
     return x.is_cuda and half and not torch.is_grad_enabled() and MODE != "off"
 
 
-def fused_bias_gelu(x: Tensor) -> bool:
-    """Whether Triton takes the gelu of a linear map of x, and its bias' gradient. Traced too."""
-    return _takes(x) and torch.is_grad_enabled()
-
-
 def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which a linear map of x works here: autocast's where it is on, else x's own."""
     kind = x.device.type

@@ -191,8 +191,7 @@ Training:
   once, with the next row on its way (`kernel/head_rows.py`).
 - What is added to the stream, its gate and the norm behind it are one pass forward and one backward
   (`kernel/adaptive_norm.py`); rotation is one kernel on packed q, k, v (`kernel/rotary.py`); up
-  to 64 tokens attention with its rotation is one kernel (`kernel/short_attention.py`); gelu's
-  backward pass sums the bias's gradient as well (`kernel/gelu.py`).
+  to 64 tokens attention with its rotation is one kernel (`kernel/short_attention.py`).
 - Batches are corrupted, and the loss's rows are counted, on a stream of their own beside the step
   before (`train/ahead.py`).
 - With a mask source only masked tokens reach the head.

@@ -64,7 +64,6 @@ OPTIONAL = {"rdkit", "safetensors", "matplotlib", "PIL", "tyro", "triton"}
 LOCAL_MODULES = {
     "triton_adaptive_norm",
     "triton_draw",
-    "triton_gelu",
     "triton_head",
     "triton_rows",
     "triton_random",

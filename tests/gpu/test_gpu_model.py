@@ -22,7 +22,6 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import short_attention as short
 from cwdfm.ops.gelu import linear_gelu
 from tests.ops import test_adaptive_norm as norms
-from tests.ops import test_gelu as gelus
 from tests.ops.test_rotary import (
     SHAPES,
     check_layouts,
@@ -335,35 +334,3 @@ def test_transformer_trains_as_with_plain_norms(
     fused = trained(model, model.trunk, x)
     monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda h: False)
     assert_alike(fused, trained(model, model.trunk, x), 1e-4)
-
-
-@pytest.mark.parametrize(("rows", "columns"), gelus.SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_gelu_and_the_gradient_of_its_bias(
-    rows: tuple[int, ...], columns: int, dtype: torch.dtype
-) -> None:
-    assert not torch.backends.cuda.matmul.allow_tf32
-    gelus.check_against_exact(rows, columns, dtype, "cuda")
-
-
-def test_gelu_at_the_paper_s_size_compiled() -> None:
-    """The same bits twice, and the plain gradients up to the rounding of half precision."""
-    torch.manual_seed(0)
-    x, layer = torch.randn(16, 1024, 768, device="cuda"), nn.Linear(768, 3072, device="cuda")
-
-    def trained_by(function: Callable[..., Tensor]) -> list[Tensor]:
-        with half():
-            y = function(x, layer)
-        weights = torch.linspace(-1, 1, y.numel(), device="cuda").view_as(y)
-        return [y, *torch.autograd.grad((y * weights).sum(), (layer.weight, layer.bias))]
-
-    torch._dynamo.reset()
-    compiled = torch.compile(linear_gelu, fullgraph=True)
-    fused, again = trained_by(compiled), trained_by(compiled)
-    assert all(torch.equal(a, b) for a, b in zip(fused, again, strict=True))
-    with kernel.plain():
-        plain = trained_by(linear_gelu)
-    assert_alike(fused, plain, 2**-6)
-    # In float32, where the plain one is rounded to half precision.
-    assert fused[2].dtype == torch.float32
-    assert not torch.equal(fused[2], fused[2].bfloat16().float())
