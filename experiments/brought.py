@@ -19,8 +19,8 @@ def check_brought(brought: Resources, given: Collection[str]) -> None:
             check_corpus(brought.corpus(name), text=name == "text")
     for _, place in brought.tests:
         check_corpus(place, text=True)
-    if brought.judge is not None:
-        whereabouts(brought.judge)  # a hub name is let through
+    if brought.eval_model is not None:
+        whereabouts(brought.eval_model)  # a hub name is let through
 
 
 def unread(brought: Resources, given: Collection[str], jobs: Iterable[Job]) -> list[str]:
@@ -30,5 +30,5 @@ def unread(brought: Resources, given: Collection[str], jobs: Iterable[Job]) -> l
     tests = {job.test for job in order if isinstance(job, TestLikelihood)}
     judged = any(isinstance(job, Text) for job in order)
     found = [f"--{name}" for name in ("molecules", "text") if name in given and name not in read]
-    found += [] if brought.judge is None or judged else ["--judge"]
+    found += [] if brought.eval_model is None or judged else ["--eval-model"]
     return found + [f"--tests {name}" for name, _ in brought.tests if name not in tests]

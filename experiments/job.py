@@ -94,7 +94,7 @@ class Resources:
     device: torch.device
     molecules: str = "qm9"  # where the corpus of molecules lies, or its name
     text: str | None = None  # where the corpus of text lies, or its name
-    judge: str | None = None  # where the judge of text lies, or its name
+    eval_model: str | None = None  # where the judge of text lies, or its name
     tests: tuple[tuple[str, str], ...] = ()  # names of test corpora, and where they lie
 
     def corpus(self, kind: str) -> str:

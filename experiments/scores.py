@@ -14,7 +14,7 @@ from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import fitting_batch, given
 from cwdfm.likelihood.held_out import bound, held_out
 from cwdfm.metrics.context import context_analysis
-from cwdfm.metrics.evaluator import Judge, LoadedJudge
+from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.hub import bars, whereabouts
 from cwdfm.metrics.mauve import mauve_score
 from cwdfm.metrics.molecule import score_molecules
@@ -70,16 +70,16 @@ class Text(Job):
         whereabouts(self._judge(resources))  # a hub name is let through
 
     def _judge(self, resources: Resources) -> str:
-        if resources.judge is None:
+        if resources.eval_model is None:
             what = "a causal language model" if self.judge == "any" else self.judge
-            raise Unavailable(f"needs a judge of text ({what}): give it by --judge")
-        return resources.judge
+            raise Unavailable(f"needs a judge of text ({what}): give it by --eval-model")
+        return resources.eval_model
 
     def run(self, place: Path, store: Store, resources: Resources) -> Result:
         name = self._judge(resources)
         # First: what is no judge is not remembered as one.
-        judge = loaded_judge(name, self.dtype, str(resources.device))
-        store.same(judge_note(self.judge), judge_identity(name))
+        judge = loaded_evaluator(name, self.dtype, str(resources.device))
+        store.same(evaluator_note(self.judge), evaluator_identity(name))
         found = read_samples(store.place(self.samples) / "samples.jsonl")
         folds = min(5, len(found.texts))
         np.save(place / "features.npy", judge.features(found.texts))
@@ -202,18 +202,20 @@ def known_molecules(name: str, length: int) -> MoleculeReference:
     return reference
 
 
-def judge_note(name: str) -> str:
+def evaluator_note(name: str) -> str:
     """Under what a folder remembers the judge that a scale calls so: each scale has its own."""
     return f"judge-{name}"
 
 
-def judge_identity(place: str) -> str:
+def evaluator_identity(place: str) -> str:
     """What tells a judge from another: its files, or its name on the hub."""
     return model_identity(place)["files"] or place
 
 
 @lru_cache(maxsize=1)
-def loaded_judge(place: str, dtype: Literal["float32", "bfloat16"], device: str) -> LoadedJudge:
+def loaded_evaluator(
+    place: str, dtype: Literal["float32", "bfloat16"], device: str
+) -> LoadedEvaluatorLM:
     """The judge, read once, and without a bar between the lines of jobs."""
     with bars(shown=False):
-        return Judge(place, dtype=dtype, device=device).load()
+        return EvaluatorLM(place, dtype=dtype, device=device).load()

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
     check_folder(out, force=options.force)
-    with by_flags(Options, dtype="judge_dtype"):
+    with by_flags(Options, dtype="eval_dtype"):
         found = evaluate(
             options.files,
             out,

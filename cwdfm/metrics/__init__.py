@@ -2,7 +2,7 @@
 
 from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysis
 from cwdfm.metrics.embed import Embedder, LoadedEmbedder
-from cwdfm.metrics.evaluator import Judge, LoadedJudge
+from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
 from cwdfm.metrics.histogram import histograms
 from cwdfm.metrics.mauve import FeatureModel, Mauve, mauve_score
@@ -23,11 +23,11 @@ __all__ = [
     "ContextCurve",
     "Embedder",
     "Estimate",
+    "EvaluatorLM",
     "FeatureModel",
     "FoldCounts",
-    "Judge",
     "LoadedEmbedder",
-    "LoadedJudge",
+    "LoadedEvaluatorLM",
     "Mauve",
     "MoleculeScores",
     "Perplexity",

@@ -1,6 +1,6 @@
-"""A causal language model that judges texts: log-likelihoods, and features for MAUVE.
+"""A causal language model that evaluates texts: log-likelihoods, and features for MAUVE.
 
-Windows: a text longer than the judge's `context` is read in windows of `context` tokens, each
+Windows: a text longer than the evaluator's `context` is read in windows of `context` tokens, each
 beginning `context - overlap` tokens after the one before. Every token is scored once, in the first
 window that holds it, and so sees at least `overlap` tokens (or all there are) before it.
 """
@@ -24,8 +24,8 @@ SCORED_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}  # logits in float32
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Which model judges, and how it is run; `load` makes it ready.
+class EvaluatorLM:
+    """Which model evaluates, and how it is run; `load` makes it ready.
 
     `model` is a hub name, a folder as `save_pretrained` writes it, or a GGUF file. `context` is cut
     to the positions that the model has; `overlap` None is half of it. `device` None is the GPU
@@ -48,49 +48,49 @@ class Judge:
         if self.batch_tokens is not None:
             check_integer("batch_tokens", self.batch_tokens)
 
-    def load(self) -> "LoadedJudge":
+    def load(self) -> "LoadedEvaluatorLM":
         """Read the weights; InputError where they cannot be had."""
-        return LoadedJudge(self)
+        return LoadedEvaluatorLM(self)
 
 
-class LoadedJudge:
-    """A judge in memory."""
+class LoadedEvaluatorLM:
+    """An evaluator in memory."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
+    def __init__(self, config: EvaluatorLM) -> None:
+        self.config = config
         self.loaded: TextModel = load_text_model(
             "AutoModelForCausalLM",
-            judge.model,
-            dtype=judge.dtype,
-            device=judge.device,
-            revision=judge.revision,
+            config.model,
+            dtype=config.dtype,
+            device=config.device,
+            revision=config.revision,
         )
-        self.context = min(judge.context, self.loaded.positions or judge.context)
-        self.overlap = self.context // 2 if judge.overlap is None else judge.overlap
+        self.context = min(config.context, self.loaded.positions or config.context)
+        self.overlap = self.context // 2 if config.overlap is None else config.overlap
         if self.overlap >= self.context:
             raise InputError(
-                f"overlap must be below the judge's context of {self.context} tokens, "
+                f"overlap must be below the evaluator LM's context of {self.context} tokens, "
                 f"got {self.overlap}; half of it is usual"
             )
         _check_causal(self.loaded)
 
     def conventions(self) -> dict[str, Any]:
-        """What a result must say about its judge."""
+        """What a result must say about its evaluator."""
         return {
-            "model": self.judge.model,
+            "model": self.config.model,
             "revision": getattr(self.loaded.model.config, "_commit_hash", None),
-            "dtype": self.judge.dtype,
+            "dtype": self.config.dtype,
             "device": str(self.loaded.device),
             "context": self.context,
             "overlap": self.overlap,
         }
 
     def vocabulary(self) -> dict[str, int]:
-        """The judge's tokens and their ids."""
+        """The evaluator's tokens and their ids."""
         return dict(self.loaded.tokenizer.get_vocab())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The judge's own ids, without the special tokens that its tokenizer would put around."""
+        """Token ids of the evaluator, without special tokens."""
         encoded = self.loaded.tokenizer(list(texts), add_special_tokens=False, verbose=False)
         return [list(map(int, ids)) for ids in encoded["input_ids"]]
 
@@ -101,7 +101,8 @@ class LoadedJudge:
         found = next((i for i in ids if i is not None), None)
         if found is None:
             raise InputError(
-                f"the judge {self.judge.model} has neither a start nor an end token to put before "
+                f"the evaluator {self.config.model} has neither a start nor an end token to put "
+                f"before "
                 f"a text; use first_token='skip'"
             )
         return int(found)
@@ -113,7 +114,7 @@ class LoadedJudge:
         """Negative log-likelihood in nats, and how many tokens it covers, for each sequence of ids.
 
         first_token "skip" leaves the first token of a sequence unscored, since nothing is before
-        it; "start" puts the judge's start token before it and scores it too.
+        it; "start" puts the evaluator LM's start token before it and scores it too.
         """
         check_choice("first_token", first_token, ("skip", "start"))
         start = [self.start_id()] if first_token == "start" else []
@@ -159,7 +160,7 @@ class LoadedJudge:
             nats_B.index_add_(0, row, nats_k.double())
         if not bool(nats_B.isfinite().all()):
             raise InputError(
-                f"the judge {self.judge.model} in {self.judge.dtype} gave logits that are no "
+                f"the evaluator {self.config.model} in {self.config.dtype} gave logits that are no "
                 f"numbers for {int((~nats_B.isfinite()).sum())} of {len(sequences)} texts; use "
                 f"dtype='float32', and check its weights for NaN"
             )
@@ -186,8 +187,8 @@ class LoadedJudge:
         return features
 
     def _budget(self) -> int:
-        if self.judge.batch_tokens is not None:
-            return self.judge.batch_tokens
+        if self.config.batch_tokens is not None:
+            return self.config.batch_tokens
         model = self.loaded.model
         width = model.get_input_embeddings().num_embeddings * model.dtype.itemsize
         return token_budget(self.loaded.device, width)
@@ -208,13 +209,13 @@ def _check_causal(loaded: TextModel) -> None:
     """Refuse a model that looks ahead: it would read the tokens that it is asked to predict."""
     ids_2T = torch.ones(2, 4, dtype=torch.int64, device=loaded.device)
     ids_2T[1, -1] = 2
-    name = loaded.model.config.name_or_path or "the judge"
+    name = loaded.model.config.name_or_path or "the evaluator"
     try:
         logits_2TV = loaded.model(input_ids=ids_2T, use_cache=False).logits
     except RuntimeError as error:
         raise InputError(
             f"{name} cannot be run ({(str(error).splitlines() or [''])[0]}); its configuration and "
-            f"weights do not belong together: copy it again, or give another judge"
+            f"weights do not belong together: copy it again, or give another evaluator"
         ) from error
     one_TV, two_TV = logits_2TV[:, :-1].float()
     scale = max(1.0, float(one_TV.abs().nan_to_num().max()))

@@ -26,7 +26,7 @@ LEAST, ADVISED = 20, 1000
 
 
 class FeatureModel(Protocol):
-    """What turns texts into features: a loaded `Judge` or a loaded `Embedder`."""
+    """What turns texts into features: a loaded `EvaluatorLM` or a loaded `Embedder`."""
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """One row a text."""
@@ -196,6 +196,6 @@ def _rows(
     if features is None:
         raise InputError(
             f"{name} are texts, and no feature model was given, got features={describe(None)}; "
-            f"pass a loaded Judge or Embedder, or arrays of features"
+            f"pass a loaded EvaluatorLM or Embedder, or arrays of features"
         )
     return features.features(side)

@@ -1,14 +1,14 @@
-"""Generative perplexity: how likely a judge finds the samples.
+"""Generative perplexity: how likely an evaluator finds the samples.
 
 The conventions, since they differ between repositories; each is an option, and the result says
 which were used:
 
-- judge: the model, its dtype, its context and how longer texts are cut into windows;
-- retokenised: texts are encoded by the judge's own tokenizer. Token ids are taken as they are
-  only where sampler and judge share one vocabulary;
+- evaluator: the model, its dtype, its context and how longer texts are cut into windows;
+- retokenised: texts are encoded by the evaluator's own tokenizer. Token ids are taken as they are
+  only where sampler and evaluator share one vocabulary;
 - average: "corpus" is exp(total nats / total tokens), "sample" the mean over samples of
   exp(nats / tokens), in which a single bad sample can outweigh all others;
-- first_token: "skip" or "start" (see `LoadedJudge.score`);
+- first_token: "skip" or "start" (see `LoadedEvaluatorLM.score`);
 - after_end: "keep" scores the whole of a sample, end tokens included; "cut" scores the tokens
   before the first end token. End tokens that open a sample begin it, and end nothing: GPT-2 has one
   token for both.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice, check_tokens, describe
-from cwdfm.metrics.evaluator import FirstToken, LoadedJudge
+from cwdfm.metrics.evaluator import FirstToken, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
 
 Average = Literal["corpus", "sample"]
@@ -42,7 +42,7 @@ class Perplexity:
     samples: int
     unscored: int
     tokens: int
-    judge: dict[str, Any]
+    evaluator: dict[str, Any]
     retokenised: bool
     average: Average
     first_token: FirstToken
@@ -52,8 +52,8 @@ class Perplexity:
     def __str__(self) -> str:
         how = "retokenised" if self.retokenised else "own tokens"
         return (
-            f"generative perplexity {self.perplexity} ({self.judge['model']} in "
-            f"{self.judge['dtype']}, {how}, {self.average} average, {self.samples:,} samples, "
+            f"generative perplexity {self.perplexity} ({self.evaluator['model']} in "
+            f"{self.evaluator['dtype']}, {how}, {self.average} average, {self.samples:,} samples, "
             f"{self.tokens:,} tokens)"
         )
 
@@ -64,7 +64,7 @@ class Perplexity:
             "samples": self.samples,
             "unscored": self.unscored,
             "tokens": self.tokens,
-            "judge": dict(self.judge),
+            "evaluator": dict(self.evaluator),
             "retokenised": self.retokenised,
             "average": self.average,
             "first_token": self.first_token,
@@ -75,7 +75,7 @@ class Perplexity:
 
 def generative_perplexity(
     samples: Sequence[str] | Tensor,
-    judge: LoadedJudge,
+    evaluator: LoadedEvaluatorLM,
     *,
     average: Average = "corpus",
     first_token: FirstToken = "skip",
@@ -84,21 +84,21 @@ def generative_perplexity(
     folds: int = 5,
     vocabulary: Mapping[str, int] | None = None,
 ) -> Perplexity:
-    """Perplexity of samples under a judge, over all of them and in folds of consecutive ones.
+    """Perplexity of samples under an evaluator, over all of them and in folds of consecutive ones.
 
     `samples` are texts, to be retokenised, or the sampler's token ids [B, N] with its `vocabulary`,
-    which must be the judge's. `end` is how the end token is spelt in texts and vocabulary; a judge
+    which must be the evaluator's. `end` is how the end token is spelt in both; an evaluator
     that does not know it sees its own end token in its place.
     """
     check_choice("average", average, ("corpus", "sample"))
     check_choice("after_end", after_end, ("keep", "cut"))
     if isinstance(samples, Tensor):
-        sequences = _own_tokens(samples, judge, vocabulary, after_end, end)
+        sequences = _own_tokens(samples, evaluator, vocabulary, after_end, end)
     else:
         check_strings("samples", samples)
-        sequences = _retokenised(samples, judge, after_end, end)
+        sequences = _retokenised(samples, evaluator, after_end, end)
     slices = fold_slices(len(sequences), folds)
-    nats_S, count_S = judge.score(sequences, first_token)
+    nats_S, count_S = evaluator.score(sequences, first_token)
     if not count_S.any():
         raise InputError(
             f"none of the {len(sequences)} samples has a token to score: they are empty"
@@ -118,7 +118,7 @@ def generative_perplexity(
         samples=len(sequences),
         unscored=int((count_S == 0).sum()),
         tokens=int(count_S.sum()),
-        judge=judge.conventions(),
+        evaluator=evaluator.conventions(),
         retokenised=not isinstance(samples, Tensor),
         average=average,
         first_token=first_token,
@@ -135,14 +135,14 @@ def _average(nats_S: NDArray[np.float64], count_S: NDArray[np.int64], average: A
 
 
 def _retokenised(
-    texts: Sequence[str], judge: LoadedJudge, after_end: AfterEnd, end: str
+    texts: Sequence[str], evaluator: LoadedEvaluatorLM, after_end: AfterEnd, end: str
 ) -> list[list[int]]:
     if after_end == "cut":
-        return judge.encode([cut_text(text, end) for text in texts])
-    own = judge.loaded.tokenizer.eos_token
-    if end and end not in judge.vocabulary() and own is not None:
+        return evaluator.encode([cut_text(text, end) for text in texts])
+    own = evaluator.loaded.tokenizer.eos_token
+    if end and end not in evaluator.vocabulary() and own is not None:
         texts = [text.replace(end, own) for text in texts]
-    return judge.encode(texts)
+    return evaluator.encode(texts)
 
 
 def cut_text(text: str, end: str = END) -> str:
@@ -156,17 +156,17 @@ def cut_text(text: str, end: str = END) -> str:
 
 def _own_tokens(
     tokens_BN: Tensor,
-    judge: LoadedJudge,
+    evaluator: LoadedEvaluatorLM,
     vocabulary: Mapping[str, int] | None,
     after_end: AfterEnd,
     end: str,
 ) -> list[list[int]]:
     if not isinstance(vocabulary, Mapping):
         raise InputError(
-            f"token ids can only be judged as they are if the judge has the same vocabulary: pass "
+            f"token ids can only be scored if the evaluator has the same vocabulary: pass "
             f"vocabulary={{token: id}}, got {describe(vocabulary)}, or decode them to texts"
         )
-    check_same_vocabulary(vocabulary, judge)
+    check_same_vocabulary(vocabulary, evaluator)
     check_tokens("samples", tokens_BN, max(vocabulary.values()) + 1)
     sequences: list[list[int]] = tokens_BN.tolist()
     if after_end == "keep":
@@ -185,16 +185,16 @@ def _cut_ids(ids: list[int], end_id: int) -> list[int]:
     return ids[begin:stop]
 
 
-def check_same_vocabulary(vocabulary: Mapping[str, int], judge: LoadedJudge) -> None:
-    """Refuse a vocabulary that is not the judge's, id for id."""
-    theirs = judge.vocabulary()
+def check_same_vocabulary(vocabulary: Mapping[str, int], evaluator: LoadedEvaluatorLM) -> None:
+    """Refuse a vocabulary that is not the evaluator LM's, id for id."""
+    theirs = evaluator.vocabulary()
     apart = sorted(t for t in vocabulary.keys() | theirs if vocabulary.get(t) != theirs.get(t))
     if apart:
         raise InputError(
-            f"the samples' vocabulary has {len(vocabulary):,} tokens, that of the judge "
-            f"{judge.judge.model} {len(theirs):,}, and {len(apart):,} differ: {apart[0]!r} is "
+            f"the samples' vocabulary has {len(vocabulary):,} tokens, that of the evaluator "
+            f"{evaluator.config.model} {len(theirs):,}, and {len(apart):,} differ: {apart[0]!r} is "
             f"{vocabulary.get(apart[0])} here and {theirs.get(apart[0])} there. Decode the samples "
-            f"and pass texts, which are retokenised, or use a judge with the same vocabulary"
+            f"and pass texts, which are retokenised, or use an evaluator with the same vocabulary"
         )
 
 

@@ -1,7 +1,7 @@
 """Diversity of token sequences: entropy, distinct n-grams, repetition.
 
 Perplexity alone rewards repetition, so these are reported beside it. All read the sampler's own
-tokens, not a judge's.
+tokens, not an evaluator LM's.
 """
 
 from dataclasses import dataclass

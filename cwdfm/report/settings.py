@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from cwdfm.errors import check_choice, check_integer
-from cwdfm.metrics.evaluator import FirstToken, Judge
+from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken
 from cwdfm.metrics.hub import Dtype
 from cwdfm.metrics.perplexity import AfterEnd, Average
 
 _MACHINE = ("batch_tokens", "device")  # change how long it takes, not what comes out
-NONE = "none"  # of judge and MAUVE: leave it out
+NONE = "none"  # of evaluator and MAUVE: leave it out
 AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
 
 
@@ -17,19 +17,27 @@ AUTO = "auto"  # data to compare with: QM9 for molecules, none for text
 class TextSettings:
     """Settings for text, with the conventions of `metrics.perplexity` and `metrics.mauve`."""
 
-    judge: str = "gpt2-large"  # of perplexity: a causal LM by hub name, a folder, a .gguf; or none
-    judge_dtype: Dtype = "float32"  # of the judge's weights and arithmetic
-    judge_context: int = 1024  # tokens that the judge sees at most; longer texts take windows
-    retokenise: bool = True  # or judge the sampler's own tokens, if the judge has the same ones
+    eval_model: str = (
+        "gpt2-large"  # of perplexity: a causal LM by hub name, a folder, a .gguf; or none
+    )
+    eval_dtype: Dtype = "float32"  # of the evaluator LM's weights and arithmetic
+    eval_context: int = 1024  # tokens that the evaluator LM sees at most; longer texts take windows
+    retokenise: bool = (
+        True  # or score the sampler's own tokens, if the evaluator LM has the same ones
+    )
     average: Average = "corpus"  # perplexity over all tokens, or the mean of the samples' own
-    first_token: FirstToken = "skip"  # leave it unscored, or put the judge's start token before it
+    first_token: FirstToken = (
+        "skip"  # leave it unscored, or put the evaluator LM's start token before it
+    )
     after_end: AfterEnd = "keep"  # or cut each sample at its first end token
     folds: int = 5  # of the samples of a set, for the spread
-    mauve: str = "judge"  # whose features: judge, none, or a folder with a sentence-embedding model
+    mauve: str = (
+        "evaluator"  # whose features: evaluator, none, or a folder with a sentence-embedding model
+    )
     reference_size: int = 0  # held-out texts for MAUVE; 0 for as many as the largest set has
     data_row: bool = True  # score as many other held-out texts, to have something to compare with
-    batch_tokens: int = 0  # that the judge reads at once; 0 for what memory holds
-    device: str = "auto"  # of the judge: auto, cpu, cuda, cuda:1, ...
+    batch_tokens: int = 0  # that the evaluator reads at once; 0 for what memory holds
+    device: str = "auto"  # of the evaluator LM: auto, cpu, cuda, cuda:1, ...
 
     def __post_init__(self) -> None:
         check_integer("folds", self.folds)
@@ -38,7 +46,7 @@ class TextSettings:
         check_choice("average", self.average, ("corpus", "sample"))
         check_choice("first_token", self.first_token, ("skip", "start"))
         check_choice("after_end", self.after_end, ("keep", "cut"))
-        self.judge_model()
+        self.eval_lm()
 
     def flags(self) -> list[str]:
         """The options that are not at their defaults, but for those that change no score."""
@@ -48,21 +56,21 @@ class TextSettings:
         return [f"--{no[name]}{name.replace('_', '-')}" for name in told]
 
     @property
-    def judges(self) -> bool:
-        """Whether there is a judge."""
-        return self.judge != NONE
+    def evaluates(self) -> bool:
+        """Whether there is an evaluator LM."""
+        return self.eval_model != NONE
 
     @property
     def compares(self) -> bool:
-        """Whether there are features for MAUVE: the judge's, or those of another model."""
-        return self.judges if self.mauve == "judge" else self.mauve != NONE
+        """Whether there are features for MAUVE: the evaluator LM's, or those of another model."""
+        return self.evaluates if self.mauve == "evaluator" else self.mauve != NONE
 
-    def judge_model(self) -> Judge:
-        """The judge, not yet loaded."""
-        return Judge(
-            self.judge,
-            dtype=self.judge_dtype,
-            context=self.judge_context,
+    def eval_lm(self) -> EvaluatorLM:
+        """The evaluator, not yet loaded."""
+        return EvaluatorLM(
+            self.eval_model,
+            dtype=self.eval_dtype,
+            context=self.eval_context,
             device=self.model_device(),
             batch_tokens=self.batch_tokens or None,
         )

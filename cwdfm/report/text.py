@@ -1,4 +1,4 @@
-"""Evaluate sets of texts: how likely a judge finds them, how diverse and how like the data."""
+"""Evaluate sets of texts: how likely an evaluator finds them, how diverse and how like the data."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,7 +24,7 @@ _PACKAGES = ("torch", "transformers", "mauve-text")
 def evaluate_text(sets: Sequence[SampleSet], out: Path, settings: Settings) -> Evaluation:
     """Score the sets, and held-out text beside them; draw the pictures into the folder `out`.
 
-    What the judge said is kept in the folder, so that the same command goes on where it stopped,
+    The scores are kept in the folder, so that the same command goes on where it stopped,
     and another file added costs no more than itself.
     """
     if len({found.steps for found in sets}) > 1:
@@ -116,7 +116,7 @@ def _notes(
     judged = [(s, s.scores.perplexity) for s in scored]
     unscored = [f"{s} ({found.unscored:,})" for s, found in judged if found and found.unscored]
     if unscored:
-        notes.append(f"Samples without a token to judge: {'; '.join(unscored)}.")
+        notes.append(f"Samples without a token to score: {'; '.join(unscored)}.")
     return notes
 
 
@@ -125,7 +125,7 @@ def _origin(
 ) -> dict[str, Any]:
     """The conventions, for the page."""
     found = scores.perplexity
-    told: dict[str, Any] = {"judge": found.judge if found else "none"}
+    told: dict[str, Any] = {"evaluator": found.evaluator if found else "none"}
     if found:
         told["perplexity"] = (
             f"{'texts retokenised' if found.retokenised else 'own tokens'}, {found.average} "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.embed import Embedder
-from cwdfm.metrics.evaluator import LoadedJudge
+from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
 from cwdfm.metrics.mauve import LEAST, FeatureModel, Mauve, mauve_score
 from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
@@ -23,14 +23,14 @@ from cwdfm.report.settings import TextSettings
 from cwdfm.report.text_samples import Passages
 
 # Settings that change how long it takes, not what comes out; and those of the other score.
-_ASIDE = ("judge", "device", "batch_tokens", "reference_size", "data_row", "mauve")
+_ASIDE = ("eval_model", "device", "batch_tokens", "reference_size", "data_row", "mauve")
 
 
 @dataclass(frozen=True)
 class TextScores:
     """What a set of texts is worth."""
 
-    perplexity: Perplexity | None  # where there is a judge
+    perplexity: Perplexity | None  # where there is an evaluator LM
     statistics: TextStatistics
     mauve: Mauve | None
 
@@ -44,7 +44,7 @@ class TextScores:
 
 
 class TextScorer:
-    """Scores texts by one judge and against one reference.
+    """Scores texts by one evaluator and against one reference.
 
     Models are loaded when the first score is missing, and all of them before the first is computed.
     """
@@ -58,15 +58,17 @@ class TextScorer:
     ) -> None:
         self.settings, self.reference, self.say = settings, reference, say
         self.cells = Cells(report)
-        self.judge_identity = model_identity(settings.judge)
-        judged = settings.mauve == "judge"
-        self.feature_identity = self.judge_identity if judged else model_identity(settings.mauve)
+        self.evaluator_identity = model_identity(settings.eval_model)
+        judged = settings.mauve == "evaluator"
+        self.feature_identity = (
+            self.evaluator_identity if judged else model_identity(settings.mauve)
+        )
 
     def prepare(self, sets: Sequence[Passages]) -> None:
         """Load what the sets need, and refuse what is wrong with it."""
         for passages in sets:
             fold_slices(len(passages.texts), self.settings.folds)
-        judged = sets if self.settings.judges else []
+        judged = sets if self.settings.evaluates else []
         unjudged = [p for p in judged if self.cells.get(self._perplexity_key(p)) is None]
         uncompared = [
             p for p in sets if self.compares(p) and not self.cells.get(self._mauve_key(p))
@@ -75,16 +77,16 @@ class TextScorer:
             load_extra("mauve", "text")
             _ = self.features
         if unjudged:
-            _ = self.judge
+            _ = self.evaluator
             if not self.settings.retokenise:
                 for passages in unjudged:
-                    check_reads_alike(self.judge, passages)
+                    check_reads_alike(self.evaluator, passages)
         self.cells.open()
 
     def score(self, passages: Passages) -> TextScores:
         """Compute, or find, the scores of a set."""
         return TextScores(
-            perplexity=self._perplexity(passages) if self.settings.judges else None,
+            perplexity=self._perplexity(passages) if self.settings.evaluates else None,
             statistics=text_statistics(passages.tokens, folds=self.settings.folds),
             mauve=self._mauve(passages) if self.compares(passages) else None,
         )
@@ -96,20 +98,22 @@ class TextScorer:
         return min(len(self.reference.texts), len(passages.texts)) >= LEAST
 
     @cached_property
-    def judge(self) -> LoadedJudge:
-        """The judge in memory."""
-        self.say(f"loading the judge {self.settings.judge}")
+    def evaluator(self) -> LoadedEvaluatorLM:
+        """The evaluator in memory."""
+        self.say(f"loading the evaluator LM {self.settings.eval_model}")
         try:
-            return self.settings.judge_model().load()
+            return self.settings.eval_lm().load()
         except InputError as error:
-            raise InputError(f"{error}; or do without perplexity: judge (--judge) none") from error
+            raise InputError(
+                f"{error}; or do without perplexity: evaluator (--eval-model) none"
+            ) from error
 
     @cached_property
     def features(self) -> FeatureModel:
         """The model whose features MAUVE compares."""
         name = self.settings.mauve
-        if name == "judge":
-            return self.judge
+        if name == "evaluator":
+            return self.evaluator
         self.say(f"loading the embedding model {name}")
         return Embedder(name, device=self.settings.model_device()).load()
 
@@ -129,14 +133,14 @@ class TextScorer:
 
     def _judged(self, passages: Passages) -> Perplexity:
         s = self.settings
-        own = None if s.retokenise else self.judge.vocabulary()
+        own = None if s.retokenise else self.evaluator.vocabulary()
         return generative_perplexity(
             passages.texts if s.retokenise else torch.from_numpy(passages.tokens),
-            self.judge,
+            self.evaluator,
             average=s.average,
             first_token=s.first_token,
             after_end=s.after_end,
-            end=END if s.retokenise else self.judge.loaded.tokenizer.eos_token or END,
+            end=END if s.retokenise else self.evaluator.loaded.tokenizer.eos_token or END,
             folds=s.folds,
             vocabulary=own,
         )
@@ -158,12 +162,12 @@ class TextScorer:
     def _perplexity_key(self, passages: Passages) -> dict[str, Any]:
         how = {k: v for k, v in asdict(self.settings).items() if k not in _ASIDE}
         key = {"score": "perplexity", "sha256": list(passages.sha256), **how}
-        return key | {"judge": self.judge_identity}
+        return key | {"evaluator": self.evaluator_identity}
 
     def _mauve_key(self, passages: Passages) -> dict[str, Any]:
         assert self.reference is not None
         s = self.settings
-        how = {"dtype": s.judge_dtype, "context": s.judge_context} if s.mauve == "judge" else {}
+        how = {"dtype": s.eval_dtype, "context": s.eval_context} if s.mauve == "evaluator" else {}
         return how | {
             "score": "mauve",
             "sha256": list(passages.sha256),
@@ -172,16 +176,16 @@ class TextScorer:
         }
 
 
-def check_reads_alike(judge: LoadedJudge, passages: Passages) -> None:
-    """Refuse to judge tokens as they are by a judge that reads something else from them."""
-    tokenizer = judge.loaded.tokenizer
+def check_reads_alike(evaluator: LoadedEvaluatorLM, passages: Passages) -> None:
+    """Refuse to score tokens as they are by an evaluator LM that reads something else from them."""
+    tokenizer = evaluator.loaded.tokenizer
     read = tokenizer.batch_decode(
         passages.tokens.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
     for number, (theirs, ours) in enumerate(zip(read, passages.texts, strict=True), start=1):
         if theirs.replace(tokenizer.eos_token or END, END) != ours:
             raise InputError(
-                f"the judge {judge.judge.model} has another vocabulary than the samples: from the "
-                f"tokens of {ours[:40]!r} (sample {number}) it reads {theirs[:40]!r}; leave out "
-                f"--no-retokenise, or give a judge with the sampler's tokenizer"
+                f"the evaluator {evaluator.config.model} has another vocabulary than the samples: "
+                f"from the tokens of {ours[:40]!r} (sample {number}) it reads {theirs[:40]!r}; "
+                f"leave out --no-retokenise, or give an evaluator with the sampler's tokenizer"
             )

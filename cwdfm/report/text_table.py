@@ -83,10 +83,10 @@ def meaning(settings: TextSettings, data: str | None) -> tuple[str, ...]:
     """How to read the table."""
     compared = (
         f"MAUVE compares the samples with held-out text of {data}, by the features of "
-        f"{'the judge' if settings.mauve == 'judge' else 'an embedding model'}: 1 for texts that "
-        f"cannot be told apart, less for what samples lack or have too much of. It depends on the "
-        f"number of samples, so only sets of one size compare; the row of the data, as many other "
-        f"held-out texts, shows how much can be reached."
+        f"{'the evaluator' if settings.mauve == 'evaluator' else 'an embedding model'}: 1 "
+        f"for texts that cannot be told apart, less for what samples lack or have too much of. It "
+        f"depends on the number of samples, so only sets of one size compare; the row of the data, "
+        f"as many other held-out texts, shows how much can be reached."
         if data and settings.compares
         else "MAUVE, the closeness to held-out text, is left out here."
     )
@@ -97,9 +97,9 @@ def meaning(settings: TextSettings, data: str | None) -> tuple[str, ...]:
     )
     judged = (
         f"Perplexity is how surprising a language model that has nothing to do with the sampler, "
-        f"the judge {Path(settings.judge).name}, finds the samples: {average}. Lower is better, "
-        f"but repetitive text is not surprising either, so it says nothing alone."
-        if settings.judges
+        f"the evaluator {Path(settings.eval_model).name}, finds the samples: {average}. Lower "
+        f"is better, but repetitive text is not surprising either, so it says nothing alone."
+        if settings.evaluates
         else "Perplexity, how surprising another language model finds the samples, is left out."
     )
     return (

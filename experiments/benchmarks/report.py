@@ -96,7 +96,7 @@ def report() -> str:
         READING,
         "## Contents",
         "Of each experiment, `python -m experiments run NAME --scale small --out DIR` makes the tables, on text "
-        "with `--text` and `--judge` ([how](repro.md)). Claims: how many verdicts there are on "
+        "with `--text` and `--eval-model` ([how](repro.md)). Claims: how many verdicts there are on "
         "what the paper says of it. No GPU minutes: not all is done yet.",
         overview(experiments),
         *left_out({name for name, _, _ in experiments}),

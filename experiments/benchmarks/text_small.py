@@ -4,7 +4,7 @@
     python -m benchmarks.text_small train --source mask --data NOVELS --work DIR --steps STEPS
     python -m benchmarks.text_small context --source mask --data NOVELS --work DIR
     python -m benchmarks.text_small sample --source mask --work DIR
-    python -m benchmarks.text_small judge --judge FILE.gguf --data NOVELS --work DIR
+    python -m benchmarks.text_small judge --eval-model FILE.gguf --data NOVELS --work DIR
     python -m benchmarks.text_small collect --work DIR
     python -m benchmarks.text_small score --source mask --work DIR
 
@@ -25,7 +25,7 @@ import torch
 
 from cwdfm import data
 from cwdfm.cli import analyze, perplexity, sample, train
-from cwdfm.metrics.evaluator import Judge
+from cwdfm.metrics.evaluator import EvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
@@ -83,7 +83,7 @@ def run_context(options: argparse.Namespace) -> None:
 
 
 def run_judging(options: argparse.Namespace) -> None:
-    judge = Judge(str(options.judge), dtype=options.dtype).load()
+    judge = EvaluatorLM(str(options.eval_model), dtype=options.dtype).load()
     held_out = data.load(options.data)
     size = min(options.n, len(held_out.valid) // 2)
     windows = {"data-a": held_out.valid[:size], "data-b": held_out.valid[size : 2 * size]}
@@ -120,7 +120,8 @@ def score(options: argparse.Namespace) -> None:
         if name == "data-b":
             continue  # what all others are compared with
         found = mauve_score(features[name], features["data-b"])
-        made_by = {"features": row["perplexity"]["judge"]}
+        scored = row["perplexity"]
+        made_by = {"features": scored.get("evaluator", scored.get("judge"))}
         rows.append({"name": name, **row, "mauve": found.to_json() | made_by})
         print(f"{name:24} MAUVE {found}", flush=True)
     made = {"config": heads, "judging": {k: v for k, v in judged.items() if k != "rows"}}
@@ -181,7 +182,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--every-cell", type=int, default=1)
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--judge", type=Path)
+    parser.add_argument("--eval-model", type=Path)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--out", type=Path, help="instead of results/text_small_SOURCE.json")
     options = parser.parse_args()

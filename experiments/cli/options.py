@@ -30,7 +30,9 @@ class Options:
     scale: Scale = "smoke"  # smoke: minutes on a CPU; small: one GPU; paper: the paper's own
     molecules: str = "qm9"  # corpus of the experiments on molecules: a name, or what was prepared
     text: str | None = None  # corpus of text: a prepared folder, a file, a name; smoke has its own
-    judge: str | None = None  # of text: a causal LM by hub name, a folder, a .gguf; smoke: a toy
+    eval_model: str | None = (
+        None  # of text: a causal LM by hub name, a folder, a .gguf; smoke: a toy
+    )
     tests: tuple[str, ...] = ()  # of perplexity: NAME=PLACE of its test corpora, or NAME alone
     corpora: tuple[Corpus, ...] = ()  # of experiments on both, one alone; none named: both
     only: tuple[str, ...] = ()  # kinds of jobs to do here: train, sample, text, molecules, ...

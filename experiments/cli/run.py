@@ -28,9 +28,9 @@ from experiments.job import Job, Resources, Store
 from experiments.jobs import Corpus, Train, corpus_of, tokens_of
 from experiments.listing import listed
 from experiments.places import is_on_hub
-from experiments.scores import Text, judge_identity, judge_note
+from experiments.scores import Text, evaluator_identity, evaluator_note
 from experiments.sweep import check, foreseen, in_order, wanted, work
-from experiments.toy_judge import toy_judge
+from experiments.toy_evaluator import toy_evaluator
 
 TOPICS = "python-topics"  # text in the box
 LOOK = 3.0  # seconds after which workers look again, unless --wait says
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
         check_device(options, device, lacks)
         check_folder(store, order, options, resources)
         if options.scale == "smoke":
-            resources = with_toy_judge(resources, store, todo)
+            resources = with_toy_evaluator(resources, store, todo)
         possible = sum(why is None for why in lacks.values())
         begun = time.monotonic()
         try:
@@ -115,7 +115,7 @@ def dry_run(
     device = resources.device
     judged = resources
     if options.scale == "smoke":  # the toy judge is not made for that
-        judged = replace(resources, judge=resources.judge or "toy")
+        judged = replace(resources, eval_model=resources.eval_model or "toy")
     foretell(order, todo, foreseen(todo, judged, options.only), device)
     if options.workers > 1:
         print(f"by {options.workers} processes side by side: --workers")
@@ -159,7 +159,7 @@ def side_by_side_since(
     since = time.time()
     devices = dealt(options.device, resources.device, count)
     print(f"{count} processes side by side, on {', '.join(dict.fromkeys(devices))}", flush=True)
-    same = replace(options, workers=1, wait=options.wait or LOOK, judge=resources.judge)
+    same = replace(options, workers=1, wait=options.wait or LOOK, eval_model=resources.eval_model)
     each = [words(replace(same, device=device)) for device in devices]
     side_by_side([[str(since), *names, *flags] for flags in each], devices)
     return since
@@ -168,7 +168,7 @@ def side_by_side_since(
 def brought_by(options: Options, device: torch.device) -> Resources:
     """What the command brings along."""
     tests = places(options.tests)
-    return Resources(device, options.molecules, options.text, options.judge, tests)
+    return Resources(device, options.molecules, options.text, options.eval_model, tests)
 
 
 def resources_of(options: Options, device: torch.device) -> Resources:
@@ -210,12 +210,12 @@ def with_toys(brought: Resources) -> Resources:
     return replace(brought, text=brought.text or TOPICS, tests=tuple(sorted(tests.items())))
 
 
-def with_toy_judge(brought: Resources, store: Store, todo: Iterable[Job]) -> Resources:
+def with_toy_evaluator(brought: Resources, store: Store, todo: Iterable[Job]) -> Resources:
     """Nor a judge of text: one is made, once nothing else is wrong."""
-    if brought.judge is not None or not any(isinstance(job, Text) for job in todo):
+    if brought.eval_model is not None or not any(isinstance(job, Text) for job in todo):
         return brought
     try:
-        return replace(brought, judge=toy_judge(store.folder / "toy-judge"))
+        return replace(brought, eval_model=toy_evaluator(store.folder / "toy-evaluator"))
     except InputError as error:
         print(f"text is not judged: {error}")
         return brought
@@ -264,10 +264,10 @@ def check_folder(
             print(f"whether {place} is the corpus of {store.folder} is seen when it has been read")
         else:
             tokens_of(corpus, length, store, resources, "read" if options.dry_run else True)
-    judges = {job.judge for job in order if isinstance(job, Text)} if options.judge else set()
+    judges = {job.judge for job in order if isinstance(job, Text)} if options.eval_model else set()
     for name in judges:
-        if store.remembers(judge_note(name)):
-            store.same(judge_note(name), judge_identity(str(options.judge)))
+        if store.remembers(evaluator_note(name)):
+            store.same(evaluator_note(name), evaluator_identity(str(options.eval_model)))
 
 
 def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:

@@ -323,7 +323,7 @@ def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
 DEVICES = {  # commands that take one, with what else they need
     "train": ["qm9-debug", "--out", "x"],
     "sample": ["qm9-mask-small", "--out", "x.smi"],
-    "eval": ["a.jsonl", "--out", "x", "--folds", "1", "--judge", "gpt2"],
+    "eval": ["a.jsonl", "--out", "x", "--folds", "1", "--eval-model", "gpt2"],
     "perplexity": ["qm9-mask-small", "--data", "qm9"],
     "analyze": ["context", "qm9-mask-small", "--data", "qm9", "--out", "x"],
 }

@@ -14,7 +14,7 @@ from cwdfm.cli import main
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, TextFiles, prepare
 from tests.cli.test_analyze_cli import LENGTH, tiny
 from tests.report.test_text_report import written
-from tests.support.judges import byte_tokenizer, gpt2, write_gguf
+from tests.support.evaluators import byte_tokenizer, gpt2, write_gguf
 from tests.support.texts import BROKEN_GZ, jsonl, write_parquet, zst
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'text'")
@@ -84,7 +84,7 @@ def sampling(*flags: object, model: str = "model") -> Command:
 
 def judging(judge: Callable[[Places], object], *flags: object) -> Command:
     def command(at: Places) -> list[object]:
-        out = ["--out", at.own / "out", "--judge", judge(at), "--device", "cpu"]
+        out = ["--out", at.own / "out", "--eval-model", judge(at), "--device", "cpu"]
         return ["eval", at.samples(), *out, *flags]
 
     return command
@@ -100,7 +100,7 @@ def into_a_folder(at: Places, name: str) -> list[object]:
 
 
 def judged(at: Places) -> list[object]:
-    return ["--judge", at.good / "judge", "--out", at.own / "out"]
+    return ["--eval-model", at.good / "judge", "--out", at.own / "out"]
 
 
 def bert(kind: str) -> Callable[[Places], Path]:
@@ -358,7 +358,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "eval-molecules-by-a-judge": (
         lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *judged(at)],
-        r"--judge: for samples of text, and .*a\.smi holds molecules; leave it out",
+        r"--eval-model: for samples of text, and .*a\.smi holds molecules; leave it out",
     ),
     "prepared-again": (
         lambda at: ["prepare", at.good / "chars", "--out", at.own / "out", "--length", 8],

@@ -57,9 +57,9 @@ class Judged(Job):
     of: Count
 
     def run(self, place: Path, store: Store, resources: Resources) -> dict[str, Any]:
-        if resources.judge is None:
+        if resources.eval_model is None:
             raise Unavailable("no judge")
-        return {"judge": resources.judge}
+        return {"judge": resources.eval_model}
 
 
 def silent(_: str) -> None:
@@ -281,7 +281,7 @@ def test_what_a_machine_lacks_is_left_to_another(tmp_path: Path) -> None:
     first = work(store, [Judged(Count(1)), Count(2)], HERE, say=silent)
     assert first.lacking == {Judged(Count(1)): "no judge"}
     assert first.done == 2
-    there = Resources(torch.device("cpu"), judge="gpt2")
+    there = Resources(torch.device("cpu"), eval_model="gpt2")
     assert work(store, [Judged(Count(1))], there, say=silent).complete
 
 

@@ -21,7 +21,7 @@ from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
 from experiments.cell import Cell
 from experiments.cli.options import Options
-from experiments.cli.run import check_device, main, with_toy_judge, with_toys
+from experiments.cli.run import check_device, main, with_toy_evaluator, with_toys
 from experiments.cost import cost
 from experiments.experiment import write
 from experiments.job import Resources, Store
@@ -42,7 +42,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(folder / "jobs")
     plans = [experiment.plan("smoke") for experiment in EXPERIMENTS.values()]
     jobs = [job for plan in plans for job in plan.jobs]
-    here = with_toy_judge(with_toys(Resources(torch.device("cpu"))), store, jobs)
+    here = with_toy_evaluator(with_toys(Resources(torch.device("cpu"))), store, jobs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="MAUVE of .* samples is coarse")
         for experiment in EXPERIMENTS.values():
@@ -134,7 +134,7 @@ def test_several_experiments_by_one_command(
     # Results of another corpus or judge are not passed off as those of the one that is given.
     (tmp_path / "other.smi").write_text("\n".join("C" * length for length in range(1, 20)))
     for option, place, message in (
-        ("--judge", "gpt2", "other judge"),
+        ("--eval-model", "gpt2", "other judge"),
         ("--text", "/nowhere", "neither a dataset nor a file"),
         ("--molecules", tmp_path / "other.smi", "other molecules-32"),
     ):
@@ -288,9 +288,9 @@ def test_a_group_of_processes_is_refused(
             ["baselines", "--out", "x", "--molecules", "/nowhere.npz"],  # no toy judge is left
             "/nowhere.npz does not exist",
         ),
-        (["radius", "--out", "x", "--judge", "/nowhere.gguf"], "there is no GGUF file"),
+        (["radius", "--out", "x", "--eval-model", "/nowhere.gguf"], "there is no GGUF file"),
         (  # for the command that judges
-            ["radius", "--out", "x", "--only", "train", "--judge", "/nowhere.gguf"],
+            ["radius", "--out", "x", "--only", "train", "--eval-model", "/nowhere.gguf"],
             "there is no GGUF file",
         ),
         (  # though no job reads it

@@ -12,7 +12,7 @@ import torch
 
 import cwdfm
 import experiments.scores as scores_module
-from cwdfm.metrics.evaluator import Judge
+from cwdfm.metrics.evaluator import EvaluatorLM
 from experiments.brought import unread
 from experiments.catalog import EXPERIMENTS
 from experiments.job import Resources, Store
@@ -20,9 +20,9 @@ from experiments.jobs import HeldOut, Train, corpus_of, tokens_of
 from experiments.places import check_corpus
 from experiments.scores import Text
 from experiments.sweep import Outcome, check, in_order, work
-from experiments.toy_judge import toy_judge
+from experiments.toy_evaluator import toy_evaluator
 from tests.support.command import Ended, command
-from tests.support.judges import byte_tokenizer, gpt2
+from tests.support.evaluators import byte_tokenizer, gpt2
 
 HERE = Resources(torch.device("cpu"))
 
@@ -43,7 +43,7 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     note = tmp_path / "judge-any.json"
 
     def judging(job: Text, by: str) -> Outcome:
-        here = replace(HERE, text="python-topics", judge=by)
+        here = replace(HERE, text="python-topics", eval_model=by)
         return work(Store(tmp_path), [job], here, say=lambda _: None)
 
     def judged(job: Text, by: str) -> bool:
@@ -53,7 +53,7 @@ def test_judges_are_told_apart(tmp_path: Path, judge: str, monkeypatch: pytest.M
     assert not note.exists()
     assert judged(jobs[0], judge)
     assert re.fullmatch(r'"[0-9a-f]{64}"\n', note.read_text())
-    monkeypatch.setattr(scores_module, "loaded_judge", lambda *_: Judge(judge).load())
+    monkeypatch.setattr(scores_module, "loaded_evaluator", lambda *_: EvaluatorLM(judge).load())
     with pytest.raises(cwdfm.InputError, match=r"made with other judge-any .*given now \(gpt2\)"):
         judged(jobs[1], "gpt2")
     note.unlink()
@@ -73,10 +73,10 @@ def test_a_judge_comes_without_bars(
 ) -> None:
     """In a sweep they would stand between its lines, elsewhere they are for a terminal alone."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    scores_module.loaded_judge.cache_clear()
-    scores_module.loaded_judge(toy_judge(tmp_path / "toy"), "float32", "cpu")
+    scores_module.loaded_evaluator.cache_clear()
+    scores_module.loaded_evaluator(toy_evaluator(tmp_path / "toy"), "float32", "cpu")
     assert capsys.readouterr().err == ""
-    Judge(judge, device="cpu").load()
+    EvaluatorLM(judge, device="cpu").load()
     assert ("Loading weights" in capsys.readouterr().err) is terminal
 
 
@@ -93,7 +93,7 @@ NOWHERE = Resources(
     torch.device("cpu"),
     molecules="/nowhere/molecules.smi",
     text="/nowhere/text",
-    judge="/nowhere/judge.gguf",
+    eval_model="/nowhere/judge.gguf",
     tests=(("lambada", "/nowhere/*.jsonl"),),
 )
 NO_TEXT = "'/nowhere/text' is neither a dataset nor a file"
@@ -114,7 +114,7 @@ def test_every_kind_of_job_checks_the_places_that_it_reads() -> None:
     check(jobs, NOWHERE, only=tuple({job.kind for job in jobs} - set(READ)))  # the others read none
     check(jobs, replace(HERE, molecules="moses"))  # what this machine lacks is left to another
     for name in ("gpt2-large", "HuggingFaceTB/SmolLM2-135M"):  # the hub is not asked
-        check(jobs, replace(HERE, judge=name), only=("text",))
+        check(jobs, replace(HERE, eval_model=name), only=("text",))
 
 
 def test_a_corpus_of_the_other_kind_is_told(
@@ -225,7 +225,7 @@ def test_data_prepared_at_another_length_are_told(tmp_path: Path) -> None:
 def test_places_that_no_job_reads_are_told() -> None:
     """Of all jobs of a command: those that are not done here may read them elsewhere."""
     here = Resources(torch.device("cpu"), "moses", "python-topics", "gpt2", (("lambada", "x"),))
-    flags = ["--molecules", "--text", "--judge", "--tests lambada"]
+    flags = ["--molecules", "--text", "--eval-model", "--tests lambada"]
     for names, corpora, idle in (
         (("losses",), ("molecules", "text"), flags[3:]),
         (("losses",), ("text",), [flags[0], flags[3]]),
@@ -253,10 +253,10 @@ def test_a_dry_run_tells_another_corpus_or_judge_than_the_folder_s(
     for job in jobs:
         if isinstance(job, Train):
             tokens_of(job.corpus, job.recipe.length, store, own)
-    store.same("judge-any", scores_module.judge_identity(judge))
+    store.same("judge-any", scores_module.evaluator_identity(judge))
 
     def dry(molecules: str, text: str, by: str) -> Ended:
-        given = ["--molecules", tmp_path / molecules, "--text", tmp_path / text, "--judge", by]
+        given = ["--molecules", tmp_path / molecules, "--text", tmp_path / text, "--eval-model", by]
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
         ended = command("run", "losses", "--out", tmp_path / "x", *given, "--dry-run")
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -288,7 +288,7 @@ def test_a_dry_run_downloads_no_corpus(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_command_tells_what_none_of_its_jobs_reads(tmp_path: Path) -> None:
-    brought = ["--molecules", "qm9", "--judge", "gpt2", "--limit", "0", "--device", "cpu"]
+    brought = ["--molecules", "qm9", "--eval-model", "gpt2", "--limit", "0", "--device", "cpu"]
     ended = command("run", "radius", "--out", tmp_path / "a", *brought)
     assert (ended.returncode, ended.stderr) == (0, "note: --molecules: read by no job of radius\n")
     ended = command("run", "radius", "--out", tmp_path / "a", "--only", "train", *brought[2:])
@@ -299,14 +299,14 @@ def test_places_of_a_judge(tmp_path: Path, judge: str, monkeypatch: pytest.Monke
     jobs = EXPERIMENTS["radius"].plan("smoke").jobs
     (tmp_path / "whole.gguf").write_text("")
     for place in (judge, str(tmp_path / "whole.gguf")):
-        check(jobs, replace(HERE, judge=place))
+        check(jobs, replace(HERE, eval_model=place))
     monkeypatch.setitem(sys.modules, "gguf", None)  # a machine that cannot judge can train
-    check(jobs, replace(HERE, judge=str(tmp_path / "whole.gguf")))
+    check(jobs, replace(HERE, eval_model=str(tmp_path / "whole.gguf")))
     (tmp_path / "weights.bin").write_text("")
     for place in ("judge.gguf", "./judge", "~/no/judge", "a/b/c", ""):
         with pytest.raises(cwdfm.InputError):
-            check(jobs, replace(HERE, judge=place))
+            check(jobs, replace(HERE, eval_model=place))
     with pytest.raises(cwdfm.InputError, match=r"has no config\.json"):
-        check(jobs, replace(HERE, judge=str(tmp_path)))
+        check(jobs, replace(HERE, eval_model=str(tmp_path)))
     with pytest.raises(cwdfm.InputError, match=r"ends in \.gguf"):
-        check(jobs, replace(HERE, judge=str(tmp_path / "weights.bin")))
+        check(jobs, replace(HERE, eval_model=str(tmp_path / "weights.bin")))

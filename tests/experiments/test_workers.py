@@ -325,7 +325,7 @@ def test_workers_are_told_all_that_the_command_was() -> None:
         scale="small",
         molecules="-m",
         text="a b",
-        judge="gpt2",
+        eval_model="gpt2",
         tests=("lambada=x", "wikitext-103"),
         corpora=("text",),
         only=("train", "sample"),

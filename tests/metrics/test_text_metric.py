@@ -21,12 +21,12 @@ from cwdfm.likelihood.dataset import bound_split
 from cwdfm.method import Flow
 from cwdfm.metrics.batching import length_batches, token_budget
 from cwdfm.metrics.embed import Embedder
-from cwdfm.metrics.evaluator import Judge, LoadedJudge
+from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
 from cwdfm.metrics.mauve import mauve_score
 from cwdfm.metrics.perplexity import _retokenised, cut_text, generative_perplexity
 from cwdfm.metrics.text import text_statistics
-from tests.support.judges import CONTEXT, END, byte_tokenizer, extra, gpt2, write_gguf
+from tests.support.evaluators import CONTEXT, END, byte_tokenizer, extra, gpt2, write_gguf
 from tests.support.models import SmallModel
 
 TEXTS = [
@@ -44,15 +44,15 @@ TEXTS = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 of two layers with a byte-level tokenizer, as save_pretrained writes it."""
     transformers = extra("transformers")
-    path = tmp_path_factory.mktemp("judge") / "tiny"
+    path = tmp_path_factory.mktemp("evaluator") / "tiny"
     byte_tokenizer(transformers).save_pretrained(path)
     gpt2(transformers, vocab_size=258).save_pretrained(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def judge(folder: Path) -> LoadedJudge:
-    return Judge(str(folder), device="cpu", batch_tokens=64).load()
+def evaluator(folder: Path) -> LoadedEvaluatorLM:
+    return EvaluatorLM(str(folder), device="cpu", batch_tokens=64).load()
 
 
 def direct(
@@ -79,8 +79,10 @@ def direct(
 
 
 @pytest.mark.parametrize("start", [False, True])
-def test_scores_are_those_of_transformers(folder: Path, judge: LoadedJudge, start: bool) -> None:
-    nats, counts = judge.score(judge.encode(TEXTS), "start" if start else "skip")
+def test_scores_are_those_of_transformers(
+    folder: Path, evaluator: LoadedEvaluatorLM, start: bool
+) -> None:
+    nats, counts = evaluator.score(evaluator.encode(TEXTS), "start" if start else "skip")
     truth, truth_counts = direct(folder, TEXTS, start=start)
     assert counts.tolist() == truth_counts
     assert nats == pytest.approx(truth, rel=1e-5)
@@ -89,40 +91,45 @@ def test_scores_are_those_of_transformers(folder: Path, judge: LoadedJudge, star
 
 @pytest.mark.parametrize(("overlap", "budget"), [(1, 1), (5, 10_000), (CONTEXT - 1, 100)])
 def test_windows_and_batches(folder: Path, overlap: int, budget: int) -> None:
-    one = Judge(str(folder), overlap=overlap, batch_tokens=budget, device="cpu").load()
+    one = EvaluatorLM(str(folder), overlap=overlap, batch_tokens=budget, device="cpu").load()
     nats, _ = one.score(one.encode(TEXTS))
     assert nats == pytest.approx(direct(folder, TEXTS, start=False, overlap=overlap)[0], rel=1e-5)
     assert one.conventions()["overlap"] == overlap
 
 
-def test_a_shorter_context_is_honoured_and_recorded(folder: Path, judge: LoadedJudge) -> None:
-    short = Judge(str(folder), context=8, device="cpu").load()
+def test_a_shorter_context_is_honoured_and_recorded(
+    folder: Path, evaluator: LoadedEvaluatorLM
+) -> None:
+    short = EvaluatorLM(str(folder), context=8, device="cpu").load()
     assert (short.context, short.overlap) == (8, 4)
-    assert (judge.context, judge.overlap) == (CONTEXT, CONTEXT // 2)  # 1,024 cut to what it has
-    long = judge.encode(TEXTS[-1:])
-    assert short.score(long)[0] != pytest.approx(judge.score(long)[0])
+    assert (evaluator.context, evaluator.overlap) == (
+        CONTEXT,
+        CONTEXT // 2,
+    )  # 1,024 cut to what it has
+    long = evaluator.encode(TEXTS[-1:])
+    assert short.score(long)[0] != pytest.approx(evaluator.score(long)[0])
 
 
-def test_both_averages_and_the_folds(folder: Path, judge: LoadedJudge) -> None:
+def test_both_averages_and_the_folds(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
     nats, counts = (np.array(x) for x in direct(folder, TEXTS, start=False))
-    corpus = generative_perplexity(TEXTS, judge, folds=2)
+    corpus = generative_perplexity(TEXTS, evaluator, folds=2)
     assert corpus.perplexity.value == pytest.approx(math.exp(nats.sum() / counts.sum()), rel=1e-5)
     halves = [math.exp(nats[s].sum() / counts[s].sum()) for s in (slice(0, 3), slice(3, 7))]
     assert corpus.perplexity.folds == pytest.approx(halves, rel=1e-5)
     assert corpus.perplexity.fold_mean == pytest.approx(np.mean(halves), rel=1e-5)
     assert corpus.perplexity.fold_std == pytest.approx(np.std(halves, ddof=1), rel=1e-4)
     scored = counts > 0
-    sample = generative_perplexity(TEXTS, judge, folds=1, average="sample")
+    sample = generative_perplexity(TEXTS, evaluator, folds=1, average="sample")
     truth = np.exp(nats[scored] / counts[scored]).mean()
     assert sample.perplexity.value == pytest.approx(truth, rel=1e-5)
     assert sample.perplexity.fold_std is None
     assert (corpus.samples, corpus.unscored, corpus.tokens) == (7, 2, counts.sum())
 
 
-def test_every_convention_is_in_the_result(folder: Path, judge: LoadedJudge) -> None:
-    result = generative_perplexity(TEXTS, judge, folds=1)
+def test_every_convention_is_in_the_result(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
+    result = generative_perplexity(TEXTS, evaluator, folds=1)
     data = json.loads(json.dumps(result.to_json()))
-    assert data["judge"] == {
+    assert data["evaluator"] == {
         "model": str(folder),
         "revision": None,
         "dtype": "float32",
@@ -133,11 +140,11 @@ def test_every_convention_is_in_the_result(folder: Path, judge: LoadedJudge) -> 
     rest = ("retokenised", "average", "first_token", "after_end", "end")
     assert [data[name] for name in rest] == [True, "corpus", "skip", "keep", END]
     assert "retokenised, corpus average, 7 samples" in str(result)
-    assert Judge() == Judge(model="gpt2-large", dtype="float32", context=1024)
+    assert EvaluatorLM() == EvaluatorLM(model="gpt2-large", dtype="float32", context=1024)
 
 
 def test_log_softmax_of_half_precision_logits_is_in_float32(folder: Path) -> None:
-    half = Judge(str(folder), dtype="bfloat16", device="cpu").load()
+    half = EvaluatorLM(str(folder), dtype="bfloat16", device="cpu").load()
     ids = half.encode(TEXTS[:1])
     with torch.no_grad():
         logits = half.loaded.model(torch.tensor(ids)).logits[0, :-1].double()
@@ -148,68 +155,68 @@ def test_log_softmax_of_half_precision_logits_is_in_float32(folder: Path) -> Non
 def test_a_text_begins_with_the_start_token_where_there_is_one() -> None:
     for start, end, found in ((1, 2, 1), (0, 2, 0), (None, 2, 2)):
         tokenizer = SimpleNamespace(bos_token_id=start, eos_token_id=end)
-        judge: Any = SimpleNamespace(loaded=SimpleNamespace(tokenizer=tokenizer))
-        assert LoadedJudge.start_id(judge) == found
+        evaluator: Any = SimpleNamespace(loaded=SimpleNamespace(tokenizer=tokenizer))
+        assert LoadedEvaluatorLM.start_id(evaluator) == found
 
 
 def test_an_end_token_that_the_judge_knows_is_left_alone() -> None:
     """Its own may be another: only one that it does not know becomes that."""
     for own, known, read in (("</s>", [END], END), ("</s>", [], "</s>"), (None, [], END)):
-        judge: Any = SimpleNamespace(
+        evaluator: Any = SimpleNamespace(
             loaded=SimpleNamespace(tokenizer=SimpleNamespace(eos_token=own)),
             vocabulary=lambda known=known: known,
             encode=list,
         )
-        found: Any = _retokenised([f"a{END}b"], judge, "keep", END)
+        found: Any = _retokenised([f"a{END}b"], evaluator, "keep", END)
         assert found == [f"a{read}b"]
 
 
-def test_bfloat16_is_close(folder: Path, judge: LoadedJudge) -> None:
-    half = Judge(str(folder), dtype="bfloat16", device="cpu").load()
-    ids = judge.encode(TEXTS)
-    assert half.score(ids)[0] == pytest.approx(judge.score(ids)[0], rel=0.05, abs=0.5)
+def test_bfloat16_is_close(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
+    half = EvaluatorLM(str(folder), dtype="bfloat16", device="cpu").load()
+    ids = evaluator.encode(TEXTS)
+    assert half.score(ids)[0] == pytest.approx(evaluator.score(ids)[0], rel=0.05, abs=0.5)
 
 
 CUT = [f"one{END}two", f"{END}{END}three{END}{END}", "four", f"{END}"]
 
 
-def test_samples_of_two_tokens_are_scored(judge: LoadedJudge) -> None:
+def test_samples_of_two_tokens_are_scored(evaluator: LoadedEvaluatorLM) -> None:
     texts = ["a b", ""]
-    (pair, none) = judge.encode(texts)
+    (pair, none) = evaluator.encode(texts)
     assert (len(pair) > 1, none) == (True, [])
     two = torch.tensor([pair[:2], pair[:2]])
-    found = generative_perplexity(two, judge, folds=1, vocabulary=judge.vocabulary())
+    found = generative_perplexity(two, evaluator, folds=1, vocabulary=evaluator.vocabulary())
     assert (found.tokens, found.unscored) == (2, 0)
-    assert generative_perplexity(texts, judge, folds=1).unscored == 1
+    assert generative_perplexity(texts, evaluator, folds=1).unscored == 1
 
 
-def test_text_after_the_first_end(judge: LoadedJudge) -> None:
+def test_text_after_the_first_end(evaluator: LoadedEvaluatorLM) -> None:
     assert [cut_text(text) for text in CUT] == ["one", "three", "four", ""]
-    cut = generative_perplexity(CUT, judge, folds=1, after_end="cut")
-    same = generative_perplexity(["one", "three", "four", ""], judge, folds=1)
+    cut = generative_perplexity(CUT, evaluator, folds=1, after_end="cut")
+    same = generative_perplexity(["one", "three", "four", ""], evaluator, folds=1)
     assert cut.perplexity == same.perplexity
     assert cut.unscored == 1
-    keep = generative_perplexity(CUT, judge, folds=1)
+    keep = generative_perplexity(CUT, evaluator, folds=1)
     assert keep.tokens == (3 + 1 + 3 - 1) + (2 + 4 + 2 - 1) + (4 - 1)  # "th" is one token
 
 
-def test_an_end_token_the_judge_does_not_know_becomes_its_own(judge: LoadedJudge) -> None:
-    other = generative_perplexity(["ab</s>cd", "</s>ef"], judge, folds=1, end="</s>")
-    own = generative_perplexity([f"ab{END}cd", f"{END}ef"], judge, folds=1)
+def test_an_end_token_the_judge_does_not_know_becomes_its_own(evaluator: LoadedEvaluatorLM) -> None:
+    other = generative_perplexity(["ab</s>cd", "</s>ef"], evaluator, folds=1, end="</s>")
+    own = generative_perplexity([f"ab{END}cd", f"{END}ef"], evaluator, folds=1)
     assert other.perplexity == own.perplexity
 
 
 @pytest.mark.parametrize("after_end", ["keep", "cut"])
-def test_own_tokens_of_one_vocabulary(judge: LoadedJudge, after_end: Any) -> None:
+def test_own_tokens_of_one_vocabulary(evaluator: LoadedEvaluatorLM, after_end: Any) -> None:
     texts = [f"{END}ab{END}c", f"abcd{END}", "efghi"]
-    tokens = torch.tensor(judge.encode(texts))
+    tokens = torch.tensor(evaluator.encode(texts))
     options: dict[str, Any] = {"folds": 1, "after_end": after_end}
-    same = generative_perplexity(tokens, judge, vocabulary=judge.vocabulary(), **options)
+    same = generative_perplexity(tokens, evaluator, vocabulary=evaluator.vocabulary(), **options)
     assert not same.retokenised
-    assert same.perplexity == generative_perplexity(texts, judge, **options).perplexity
+    assert same.perplexity == generative_perplexity(texts, evaluator, **options).perplexity
 
 
-def test_gguf_holds_the_same_judge(tmp_path: Path) -> None:
+def test_gguf_holds_the_same_evaluator(tmp_path: Path) -> None:
     transformers = extra("transformers")
     extra("gguf")
     torch.manual_seed(0)
@@ -226,27 +233,27 @@ def test_gguf_holds_the_same_judge(tmp_path: Path) -> None:
     model = transformers.LlamaForCausalLM(config).eval()
     path = tmp_path / "tiny.gguf"
     write_gguf(model, byte_tokenizer(transformers), path)
-    judge = Judge(str(path), device="cpu").load()
+    evaluator = EvaluatorLM(str(path), device="cpu").load()
     texts = ["Call me Ishmael.", "Some years ago"]
-    assert judge.context == 64
-    ids = judge.encode(texts)
+    assert evaluator.context == 64
+    ids = evaluator.encode(texts)
     assert ids == byte_tokenizer(transformers)(texts)["input_ids"]
     with torch.no_grad():
         truth = [float(model(torch.tensor([x]), labels=torch.tensor([x])).loss) for x in ids]
-    nats, counts = judge.score(ids)
+    nats, counts = evaluator.score(ids)
     assert nats / counts == pytest.approx(truth, rel=1e-5)
 
 
-def test_features_are_the_last_hidden_state(folder: Path, judge: LoadedJudge) -> None:
+def test_features_are_the_last_hidden_state(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
     transformers = extra("transformers")
     texts = [TEXTS[0], "x", TEXTS[-1], TEXTS[4]]
     model = transformers.AutoModel.from_pretrained(folder).eval()
     truth = []
-    for ids in judge.encode(texts):
+    for ids in evaluator.encode(texts):
         with torch.no_grad():
             out = model(torch.tensor([ids[:CONTEXT]]), output_hidden_states=True)
         truth.append(out.hidden_states[-1][0, -1].numpy())
-    assert judge.features(texts) == pytest.approx(np.stack(truth), rel=1e-4, abs=1e-5)
+    assert evaluator.features(texts) == pytest.approx(np.stack(truth), rel=1e-4, abs=1e-5)
 
 
 def test_embeddings_are_means_of_length_one(tmp_path: Path) -> None:
@@ -302,14 +309,16 @@ def test_mauve_is_that_of_the_package() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:MAUVE of")
-def test_mauve_of_texts_takes_the_judges_features(judge: LoadedJudge) -> None:
+def test_mauve_of_texts_takes_the_evaluators_features(evaluator: LoadedEvaluatorLM) -> None:
     extra("mauve")
     words = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "long"]
     pairs = [f"{a} {b}" for a in words for b in words]
-    result = mauve_score(pairs[:40], pairs[40:90], judge, resamples=0)
-    given = mauve_score(judge.features(pairs[:40]), judge.features(pairs[40:90]), resamples=0)
+    result = mauve_score(pairs[:40], pairs[40:90], evaluator, resamples=0)
+    given = mauve_score(
+        evaluator.features(pairs[:40]), evaluator.features(pairs[40:90]), resamples=0
+    )
     assert result.mauve == given.mauve
-    assert result.features == judge.conventions()
+    assert result.features == evaluator.conventions()
     assert given.features == {}
     assert (result.samples, result.reference, result.buckets) == (40, 50, 4)
 
@@ -484,23 +493,23 @@ def test_broken_folders(row: str, folder: Path, tmp_path: Path) -> None:
     change, message = BROKEN[row]
     change(copy)
     with pytest.raises(InputError, match=f"(?s){message}"):
-        Judge(str(copy), device="cpu").load()
+        EvaluatorLM(str(copy), device="cpu").load()
 
 
-def test_models_that_cannot_judge(folder: Path, tmp_path: Path) -> None:
+def test_models_that_cannot_evaluator(folder: Path, tmp_path: Path) -> None:
     transformers = extra("transformers")
     shutil.copytree(folder, tmp_path / "small")
     gpt2(transformers, vocab_size=200).save_pretrained(tmp_path / "small")
     with pytest.raises(InputError, match=r"ids up to 257, its model knows 0\.\.199"):
-        Judge(str(tmp_path / "small"), device="cpu").load()
+        EvaluatorLM(str(tmp_path / "small"), device="cpu").load()
 
     shutil.copytree(folder, tmp_path / "nan")
     model = gpt2(transformers, vocab_size=258)
     model.transformer.ln_f.weight.data.fill_(torch.nan)
     model.save_pretrained(tmp_path / "nan")
-    judge = Judge(str(tmp_path / "nan"), device="cpu").load()
+    evaluator = EvaluatorLM(str(tmp_path / "nan"), device="cpu").load()
     with pytest.raises(InputError, match=r"no numbers for 2 of 2 texts.*float32.*weights"):
-        generative_perplexity(["abc", "def"], judge, folds=1)
+        generative_perplexity(["abc", "def"], evaluator, folds=1)
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes)
@@ -511,9 +520,9 @@ def test_models_that_cannot_judge(folder: Path, tmp_path: Path) -> None:
         kind(config).save_pretrained(tmp_path / name)
         byte_tokenizer(transformers).save_pretrained(tmp_path / name)
     with pytest.raises(InputError, match=r"looks ahead.*give a causal model"):
-        Judge(str(tmp_path / "ahead"), device="cpu").load()
+        EvaluatorLM(str(tmp_path / "ahead"), device="cpu").load()
     with pytest.raises(InputError, match=r"lacks .* weights of a causal language model"):
-        Judge(str(tmp_path / "headless"), device="cpu").load()
+        EvaluatorLM(str(tmp_path / "headless"), device="cpu").load()
 
 
 def test_an_unreachable_hub_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,7 +531,7 @@ def test_an_unreachable_hub_says_what_to_put_where(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     name = "no-such-owner/no-such-model"
     with pytest.raises(InputError, match=f"'{name}' is no folder here.*hub.*local-dir"):
-        Judge(name, device="cpu").load()
+        EvaluatorLM(name, device="cpu").load()
 
 
 def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
@@ -530,19 +539,19 @@ def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
     extra("gguf")
     path = tmp_path / "x.gguf"
     with pytest.raises(InputError, match="there is no GGUF file"):
-        Judge(str(path)).load()
+        EvaluatorLM(str(path)).load()
     path.write_bytes(b"hello")
     with pytest.raises(InputError, match=r"cannot be loaded .*GGUF"):
-        Judge(str(path), device="cpu").load()
+        EvaluatorLM(str(path), device="cpu").load()
 
 
-def perplexity(samples: Any, **options: Any) -> Callable[[LoadedJudge], object]:
-    return lambda judge: generative_perplexity(samples, judge, **options)
+def perplexity(samples: Any, **options: Any) -> Callable[[LoadedEvaluatorLM], object]:
+    return lambda evaluator: generative_perplexity(samples, evaluator, **options)
 
 
 IDS = torch.tensor([[1, 2]])
 BYTES = {chr(i): i for i in range(9)}
-REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
+REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     "no-samples": (perplexity([]), "samples is empty; give at least one text"),
     "one-string": (perplexity("abc"), "must be a list of texts, got str 'abc'"),
     "not-texts": (perplexity([[1, 2]]), "must hold texts, got list.*decode"),
@@ -555,31 +564,39 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
     "no-vocabulary": (perplexity(IDS), "same vocabulary: pass vocabulary=.*or decode"),
     "other-vocabulary": (
         perplexity(IDS, vocabulary=BYTES),
-        "has 9 tokens, that of the judge .* 258, and .* differ.*retokenised",
+        "has 9 tokens, that of the evaluator .* 258, and .* differ.*retokenised",
     ),
     "unknown-end": (
-        lambda judge: generative_perplexity(
-            IDS, judge, vocabulary=judge.vocabulary(), after_end="cut", end="</s>", folds=1
+        lambda evaluator: generative_perplexity(
+            IDS, evaluator, vocabulary=evaluator.vocabulary(), after_end="cut", end="</s>", folds=1
         ),
         "'</s>' is not in the vocabulary",
     ),
     "ids-out-of-range": (
-        lambda judge: generative_perplexity(IDS + 300, judge, vocabulary=judge.vocabulary()),
+        lambda evaluator: generative_perplexity(
+            IDS + 300, evaluator, vocabulary=evaluator.vocabulary()
+        ),
         r"ids from 301 to 302, allowed are 0\.\.257",
     ),
-    "no-folder": (lambda _: Judge("/no/such/folder").load(), "there is no folder /no/such/folder"),
-    "no-name": (lambda _: Judge("").load(), "hub name, a folder or a GGUF file, got ''"),
-    "bad-dtype": (lambda _: Judge(dtype="int8"), "dtype must be one of"),  # type: ignore[arg-type]
-    "bad-context": (lambda _: Judge(context=1), "context must be an integer >= 2, got 1"),
+    "no-folder": (
+        lambda _: EvaluatorLM("/no/such/folder").load(),
+        "there is no folder /no/such/folder",
+    ),
+    "no-name": (lambda _: EvaluatorLM("").load(), "hub name, a folder or a GGUF file, got ''"),
+    "bad-dtype": (lambda _: EvaluatorLM(dtype="int8"), "dtype must be one of"),  # type: ignore[arg-type]
+    "bad-context": (lambda _: EvaluatorLM(context=1), "context must be an integer >= 2, got 1"),
     "bad-overlap": (
-        lambda judge: Judge(judge.judge.model, overlap=CONTEXT, device="cpu").load(),
-        f"overlap must be below the judge's context of {CONTEXT}",
+        lambda evaluator: EvaluatorLM(evaluator.config.model, overlap=CONTEXT, device="cpu").load(),
+        f"overlap must be below the evaluator LM's context of {CONTEXT}",
     ),
     "bad-device": (
-        lambda _: Judge("gpt2", device="tpu9x").load(),
+        lambda _: EvaluatorLM("gpt2", device="tpu9x").load(),
         "device must be auto, cpu, cuda",
     ),
-    "features-of-nothing": (lambda judge: judge.features(["a", ""]), "1 of 2 texts are empty"),
+    "features-of-nothing": (
+        lambda evaluator: evaluator.features(["a", ""]),
+        "1 of 2 texts are empty",
+    ),
     "mauve-few": (lambda _: mauve_score(features(0, rows=5), features(1)), "at least 20.*has 5"),
     "mauve-no-model": (lambda _: mauve_score(["a"] * 20, ["b"] * 20), "no feature model"),
     "mauve-widths": (
@@ -615,18 +632,18 @@ REFUSED: dict[str, tuple[Callable[[LoadedJudge], object], str]] = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_refused(row: str, judge: LoadedJudge) -> None:
+def test_refused(row: str, evaluator: LoadedEvaluatorLM) -> None:
     act, message = REFUSED[row]
     if "mauve" in row:
         extra("mauve")
     with pytest.raises(InputError, match=f"(?s){message}"):
-        act(judge)
+        act(evaluator)
 
 
 @pytest.mark.parametrize(
     ("module", "act"),
     [
-        ("transformers", lambda: Judge("gpt2").load()),
+        ("transformers", lambda: EvaluatorLM("gpt2").load()),
         ("mauve", lambda: mauve_score(features(0), features(1))),
     ],
 )

@@ -304,7 +304,7 @@ def test_pictures_of_several_models_have_names_of_their_own() -> None:
 def test_a_model_is_told_by_names_beginnings_and_ends_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, block = tmp_path / "judge", 1 << 16
+    folder, block = tmp_path / "evaluator", 1 << 16
     folder.mkdir()
 
     def identity(content: bytes, name: str = "weights") -> object:
@@ -317,7 +317,7 @@ def test_a_model_is_told_by_names_beginnings_and_ends_of_its_files(
     one, last = identity(zeros), identity(zeros[:-1] + b"1")
     assert len({one, last, identity(b"1" + zeros[:-1]), identity(zeros, "other")}) == 4
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert model_identity(f"~{os.sep}judge")["files"] is not None
+    assert model_identity(f"~{os.sep}evaluator")["files"] is not None
 
 
 def test_a_score_is_kept_under_its_key_in_any_order(tmp_path: Path) -> None:

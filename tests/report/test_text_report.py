@@ -18,7 +18,7 @@ from cwdfm.cli import evaluate, main, sample
 from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
 from cwdfm.errors import InputError
 from cwdfm.metrics.embed import Embedder, LoadedEmbedder
-from cwdfm.metrics.evaluator import Judge, LoadedJudge
+from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
 from cwdfm.metrics.mauve import Mauve, mauve_score
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
@@ -35,7 +35,7 @@ from cwdfm.report.text_table import ScoredText, cells, meaning, score_cells, spr
 from cwdfm.sample_file import SampleFile, write_samples
 from tests.cli.test_analyze_cli import tiny
 from tests.report.test_report import Links
-from tests.support.judges import byte_tokenizer, gpt2
+from tests.support.evaluators import byte_tokenizer, gpt2
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
@@ -46,10 +46,10 @@ OPTIONS = {"model": "tiny", "solver": "euler", "steps": 8, "seed": 0}
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 with a byte-level tokenizer."""
     transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("judge") / "tiny"
+    folder = tmp_path_factory.mktemp("evaluator") / "tiny"
     byte_tokenizer(transformers).save_pretrained(folder)
     gpt2(transformers, vocab_size=258).save_pretrained(folder)
     return folder
@@ -92,13 +92,13 @@ def tokens_of(path: Path) -> tuple[list[str], "np.ndarray[Any, Any]"]:
 
 @pytest.mark.filterwarnings("ignore:MAUVE of")
 def test_numbers_are_those_of_the_metrics(
-    tmp_path: Path, judge: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, evaluator: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mauve")
     file, out = written(tmp_path / "a.jsonl"), tmp_path / "out"
-    found = run(file, "--out", out, "--judge", judge, "--data", data, "--folds", 3)
+    found = run(file, "--out", out, "--eval-model", evaluator, "--data", data, "--folds", 3)
     texts, tokens = tokens_of(file)
-    loaded = Judge(str(judge)).load()
+    loaded = EvaluatorLM(str(evaluator)).load()
     held_out = load(data).valid[:60, :LENGTH].astype(np.int64)
     decoded = [ByteTokenizer().decode(row) for row in held_out.tolist()]
     reference, other = decoded[:30], decoded[30:]
@@ -114,7 +114,7 @@ def test_numbers_are_those_of_the_metrics(
     assert found["data_row"]["statistics"] == text_statistics(held_out[30:], folds=3).to_json()
     assert found["data_row"]["mauve"] == mauve_score(other, reference, loaded).to_json()
     assert found["data"]["windows"] == 30
-    assert found["settings"]["judge"] == str(judge)
+    assert found["settings"]["eval_model"] == str(evaluator)
     # The table shows the same.
     shown = row["perplexity"]["perplexity"]
     cell = spread(shown["value"], shown["fold_std"])
@@ -127,14 +127,14 @@ def test_numbers_are_those_of_the_metrics(
     assert "Text: tiny" in (out / "report.html").read_text()
 
 
-def test_options_reach_the_judge(tmp_path: Path, judge: Path) -> None:
+def test_options_reach_the_evaluator(tmp_path: Path, evaluator: Path) -> None:
     file = written(tmp_path / "a.jsonl")
     flags = ["--average", "sample", "--first-token", "start", "--after-end", "cut", "--folds", 2]
-    flags += ["--judge-context", 8, "--batch-tokens", 64, "--device", "cpu"]
-    (row,) = run(file, "--out", tmp_path / "out", "--judge", judge, *flags)["sets"]
+    flags += ["--eval-context", 8, "--batch-tokens", 64, "--device", "cpu"]
+    (row,) = run(file, "--out", tmp_path / "out", "--eval-model", evaluator, *flags)["sets"]
     expected = generative_perplexity(
         tokens_of(file)[0],
-        Judge(str(judge), context=8, device="cpu").load(),
+        EvaluatorLM(str(evaluator), context=8, device="cpu").load(),
         average="sample",
         first_token="start",
         after_end="cut",
@@ -142,13 +142,13 @@ def test_options_reach_the_judge(tmp_path: Path, judge: Path) -> None:
     )
     folds = row["perplexity"]["perplexity"].pop("folds")
     assert folds == pytest.approx(expected.perplexity.folds)
-    for key in ("average", "first_token", "after_end", "judge", "tokens"):
+    for key in ("average", "first_token", "after_end", "evaluator", "tokens"):
         assert row["perplexity"][key] == expected.to_json()[key]
     assert row["mauve"] is None
 
 
 def test_sample_then_evaluate(
-    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the sampler writes is what the report reads; text that is not prepared will do."""
     pytest.importorskip("mauve")
@@ -160,14 +160,14 @@ def test_sample_then_evaluate(
         flags = ["--solver", solver, "--steps", str(steps), "--n", "20"]
         sample.main([str(tmp_path / "model"), "--out", str(files[-1]), *flags])
     raw = data.parent / "words.txt"
-    found = run(*files, "--out", tmp_path / "out", "--judge", judge, "--data", raw)
+    found = run(*files, "--out", tmp_path / "out", "--eval-model", evaluator, "--data", raw)
     rows = found["sets"]
     assert [(r["solver"], r["steps"]) for r in rows] == [
         ("Euler", 2),
         ("Euler", 4),
         ("Neighbor", 4),
     ]
-    loaded = Judge(str(judge)).load()
+    loaded = EvaluatorLM(str(evaluator)).load()
     for file, row in zip(files, rows, strict=True):
         texts, tokens = tokens_of(file)
         assert row["perplexity"] == generative_perplexity(texts, loaded).to_json()
@@ -179,36 +179,36 @@ def test_sample_then_evaluate(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that a judge scores and makes features of, from now on."""
+    """The texts that an evaluator scores and makes features of, from now on."""
     seen: list[str] = []
-    score, features = LoadedJudge.score, LoadedJudge.features
+    score, features = LoadedEvaluatorLM.score, LoadedEvaluatorLM.features
 
-    def scoring(self: LoadedJudge, sequences: Any, *rest: Any) -> Any:
+    def scoring(self: LoadedEvaluatorLM, sequences: Any, *rest: Any) -> Any:
         seen.append(f"score {len(sequences)}")
         return score(self, sequences, *rest)
 
-    def featuring(self: LoadedJudge, texts: Any) -> Any:
+    def featuring(self: LoadedEvaluatorLM, texts: Any) -> Any:
         seen.append(f"features {len(texts)}")
         return features(self, texts)
 
-    monkeypatch.setattr(LoadedJudge, "score", scoring)
-    monkeypatch.setattr(LoadedJudge, "features", featuring)
+    monkeypatch.setattr(LoadedEvaluatorLM, "score", scoring)
+    monkeypatch.setattr(LoadedEvaluatorLM, "features", featuring)
     return seen
 
 
 def test_nothing_is_judged_twice(
-    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mauve")
     one, two = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl", 1, 25, steps=16)
     out = tmp_path / "out"
-    given = ["--out", out, "--judge", judge, "--data", data, "--reference-size", 28]
+    given = ["--out", out, "--eval-model", evaluator, "--data", data, "--reference-size", 28]
     seen = counted(monkeypatch)
     first = run(one, *given)
     assert sorted(seen) == ["features 28", "features 28", "features 30", "score 28", "score 30"]
     seen.clear()
     with monkeypatch.context() as nothing:
-        nothing.setattr(Judge, "load", None)  # not even loaded
+        nothing.setattr(EvaluatorLM, "load", None)  # not even loaded
         again = run(one, *given, "--force")
     assert again["sets"] == first["sets"]
     assert again["data_row"] == first["data_row"]
@@ -228,19 +228,19 @@ def test_nothing_is_judged_twice(
 
 
 def test_an_interrupted_evaluation_goes_on(
-    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, evaluator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [written(tmp_path / f"{i}.jsonl", i, 20 + i, steps=2**i) for i in range(3)]
-    given = [*files, "--out", tmp_path / "out", "--judge", judge]
-    score = LoadedJudge.score
+    given = [*files, "--out", tmp_path / "out", "--eval-model", evaluator]
+    score = LoadedEvaluatorLM.score
 
-    def interrupted(self: LoadedJudge, sequences: Any, *rest: Any) -> Any:
+    def interrupted(self: LoadedEvaluatorLM, sequences: Any, *rest: Any) -> Any:
         if len(sequences) == 22:
             raise KeyboardInterrupt
         return score(self, sequences, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LoadedJudge, "score", interrupted)
+        patch.setattr(LoadedEvaluatorLM, "score", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(*given)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["cells"]
@@ -255,21 +255,21 @@ def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
     assert model_identity(str(tmp_path)) == one
     (tmp_path / "weights").write_bytes(b"b" * 200_000)
     assert model_identity(str(tmp_path)) != one
-    renamed = (tmp_path / "weights").rename(tmp_path / "judge.gguf")
+    renamed = (tmp_path / "weights").rename(tmp_path / "evaluator.gguf")
     alone = model_identity(str(renamed))["files"]
     assert model_identity(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
     assert model_identity("gpt2-large") == {"model": "gpt2-large", "files": None}
     cells = Cells(tmp_path)
-    cells.put({"judge": one}, {"perplexity": 2.0})
-    assert cells.get({"judge": one}) == {"perplexity": 2.0}
-    assert cells.get({"judge": model_identity(str(tmp_path))}) is None
+    cells.put({"evaluator": one}, {"perplexity": 2.0})
+    assert cells.get({"evaluator": one}) == {"perplexity": 2.0}
+    assert cells.get({"evaluator": model_identity(str(tmp_path))}) is None
 
 
 # A value of each setting that is not its default.
 OTHER: dict[str, Any] = {
-    "judge": "gpt2",
-    "judge_dtype": "bfloat16",
-    "judge_context": 512,
+    "eval_model": "gpt2",
+    "eval_dtype": "bfloat16",
+    "eval_context": 512,
     "retokenise": False,
     "average": "sample",
     "first_token": "start",
@@ -284,7 +284,7 @@ OTHER: dict[str, Any] = {
 # What leaves the scores of given texts as they are: the sizes of sets show in the texts themselves.
 ELSEWHERE = {"reference_size", "data_row", "batch_tokens", "device"}
 PERPLEXITY_NOT = ELSEWHERE | {"mauve"}
-MAUVE_BY_JUDGE = {"judge", "judge_dtype", "judge_context", "mauve"}
+MAUVE_BY_EVALUATOR = {"eval_model", "eval_dtype", "eval_context", "mauve"}
 
 
 def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path
     for name, value in OTHER.items():
         perplexity, mauve = keys(replace(plain, **{name: value}))
         assert (perplexity != keys(plain)[0]) is (name not in PERPLEXITY_NOT), name
-        assert (mauve != keys(plain)[1]) is (name in MAUVE_BY_JUDGE), name
-        # The features of an embedding model have nothing to do with the judge.
+        assert (mauve != keys(plain)[1]) is (name in MAUVE_BY_EVALUATOR), name
+        # The features of an embedding model have nothing to do with the evaluator LM.
         mauve = keys(replace(embedded, **{name: value}))[1]
         assert (mauve != keys(embedded)[1]) is (name == "mauve"), name
     texts = [a != b for a, b in zip(keys(plain), keys(plain, passages=two), strict=True)]
@@ -313,7 +313,7 @@ def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path
     assert (texts, reference) == ([True, True], [False, True])
 
 
-def test_without_a_judge(
+def test_without_a_evaluator(
     tmp_path: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -326,7 +326,7 @@ def test_without_a_judge(
 
     monkeypatch.setattr("cwdfm.metrics.evaluator.load_text_model", absent)
     files = [written(tmp_path / f"{n}.jsonl", seed=n, steps=n) for n in (8, 16)]
-    found = run(*files, "--out", tmp_path / "out", "--judge", "none", "--data", data)
+    found = run(*files, "--out", tmp_path / "out", "--eval-model", "none", "--data", data)
     for row, file in zip(found["sets"], files, strict=True):
         assert row["statistics"] == text_statistics(tokens_of(file)[1], folds=5).to_json()
         assert row["perplexity"] is row["mauve"] is None
@@ -334,23 +334,23 @@ def test_without_a_judge(
     assert (tmp_path / "out" / "curves.png").exists()
     page = (tmp_path / "out" / "report.html").read_text()
     assert "is left out" in page
-    assert "judge none" not in page
-    with pytest.raises(InputError, match=r"no such model; or do without.*--judge\) none"):
+    assert "evaluator none" not in page
+    with pytest.raises(InputError, match=r"no such model; or do without.*--eval-model\) none"):
         run(files[0], "--out", tmp_path / "other")
 
 
-def test_own_tokens(tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Judged as they are, the end token too, if the judge reads the same from them."""
-    own = FastTokenizer.of((judge / "tokenizer.json").read_text(), "here", "<|endoftext|>")
+def test_own_tokens(tmp_path: Path, evaluator: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Judged as they are, the end token too, if the evaluator reads the same from them."""
+    own = FastTokenizer.of((evaluator / "tokenizer.json").read_text(), "here", "<|endoftext|>")
     rng = np.random.default_rng(0)
     rows = [own.encode(" ".join(rng.choice(WORDS, 9)))[:LENGTH] for _ in range(20)]
     rows[3][5] = own.eos_id
     texts = [own.decode(row) for row in rows]
     file = tmp_path / "a.jsonl"
     write_samples(file, SampleFile(texts, rows, {"options": OPTIONS, "tokenizer": "fast"}))
-    flags = ["--judge", judge, "--no-retokenise", "--after-end", "cut"]
+    flags = ["--eval-model", evaluator, "--no-retokenise", "--after-end", "cut"]
     (row,) = run(file, "--out", tmp_path / "out", *flags)["sets"]
-    loaded = Judge(str(judge)).load()
+    loaded = EvaluatorLM(str(evaluator)).load()
     direct = loaded.score([r[:5] if i == 3 else r for i, r in enumerate(rows)])
     value = float(np.exp(direct[0].sum() / direct[1].sum()))
     assert row["perplexity"]["perplexity"]["value"] == pytest.approx(value)
@@ -359,7 +359,7 @@ def test_own_tokens(tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_embedding_features(
-    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mauve")
     transformers = pytest.importorskip("transformers")
@@ -369,7 +369,7 @@ def test_embedding_features(
     transformers.BertModel(config).save_pretrained(folder)
     byte_tokenizer(transformers).save_pretrained(folder)
     file = written(tmp_path / "a.jsonl")
-    flags = ["--judge", judge, "--data", data, "--no-data-row", "--reference-size", 40]
+    flags = ["--eval-model", evaluator, "--data", data, "--no-data-row", "--reference-size", 40]
     found = run(file, "--out", tmp_path / "out", *flags, "--mauve", folder)
     assert found["data_row"] is None
     (row,) = found["sets"]
@@ -398,7 +398,7 @@ def test_embedding_features(
     assert row["mauve"] is None
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path, judge: Path, data: Path) -> None:
+def test_the_page_needs_nothing_else(tmp_path: Path, evaluator: Path, data: Path) -> None:
     pytest.importorskip("mauve")
     files = [
         written(
@@ -412,7 +412,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path, judge: Path, data: Path) ->
     lines[1] = json.dumps(row | {"text": "<b>&\x00 bold"})
     files[3].write_text("\n".join(lines) + "\n")
     out = tmp_path / "out"
-    run(*files, "--out", out, "--judge", judge, "--data", data)
+    run(*files, "--out", out, "--eval-model", evaluator, "--data", data)
     page = (out / "report.html").read_text()
     links = Links(page)
     assert not links.open
@@ -428,35 +428,35 @@ def test_the_page_needs_nothing_else(tmp_path: Path, judge: Path, data: Path) ->
 
 
 def test_given_tokens_are_noted(
-    tmp_path: Path, judge: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, evaluator: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     which = "Neighbor (prompt call), 8 steps"
     note = f"Given tokens (prompt or template) are counted in, as if drawn: {which}."
     plain = written(tmp_path / "a.jsonl", prompt=None)
     begun = written(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
     out = tmp_path / "out"
-    assert note in run(plain, begun, "--out", out, "--judge", judge)["notes"]
+    assert note in run(plain, begun, "--out", out, "--eval-model", evaluator)["notes"]
     assert f"note: {note}" in capsys.readouterr().out
     assert note in (out / "report.html").read_text()
-    alone = run(plain, "--out", tmp_path / "two", "--judge", judge)
+    alone = run(plain, "--out", tmp_path / "two", "--eval-model", evaluator)
     assert not any("Given tokens" in note for note in alone["notes"])
 
 
 def test_text_that_names_no_tokenizer(
-    tmp_path: Path, judge: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A judge, data of text, the other files or the blanks in it say what it is."""
+    """An evaluator, data of text, the other files or the blanks in it say what it is."""
     known = written(tmp_path / "a.jsonl", count=10)
     own, words = tmp_path / "own.jsonl", tmp_path / "words.jsonl"
     own.write_text("\n".join(known.read_text().splitlines()[1:]) + "\n")
     write_samples(words, SampleFile(["ishmael"] * 10, [[*b"ishmael"]] * 10))
     given = ["--no-data-row", "--mauve", "none", "--data", data]
-    (row,) = run(own, "--out", tmp_path / "one", "--judge", judge, *given)["sets"]
-    (same,) = run(known, "--out", tmp_path / "two", "--judge", judge)["sets"]
+    (row,) = run(own, "--out", tmp_path / "one", "--eval-model", evaluator, *given)["sets"]
+    (same,) = run(known, "--out", tmp_path / "two", "--eval-model", evaluator)["sets"]
     assert row["perplexity"] == same["perplexity"]
-    assert len(run(known, own, "--out", tmp_path / "three", "--judge", judge)["sets"]) == 2
-    run(words, "--out", tmp_path / "four", "--judge", judge)
-    monkeypatch.setattr(TextSettings, "judge_model", lambda _: Judge(str(judge)))
+    assert len(run(known, own, "--out", tmp_path / "three", "--eval-model", evaluator)["sets"]) == 2
+    run(words, "--out", tmp_path / "four", "--eval-model", evaluator)
+    monkeypatch.setattr(TextSettings, "eval_lm", lambda _: EvaluatorLM(str(evaluator)))
     for name, line in (("five", [own]), ("six", [words, "--data", data])):
         assert "perplexity" in run(*line, "--out", tmp_path / name)["sets"][0]
     (tmp_path / "c.smi").write_text("CCO\n")
@@ -464,12 +464,22 @@ def test_text_that_names_no_tokenizer(
         run(own, tmp_path / "c.smi", "--out", tmp_path / "seven")
 
 
-def test_few_samples_have_no_mauve(tmp_path: Path, judge: Path, data: Path) -> None:
+def test_few_samples_have_no_mauve(tmp_path: Path, evaluator: Path, data: Path) -> None:
     file = written(tmp_path / "a.jsonl", count=6)
-    run(file, "--out", tmp_path / "out", "--judge", judge, "--data", data)
+    run(file, "--out", tmp_path / "out", "--eval-model", evaluator, "--data", data)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "MAUVE needs 20 texts a side, the data have 6: left out." in page
-    run(file, "--out", tmp_path / "big", "--judge", judge, "--data", data, "--reference-size", 9999)
+    run(
+        file,
+        "--out",
+        tmp_path / "big",
+        "--eval-model",
+        evaluator,
+        "--data",
+        data,
+        "--reference-size",
+        9999,
+    )
     page = (tmp_path / "big" / "report.html").read_text()
     assert "Fewer than 20 samples, so no MAUVE: tiny, Euler, 8 steps." in page
     assert "9,999 were wanted" in page
@@ -576,12 +586,12 @@ def test_curves_show_the_table_s_values(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_notes_tell_what_scores_are_worth() -> None:
-    settings = Settings(text=TextSettings(judge="j"))
+    settings = Settings(text=TextSettings(eval_model="j"))
 
     def notes(rows: Sequence[ScoredText], reference: TextReference | None) -> list[str]:
         return _notes(rows, reference, settings)[: -len(unscored)]
 
-    unscored = ["Samples without a token to judge: m, Euler, 8 steps (1)."]
+    unscored = ["Samples without a token to score: m, Euler, 8 steps (1)."]
     assert _notes([made_up()], compared(2000, 2000), settings)[-1:] == unscored
     coarse = "MAUVE of {} texts is coarse; 1,000 or more are advised for figures to publish."
     assert notes([made_up(samples=1000)], compared(1000, 1000)) == []
@@ -596,7 +606,7 @@ def test_notes_tell_what_scores_are_worth() -> None:
     ]
     short = "words has held-out text for 1,000 windows a side; 1,001 were wanted."
     assert notes([made_up(samples=1000)], compared(1000, 1001)) == [short]
-    plain = replace(settings, text=TextSettings(judge="j", mauve="none"))
+    plain = replace(settings, text=TextSettings(eval_model="j", mauve="none"))
     assert _notes([made_up()], compared(5, 9), plain) == unscored
     one = made_up()
     assert one.scores.perplexity is not None
@@ -607,21 +617,24 @@ def test_notes_tell_what_scores_are_worth() -> None:
 
 
 def test_the_page_tells_how_scores_were_made() -> None:
-    told = _origin(made_up().scores, compared(40, 40), Settings(text=TextSettings(judge="j")))
+    told = _origin(made_up().scores, compared(40, 40), Settings(text=TextSettings(eval_model="j")))
     assert told["MAUVE"] == "40 held-out texts, 3 buckets, scaling 5"
     assert told["data"] == "words"
-    given = TextSettings(judge="/a/tiny", folds=3)
-    by_judge, by_folder = (
+    given = TextSettings(eval_model="/a/tiny", folds=3)
+    by_evaluator, by_folder = (
         " ".join(meaning(settings, "words"))
         for settings in (given, replace(given, mauve="/a/bert", average="sample"))
     )
-    assert "the judge tiny, finds the samples: the exponential of its mean surprise" in by_judge
-    assert "by the features of the judge: 1" in by_judge
+    assert (
+        "the evaluator tiny, finds the samples: the exponential of its mean surprise"
+        in by_evaluator
+    )
+    assert "by the features of the evaluator: 1" in by_evaluator
     assert "finds the samples: the mean over samples of the exponential" in by_folder
     assert "by the features of an embedding model: 1" in by_folder
-    assert "over 3 folds" in by_judge
+    assert "over 3 folds" in by_evaluator
     assert "MAUVE, the closeness to held-out text, is left out" in " ".join(
-        meaning(TextSettings(judge="j", mauve="none"), "words")
+        meaning(TextSettings(eval_model="j", mauve="none"), "words")
     )
     two = [made_up(model=name).samples for name in ("m", "n")]
     assert [excerpt.title for excerpt in _excerpts(two, None)] == [
@@ -632,8 +645,8 @@ def test_the_page_tells_how_scores_were_made() -> None:
 def test_settings_reach_the_judge_and_the_message() -> None:
     given = TextSettings("j", "bfloat16", 512, device="cpu", batch_tokens=64)
     loose = {"dtype": "bfloat16", "context": 512, "device": "cpu", "batch_tokens": 64}
-    assert given.judge_model() == Judge("j", **loose)  # type: ignore[arg-type]
-    assert given.flags() == ["--judge", "--judge-dtype", "--judge-context"]
+    assert given.eval_lm() == EvaluatorLM("j", **loose)  # type: ignore[arg-type]
+    assert given.flags() == ["--eval-model", "--eval-dtype", "--eval-context"]
     assert TextSettings(data_row=False, folds=2).flags() == ["--folds", "--no-data-row"]
     for name in ("average", "first_token", "after_end"):
         with pytest.raises(InputError, match=f"{name} must be one of"):
@@ -684,7 +697,7 @@ def test_mauve_needs_twenty_texts_a_side(tmp_path: Path) -> None:
 def test_models_are_loaded_and_asked_as_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The judge's own end token where its tokens are judged; the device of the features."""
+    """The evaluator's own end token where its tokens are judged; the device of the features."""
     words = ["a", " b", " .", "</s>"]
 
     def batch_decode(
@@ -694,19 +707,21 @@ def test_models_are_loaded_and_asked_as_told(
         return [x.replace(" .", ".") if clean_up_tokenization_spaces else x for x in texts]
 
     tokenizer = SimpleNamespace(eos_token="</s>", batch_decode=batch_decode)
-    judge: Any = SimpleNamespace(
-        loaded=SimpleNamespace(tokenizer=tokenizer), judge=Judge("j"), vocabulary=lambda: "own"
+    evaluator: Any = SimpleNamespace(
+        loaded=SimpleNamespace(tokenizer=tokenizer),
+        config=EvaluatorLM("j"),
+        vocabulary=lambda: "own",
     )
     passages = Passages(["a b .<|endoftext|>"], np.array([[0, 1, 2, 3]]), ("",))
-    check_reads_alike(judge, passages)
+    check_reads_alike(evaluator, passages)
     with pytest.raises(InputError, match=r"of 'a b' \(sample 1\) it reads 'a b .</s>'"):
-        check_reads_alike(judge, replace(passages, texts=["a b"]))
+        check_reads_alike(evaluator, replace(passages, texts=["a b"]))
     asked: dict[str, Any] = {}
     for name in ("generative_perplexity", "Embedder"):
         monkeypatch.setattr(f"cwdfm.report.text_scores.{name}", lambda *_, **how: asked.update(how))
     settings = TextSettings("j", retokenise=False, mauve="/a/bert", device="cpu")
     scorer = TextScorer(settings, None, tmp_path, print)
-    scorer.__dict__["judge"] = judge
+    scorer.__dict__["evaluator"] = evaluator
     scorer._judged(passages)
     assert (asked["end"], asked["vocabulary"]) == ("</s>", "own")
     with pytest.raises(AttributeError):
@@ -716,7 +731,7 @@ def test_models_are_loaded_and_asked_as_told(
 
 def test_wrong_input(
     tmp_path: Path,
-    judge: Path,
+    evaluator: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -745,13 +760,13 @@ def test_wrong_input(
     (tmp_path / "little.txt").write_text("Call me Ishmael. Some")
     little = tmp_path / "little"
     prepare(TextFiles.of(tmp_path / "little.txt"), "bytes", LENGTH, little, part="all")
-    out = ["--out", tmp_path / "out", "--judge", judge]
-    no_judge = ["--out", tmp_path / "out", "--judge"]
+    out = ["--out", tmp_path / "out", "--eval-model", evaluator]
+    no_evaluator = ["--out", tmp_path / "out", "--eval-model"]
     cases: list[tuple[list[object], str]] = [
-        ([good, *no_judge, tmp_path / "nowhere"], "there is no folder"),
-        ([good, *no_judge, tmp_path / "no.gguf"], "there is no GGUF file"),
-        ([good, *no_judge, tmp_path / "full"], "has no config.json"),
-        ([good, *no_judge, "nobody/nothing"], "could not be had from the Hugging Face hub"),
+        ([good, *no_evaluator, tmp_path / "nowhere"], "there is no folder"),
+        ([good, *no_evaluator, tmp_path / "no.gguf"], "there is no GGUF file"),
+        ([good, *no_evaluator, tmp_path / "full"], "has no config.json"),
+        ([good, *no_evaluator, "nobody/nothing"], "could not be had from the Hugging Face hub"),
         ([good, *out, "--no-retokenise"], "has another vocabulary than the samples"),
         ([good, *out, "--data", "qm9"], "molecules need a SmilesTokenizer"),
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
@@ -769,9 +784,12 @@ def test_wrong_input(
         ([good, *out, "--folds", 31], "got 30; give more samples, or folds (--folds) 1"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
         ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
-        ([good, *out, "--judge-dtype", "int4"], "invalid choice"),
+        ([good, *out, "--eval-dtype", "int4"], "invalid choice"),
         ([good, "--out", tmp_path / "full"], "is not empty; give another folder, or --force"),
-        ([good, "--out", smiles / "x", "--judge", judge], "is a file; give a place that is in a"),
+        (
+            [good, "--out", smiles / "x", "--eval-model", evaluator],
+            "is a file; give a place that is in a",
+        ),
     ]
     for arguments, message in cases:
         monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])

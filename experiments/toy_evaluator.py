@@ -12,7 +12,7 @@ END = "<|endoftext|>"
 SIZES = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
 
-def toy_judge(folder: Path) -> str:
+def toy_evaluator(folder: Path) -> str:
     """Its folder, made unless it is there. What it says of texts means nothing."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
