@@ -28,14 +28,17 @@ lint: install
 test: lint
 	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m 'not gpu'
 
+# The studies that need no GPU; `collect` adds their records to results/.
 bench: install
-	$(BIN)/python -m benchmarks.context_path --out results/context_path.json
-	$(BIN)/python -m benchmarks.sampling_step --out results/sampling_step.json
-	$(BIN)/python -m benchmarks.elbo_variance --out results/elbo_variance.json
-	$(BIN)/python examples/exact_target.py --out results --samples 100000
-	$(BIN)/python examples/finetune.py --out results/finetune.json
-	$(BIN)/python -m benchmarks.demo --out results/demo.json
-	$(BIN)/python -m benchmarks.report
+	mkdir -p bench
+	$(BIN)/python -m experiments.studies.context_path --out bench/context_path.json
+	$(BIN)/python -m experiments.studies.sampling_step --out bench/sampling_step.json
+	$(BIN)/python -m experiments.studies.elbo_variance --out bench/elbo_variance.json
+	$(BIN)/python examples/exact_target.py --out bench --samples 100000
+	$(BIN)/python examples/finetune.py --out bench/finetune.json
+	$(BIN)/python -m experiments.studies.demo --out bench/demo.json
+	$(BIN)/python -m experiments collect bench/*.json
+	$(BIN)/python -m experiments report
 
 clean:
-	rm -rf .venv demo .mypy_cache .ruff_cache
+	rm -rf .venv demo bench .mypy_cache .ruff_cache

@@ -5,14 +5,15 @@ import sys
 from cwdfm.cli.main import fail
 from cwdfm.cli.main import run as run_command
 from cwdfm.cli.options import HELP
-from experiments.benchmarks import report
+from experiments import report, results
 from experiments.cli import bench, run
 
 COMMANDS = {
     "list": (lambda words: run.main(["list", *words]), "list the experiments and their cost"),
     "run": (run.main, "run experiments: train, sample, score, write tables and figures"),
     "bench": (bench.main, "measure the speed of training and sampling on this machine"),
-    "report": (lambda words: report.main(), "write the pages of results from the recorded results"),
+    "collect": (results.main, "add finished cells and studies to the recorded results"),
+    "report": (report.main, "write the tables of the recorded results into docs/ and results/"),
 }
 
 

@@ -1,6 +1,6 @@
 """What jobs at small scale took this project itself: a summary of its results, in the package.
 
-`python -m benchmarks.report` writes it from results/, of which an installed package has nothing.
+`python -m experiments report` writes it from results/, of which an installed package has nothing.
 """
 
 import json

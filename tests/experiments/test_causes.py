@@ -1,4 +1,4 @@
-"""The plain walk of `benchmarks.qm9_causes` against the exact law of a small chain."""
+"""The plain walk of `experiments.studies.qm9_causes` against the exact law of a small chain."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import experiments.benchmarks.qm9_causes as causes
+import experiments.studies.qm9_causes as causes
 from cwdfm.weight import Neighbor
 from tests.core.test_solver import exact_law, model_of, source_of
 from tests.support.exact import Chain, correlated_target, neighbor

@@ -5,8 +5,8 @@ import argparse
 import pytest
 
 from cwdfm.metrics.molecule import canonical_set
-from experiments.benchmarks.qm9_search import KEPT, accepting, named
-from experiments.benchmarks.qm9_settings import Setting
+from experiments.studies.qm9_search import KEPT, accepting, named
+from experiments.studies.qm9_settings import Setting
 
 
 def test_the_least_plausible_are_left_out() -> None:

@@ -1,13 +1,13 @@
 """What runs of the same training have in common, and what they do not."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.benchmarks.library_sections import drawn_by
-from experiments.benchmarks.run_scatter import compare, named
+from experiments.results import add
+from experiments.results import record as recorded
+from experiments.studies.run_scatter import compare, describe, describe_sampler
 
 HOW = {"choice": {"solver": "euler"}, "steps": 4, "n": 2, "at": None}
 
@@ -20,11 +20,10 @@ def recipe(**more: Any) -> dict[str, Any]:
 
 
 def record(folder: Path, name: str, job: Any, result: Any, date: str, **more: Any) -> None:
-    """A job's result as a folder of results has it."""
+    """Add a cell to the packs in a folder."""
     origin = {"date": date, "revision": f"of {date}", "hardware": {"gpu": None}}
-    (folder / name).mkdir(parents=True)
     found = {"job": job, "result": result, "provenance": origin} | more
-    (folder / name / "result.json").write_text(json.dumps(found))
+    add(f"cells/{name.partition('-')[0]}", name, found, folder)
 
 
 def train(folder: Path, job: Any, loss: float, date: str, name: str = "train-1") -> None:
@@ -102,13 +101,15 @@ def test_of_a_run_its_first_quarter_and_its_end_are_told(tmp_path: Path) -> None
 
 def test_what_was_done_again_has_a_name_of_its_own() -> None:
     """In the results of this project: rows of one name would hide each other on the pages."""
-    rows = json.loads((Path(__file__).parents[2] / "results/run_scatter.json").read_text())["rows"]
-    names = [(row["corpus"], named(row)) for row in rows]
+    rows = recorded("run_scatter")["rows"]
+    names = [(row["corpus"], describe(row)) for row in rows]
     assert len(set(names)) == len(names)
     assert ("text", "mask source, sce, context path") in names
     assert ("molecules", "mask source, sce, context path (r = 3, s = 2)") in names
     assert ("molecules", "uniform source, sce (r = 1, s = 0.5)") in names
     drawn = [
-        (*name, drawn_by(s)) for name, row in zip(names, rows, strict=True) for s in row["samples"]
+        (*name, describe_sampler(s))
+        for name, row in zip(names, rows, strict=True)
+        for s in row["samples"]
     ]
     assert len(set(drawn)) == len(drawn)  # solvers of one kind differ in their settings

@@ -1,0 +1,241 @@
+"""`python -m experiments report`: write the tables of the recorded results.
+
+Pages in docs/results (and docs/speed.md) are written by hand. Their tables stand between
+
+    <!-- results: NAME -->
+    <!-- end -->
+
+where NAME is an experiment of the catalog, a study of `experiments.studies.tables`, `bench`, or
+`projection`. This command fills these blocks from results/ and writes the same tables, in full
+precision and with their provenance, to results/PAGE.csv.
+"""
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiT
+from experiments.bench.projection import Job as PaperRun
+from experiments.bench.projection import project
+from experiments.catalog import EXPERIMENTS
+from experiments.experiment import numbered, written
+from experiments.results import RESULTS, ROOT, Recorded, read, record
+from experiments.studies.tables import TABLES
+from experiments.sweep import in_order
+from experiments.table import Column, Row, Table, Value
+
+BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+STORE = Recorded()
+VOCAB = 50_257
+ORIGIN = ("command", "revision", "hardware")
+
+
+def pages() -> list[Path]:
+    """The pages that contain tables."""
+    return [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "speed.md"]
+
+
+def names_in(text: str) -> list[str]:
+    """The names of the tables on a page."""
+    return [name for _, name, _ in BLOCK.findall(text)]
+
+
+@cache
+def tables(name: str) -> list[Table]:
+    """The tables of an experiment, a study or the benchmark, without empty rows and columns."""
+    if name == "bench":
+        return [bench()]
+    if name == "projection":
+        return [projection()]
+    if name in TABLES:
+        return TABLES[name](record(name))
+    if name not in EXPERIMENTS:
+        raise InputError(f"unknown results {name!r}; see `python -m experiments list`")
+    found = EXPERIMENTS[name].plan("small").tables(STORE)
+    return [recorded_part(table) for table in found if any(map(_known, table.rows))]
+
+
+def recorded_part(table: Table) -> Table:
+    """The table without rows and columns that have no value yet; a note names them."""
+    empty = [
+        i for i in range(len(table.columns)) if all(r.ours[i].value is None for r in table.rows)
+    ]
+    kept = [i for i in range(len(table.columns)) if i not in empty]
+    missing = [table.columns[i].name for i in empty]
+    missing += [" ".join(filter(None, row.labels)) for row in table.rows if not _known(row)]
+    if not missing:
+        return table
+    names = {table.columns[i] for i in empty}
+    paper = [i for i, column in enumerate(table.paper) if column not in names]
+    rows = tuple(
+        Row(
+            row.labels,
+            tuple(row.ours[i] for i in kept),
+            tuple(row.paper[i] for i in paper) if row.paper else (),
+        )
+        for row in table.rows
+        if _known(row)
+    )
+    return replace(
+        table,
+        columns=tuple(table.columns[i] for i in kept),
+        paper=tuple(table.paper[i] for i in paper),
+        rows=rows,
+        notes=(*table.notes, f"Not measured yet: {'; '.join(missing)}."),
+    )
+
+
+def _known(row: Row) -> bool:
+    return any(value.value is not None for value in row.ours)
+
+
+def bench() -> Table:
+    """The newest measurement of every case and method."""
+    newest: dict[tuple[str, str], tuple[Mapping[str, Any], str]] = {}
+    for found in sorted(read("bench").values(), key=lambda found: str(found["date"])):
+        for line in found["table"]:
+            if line["ms"] is not None:
+                newest[line["case"], line["way"]] = line, found["date"][:10]
+    rows = tuple(
+        Row(
+            (case, method, date),
+            (
+                Value(line["ms"], None, _digits(line["ms"])),
+                Value(line["memory_gb"], None, _digits(line["memory_gb"])),
+                Value(line["bound_ms"], None, _digits(line["bound_ms"])),
+                Value(100 * line["reached"] if line["reached"] else None),
+                Value(line["times_first"], None, 2),
+            ),
+        )
+        for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0])
+    )
+    columns = (
+        Column("ms", False),
+        Column("GB", False),
+        Column("bound, ms"),
+        Column("bound / time, %", True),
+        Column("relative time"),
+    )
+    return Table("Benchmark, H200", ("case", "method", "date"), columns, rows)
+
+
+def _digits(x: float | None) -> int:
+    """Digits after the point for three significant ones."""
+    return 0 if not x or x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 4
+
+
+def tokens_per_second() -> float:
+    """Training speed of the paper's text model, by the newest benchmark."""
+    lines = [line for found in read("bench").values() for line in found["table"]]
+    speeds = [line["facts"]["tokens_per_second"] for line in lines if _trains_text(line)]
+    return float(speeds[-1])
+
+
+def _trains_text(line: Mapping[str, Any]) -> bool:
+    return (line["case"], line["way"]) == ("training-uniform", "cwdfm")
+
+
+def projection() -> Table:
+    """The paper's training run on OpenWebText, projected from the speed of one GPU."""
+    run = PaperRun(sum(p.numel() for p in DiT(preset("base", VOCAB)).parameters()))
+    rows = []
+    for gpus in (1, 8, 64):
+        p = project(run, gpus, tokens_per_second(), 64 * 1024)
+        seconds = (p.compute, p.exchange, p.waited)
+        rows.append(
+            Row(
+                (str(gpus),),
+                (
+                    Value(p.hours / 24),
+                    Value(p.gpu_hours, None, 0),
+                    *(Value(1e3 * x) for x in seconds),
+                ),
+            )
+        )
+    names = ("days", "GPU hours", "compute, ms", "all-reduce, ms", "exposed all-reduce, ms")
+    return Table("The paper's run, projected", ("GPUs",), tuple(map(Column, names)), tuple(rows))
+
+
+@cache
+def origin(name: str) -> tuple[str, str, str]:
+    """Command, revisions and hardware behind the tables of a name."""
+    if name in ("bench", "projection"):
+        found = list(read("bench").values())
+        return "python -m experiments bench --out FILE", *_origins(found)
+    if name in TABLES:
+        made = record(name)
+        return made["command"], *_origins([made, *_rows_with_origin(made)])
+    cells = in_order(EXPERIMENTS[name].plan("small").jobs)
+    results = [result for cell in cells if (result := STORE.result(cell)) is not None]
+    command = f"python -m experiments run {name} --scale small"
+    return command, *_origins(result["provenance"] for result in results)
+
+
+def _rows_with_origin(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = made.get("rows", [])
+    return [row for row in rows if isinstance(row, dict) and "hardware" in row]
+
+
+def _origins(found: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """The distinct revisions and machines of some records."""
+    records = list(found)
+    revisions = {each["revision"] or "unknown" for each in records}
+    machines = {each["hardware"]["gpu"] or each["hardware"]["cpu"] for each in records}
+    return " ".join(sorted(revisions)), "; ".join(sorted(machines))
+
+
+def fill(text: str) -> str:
+    """A page with its tables filled in."""
+
+    def block(match: re.Match[str]) -> str:
+        shown = "\n".join(table.markdown() for table in tables(match[2]))
+        return f"{match[1]}{shown}{match[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def to_csv(names: Iterable[str]) -> str:
+    """The tables of a page as one CSV: a column `table`, labels, values, spreads, provenance."""
+    rows: list[dict[str, str]] = []
+    for name in names:
+        for table in tables(name):
+            lines = csv.DictReader(io.StringIO(table.csv()))
+            made = dict(zip(ORIGIN, origin(name), strict=True))
+            rows += [{"results": name, "table": table.title, **line, **made} for line in lines]
+    fields = dict.fromkeys(field for row in rows for field in row if field not in ORIGIN)
+    spreads = {f for f in fields if f.endswith(", spread") and not any(row.get(f) for row in rows)}
+    out = io.StringIO()
+    shown = [*(field for field in fields if field not in spreads), *ORIGIN]
+    writer = csv.DictWriter(out, shown, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def draw(folder: Path = ROOT / "docs" / "figures") -> None:
+    """Draw the figures of all experiments."""
+    for experiment in EXPERIMENTS.values():
+        for stem, figure in numbered(experiment.name, experiment.plan("small").figures(STORE)):
+            if not figure.blank:
+                written(folder / f"{stem}.png", figure.drawn(["png"])["png"])
+
+
+def main(words: list[str] | None = None) -> None:
+    """Fill the pages and write the CSV files; with `--figures` draw the figures too."""
+    options = sys.argv[1:] if words is None else words
+    if unknown := set(options) - {"--figures"}:
+        raise InputError(f"unknown option {' '.join(sorted(unknown))}; the only one is --figures")
+    for path in pages():
+        text = path.read_text()
+        path.write_text(fill(text))
+        (RESULTS / f"{path.stem}.csv").write_text(to_csv(names_in(text)))
+    if options:
+        draw()

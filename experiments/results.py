@@ -1,0 +1,118 @@
+"""Recorded results: packs of JSON lines under results/, compressed with xz.
+
+A pack `results/NAME.jsonl.xz` holds one record per line, `{"name": ..., "record": ...}`.
+
+- `cells/KIND` holds the finished cells of one kind (`train`, `sample`, `text`, ...). A record has
+  the cell's description (`job`), its `result`, its duration in `seconds` and its `provenance`
+  (command, revision, versions, hardware).
+- `studies` holds one record per study of `experiments.studies`.
+- `bench` holds the records of `python -m experiments bench`, oldest first.
+
+The tables derived from these packs are the CSV files beside them (see `experiments.report`).
+"""
+
+import json
+import lzma
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+from cwdfm.files import replacing
+from experiments.job import Job, Result, Store
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+Records = dict[str, Any]
+
+
+def read(name: str, folder: Path = RESULTS) -> Records:
+    """The records of a pack by name; empty if there is no such pack."""
+    path = _path(name, folder)
+    if not path.exists():
+        return {}
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        found = map(json.loads, lines)
+        return {each["name"]: each["record"] for each in found}
+
+
+def write(name: str, records: Mapping[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a pack and return its path. Equal records give equal bytes."""
+    lines = (json.dumps({"name": key, "record": value}) + "\n" for key, value in records.items())
+    path = _path(name, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
+        part.write_bytes(lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
+    return path
+
+
+def _path(name: str, folder: Path) -> Path:
+    return folder / f"{name}.jsonl.xz"
+
+
+def record(name: str, pack: str = "studies") -> Any:
+    """One record of a pack."""
+    return _cached(pack)[name]
+
+
+@cache
+def _cached(pack: str) -> Records:
+    return read(pack)
+
+
+def add(pack: str, name: str, content: Any, folder: Path = RESULTS) -> Path:
+    """Add a record to a pack, or replace the record of that name."""
+    return write(pack, read(pack, folder) | {name: content}, folder)
+
+
+def collect(run: Path, folder: Path = RESULTS) -> list[str]:
+    """Pack the finished cells of a run folder and return their names.
+
+    A cell of the same name in the pack is replaced: the run is newer.
+    """
+    found: dict[str, Records] = {}
+    for path in sorted(run.glob("*/result.json")):
+        name = path.parent.name
+        found.setdefault(kind_of(name), {})[name] = json.loads(path.read_text())
+    for kind, cells in found.items():
+        known = read(f"cells/{kind}", folder)
+        write(f"cells/{kind}", dict(sorted((known | cells).items())), folder)
+    return [name for cells in found.values() for name in cells]
+
+
+def kind_of(name: str) -> str:
+    """The kind of a cell, by its name KIND-CHECKSUM."""
+    return name.rpartition("-")[0]
+
+
+def main(words: list[str]) -> None:
+    """Add to the packs: a run folder's finished cells, or the JSON files of studies and bench."""
+    if not words:
+        raise InputError("give run folders, or JSON files of studies or of the benchmark")
+    for path in map(Path, words):
+        if path.is_dir():
+            print(f"{path}: {len(collect(path))} cells")
+        elif path.suffix == ".json" and path.is_file():
+            content = json.loads(path.read_text())
+            pack = "bench" if "ceilings" in content else "studies"
+            print(f"{path} -> {add(pack, path.stem, content)}")
+        else:
+            raise InputError(f"{path} is neither a folder nor a JSON file")
+
+
+class Recorded(Store):
+    """The packed cells, read in place of a run folder."""
+
+    def __init__(self, folder: Path = RESULTS) -> None:
+        super().__init__(folder)
+
+    def result(self, job: Job) -> Result | None:
+        """The record of a cell; None if it is not recorded."""
+        found: Result | None = self._pack(job.kind).get(job.name)
+        return found
+
+    def _pack(self, kind: str) -> Records:
+        if self.folder == RESULTS:
+            return _cached(f"cells/{kind}")
+        return read(f"cells/{kind}", self.folder)

@@ -1,0 +1,77 @@
+"""Preparing a corpus of text: how long it takes, and whether memory stays flat.
+
+    python -m experiments.studies.prepare --corpus novels.tar.xz --out results/prepare.json
+
+Each measurement is a process of its own. Memory is the peak of the resident set of the process and
+of its largest worker; with half of the documents it should be the same.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cwdfm.provenance import provenance, write_json
+from experiments.studies.timing import verdict
+
+MEASURE = """
+import json, resource, sys, time
+from cwdfm.data import CORPORA, find_corpus, prepare
+corpus, out, workers, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+if __name__ == "__main__":
+    start = time.perf_counter()
+    made = prepare(
+        find_corpus(corpus, CORPORA), "gpt2", 512, out, workers=workers, limit=limit or None
+    )
+    seconds = time.perf_counter() - start
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peak = [resource.getrusage(w).ru_maxrss / 1024 for w in who]
+    rows = len(made.train) + len(made.valid)
+    print(json.dumps({"seconds": seconds, "rows": rows, "peak_mib": peak, "report": made.report}))
+"""
+
+
+def measure(corpus: str, workers: int, limit: int = 0) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        script = Path(folder) / "measure.py"
+        script.write_text(MEASURE)
+        words = [corpus, f"{folder}/out", str(workers), str(limit)]
+        done = subprocess.run(
+            [sys.executable, str(script), *words], check=True, capture_output=True, text=True
+        )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {"workers": workers, "limit": limit, **found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--corpus", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    cases = [measure(options.corpus, 2), measure(options.corpus, 1), measure(options.corpus, 1, 50)]
+    whole, half = (sum(c["peak_mib"]) for c in cases[1:])
+    config = {"corpus": Path(options.corpus).name, "tokenizer": "gpt2", "length": 512}
+    result = provenance() | {
+        "config": config,
+        "cases": cases,
+        "memory_whole_over_half": whole / half,
+    }
+    write_json(options.out, result)
+    for case in cases:
+        print({k: v for k, v in case.items() if k != "report"})
+    print(f"all in {time.perf_counter() - start:.0f} s")
+    verdict(
+        {
+            "2 workers take under 2 minutes": cases[0]["seconds"] < 120,
+            "twice the documents take no more than 1.2 times the memory": whole / half < 1.2,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Where the time of a training step and of a sampling step goes, by kind of kernel.
+
+    python -m experiments.studies.profile --out results/profile.json
+
+On a GPU, with the shapes of `python -m experiments bench`: the paper's text network with both sources, its
+molecules, and one step of sampling text. `--scale tiny --device cpu` tries it out, with operators
+in the kernels' place.
+"""
+
+import argparse
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from cwdfm.model.predict import evaluating
+from cwdfm.provenance import provenance, write_json
+from cwdfm.solver import Euler, State
+from cwdfm.source import UniformSource
+from cwdfm.train.recipes import RECIPES
+from experiments.bench.settings import Settings
+from experiments.bench.subject import SCHEDULE, make_model, make_run
+from experiments.bench.training import masked_text_changes, molecule_changes, text_changes
+
+# The first that fits names a kernel's kind.
+KINDS = {
+    "attention": r"sdpa|flash|fmha|attend|cudnn::fusion|attention",
+    "matrix products": r"nvjet|gemm|cutlass|cublas|splitK|aten::(addmm|mm|bmm|linear)",
+    "norms, gates, additions": r"add_norm|layer_norm",
+    "gelu": r"gelu",
+    "softmax and draws of the head": r"softmax_(held_)?rows|head_statistics|block_masses|draw_",
+    "rotation": r"rotate",
+    "optimiser": r"multi_tensor|adam|Adam",
+    "embedding": r"embedding|compute_grad_weight|sum_and_scatter|gather",
+}
+REPEATS = 3
+
+
+def kind_of(kernel: str) -> str:
+    return next((kind for kind, sign in KINDS.items() if re.search(sign, kernel)), "all else")
+
+
+def shares(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
+    """Milliseconds of one call, by the clock and by kind of kernel, and the largest kernels."""
+    for _ in range(3):
+        work()
+    cuda = device.type == "cuda"
+    wait: Callable[[], object] = torch.cuda.synchronize if cuda else time.perf_counter
+    wait()
+    start = time.perf_counter()
+    for _ in range(REPEATS):
+        work()
+    wait()
+    wall = (time.perf_counter() - start) / REPEATS
+    activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+    with profile(activities=[activity]) as seen:
+        for _ in range(REPEATS):
+            work()
+        wait()
+    kernels: dict[str, float] = defaultdict(float)
+    launches = 0
+    for event in seen.key_averages():
+        each = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if each and not event.key.startswith("Optimizer."):  # a span around kernels, not one
+            kernels[event.key] += each / 1e3 / REPEATS
+            launches += event.count // REPEATS
+    kinds: dict[str, float] = defaultdict(float)
+    for kernel, ms in kernels.items():
+        kinds[kind_of(kernel)] += ms
+    largest = sorted(kernels.items(), key=lambda item: -item[1])[:20]
+    return {
+        "ms": 1e3 * wall,
+        "busy_ms": sum(kernels.values()),
+        "launches": launches,
+        "kinds": dict(sorted(kinds.items(), key=lambda item: -item[1])),
+        "largest": [{"kernel": name[:120], "ms": ms} for name, ms in largest],
+    }
+
+
+def training(
+    settings: Settings, recipe: str, vocab: int, changes: dict[str, Any]
+) -> dict[str, Any]:
+    """An optimiser step of one micro-batch."""
+    changes |= {"batch_size": changes["batch_size"] // changes.get("accumulation", 1)}
+    run = make_run(settings, RECIPES[recipe](), vocab, **changes | {"accumulation": 1})
+    return shares(run.train_step, settings.device)
+
+
+def sampling(settings: Settings) -> dict[str, Any]:
+    """A step of Euler's solver with a uniform source."""
+    shapes, device = settings.shapes, settings.device
+    source, solver = UniformSource(shapes.vocab), Euler()
+    model = make_model(settings, source)
+    state: State = solver.init(
+        source, torch.arange(shapes.sample_batch, device=device), shapes.length
+    )
+    first, next_ = shapes.first / shapes.run, (shapes.first + 1) / shapes.run
+
+    def work() -> None:
+        solver.step(model, source, SCHEDULE, state, first, next_)
+
+    with settings.precision(), evaluating(model):
+        return shares(work, device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--scale", choices=["full", "tiny"], default="full")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    settings = Settings(options.scale, torch.device(options.device))
+    shapes = settings.shapes
+    found = {
+        "training, uniform": training(settings, "owt-paper", shapes.vocab, text_changes(shapes)),
+        "training, mask": training(
+            settings, "owt-paper", shapes.vocab, masked_text_changes(shapes)
+        ),
+        "training, molecules": training(
+            settings, "qm9-paper", shapes.molecule_vocab, molecule_changes(shapes)
+        ),
+        "sampling, uniform": sampling(settings),
+    }
+    config = settings.key() | {"repeats": REPEATS}
+    write_json(options.out, {**provenance(), "config": config, "work": found})
+    for name, part in found.items():
+        print(f"{name}: {part['ms']:.1f} ms, kernels {part['busy_ms']:.1f} ms")
+        for kind, ms in part["kinds"].items():
+            print(f"  {ms:8.2f} ms  {kind}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What the reading of sequences changes in the counts of the paper's own setting on QM9.
+
+    python -m experiments.studies.qm9_endings --jobs DIR/jobs --out results/qm9_endings.json
+
+DIR is the folder of `python -m experiments run headline --scale small --out DIR`, with its samples. A sequence is
+`<bos> molecule <eos> <pad> ...`; we read up to the first end. Others may read on, or refuse what is
+not framed like that.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cwdfm import data
+from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.errors import InputError
+from cwdfm.metrics.molecule import CanonicalSet
+from cwdfm.provenance import provenance, write_json
+from cwdfm.sample_file import read_samples
+from experiments.catalog.headline import entries
+from experiments.job import Store
+from experiments.studies.qm9_search import counts
+
+Reading = Callable[[SmilesTokenizer, list[int]], str]
+
+
+def on(tokenizer: SmilesTokenizer, ids: list[int]) -> str:
+    """As if there were no end tokens."""
+    return tokenizer.decode(i for i in ids if i != tokenizer.eos_id)
+
+
+def framed(tokenizer: SmilesTokenizer, ids: list[int]) -> str:
+    """The molecule if it is framed as in training, else nothing."""
+    inner = ids[1 : ids.index(tokenizer.eos_id)] if tokenizer.eos_id in ids[1:] else []
+    plain = not {tokenizer.bos_id, tokenizer.pad_id} & set(inner)
+    return tokenizer.decode(ids) if plain and ids == tokenizer.pack(inner, len(ids)) else ""
+
+
+READINGS: dict[str, Reading] = {
+    "as here, up to the first end": lambda tokenizer, ids: tokenizer.decode(ids),
+    "text behind the end counts": on,
+    "what is not framed as in training does not": framed,
+}
+
+
+def rows(store: Store) -> Iterator[dict[str, object]]:
+    """Counts for each training, solver and reading, at the most steps."""
+    tokens = data.load("qm9")
+    training, tokenizer = CanonicalSet(tokens.texts("train")), tokens.tokenizer
+    assert isinstance(tokenizer, SmilesTokenizer)
+    found = entries("small")
+    most = max(entry.x for entry in found)
+    for entry in found:
+        job = entry.cell.sample()
+        path = store.place(job) / "samples.jsonl"
+        if entry.x < most or not path.exists():
+            continue
+        drawn = read_samples(path).tokens
+        assert drawn is not None
+        for name, reading in READINGS.items():
+            texts = [reading(tokenizer, ids) for ids in drawn]
+            yield {
+                "labels": entry.labels,
+                "job": job.name,
+                "reading": name,
+                "empty": texts.count("") / len(texts),
+                **counts(texts, training),
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the reading of sequences changes.")
+    parser.add_argument("--jobs", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    found = list(rows(Store(options.jobs)))
+    if not found:
+        raise InputError(
+            f"no samples in {options.jobs}; give the jobs of `python -m experiments run headline`"
+        )
+    for row in found:
+        print(*row.values())
+    write_json(options.out, provenance() | {"config": {}, "rows": found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""What benchmarks read from files, of others and their own."""
+
+from pathlib import Path
+
+from experiments.studies.gpu_tests import files, outcomes
+from experiments.studies.text_small import of_source
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.a" name="good" />
+<testcase classname="tests.a" name="left"><skipped message="no" /></testcase>
+<testcase classname="tests.a" name="wrong"><failure message="assert 1 == 2&#10;more" /></testcase>
+<testcase classname="tests.b" name="early"><error /></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_of_tests_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(REPORT)
+    counts, failed = outcomes(tmp_path / "report.xml")
+    assert counts == {"passed": 1, "skipped": 1, "failed": 2}
+    assert failed == {"tests.a.wrong": "assert 1 == 2", "tests.b.early": "error"}
+
+
+def test_files_with_tests_for_a_gpu_are_found() -> None:
+    found = {Path(name).name for name in files()}
+    assert {"test_gpu.py", "test_ahead.py", "test_block.py"} <= found
+    assert "test_parity.py" not in found
+
+
+def test_sources_in_one_folder_are_told_apart() -> None:
+    names = ("data-a", "mask-euler-64", "uniform-euler-64", "training-mask", "context-uniform")
+    found = dict.fromkeys(names, 0)
+    assert list(of_source("mask", found)) == ["data-a", "mask-euler-64", "training-mask"]
+    assert list(of_source("uniform", found)) == ["data-a", "uniform-euler-64", "context-uniform"]
