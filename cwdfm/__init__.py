@@ -30,6 +30,7 @@ from cwdfm.solver import (
 )
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.times import stratified_times, time_grid
+from cwdfm.version import __version__
 from cwdfm.weight import (
     Confidence,
     ContextWeight,
@@ -43,8 +44,6 @@ from cwdfm.weight import (
     Sum,
     Weight,
 )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "NELBO",
@@ -94,6 +93,7 @@ __all__ = [
     "TopK",
     "UniformSource",
     "Weight",
+    "__version__",
     "box",
     "elbo",
     "generate",

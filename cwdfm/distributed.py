@@ -1,9 +1,10 @@
-"""Processes that work together: started by torchrun, or one alone."""
+"""Process groups: commands run in a single process, or in several started by torchrun."""
 
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,74 +12,93 @@ import torch.distributed as dist
 
 from cwdfm.device import find_device
 from cwdfm.errors import InputError
+from cwdfm.files import held
 
 
 @contextmanager
-def joined(device: str) -> Iterator[torch.device]:
-    """The device of this process; under torchrun, in a group with the others for a while.
+def process_group(device: str) -> Iterator[torch.device]:
+    """Join the process group if torchrun started this process; yields the process's device.
 
-    "auto" is a GPU where there is one, and under torchrun the one of this process's number.
+    "auto" and "cuda" mean the GPU of this process's local rank.
     """
     chosen = find_device(device)
     if chosen.type == "cuda" and chosen.index is not None:
-        torch.cuda.set_device(chosen)  # what names no device means this one
+        torch.cuda.set_device(chosen)  # the default for tensors on "cuda"
     if "RANK" not in os.environ:
         yield chosen
         return
-    check_started(own_gpu=chosen.type == "cuda" and chosen.index is None)
-    if chosen.type == "cuda" and chosen.index is None:
+    gpu_by_rank = chosen.type == "cuda" and chosen.index is None
+    check_environment(gpu_by_rank=gpu_by_rank)
+    if gpu_by_rank:
         chosen = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(chosen)
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield chosen
-        # Nobody takes the group apart while another still uses it, and what hangs on it goes first:
-        # threads that want Python's lock at its end are killed, and take the process with them.
+        # Wait for the others before the group is destroyed, and free the objects that use it:
+        # threads that need the GIL while the interpreter shuts down would crash the process.
         dist.barrier()
         gc.collect()
     finally:
         dist.destroy_process_group()
 
 
-def check_started(*, own_gpu: bool) -> None:
-    """Refuse a part of what torchrun sets, as other schedulers leave it behind."""
-    numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if own_gpu else ()))
+def check_environment(*, gpu_by_rank: bool) -> None:
+    """Raise an InputError if only some of torchrun's environment variables are set.
+
+    Other schedulers set RANK without the rest.
+    """
+    numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if gpu_by_rank else ()))
     wrong = [name for name in numbers if not os.environ.get(name, "").isdecimal()]
     if wrong or not os.environ.get("MASTER_ADDR"):
-        lacks = ", ".join(wrong or ["MASTER_ADDR"])
         raise InputError(
-            f"RANK is set, by which torchrun tells a process its number, and {lacks} of what it "
-            f"sets too is not there or no number; start with torchrun, or unset RANK"
+            f"RANK is set, as in a process started by torchrun, but "
+            f"{', '.join(wrong or ['MASTER_ADDR'])} is missing or not a number; start the command "
+            f"with torchrun, or unset RANK"
         )
 
 
 def rank() -> int:
-    """This process's number in its group, from 0."""
+    """The rank of this process in its group; 0 without a group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def world() -> int:
-    """How many processes there are."""
+def world_size() -> int:
+    """The number of processes in the group; 1 without a group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def barrier() -> None:
-    """Wait until all processes are here."""
+    """Wait until all processes of the group have reached this call."""
     if dist.is_initialized():
         dist.barrier()
 
 
-def from_first(value: Any) -> Any:
-    """The first process's value, on all of them."""
+def broadcast(value: Any) -> Any:
+    """Return rank 0's value on every process."""
     if not dist.is_initialized():
         return value
-    box = [value]
-    dist.broadcast_object_list(box)
-    return box[0]
+    objects = [value]
+    dist.broadcast_object_list(objects)
+    return objects[0]
 
 
-def mean_over_all(value: torch.Tensor) -> torch.Tensor:
-    """The mean over processes of a tensor that each of them has."""
+def all_reduce_mean(value: torch.Tensor) -> torch.Tensor:
+    """The mean of a tensor over all processes."""
     if dist.is_initialized():
         dist.all_reduce(value)
-    return value / world()
+    return value / world_size()
+
+
+@contextmanager
+def exclusive(folder: Path, conflict: str) -> Iterator[None]:
+    """Hold the lock of an existing folder, on behalf of the whole process group.
+
+    conflict: the start of the error message if another run holds the lock.
+    """
+    with held(folder) if rank() == 0 else nullcontext(True) as acquired:
+        if not broadcast(acquired):
+            raise InputError(
+                f"{conflict}; wait until it has finished, or choose a different output path"
+            )
+        yield

@@ -1,26 +1,38 @@
-"""Files that are whole at any moment, also where processes write the same one.
+"""Files on disk: atomic writes, locks, and checks that an output path is writable.
 
-And whether they can be written, asked before the work whose result they shall hold.
+Readers of a file see either the old content or the complete new content, also when several
+processes write the same path.
 """
 
 import errno
+import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from cwdfm.errors import InputError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LOCK = "lock"  # name of the lock file inside a locked folder
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write that takes the place of `path` once the block is done, and not if it fails.
+    """Yield a temporary path that replaces `path` when the block succeeds.
 
-    It lies beside `path`, for the rename, and has a name of its own, for processes that write at
-    once: the last one stays, whole. Folders are made.
+    The temporary file lies in the same folder, which makes the final rename atomic. Its name is
+    unique, so concurrent writers do not disturb each other; the last one to finish wins. Missing
+    parent folders are created. If the block fails, the temporary file is deleted.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,65 +43,144 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def check_place(path: Path) -> None:
-    """Refuse a path that cannot be made: a file or a dead link is in its way, or no permission."""
+def write_json(path: Path, data: object) -> None:
+    """Write JSON atomically, and sync it to disk before the rename."""
+    with replacing(path) as part, part.open("w") as file:
+        file.write(json.dumps(data, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
+    """Write tensors in the safetensors format, converted to `dtype` if given.
+
+    Raises:
+        OSError: the file cannot be written; `errno` is set where safetensors reports it.
+    """
+    on_cpu = {name: x.detach().to(dtype=dtype).contiguous().cpu() for name, x in tensors.items()}
+    try:
+        save_file(on_cpu, path)
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))  # safetensors has it only in its message
+        if code is None:
+            raise OSError(f"{error}") from error
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read tensors in the safetensors format; InputError if the file is damaged."""
+    with path.open("rb"):  # safetensors reports an unreadable file as a missing one
+        pass
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(
+            f"{path} is damaged ({error}); copy it again, or train the model again"
+        ) from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of `path`, waiting while another process holds it.
+
+    The lock file is `path` with `.lock` appended. It is deleted at the end of the block.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.with_name(path.name + ".lock")
+    with FileLock(file):
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Try to hold the lock of an existing folder, without waiting; yields whether it succeeded.
+
+    The operating system releases the lock when the process ends, so stale locks do not occur.
+    On file systems without locks, filelock falls back to a lock file with the holder's process id.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(folder / LOCK, blocking=False))
+        except Timeout:
+            yield False
+            return
+        except OSError as error:
+            if error.errno not in _LOCKS_UNSUPPORTED:
+                raise
+        yield True
+
+
+def check_writable(path: Path) -> None:
+    """Raise an InputError if `path` cannot be created.
+
+    Reasons are a file in place of a parent folder, a broken symbolic link, and a missing
+    permission.
+    """
     for link in (path, *path.parents):
         if os.path.islink(link) and not os.path.exists(link):  # noqa: PTH110, PTH114
+            target = os.readlink(link)  # noqa: PTH115
             raise InputError(
-                f"{path} cannot be written: {link} is a link to {os.readlink(link)}, which is not "  # noqa: PTH115
-                f"there; make that, or give another place"
+                f"{path} cannot be written: {link} is a symbolic link to {target}, which does not "
+                f"exist; create the target, or choose a different path"
             )
-    above = _above(path)
-    if not above.is_dir():
+    parent = _nearest_existing(path)
+    if not parent.is_dir():
         raise InputError(
-            f"{path} cannot be written: {above} is a file; give a place that is in a folder"
+            f"{path} cannot be written: {parent} is a file, not a folder; choose a different path"
         )
-    if not os.access(above, os.W_OK | os.X_OK):
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(
-            f"{path} cannot be written: there is no permission to write into {above}; give another "
-            f"place"
+            f"{path} cannot be written: no permission to write into {parent}; choose a different "
+            f"path"
         )
 
 
-def _above(path: Path) -> Path:
-    """Into what the path would be made: the nearest that is there, itself if it is a folder."""
-    # By os.path, to which what may not be looked at is not there: pathlib's own would raise.
+def _nearest_existing(path: Path) -> Path:
+    """The path itself if it is a folder, else its nearest existing parent."""
+    # os.path treats inaccessible paths as missing; pathlib's methods would raise.
     folders = (path, *path.parents) if os.path.isdir(path) else path.absolute().parents  # noqa: PTH112
     return next((folder for folder in folders if os.path.exists(folder)), Path())  # noqa: PTH110
 
 
-def check_folder_place(path: Path) -> None:
-    """Refuse a folder that cannot be made, or written into if it is there."""
-    check_place(path)  # first: a path that may not be looked at is neither folder nor file
+def check_output_folder(path: Path) -> None:
+    """Raise an InputError if the folder cannot be created, or cannot be written to."""
+    check_writable(path)  # first, because `exists` raises for inaccessible paths
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder, or move the file away")
+        raise InputError(f"{path} is a file; choose a folder, or move the file away")
 
 
-def check_new_file(path: Path, *, force: bool) -> None:
-    """Refuse a file that cannot be written, or that is there already; `force` overwrites it."""
-    check_place(path)  # first, as above
+def check_output_file(path: Path, *, force: bool) -> None:
+    """Raise an InputError if the file cannot be written, or exists and `force` is False."""
+    check_writable(path)
     if path.is_dir():
-        raise InputError(f"{path} is a folder; give a file to write")
+        raise InputError(f"{path} is a folder; give the path of a file")
     if path.exists() and not force:
-        raise InputError(f"{path} exists; give another name, or --force to overwrite it")
+        raise InputError(
+            f"{path} already exists; choose a different path, or overwrite it with force=True"
+        )
 
 
-def is_full(error: OSError) -> bool:
-    """Whether it is space that lacks: the disk's, or what a quota or limit leaves of it."""
-    return error.errno in _FULL
+def is_disk_full(error: OSError) -> bool:
+    """Whether the error is due to a full disk, a quota or a file size limit."""
+    return error.errno in _DISK_FULL
 
 
-def repair(error: OSError, path: Path) -> str:
-    """What to do about a file that could not be written and whose work goes on in its place."""
-    if is_full(error):
-        return "Free some space"
+def retry_advice(error: OSError, path: Path) -> str:
+    """Advice for a file that could not be written, when the same path will be tried again."""
+    if is_disk_full(error):
+        return "Free some disk space"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Give yourself permission to write into {_above(path)}"
+        return f"Grant yourself permission to write into {_nearest_existing(path)}"
     if error.errno == errno.EROFS:
-        return f"Have the file system of {_above(path)} mounted for writing, as it is not now,"
-    return "Put that right"
+        return f"Remount the file system of {_nearest_existing(path)}, which is read-only,"
+    return "Fix this"
 
 
-def elsewhere(error: OSError) -> str:
-    """What to do about a file that could not be written, and may be anywhere."""
-    return "free some space or choose another place" if is_full(error) else "choose another place"
+def write_advice(error: OSError) -> str:
+    """Advice for a file that could not be written, when any other path will do."""
+    if is_disk_full(error):
+        return "free some disk space or choose a different path"
+    return "choose a different path"

@@ -1,6 +1,5 @@
-"""Where a result comes from: the command, revision, versions and hardware that made it."""
+"""Provenance of results: the command, revision, versions and hardware that produced them."""
 
-import json
 import os
 import platform
 import shlex
@@ -14,18 +13,17 @@ from typing import Any
 
 import torch
 
-import cwdfm
-from cwdfm.files import replacing
+from cwdfm.version import __version__
 
 
 def provenance() -> dict[str, Any]:
-    """What a results file must say about the run that wrote it."""
+    """Command, date, git revision, package versions and hardware of this process."""
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "revision": _revision(),
-        "versions": {"cwdfm": cwdfm.__version__}
-        | {name: _version(name) for name in ("torch", "numpy", "numba", "flow_matching")}
+        "versions": {"cwdfm": __version__}
+        | {name: package_version(name) for name in ("torch", "numpy", "numba", "flow_matching")}
         | {"python": platform.python_version()},
         "hardware": {
             "cpu": _cpu(),
@@ -35,25 +33,25 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, data: object) -> None:
-    """Write JSON: the old file or the whole new one, never a part, also after a loss of power."""
-    with replacing(path) as part, part.open("w") as file:
-        file.write(json.dumps(data, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+@cache
+def package_version(package: str) -> str | None:
+    """The installed version of a package; None if it is not installed or has no metadata."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
-@cache  # asked once: the code that runs is the one that was read at the start
+@cache  # the code does not change while the process runs
 def _revision() -> str | None:
-    """The git commit of the code, marked if the tree differs from it.
+    """The git commit of the code, with "-dirty" appended if the working tree differs from it.
 
-    Outside a checkout what CWDFM_REVISION says, for code that was copied; None without.
+    Outside a git checkout this is `$CWDFM_REVISION`, for copies of the code, or None.
     """
-    here = Path(__file__).parent
     try:
         commit = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=here,
+            cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             check=True,
@@ -61,14 +59,6 @@ def _revision() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("CWDFM_REVISION")
     return commit.stdout.strip()
-
-
-@cache
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
-from cwdfm.files import elsewhere, replacing
+from cwdfm.files import replacing, write_advice
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # one text a line
@@ -53,7 +53,7 @@ def write_samples(path: Path, samples: SampleFile) -> None:
             part.write_text("".join(_lines(path, samples)), newline="")
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}; {elsewhere(error)}"
+            f"cannot write {path}: {error.strerror or error}; {write_advice(error)}"
         ) from error
 
 

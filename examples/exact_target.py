@@ -23,8 +23,8 @@ from torch import Tensor
 import cwdfm
 from cwdfm.cli.main import run
 from cwdfm.errors import InputError, check_integer, load_extra
-from cwdfm.files import check_folder_place
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import check_output_folder, write_json
+from cwdfm.provenance import provenance
 from cwdfm.report.figure import NUMBER, figure_of, save_figure, styles_of
 
 VOCAB, LENGTH, SEED = 3, 4, 0
@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> None:
         draw(*recorded(data), picture)
         print(f"Written: {picture}")
         return
-    check_folder_place(options.out)
+    check_output_folder(options.out)
     floor = noise_floor(ring_target(), options.samples)
     rows = measure(options.samples)
 

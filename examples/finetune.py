@@ -17,13 +17,12 @@ from typing import Any
 import cwdfm
 from cwdfm import data
 from cwdfm.cli import sample, train
-from cwdfm.cli.limits import MOST_SAMPLES
 from cwdfm.cli.main import run
 from cwdfm.data.chemistry import parse
-from cwdfm.errors import check_integer
-from cwdfm.files import check_new_file
+from cwdfm.errors import MAX_SAMPLES, check_integer
+from cwdfm.files import check_output_file, write_json
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 
 MOLECULES, BOX = 2000, "qm9-uniform-small"
@@ -36,9 +35,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
     options = parser.parse_args(arguments)
-    check_integer("--samples", options.samples, most=MOST_SAMPLES)
+    check_integer("--samples", options.samples, most=MAX_SAMPLES)
     check_integer("--steps", options.steps)
-    check_new_file(options.out, force=True)
+    check_output_file(options.out, force=True)
     qm9 = data.load("qm9")
     own = [text for text in qm9.texts("train") if aromatic(text)][:MOLECULES]
     flags = ["--solver", "neighbor", "--n", str(options.samples), "--steps", "64"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cwdfm.errors import InputError
-from cwdfm.files import repair, replacing
+from cwdfm.files import replacing, retry_advice
 from experiments.figure import Curves
 from experiments.job import Job, Result, Store, WrongFolder
 from experiments.scale import Scale
@@ -70,7 +70,7 @@ def written(path: Path, content: bytes) -> Path:
             part.write_bytes(content)
     except OSError as error:
         raise InputError(
-            f"{path} could not be written: {error.strerror or error}. {repair(error, path)} and "
+            f"{path} could not be written: {error.strerror or error}. {retry_advice(error, path)} and "
             f"start again with the same command"
         ) from error
     return path

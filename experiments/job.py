@@ -24,8 +24,8 @@ import torch
 
 from cwdfm.config import to_config
 from cwdfm.errors import InputError
-from cwdfm.lock import LOCK, held
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import LOCK, held, write_json
+from cwdfm.provenance import provenance
 
 Result = dict[str, Any]
 

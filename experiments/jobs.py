@@ -11,7 +11,7 @@ import torch
 
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
-from cwdfm.data.cache import Cache
+from cwdfm.data.dataset import CacheMode
 from cwdfm.data.readers import kind_of
 from cwdfm.errors import InputError
 from cwdfm.generation import fitting_batch, generate
@@ -203,7 +203,7 @@ def corpus_of(job: Job) -> Corpus | None:
 
 
 def tokens_of(
-    corpus: Corpus, length: int, store: Store, resources: Resources, cache: Cache = True
+    corpus: Corpus, length: int, store: Store, resources: Resources, cache: CacheMode = True
 ) -> TokenData:
     """A corpus in windows of some length: the one that the store's other results come from."""
     place = resources.corpus(corpus)

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from cwdfm.errors import InputError
-from cwdfm.files import is_full
+from cwdfm.files import is_disk_full
 from experiments.job import FAILURE, Job, Resources, Store, Unavailable, WrongFolder
 
 TRIES = 4  # of a job that lacks memory, where others may hold it
@@ -271,7 +271,7 @@ def _tried(
     except (WrongFolder, OSError):  # of all jobs: another corpus, a full disk
         raise
     except Exception as error:  # of this one; the others are worth having
-        if isinstance(error.__cause__, OSError) and is_full(error.__cause__):
+        if isinstance(error.__cause__, OSError) and is_disk_full(error.__cause__):
             raise  # each of them would work up to where it is to be kept
         plain = isinstance(error, InputError)  # its message says it all
         why = str(error) if plain else traceback.format_exception_only(error)[-1].splitlines()[0]

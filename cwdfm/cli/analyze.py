@@ -9,20 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
-from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.unused_options import check_read_with
-from cwdfm.distributed import joined
-from cwdfm.errors import InputError, check_integer, load_extra
-from cwdfm.files import elsewhere
+from cwdfm.distributed import process_group
+from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load_extra
+from cwdfm.files import write_advice, write_json
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.likelihood.held_out import held_out
 from cwdfm.metrics.context import ContextCurve, context_analysis
 from cwdfm.metrics.updates import update_statistics, updates_table
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import load
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.report import align, check_folder
 from cwdfm.report.analysis_plots import context_plot, updates_plot
 from cwdfm.solver_config import POWER, READS, SolverChoice
@@ -121,12 +120,12 @@ def context(arguments: list[str]) -> None:
     load_extra("matplotlib", "plot")  # for the picture, which comes last
     with by_flags(Context):
         check_integer("rows", options.rows)
-        check_integer("draws", options.draws, most=MOST_STEPS)
+        check_integer("draws", options.draws, most=MAX_STEPS)
         for name in ("radius", "farthest"):
             check_integer(name, getattr(options, name), most=MOST_BINS)
-        check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+        check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
         check_seed(options.seed)
-    with joined(options.device) as device:
+    with process_group(options.device) as device:
         trained = load(options.model, device)
         with by_flags(Context):
             data = held_out(trained, options.data, options.part)
@@ -183,9 +182,9 @@ def updates(arguments: list[str]) -> None:
     check_folder(options.out, force=options.force)
     load_extra("matplotlib", "plot")  # for the picture, which comes last
     with by_flags(Updates):
-        check_integer("n", options.n, most=MOST_SAMPLES)
-        check_integer("steps", options.steps, most=MOST_STEPS)
-        check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+        check_integer("n", options.n, most=MAX_SAMPLES)
+        check_integer("steps", options.steps, most=MAX_STEPS)
+        check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
         check_seed(options.seed)
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
@@ -195,7 +194,7 @@ def updates(arguments: list[str]) -> None:
         for plan in plans:
             plan.check()
     results = {}
-    with joined(options.device) as device:
+    with process_group(options.device) as device:
         trained = load(options.model, device)
         with by_flags(Updates):
             for plan in plans:
@@ -256,7 +255,7 @@ def write(options: Context | Updates, record: dict[str, Any], draw: Callable[[Pa
         write_json(options.out / f"{name}.json", origin | record)
     except OSError as error:
         raise InputError(
-            f"cannot write into {options.out}: {error.strerror or error}; {elsewhere(error)}"
+            f"cannot write into {options.out}: {error.strerror or error}; {write_advice(error)}"
         ) from error
 
 

@@ -12,10 +12,10 @@ from typing import TextIO
 
 import torch
 
-import cwdfm
 from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, sample, train
 from cwdfm.cli.options import HELP
-from cwdfm.errors import InputError, WorkFailed
+from cwdfm.errors import InputError, RunError
+from cwdfm.version import __version__
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def main() -> None:
     write_any_text()
     check_text(arguments)
     if arguments[:1] == ["--version"]:
-        print(f"cwdfm {cwdfm.__version__}")
+        print(f"cwdfm {__version__}")
         sys.exit(0)
     if not arguments or arguments[0] in HELP:
         print("usage: cwdfm VERB ...\n\nverbs:")
@@ -86,7 +86,7 @@ def run(verb: Callable[[list[str]], None], arguments: list[str], *, keeps: bool 
         sys.stdout.flush()
     except InputError as error:
         fail(str(error))
-    except WorkFailed as error:
+    except RunError as error:
         fail(str(error), code=1)
     except KeyboardInterrupt:
         then = "goes on with what is left" if keeps else "begins anew"
@@ -106,7 +106,7 @@ def run(verb: Callable[[list[str]], None], arguments: list[str], *, keeps: bool 
 @contextmanager
 def notes() -> Iterator[None]:
     """Show what the library warns of as notes, each once and without the line of its code."""
-    package, said = Path(cwdfm.__file__).parent, set[str]()
+    package, said = Path(__file__).parents[1], set[str]()
     with warnings.catch_warnings():
         plain = warnings.showwarning
 

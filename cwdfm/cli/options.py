@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+import torch
+
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, load_extra
+from cwdfm.weight import ContextWeight
 
 T = TypeVar("T")
 HELP = ("-h", "--help")
@@ -21,6 +24,12 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def check_window(weight: object, length: int) -> None:
+    """Raise an InputError if a weight's context window does not fit sequences of `length`."""
+    if isinstance(weight, ContextWeight):
+        weight(torch.zeros(1, length, dtype=torch.bool))
 
 
 def flag(name: str) -> str:
@@ -70,13 +79,20 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
         with_value = f" {shlex.quote(value)}" if value else ""
         return flag(own[name]) + with_value if name in own else found[0]
 
+    def switched(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        return (
+            flag(f"no_{own[name]}" if value == "False" else own[name]) if name in own else found[0]
+        )
+
     try:
         yield
     except InputError as error:
         message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, str(error))
         message = re.sub(r"^(\w+)()(?= must | -?\d)", told, message)
         message = re.sub(r"(?<=`)(\w+)=([^`']+)(?=`)", told, message)
-        message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;]|$))", told, message)
+        message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;)]|$))", told, message)
+        message = re.sub(r"\b(\w+)=(True|False)\b", switched, message)
         raise InputError(message) from error
 
 

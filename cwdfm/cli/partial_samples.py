@@ -13,11 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cwdfm.cli.alone import alone_in
-from cwdfm.distributed import rank
+from cwdfm.distributed import exclusive, rank
 from cwdfm.errors import InputError
-from cwdfm.files import repair, replacing
-from cwdfm.lock import LOCK
+from cwdfm.files import LOCK, replacing, retry_advice
 
 _SETTINGS = "settings.json"
 
@@ -37,7 +35,7 @@ class Parts:
                 self.folder.mkdir(exist_ok=True)
         out = self.folder.with_suffix("")
         other = f"another run (torchrun starts those that share a file) draws the samples of {out}"
-        with alone_in(self.folder, other):
+        with exclusive(self.folder, other):
             try:
                 yield
             finally:
@@ -101,5 +99,5 @@ class Parts:
         except OSError as error:
             raise InputError(
                 f"cannot write {path}: {error.strerror or error}; what is done is kept. "
-                f"{repair(error, path)} and start again with the same command"
+                f"{retry_advice(error, path)} and start again with the same command"
             ) from error

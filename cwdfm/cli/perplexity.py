@@ -4,18 +4,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS, check_window
-from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
 from cwdfm.cli.unused_options import check_exact, check_read_with
 from cwdfm.data import TokenData
-from cwdfm.distributed import joined
-from cwdfm.errors import InputError, check_integer
-from cwdfm.files import check_new_file, elsewhere
+from cwdfm.distributed import process_group
+from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
+from cwdfm.files import check_output_file, write_advice, write_json
 from cwdfm.likelihood.dataset import SplitBound
 from cwdfm.likelihood.held_out import bound, held_out
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained, load
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.report import Row, Table
 from cwdfm.report.text_table import spread
 from cwdfm.weight import Neighbor, Weight
@@ -57,7 +56,7 @@ def main(arguments: list[str]) -> None:
     with by_flags(Options):
         check(options)
     check_read_with(options, given, READ_WITH)
-    with joined(options.device) as device:
+    with process_group(options.device) as device:
         trained = load(options.model, device)
         check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
         with by_flags(Options):
@@ -88,8 +87,8 @@ def main(arguments: list[str]) -> None:
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
     check_integer("rows", options.rows, 0)
-    check_integer("draws", options.draws, 2, MOST_STEPS)
-    check_integer("batch_size", options.batch_size, 0, MOST_SAMPLES)
+    check_integer("draws", options.draws, 2, MAX_STEPS)
+    check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
     check_seed(options.seed)
     if not options.data:
         raise InputError("no data; give at least one name or path behind --data")
@@ -99,7 +98,7 @@ def check(options: Options) -> None:
     if options.out is not None:
         if options.out.suffix != ".json":
             raise InputError(f"--out must end in .json, got {str(options.out)!r}")
-        check_new_file(options.out, force=options.force)
+        check_output_file(options.out, force=options.force)
 
 
 def weight_of(options: Options) -> Weight | None:
@@ -148,5 +147,5 @@ def write(
         write_json(options.out, record)
     except OSError as error:
         raise InputError(
-            f"cannot write {options.out}: {error.strerror or error}; {elsewhere(error)}"
+            f"cannot write {options.out}: {error.strerror or error}; {write_advice(error)}"
         ) from error

@@ -12,7 +12,7 @@ from cwdfm.data.readers import is_table, kind_of
 from cwdfm.data.text import is_prepared
 from cwdfm.data.text.records import Unit
 from cwdfm.errors import InputError
-from cwdfm.files import check_new_file, check_place
+from cwdfm.files import check_output_file, check_writable
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def molecules(options: Options) -> TokenData:
         raise InputError(f"molecules are written as .npz, got --out {options.out}; add the ending")
     there = None if options.force else prepared_before(options.out)
     if there is None:
-        check_new_file(options.out, force=options.force)
+        check_output_file(options.out, force=options.force)
     only_text = {
         "--tokenizer": options.tokenizer,
         "--documents": options.documents,
@@ -145,7 +145,7 @@ def text(options: Options) -> TokenData:
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give a folder to write")
     if not options.out.exists():
-        check_place(options.out)
+        check_writable(options.out)
     corpus = find_corpus(
         options.corpus,
         CORPORA,

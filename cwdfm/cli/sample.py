@@ -10,8 +10,7 @@ import torch
 
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
-from cwdfm.cli.limits import check_window
-from cwdfm.cli.options import by_flags, fields_given, model_first, parse
+from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
 from cwdfm.cli.partial_samples import Parts
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
@@ -25,8 +24,8 @@ from cwdfm.cli.sample_options import (
 )
 from cwdfm.cli.unused_options import check_steps
 from cwdfm.data import TextTokenizer
-from cwdfm.distributed import barrier, from_first, joined, rank, world
-from cwdfm.errors import InputError, WorkFailed
+from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
+from cwdfm.errors import InputError, RunError
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method import Method
 from cwdfm.pretrained.model import Pretrained, load, steps_short
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> None:
     options = parse("sample MODEL", asked, lambda missing: Options(model=missing, out=missing))
     with by_flags(Options):
         check(options)
-    with joined(options.device) as device:
+    with process_group(options.device) as device:
         trained = load(options.model, device)
         note_unfinished(trained, options)
         options = options.resolved(trained.method)
@@ -62,9 +61,9 @@ def main(arguments: list[str]) -> None:
         trained.model.record_trunk()
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
         with parts.alone():
-            todo = from_first(_todo(parts, options) if rank() == 0 else None)
+            todo = broadcast(_todo(parts, options) if rank() == 0 else None)
             start = time.perf_counter()
-            draw(trained, options, parts, todo[rank() :: world()])
+            draw(trained, options, parts, todo[rank() :: world_size()])
             barrier()
             if rank() == 0:
                 took = {"seconds": time.perf_counter() - start, "drawn": len(todo)}
@@ -172,7 +171,7 @@ def _todo(parts: Parts, options: Options) -> Sequence[int]:
 
 def draw(trained: Pretrained, options: Options, parts: Parts, todo: Sequence[int]) -> None:
     """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
-    share = f" (this process's {len(todo)})" if world() > 1 else ""
+    share = f" (this process's {len(todo)})" if world_size() > 1 else ""
     size = options.batch_size or fitting_batch(trained, length_of(trained, options))
     first = 0
     steps = options.steps + sum(after.ticks for after in rework(options))
@@ -229,7 +228,7 @@ def finish(options: Options, parts: Parts, origin: dict[str, Any]) -> None:
     """Join the pieces into the output file."""
     rows = parts.rows()
     if len(rows) < options.n:
-        raise WorkFailed(
+        raise RunError(
             f"of {options.n} samples {len(rows)} are left in {parts.folder}: another run of the "
             f"same command may have written all of them to {options.out}. If that is there and "
             f"new, delete {parts.folder}; else give the same command again. Start processes that "

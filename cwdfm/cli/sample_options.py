@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.limits import MOST_SAMPLES, MOST_STEPS
 from cwdfm.cli.options import by_flags, flag
-from cwdfm.errors import LONGEST, InputError, check_integer
-from cwdfm.files import check_new_file
+from cwdfm.errors import MAX_LENGTH, MAX_SAMPLES, MAX_STEPS, InputError, check_integer
+from cwdfm.files import check_output_file
 from cwdfm.ops.random import check_seed
 from cwdfm.postprocess.base import Rework
 from cwdfm.postprocess.refine import Refine
@@ -67,14 +66,14 @@ class Options(SolverChoice):
 
 def check(options: Options) -> None:
     """Refuse what is wrong before any model is loaded."""
-    check_integer("n", options.n, most=MOST_SAMPLES)
-    check_integer("steps", options.steps, most=MOST_STEPS)
+    check_integer("n", options.n, most=MAX_SAMPLES)
+    check_integer("steps", options.steps, most=MAX_STEPS)
     check_format(options.out)
     if options.length is not None:
-        check_integer("length", options.length, 3, LONGEST)
+        check_integer("length", options.length, 3, MAX_LENGTH)
     if options.batch_size:
         check_integer("batch_size", options.batch_size)
-    check_new_file(options.out, force=options.force)
+    check_output_file(options.out, force=options.force)
     check_seed(options.seed)
     options.check()
     check_left_out(options)
@@ -102,8 +101,8 @@ def settings(options: Options) -> dict[str, Any]:
 
 def refinement(options: Options) -> Refine | None:
     """Whether and how samples are refined."""
-    check_integer("refine", options.refine, 0, MOST_STEPS)
-    check_integer("refine_steps", options.refine_steps, most=MOST_STEPS)
+    check_integer("refine", options.refine, 0, MAX_STEPS)
+    check_integer("refine_steps", options.refine_steps, most=MAX_STEPS)
     rounds, temperature = max(1, options.refine), options.refine_temperature
     with as_flags_of("refine", Refine):
         found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
@@ -112,7 +111,7 @@ def refinement(options: Options) -> Refine | None:
 
 def mending(options: Options) -> Mend | None:
     """Whether and how samples are mended."""
-    check_integer("mend", options.mend, 0, MOST_STEPS)
+    check_integer("mend", options.mend, 0, MAX_STEPS)
     with as_flags_of("mend", Mend):
         found = Mend(
             max(1, options.mend),
@@ -126,7 +125,7 @@ def mending(options: Options) -> Mend | None:
 
 def acceptance(options: Options) -> Accept | None:
     """Whether samples are drawn again, and which."""
-    check_integer("accept_tries", options.accept_tries, most=MOST_STEPS)
+    check_integer("accept_tries", options.accept_tries, most=MAX_STEPS)
     with as_flags_of("accept", Accept, least="accept"):
         found = Accept(options.accept, options.accept_tries, options.accept_share)
     return found if options.accept else None

@@ -10,18 +10,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from cwdfm.cli.alone import alone_in
 from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.unused_options import check_of_the_model, check_unread
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
-from cwdfm.distributed import barrier, joined, rank, world
+from cwdfm.distributed import barrier, exclusive, process_group, rank, world_size
 from cwdfm.errors import InputError, load_extra
-from cwdfm.files import check_folder_place
-from cwdfm.lock import LOCK
+from cwdfm.files import LOCK, check_output_folder, write_json
 from cwdfm.pretrained import Pretrained, load
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.train.loggers import Listener, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import fit
 from cwdfm.train.recipe import Recipe, build, continued
@@ -56,11 +54,11 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
         check_of_the_model(given)
     if options.wandb is not None:
         load_extra("wandb", "wandb")  # before anything is written
-    check_folder_place(options.out)
+    check_output_folder(options.out)
     made = [path for path in (options.out, *options.out.parents) if not path.exists()]
     options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
     other = f"another run goes on in {options.out}"  # they would write each other's files
-    with joined(options.device) as device, alone_in(options.out, other):
+    with process_group(options.device) as device, exclusive(options.out, other):
         with taken_back(options.out, made), by_flags(Recipe):
             run = prepare(name, options, device, given)
         say(f"{name}: {describe(run)}")
@@ -166,7 +164,7 @@ def describe(run: Run) -> str:
     epochs = recipe.steps * recipe.batch_size / len(run.train_rows)
     return (
         f"{count:,} parameters, {recipe.method}, {recipe.steps:,} steps of "
-        f"{recipe.batch_size:,} sequences ({epochs:.3g} epochs), on {world()} x {run.device}\n"
+        f"{recipe.batch_size:,} sequences ({epochs:.3g} epochs), on {world_size()} x {run.device}\n"
         f"  {run.objective}"
     )
 

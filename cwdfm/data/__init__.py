@@ -14,9 +14,9 @@ import glob
 from collections.abc import Callable
 from pathlib import Path
 
-from cwdfm.data.cache import Cache, cache_folder
+from cwdfm.cache import cache_folder
 from cwdfm.data.chemistry import canonical
-from cwdfm.data.dataset import Split, TokenData
+from cwdfm.data.dataset import CacheMode, Split, TokenData
 from cwdfm.data.molecule_loader import DATASETS, find_molecules, load_molecules, load_npz, no_data
 from cwdfm.data.molecules import Molecules, Row
 from cwdfm.data.packaged import PackagedMolecules
@@ -91,7 +91,7 @@ def load(
     folder: str | Path | None = None,
     streaming: bool = False,
     workers: int = 1,
-    cache: Cache = True,
+    cache: CacheMode = True,
     progress: Callable[[int], object] | None = None,
 ) -> TokenData:
     """A dataset or corpus by name, files of one's own, or what was prepared from them.
@@ -154,7 +154,7 @@ def load(
     return load_text(corpus, of_text, part, workers, cache, progress, **cut)
 
 
-def _check_asked(name_or_path: str | Path, cache: Cache) -> None:
+def _check_asked(name_or_path: str | Path, cache: CacheMode) -> None:
     """Refuse what is no name or path, and a cache that is no choice."""
     if not isinstance(name_or_path, str | Path):
         raise InputError(

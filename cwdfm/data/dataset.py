@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
-from cwdfm.files import elsewhere, replacing
+from cwdfm.files import replacing, write_advice
 
 FORMAT = 1
 _MAGIC = "cwdfm.TokenData"
@@ -24,6 +24,7 @@ _ARRAYS = ("train", "valid")
 _ROWS = 1 << 12  # at a time
 
 Split = Literal["train", "valid"]
+CacheMode = bool | Literal["read"]  # "read": use existing entries, write none
 Tokens = NDArray[np.int16] | NDArray[np.uint16] | NDArray[np.int32]
 
 
@@ -135,7 +136,7 @@ class TokenData:
         except OSError as error:
             raise InputError(
                 f"cannot write {path}: {error.strerror or error}; what was there before is "
-                f"untouched; {elsewhere(error)}"
+                f"untouched; {write_advice(error)}"
             ) from error
 
     @classmethod

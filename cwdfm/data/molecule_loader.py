@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from cwdfm.data.cache import Cache, cached
-from cwdfm.data.dataset import TokenData
+from cwdfm.cache import Cache, cache_folder, cached
+from cwdfm.data.dataset import FORMAT, CacheMode, TokenData
 from cwdfm.data.molecules import Molecules
 from cwdfm.data.moses import MOSES
 from cwdfm.data.qm9 import QM9
@@ -48,7 +48,7 @@ def no_data(name_or_path: str | Path) -> InputError:
 def load_molecules(
     dataset: Molecules,
     tokenizer: Tokenizer | str | None,
-    cache: Cache,
+    cache: CacheMode,
     progress: Callable[[int], object] | None,
     *,
     length: int | None,
@@ -79,7 +79,11 @@ def load_molecules(
         return make()
     vocabulary = tokenizer.tokens if tokenizer is not None else dataset.tokens
     source = dataset.source(length=length, limit=limit, seed=seed)
-    return cached(dataset.name, [dataset.name, source, vocabulary], make, keep=cache != "read")
+    key = {"format": FORMAT, "key": [dataset.name, source, vocabulary]}
+    path = Cache(cache_folder()).path(dataset.name, key, ".npz")
+    if cache == "read" and not path.exists():
+        return make()
+    return cached(path, make, read=TokenData.load, write=TokenData.save)
 
 
 def load_npz(

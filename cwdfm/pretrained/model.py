@@ -23,14 +23,13 @@ from cwdfm.config import from_config, to_config
 from cwdfm.data.text.find import find_tokenizer
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.device import find_device
-from cwdfm.errors import LONGEST, InputError, check_instance, check_integer
-from cwdfm.files import replacing
+from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
+from cwdfm.files import read_tensors, replacing, write_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.pretrained.mdlm import mdlm_shape, mdlm_weights
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
 from cwdfm.source import MaskSource, Source, UniformSource
-from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 2  # 1 knew flows alone, and had `source` and `schedule` in the place of `method`
 BOX = Path(__file__).parent.parent / "bundled"
@@ -192,7 +191,7 @@ def _parts(config: dict[str, Any]) -> tuple[DiTConfig, dict[str, Any]]:
     tokenizer = tokenizer_from_json(config["tokenizer"])
     check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")
     check_instance("method", method, Method, "Flow(MaskSource(30), Linear())")
-    check_integer("length", config["length"], most=LONGEST)
+    check_integer("length", config["length"], most=MAX_LENGTH)
     check_instance("fix_first", config["fix_first"], bool, "true")
     check_instance("card", config["card"], dict, "{}")
     # A mask or start is one more than the vocabulary.

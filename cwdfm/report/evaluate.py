@@ -7,8 +7,8 @@ from pathlib import Path
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, FastTokenizer, SmilesTokenizer
 from cwdfm.data.text import CORPORA, is_prepared
 from cwdfm.errors import InputError, check_integer
-from cwdfm.files import check_folder_place, elsewhere, replacing
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import check_output_folder, replacing, write_advice, write_json
+from cwdfm.provenance import provenance
 from cwdfm.report.evaluation import Evaluation
 from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import page
@@ -65,7 +65,7 @@ def evaluate(
         write(evaluation, sets, out)
     except OSError as error:
         raise InputError(
-            f"cannot write the report into {out}: {error.strerror or error}; {elsewhere(error)}"
+            f"cannot write the report into {out}: {error.strerror or error}; {write_advice(error)}"
         ) from error
     return evaluation
 
@@ -107,6 +107,6 @@ def write(evaluation: Evaluation, sets: Sequence[SampleSet], out: Path) -> None:
 
 def check_folder(out: Path, *, force: bool) -> None:
     """Refuse a folder in which something would be overwritten; scores on their way are welcome."""
-    check_folder_place(out)
+    check_output_folder(out)
     if out.is_dir() and any(path.name != CELLS for path in out.iterdir()) and not force:
         raise InputError(f"{out} is not empty; give another folder, or --force to write into it")

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cwdfm.provenance import write_json
+from cwdfm.files import write_json
 
 CELLS = "cells"  # the folder's name within a report's
 _FORMAT = 1

@@ -17,9 +17,8 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.files import repair
+from cwdfm.files import read_tensors, retry_advice, write_tensors
 from cwdfm.pretrained.model import Pretrained, checksum, verify
-from cwdfm.tensors import read_tensors, write_tensors
 
 FORMAT = 2
 _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
@@ -52,7 +51,7 @@ def save_checkpoint(
         shutil.rmtree(part, ignore_errors=True)
         raise InputError(
             f"checkpoint {final} could not be written: {error.strerror or error}; the ones before "
-            f"it are whole. {repair(error, folder)} and start again with the same command"
+            f"it are whole. {retry_advice(error, folder)} and start again with the same command"
         ) from error
     _prune(folder, final, keep, f"step-{meta['best_step']:08d}")
     return final

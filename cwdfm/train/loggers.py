@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cwdfm.errors import InputError, load_extra
-from cwdfm.files import repair, replacing
+from cwdfm.files import replacing, retry_advice
 
 
 class Listener(Protocol):
@@ -43,7 +43,7 @@ class JsonLines:
         except OSError as error:
             raise InputError(
                 f"cannot write {self.path}: {error.strerror or error}; the checkpoints are whole. "
-                f"{repair(error, self.path)} and start again with the same command"
+                f"{retry_advice(error, self.path)} and start again with the same command"
             ) from error
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from cwdfm.distributed import from_first, rank, world
-from cwdfm.errors import NotFinite, WorkFailed
+from cwdfm.distributed import broadcast, rank, world_size
+from cwdfm.errors import NotFinite, RunError
 from cwdfm.train.checkpoint import checkpoints
 from cwdfm.train.loggers import JsonLines, Listener
 from cwdfm.train.optimizer import learning_rate
@@ -21,7 +21,7 @@ from cwdfm.train.validation import validate
 AGREE_EVERY = 10  # steps between questions whether all processes shall stop
 
 
-class Diverged(WorkFailed):
+class Diverged(RunError):
     """The loss is no longer a number, or has exploded."""
 
 
@@ -42,7 +42,7 @@ class Clock:
         self.first, self.start = self.run.step, now
         record = {"tokens_per_second": speed}
         if self.peak is not None:
-            record["flop_utilisation"] = speed * self.flops / (self.peak * world())
+            record["flop_utilisation"] = speed * self.flops / (self.peak * world_size())
         return record
 
     @contextmanager
@@ -152,9 +152,9 @@ def agreed(step: int, caught: list[int]) -> int:
     """The signal to stop by, 0 for none: alone at once, in a group all at the same step, as the
     first one says."""
     signalled = caught[0] if caught else 0
-    if world() == 1:
+    if world_size() == 1:
         return signalled
-    return int(from_first(signalled)) if step % AGREE_EVERY == 0 else 0
+    return int(broadcast(signalled)) if step % AGREE_EVERY == 0 else 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from cwdfm.distributed import world
+from cwdfm.distributed import world_size
 from cwdfm.model.transformer import DiT
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ Parallel = Literal["ddp", "fsdp"]
 
 def spread(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
     """The module to call in training. FSDP2 changes the model itself; make optimisers after it."""
-    if world() == 1:
+    if world_size() == 1:
         return model
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     from torch.distributed.fsdp import fully_shard  # a second, of which most runs have no use
 
-    mesh = init_device_mesh(device.type, (world(),))
+    mesh = init_device_mesh(device.type, (world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from cwdfm.config import added
 from cwdfm.errors import (
-    LONGEST,
+    MAX_LENGTH,
     InputError,
     check_bool,
     check_choice,
@@ -103,8 +103,8 @@ class Recipe:
             check_integer(name, getattr(self, name), most=MOST_COUNT)
         for name in ("elbo_rows", "previews", "warmup", "train_rows"):
             check_integer(name, getattr(self, name), 0, MOST_COUNT)
-        check_integer("length", self.length, 3, LONGEST)
-        check_integer("block", self.block, most=LONGEST)
+        check_integer("length", self.length, 3, MAX_LENGTH)
+        check_integer("block", self.block, most=MAX_LENGTH)
         check_seed(self.seed)
         check_positive("learning_rate", self.learning_rate)
         check_positive("clip", self.clip)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cwdfm.config import later
 from cwdfm.data import TokenData
-from cwdfm.distributed import mean_over_all, rank, world
+from cwdfm.distributed import all_reduce_mean, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.transformer import DiT
@@ -52,10 +52,10 @@ class Run:
         self.recipe, self.data, self.out, self.device = recipe, data, out, device
         self.card = card or {}
         _check_data(recipe, data)
-        if recipe.batch_size % (world() * recipe.accumulation):
+        if recipe.batch_size % (world_size() * recipe.accumulation):
             raise InputError(
                 f"batch_size {recipe.batch_size} must be a multiple of processes x accumulation = "
-                f"{world()} x {recipe.accumulation}"
+                f"{world_size()} x {recipe.accumulation}"
             )
         self.task: Task = build(recipe, data.tokenizer.vocab_size, init)
         self.objective = self.task.objective
@@ -88,7 +88,7 @@ class Run:
         And neither micro-batches nor dropout: recordings with those were not seen to be right.
         """
         recipe = self.recipe
-        alone = world() == 1 and self.device.type == "cuda"
+        alone = world_size() == 1 and self.device.type == "cuda"
         plain = self.task.model.attention != "block" and recipe.dropout == 0
         return alone and recipe.compile and plain and recipe.accumulation == 1
 
@@ -101,7 +101,7 @@ class Run:
     def training_batch(self, objective: Objective, step: int, number: int) -> TrainingBatch:
         """Micro-batch `number` of this process's share of a step's global batch, corrupted."""
         recipe = self.recipe
-        size = recipe.batch_size // world() // recipe.accumulation
+        size = recipe.batch_size // world_size() // recipe.accumulation
         first = (rank() * recipe.accumulation + number) * size
         position = torch.arange(first, first + size)
         t = stratified_times(recipe.seed, step, position, recipe.batch_size)
@@ -116,7 +116,7 @@ class Run:
     def train_step(self) -> Tensor:
         """One optimiser step; returns the mean loss of the global batch."""
         recipe = self.recipe
-        torch.manual_seed(mix(recipe.seed, self.step * world() + rank()))  # dropout
+        torch.manual_seed(mix(recipe.seed, self.step * world_size() + rank()))  # dropout
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(recipe, self.step)
         self._forward.train()
@@ -140,7 +140,7 @@ class Run:
         self.optimiser.zero_grad(set_to_none=not self.graphed)
         self.average.update(self.model, self.step)
         self.step += 1
-        return mean_over_all(torch.stack(losses).mean())
+        return all_reduce_mean(torch.stack(losses).mean())
 
     def _learn(self, batch: TrainingBatch) -> Tensor:
         """A micro-batch's loss, its gradients added to those of the parameters.
@@ -187,7 +187,7 @@ class Run:
         for state in self.optimiser.state.values():
             tensors += [own(state[key]) for key in MOMENTS if key in state]
         norms = torch.stack(torch._foreach_norm(tensors)).double().sum()
-        return bool(torch.isfinite(mean_over_all(norms)))
+        return bool(torch.isfinite(all_reduce_mean(norms)))
 
     def save(self) -> None:
         """Write a checkpoint of everything the next step needs; every process must ask."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from cwdfm.data.chemistry import canonical
-from cwdfm.distributed import from_first, rank
+from cwdfm.distributed import broadcast, rank
 from cwdfm.errors import InputError
 from cwdfm.generation import generate
 from cwdfm.method import Objective
@@ -45,7 +45,7 @@ def adapted(run: Run, trained: Pretrained) -> Objective:
         x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.validation_rows)))
         with run.precision():
             state = run.objective.adapted(trained.model, x_1, run.fixed(x_1)).state()
-    return run.objective.restored(from_first(state))
+    return run.objective.restored(broadcast(state))
 
 
 @torch.no_grad()

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from cwdfm.errors import InputError
-from cwdfm.files import check_place
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import check_writable, write_json
+from cwdfm.provenance import provenance
 from experiments.bench import ceilings, table
 from experiments.bench.case import Case, Record, free
 from experiments.bench.cases import CASES
@@ -39,7 +39,7 @@ class Results:
         if path.is_dir():
             raise InputError(f"{path} is a folder; give a file to write, such as results.json")
         if not path.exists():
-            check_place(path)
+            check_writable(path)
             return results
         try:
             data = json.loads(path.read_text())

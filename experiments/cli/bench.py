@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from cwdfm.cli.options import parse
-from cwdfm.distributed import joined, world
+from cwdfm.distributed import process_group, world_size
 from cwdfm.errors import InputError
 from experiments.bench.cases import CASES, chosen
 from experiments.bench.settings import SHAPES, Scale, Settings
@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> None:
         return
     options = parse("bench", arguments, lambda missing: Options(missing))
     cases = chosen(options.cases)
-    with joined(options.device) as device:
-        if world() > 1:
+    with process_group(options.device) as device:
+        if world_size() > 1:
             raise InputError("the benchmark times one device; start it without torchrun")
         settings = Settings(options.scale, device, options.compile, options.whole)
         if (options.scale, options.device, device.type) == ("full", "auto", "cpu"):

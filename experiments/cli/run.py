@@ -13,9 +13,9 @@ from textwrap import fill
 import torch
 
 from cwdfm.cli.options import HELP, fields_given, parse, words
-from cwdfm.distributed import joined
+from cwdfm.distributed import process_group
 from cwdfm.errors import InputError
-from cwdfm.files import check_folder_place
+from cwdfm.files import check_output_folder
 from experiments.brought import check_brought, unread
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.perplexity import TEST_CORPORA
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     if told := cost(here, options.scale):
         print(fill(f"cost: {told}", 100, subsequent_indent="  ", break_on_hyphens=False))
     hangup = options.workers > 1  # nobody shall be left behind
-    with stopped_in_order(hangup=hangup), joined(options.device) as device:
+    with stopped_in_order(hangup=hangup), process_group(options.device) as device:
         brought, given = brought_by(options, device), fields_given(Options, flags)
         check_brought(brought, given)
         if idle := unread(brought, given, order):
@@ -224,7 +224,7 @@ def with_toy_evaluator(brought: Resources, store: Store, todo: Iterable[Job]) ->
 def check_writable(options: Options) -> None:
     """Refuse a folder that jobs, or what is made of them, cannot be written into."""
     for folder in (options.out, options.out / "jobs", options.out / options.scale):
-        check_folder_place(folder)
+        check_output_folder(folder)
 
 
 def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from cwdfm.errors import InputError, WorkFailed
+from cwdfm.errors import InputError, RunError
 from experiments.catalog import EXPERIMENTS
 from experiments.job import Job, Store
 from experiments.sweep import NEEDS_FAILED, Outcome
@@ -77,7 +77,7 @@ def report(
         first = ", the first of them" if len(broken) > 1 else ":"
         behind = len(outcome.failed) - len(broken)
         left = f"; not done for want of what failed: {behind}" if behind else ""
-        raise WorkFailed(
+        raise RunError(
             f"{many(broken)} failed{first} {job.label}: {why}; see "
             f"{store.place(job) / 'failure.txt'}{left}; the same command tries again"
         )

@@ -10,7 +10,7 @@ import sys
 from threading import Thread, get_ident
 
 from cwdfm.cli.main import run, write_any_text
-from cwdfm.distributed import joined
+from cwdfm.distributed import process_group
 from experiments.catalog import EXPERIMENTS
 from experiments.cli.options import understood
 from experiments.cli.run import asked, resources_of, stopped_in_order
@@ -47,7 +47,7 @@ def work_along(arguments: list[str]) -> None:
     since, *others = arguments
     names, _, options = understood(others)
     order = asked({name: EXPERIMENTS[name].plan(options.scale) for name in names}, options)
-    with stopped_in_order(), joined(options.device) as device:
+    with stopped_in_order(), process_group(options.device) as device:
         work(
             Store(options.out / "jobs"),
             order,

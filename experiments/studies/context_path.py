@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.files import write_json
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.path.algorithm1 import reveal_in_order, reveal_naive
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from experiments.studies.timing import median_seconds, verdict
 
 BATCH = 64

@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cwdfm.cli import demo
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
 
 
 def main() -> None:

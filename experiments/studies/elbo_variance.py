@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.files import write_json
 from cwdfm.ops.random import Purpose, uniform_BN
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 SOURCE = cwdfm.MaskSource(3)

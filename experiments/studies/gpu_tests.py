@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
 
 
 def files() -> list[str]:

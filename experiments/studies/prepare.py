@@ -15,7 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
 from experiments.studies.timing import verdict
 
 MEASURE = """

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from cwdfm.files import write_json
 from cwdfm.model.predict import evaluating
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.solver import Euler, State
 from cwdfm.source import UniformSource
 from cwdfm.train.recipes import RECIPES

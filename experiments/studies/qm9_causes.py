@@ -18,10 +18,11 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm import data
+from cwdfm.files import write_json
 from cwdfm.generation import given
 from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.pretrained import Pretrained
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.weight import Neighbor
 from experiments.studies.qm9_search import counts
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from cwdfm import data
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.errors import InputError
+from cwdfm.files import write_json
 from cwdfm.metrics.molecule import CanonicalSet
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 from experiments.catalog.headline import entries
 from experiments.job import Store

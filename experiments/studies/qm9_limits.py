@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm import data
+from cwdfm.files import write_json
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 
 BASE = ["--ema", "0.998", "--warmup", "300", "--no-compile", "--dropout", "0"]

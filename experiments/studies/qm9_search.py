@@ -35,9 +35,10 @@ import torch
 
 import cwdfm
 from cwdfm import data
+from cwdfm.files import write_json
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run

@@ -17,8 +17,9 @@ from typing import Any
 
 import cwdfm
 from cwdfm import data
+from cwdfm.files import write_json
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 
 SAMPLES = 2048
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.config import from_config
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
 from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import context_line
 from experiments.cell import weights_of, weights_told

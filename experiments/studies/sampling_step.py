@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm.provenance import provenance, write_json
+from cwdfm.files import write_json
+from cwdfm.provenance import provenance
 from experiments.studies.timing import peak_bytes, verdict
 
 VOCAB, LENGTH, BATCH, STEPS, PEER_STEPS = 50_257, 256, 8, 64, 3

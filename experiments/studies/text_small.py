@@ -25,11 +25,12 @@ import torch
 
 from cwdfm import data
 from cwdfm.cli import analyze, perplexity, sample, train
+from cwdfm.files import write_json
 from cwdfm.metrics.evaluator import EvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
-from cwdfm.provenance import provenance, write_json
+from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 
 STEPS = (64, 1024, 256, 128, 512)  # in the order of their worth, should time run out

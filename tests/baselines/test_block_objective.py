@@ -88,7 +88,7 @@ def test_times_by_token_on_a_path() -> None:
     context = cwdfm.ContextPath(source, LINEAR, cwdfm.Neighbor(1, 1.0))
     with pytest.raises(cwdfm.InputError, match="times of their own need a path that reveals each"):
         context.sample(x_1, each.t)
-    with pytest.raises(cwdfm.InputError, match=r"one time a sequence, or \(5, 12\), one a token"):
+    with pytest.raises(cwdfm.InputError, match=r"\(5,\), one time per sequence, or \(5, 12\)"):
         path.sample(x_1, t[:, None])
 
 

@@ -26,7 +26,7 @@ from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
 from cwdfm.errors import InputError
-from cwdfm.lock import held
+from cwdfm.files import held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import SampleFile, write_samples
@@ -91,7 +91,8 @@ def test_prepared_molecules_take_no_other_file_s_place(tmp_path: Path) -> None:
     out.write_text("precious")
     refused = command("prepare", mine, *flags)
     assert (refused.returncode, out.read_text()) == (2, "precious")
-    assert f"{out} exists; give another name, or --force to overwrite it" in refused.stderr
+    assert f"{out} already exists" in refused.stderr
+    assert "--force" in refused.stderr
     assert command("prepare", mine, *flags, "--force").returncode == 0
     before = out.stat().st_mtime_ns, out.read_bytes()
     again = command("prepare", mine, *flags)
@@ -162,7 +163,8 @@ def test_train_then_sample(trained: Path, tmp_path: Path, solver: str) -> None:
     assert smi.read_text().split("\n")[:8] == [row["text"] for row in rows]
     refused = command("sample", trained, "--out", out, *flags)
     assert refused.returncode == 2
-    assert "exists; give another name, or --force" in refused.stderr
+    assert "already exists" in refused.stderr
+    assert "--force" in refused.stderr
 
 
 def test_wrong_input(tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["train", "qm9-debug", "--out", tmp_path / "y", "--data", "x" * 300], "name too long"),
         (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
         (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
-        (["train", "qm9-debug", "--out", __file__], "is a file; give a folder"),
+        (["train", "qm9-debug", "--out", __file__], "is a file"),
         (["train", "qm9-debug", "--out", "/proc/nowhere"], "check the path, permissions"),
         (["train", "finetune", "--out", tmp_path, "--init", "nowhere"], "neither a folder nor"),
         (
@@ -193,7 +195,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         ([*context, "--path-scale", "1e9"], "--path-scale must be a number between"),
         ([*context, "--path-radius", 16], "--path-radius 16 is too large"),
         ([*context, "--data", "no.txt"], "text: .txt with a tokenizer of text, .jsonl"),
-        (["demo", "--out", __file__], "is a file; give a folder"),
+        (["demo", "--out", __file__], "is a file"),
         (["prepare", __file__, "--out", "a", "--streaming"], "--streaming is for corpora by name"),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
@@ -297,9 +299,9 @@ def test_half_of_what_torchrun_sets_is_refused(
     line = ["sample", "qm9-mask-small", "--n", 2, "--steps", 2, "--out", tmp_path / "a.smi"]
     line += ["--device", "cpu"]
     steps = (
-        ({"RANK": "0"}, "WORLD_SIZE, MASTER_PORT of what it sets too is not there or no number"),
-        ({"WORLD_SIZE": "1", "MASTER_PORT": "x"}, "and MASTER_PORT of what"),
-        ({"MASTER_PORT": "29512"}, "and MASTER_ADDR of what it sets"),
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_PORT is missing"),
+        ({"WORLD_SIZE": "1", "MASTER_PORT": "x"}, "but MASTER_PORT is missing"),
+        ({"MASTER_PORT": "29512"}, "but MASTER_ADDR is missing"),
     )
     for variables, told in steps:
         for name, value in variables.items():
@@ -307,7 +309,7 @@ def test_half_of_what_torchrun_sets_is_refused(
         ended = command(*line)
         assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
         assert told in ended.stderr
-        assert "start with torchrun, or unset RANK" in ended.stderr
+        assert "unset RANK" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -383,7 +385,7 @@ def test_a_folder_in_which_a_run_goes_on_is_left_alone(tmp_path: Path) -> None:
         assert mine
         ended = command(*train)
     assert ended.returncode == 2
-    assert f"another run goes on in {tmp_path}; wait until it is done" in ended.stderr
+    assert f"another run goes on in {tmp_path}; wait" in ended.stderr
     assert "another run" not in command(*train).stderr  # but that there are no data
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
@@ -409,9 +411,14 @@ def test_a_file_system_without_locks_is_no_obstacle(
         monkeypatch.setattr("fcntl.flock", flock)
 
     refuse(errno.ENOSYS)
-    with held(tmp_path) as mine:
+    with pytest.warns(UserWarning, match="SoftFileLock"), held(tmp_path) as mine:
+        assert mine
+    refuse(errno.ENOLCK)
+    (tmp_path / "other").mkdir()
+    with held(tmp_path / "other") as mine:
         assert mine
     refuse(errno.EIO)
+    (tmp_path / "lock").unlink(missing_ok=True)
     with pytest.raises(OSError, match="no lock"), held(tmp_path):
         pass
 
@@ -461,7 +468,7 @@ def test_what_may_not_be_read_or_written_is_told(
     monkeypatch.setattr(os, "access", lambda *_: False)
     ended = command("run", "updates", "--out", tmp_path / "all")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"there is no permission to write into {tmp_path}; give another place" in ended.stderr
+    assert f"no permission to write into {tmp_path}" in ended.stderr
 
 
 def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
@@ -472,7 +479,7 @@ def test_damaged_models_are_told_by_what_is_wrong(tmp_path: Path) -> None:
         for weight in trained.model.parameters():
             weight.fill_(torch.nan)
     trained.save_pretrained(tmp_path / "nan")
-    for name, message in (("without", "it lacks model.safetensors; give"), ("nan", "hold NaN")):
+    for name, message in (("without", "it lacks model.safetensors; give"), ("nan", "are NaN")):
         out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--device", "cpu"]
         ended = command("sample", str(tmp_path / name), *out)
         assert ended.returncode == 2

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 BAD: dict[str, tuple[str, str]] = {
     "none": ("exact_target.py --samples 0", "--samples must be an integer >= 1, got 0"),
     "negative": ("exact_target.py --samples -3", "--samples must be an integer >= 1, got -3"),
-    "in-a-file": ("exact_target.py --out file", "file is a file; give a folder"),
+    "in-a-file": ("exact_target.py --out file", "file is a file"),
     "nothing-there": ("exact_target.py --redraw --out new", "No such file.*leave --redraw out"),
     "no-json": ("exact_target.py --redraw --out empty", "holds no results of this example"),
     "foreign": ("exact_target.py --redraw --out foreign", "holds no results of this example"),

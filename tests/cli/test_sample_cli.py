@@ -23,9 +23,9 @@ from cwdfm.cli.partial_samples import Parts
 from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.cli.sample_options import Options, settings
-from cwdfm.errors import WorkFailed
+from cwdfm.errors import RunError
+from cwdfm.files import held
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.lock import held
 from cwdfm.method.base import DrawRequest
 from cwdfm.report.settings import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
@@ -143,7 +143,7 @@ def test_pieces_that_another_run_took_away(tmp_path: Path, expected: list[list[i
     parts.add({3: {"text": "left", "tokens": expected[3], "evaluations": 0}})
     out.write_text("whole")
     remedy = rf"of 12 samples 1 are left in .*delete {re.escape(str(parts.folder))}; else"
-    with pytest.raises(WorkFailed, match=remedy):
+    with pytest.raises(RunError, match=remedy):
         finish(options, parts, {})
     assert out.read_text() == "whole"
 

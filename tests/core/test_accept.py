@@ -370,7 +370,7 @@ def test_bad_settings() -> None:
         cwdfm.Accept(0.5, share=2.0)
     with pytest.raises(InputError, match="share must lie between"):
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=0.0)
-    with pytest.raises(InputError, match="tokens holds ids"):
+    with pytest.raises(InputError, match="tokens contains ids"):
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY + V)
     with pytest.raises(InputError, match="batch_size"):
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, batch_size=0)

@@ -114,7 +114,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "infinite-logits": (lambda: sample(constant(torch.inf)), r"\+inf.*must be finite"),
     "all-minus-infinity": (
         lambda: sample(lambda x, t: torch.full((*x.shape, 6), -torch.inf)),
-        "nothing but -inf",
+        "all -inf in 7 of 7 rows",
     ),
     "model-wrong-shape": (
         lambda: sample(lambda x, t: torch.zeros(*x.shape, 5)),
@@ -359,7 +359,7 @@ METHODS: list[Method] = [
 ]
 UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
     "tokens-as-list": ({"x_1": [[0, 1]]}, "x_1 must be an int64 tensor"),
-    "mask-id": ({"x_1": X + 5}, "x_1 holds ids from 5 to 5"),
+    "mask-id": ({"x_1": X + 5}, "x_1 contains ids from 5 to 5"),
     "batch-size-zero": ({"batch_size": 0}, "batch_size must be an integer >= 1"),
     "fixed-as-list": ({"fixed": [1]}, r"fixed must be a bool tensor of shape \(3, 8\), got list"),
     "fixed-as-numbers": ({"fixed": X}, "fixed must be a bool tensor"),

@@ -393,7 +393,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
         cwdfm.mend(TwoHalves(V), UNIFORM, SCHEDULE, torch.zeros(2, N).long())
     x = torch.zeros(2, N, dtype=torch.int64)
-    with pytest.raises(InputError, match="tokens holds ids"):
+    with pytest.raises(InputError, match="tokens contains ids"):
         cwdfm.mend(*ALL, x + V)
     with pytest.raises(InputError, match="how must be"):
         cwdfm.mend(*ALL, x, 3)  # type: ignore[arg-type]

@@ -264,7 +264,7 @@ def test_bad_settings(changes: dict[str, float], said: str) -> None:
 
 def test_bad_input() -> None:
     ask, x = (posterior(MASK), MASK, SCHEDULE, EXACT), drawn(2)
-    with pytest.raises(InputError, match="tokens holds ids"):
+    with pytest.raises(InputError, match="tokens contains ids"):
         cwdfm.refine(*ask, torch.full((2, N), MASK.mask_id))
     with pytest.raises(InputError, match="seed"):
         cwdfm.refine(*ask, x, seed=-1)

@@ -511,7 +511,7 @@ def test_the_cache_is_used_and_keyed_by_everything(tmp_path: Path, own_cache: Pa
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cwdfm.data.cache.FORMAT", 99),
+        ("cwdfm.data.molecule_loader.FORMAT", 99),
         ("cwdfm.data.molecules.PREPARATION", 99),
         ("cwdfm.data.molecules.package_version", lambda _: "2099.9"),
     ],
@@ -538,7 +538,7 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, own_cache: Path) ->
     first = load(path)
     entry = next(own_cache.iterdir())
     entry.write_bytes(entry.read_bytes()[:100])
-    with pytest.warns(RuntimeWarning, match="made again.*damaged or cut short"):
+    with pytest.warns(RuntimeWarning, match="damaged and will be rebuilt.*damaged or cut short"):
         again = load(path)
     assert again.fingerprint == first.fingerprint
     assert load(path).fingerprint == first.fingerprint  # without a warning
@@ -551,7 +551,7 @@ def test_no_home_for_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("CWDFM_CACHE")
     monkeypatch.setattr(Path, "home", homeless)
     path = write(tmp_path / "a.smi", "CC\nCO\nCN")
-    with pytest.raises(InputError, match=r"set CWDFM_CACHE.*cache=False"):
+    with pytest.raises(InputError, match=r"CWDFM_CACHE.*cache=False"):
         load(path)
     assert load(path, cache=False).report["kept"] == 3
 

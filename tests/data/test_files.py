@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +14,15 @@ import pytest
 from cwdfm.cli.partial_samples import Parts
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
-from cwdfm.files import check_folder_place, check_new_file, check_place, repair, replacing
-from cwdfm.provenance import write_json
+from cwdfm.files import (
+    check_output_file,
+    check_output_folder,
+    check_writable,
+    locked,
+    replacing,
+    retry_advice,
+    write_json,
+)
 from cwdfm.sample_file import SampleFile, write_samples
 from experiments.job import Store
 
@@ -83,44 +91,44 @@ def test_what_cannot_be_written_is_known_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    check_new_file(tmp_path / "a" / "b" / "new.json", force=False)
-    check_new_file(tmp_path / "file", force=True)
-    check_place(tmp_path)
+    check_output_file(tmp_path / "a" / "b" / "new.json", force=False)
+    check_output_file(tmp_path / "file", force=True)
+    check_writable(tmp_path)
     for place, force, message in (
-        ("file", False, "file exists; give another name, or --force"),
-        ("file/a/new.json", True, r"a/new\.json cannot be written: .*file is a file; give a place"),
-        ("", True, "is a folder; give a file to write"),
+        ("file", False, "file already exists.*force=True"),
+        ("file/a/new.json", True, r"a/new\.json cannot be written: .*file is a file"),
+        ("", True, "is a folder"),
     ):
         with pytest.raises(InputError, match=message):
-            check_new_file(tmp_path / place, force=force)
+            check_output_file(tmp_path / place, force=force)
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for place in ("link", "link/a/b"):
-        with pytest.raises(InputError, match=r"link is a link to .*gone, which is not there; make"):
-            check_place(tmp_path / place)
+        with pytest.raises(InputError, match=r"link is a symbolic link to .*gone"):
+            check_writable(tmp_path / place)
     (tmp_path / "gone").mkdir()
-    check_place(tmp_path / "link" / "a" / "b")
+    check_writable(tmp_path / "link" / "a" / "b")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
-        check_new_file(tmp_path / "a" / "new.json", force=False)
+    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}"):
+        check_output_file(tmp_path / "a" / "new.json", force=False)
     monkeypatch.setattr(os, "access", lambda path, _: path == tmp_path)
-    check_place(tmp_path)  # a folder of one's own in one that is not
+    check_writable(tmp_path)  # a folder of one's own in one that is not
 
 
 def test_a_folder_that_cannot_be_written_into_is_known_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    check_folder_place(tmp_path / "new" / "a")
-    with pytest.raises(InputError, match="file is a file; give a folder"):
-        check_folder_place(tmp_path / "file")
+    check_output_folder(tmp_path / "new" / "a")
+    with pytest.raises(InputError, match="file is a file"):
+        check_output_folder(tmp_path / "file")
 
     def hidden(path: Path) -> bool:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(Path, "exists", hidden)  # as of what is in a closed folder
-    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}; give another"):
-        check_folder_place(tmp_path / "a")
+    with pytest.raises(InputError, match=f"no permission to write into {tmp_path}"):
+        check_output_folder(tmp_path / "a")
 
 
 def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +150,33 @@ def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.M
             for name, write in writers.items():
                 with pytest.raises(InputError, match=f"{name}: {os.strerror(code)}") as told:
                     write()
-                assert ("free some space" in str(told.value).lower()) == space
+                assert ("free some disk space" in str(told.value).lower()) == space
 
 
 def test_the_place_to_put_right_is_the_nearest_that_is_there(tmp_path: Path) -> None:
     denied = PermissionError(errno.EACCES, "denied")
     for place in ("", "a.json", "a/b/c.json"):
-        assert repair(denied, tmp_path / place).endswith(f"permission to write into {tmp_path}")
+        assert retry_advice(denied, tmp_path / place).endswith(
+            f"permission to write into {tmp_path}"
+        )
+
+
+def test_one_holder_of_a_lock_at_a_time(tmp_path: Path) -> None:
+    path, inside, most = tmp_path / "new" / "a", 0, 0
+
+    def work(_: int) -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            with locked(path):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.002)
+                inside -= 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert most == 1
+    assert list(path.parent.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"), locked(tmp_path / "file" / "a"):
+        pass

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from cwdfm.data import Corpus, Document, TextFiles, TextTokenizer, load, prepare
 from cwdfm.data.text import encode, pack
 from cwdfm.data.text.pack import split_of
 from cwdfm.data.text.prepared import is_prepared, open_prepared
-from cwdfm.lock import locked
 from tests.support.texts import SIZES, Stories, needs_gpt2, story
 
 pytestmark = pytest.mark.usefixtures("own_places")
@@ -231,25 +229,6 @@ def test_another_finishes_between_two_looks(
     assert done.fingerprint == open_prepared(out).fingerprint
     assert heard == []
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_folder_of_a_lock_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, made = tmp_path / "work", Path.mkdir
-
-    def mkdir(path: Path, *args: Any, **options: Any) -> None:
-        if path != folder:
-            return made(path, *args, **options)
-        monkeypatch.setattr(Path, "mkdir", made)
-        raise FileExistsError(path)  # what mkdir(exist_ok=True) does where a folder goes meanwhile
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    with locked(folder):
-        assert (folder / "lock").exists()
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to(tmp_path / "gone")
-    for place in ("file", "link", "link/a", "file/a"):  # what will never be there is not waited for
-        with pytest.raises((FileExistsError, NotADirectoryError)), locked(tmp_path / place):
-            pass
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_job_that_breaks_off_leaves_the_others_alone(
     assert outcome.failed == why
     assert "and more of that" in (store.place(Count(1)) / "failure.txt").read_text()
     said = r"1 job failed: .*count-.*; not done for want of what failed: 1; .*tries again"
-    with pytest.raises(cwdfm.errors.WorkFailed, match=said):
+    with pytest.raises(cwdfm.errors.RunError, match=said):
         report(outcome, store)
     assert work(store, jobs, HERE, say=silent).complete
     assert not (store.place(Count(1)) / "failure.txt").exists()
@@ -480,7 +480,7 @@ def test_no_job_is_begun_after_the_limit(
     assert ran(store) == [1]
     assert outcome.waiting == [Count(2), Count(3)]
     assert not outcome.complete
-    with pytest.raises(cwdfm.errors.WorkFailed):
+    with pytest.raises(cwdfm.errors.RunError):
         report(outcome, store)
     assert "not begun: 2 jobs" in capsys.readouterr().out
     waiting = replace(outcome, failed={})

@@ -231,7 +231,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
             X,
             radius=2,
         ),
-        "logits hold NaN",
+        "logits are NaN",
     ),
     "radius": (
         lambda: context_analysis(SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X),

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cwdfm
+from cwdfm.files import write_tensors
 from cwdfm.method import Flow
 from cwdfm.model.transformer import DiT
-from cwdfm.tensors import write_tensors
 from tests.support.texts import word_level
 
 WIDTH, HEADS, DEPTH, COND, IDS, LENGTH = 16, 2, 2, 6, 8, 10

@@ -509,7 +509,7 @@ def test_wrong_input(
         ([good, *out, "--fold-size", 0], "--fold-size must be an integer >= 1, got 0"),
         ([good, *out[:2], "--data", "nothing.smi"], "neither a dataset nor a file"),
         ([good, "--out", full, "--data", "none"], "is not empty; give another folder, or --force"),
-        ([good, "--out", empty, "--data", "none"], "is a file; give a folder"),
+        ([good, "--out", empty, "--data", "none"], "is a file"),
         ([good, "--out", empty / "x", "--data", "none"], "is a file; give a place that is in a"),
     ]
     for arguments, message in cases:

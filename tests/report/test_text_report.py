@@ -385,12 +385,12 @@ def test_embedding_features(
     more = written(tmp_path / "b.jsonl", 1, steps=16)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(InputError, match=r"matplotlib is needed here.*cwdfm\[plot\]"):
+        with pytest.raises(InputError, match=r"matplotlib is required.*cwdfm\[plot\]"):
             run(file, more, "--out", tmp_path / "two", *flags)
     # Without the package all but MAUVE works, and that it is missing is said before any work.
     monkeypatch.setitem(sys.modules, "mauve", None)
     seen = counted(monkeypatch)
-    with pytest.raises(InputError, match=r"mauve is needed here.*cwdfm\[text\]"):
+    with pytest.raises(InputError, match=r"mauve is required.*cwdfm\[text\]"):
         run(file, "--out", tmp_path / "two", *flags)
     assert not seen
     assert not (tmp_path / "two").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from cwdfm.distributed import barrier, joined, rank
+from cwdfm.distributed import barrier, process_group, rank
 from cwdfm.train.loop import fit
 from cwdfm.train.parallel import Parallel
 from tests.support.train_script import Send, make_run, recipe, train
@@ -37,7 +37,7 @@ def stop(out: Path) -> None:
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    with joined("cpu"):
+    with process_group("cpu"):
         for parallel in PARALLEL:
             train(out / parallel, **settings(parallel))
             if rank() == 0:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cwdfm.data.cache import Cache, cache_place
-from cwdfm.data.dataset import TokenData
+from cwdfm.cache import Cache, cache_folder
+from cwdfm.data.dataset import CacheMode, TokenData
 from cwdfm.data.text import gpt2
 from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.files import TextFiles
@@ -68,7 +68,7 @@ def load_text(
     tokenizer: TextTokenizer | str | None,
     part: str | None,
     workers: int,
-    cache: Cache,
+    cache: CacheMode,
     progress: Callable[[int], object] | None,
     *,
     length: int | None,
@@ -97,7 +97,7 @@ def load_text(
 
     if cache:
         source = describe(corpus, found, length, part=part, limit=limit, seed=seed)
-        place = cache_place(corpus.name, source)
+        place = Cache(cache_folder()).path(corpus.name, source)
         if cache != "read" or is_prepared(place):
             return make(place)
     with TemporaryDirectory(prefix="cwdfm-") as folder:

@@ -31,7 +31,7 @@ from cwdfm.data.text.encode import Encoder, batches, encode
 from cwdfm.data.text.prepared import SPLITS, write_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
-from cwdfm.provenance import write_json
+from cwdfm.files import write_json
 
 HELD_OUT = 20  # one document in so many
 

@@ -14,9 +14,8 @@ from cwdfm.data.text.find import find_tokenizer
 from cwdfm.data.text.pack import Packing
 from cwdfm.data.text.prepared import is_prepared, open_prepared, read_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
-from cwdfm.errors import LONGEST, InputError, check_choice, check_integer
-from cwdfm.files import elsewhere
-from cwdfm.lock import LOCK, locked
+from cwdfm.errors import MAX_LENGTH, InputError, check_choice, check_integer
+from cwdfm.files import check_writable, locked, write_advice
 
 SEED = 42
 # Raise it whenever the same documents would be prepared differently: caches are keyed by it.
@@ -47,7 +46,7 @@ def prepare(
 
     An interrupted call is resumed by the next; until it is whole the work lies in `out`.part.
     """
-    check_integer("length", length, 2, LONGEST)
+    check_integer("length", length, 2, MAX_LENGTH)
     check_integer("workers", workers, most=MOST_WORKERS)
     if workers > 1:
         check_guard()
@@ -61,8 +60,10 @@ def prepare(
     try:
         if (done := _finished(out, source)) is not None:
             return done
+        check_writable(out)
         work = out.with_name(out.name + ".part")
-        with locked(work):
+        with locked(out):
+            work.mkdir(exist_ok=True)
             if (done := _finished(out, source)) is not None:  # by whoever had the lock
                 shutil.rmtree(work, ignore_errors=True)
                 return done
@@ -79,8 +80,8 @@ def prepare(
             _settle(work, out, rows * packing.row_size)
     except OSError as error:
         raise InputError(
-            f"cannot write {out}: {error.strerror or error}; {elsewhere(error)}: out (--out), or "
-            f"for what is cached CWDFM_CACHE"
+            f"cannot write {out}: {error.strerror or error}; {write_advice(error)} (out=, or "
+            f"CWDFM_CACHE for cached data)"
         ) from error
     return open_prepared(out)
 
@@ -118,7 +119,7 @@ def _settle(work: Path, out: Path, size: int) -> None:
         out.rmdir()  # it is empty, or `_finished` would have refused it
     work.rename(out)
     os.truncate(out / "train.bin", size)
-    for name in ("valid.stream", "progress.json", LOCK):
+    for name in ("valid.stream", "progress.json"):
         (out / name).unlink(missing_ok=True)
     for left in out.glob("*.json.*.part"):  # by a process that was killed
         left.unlink()

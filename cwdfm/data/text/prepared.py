@@ -17,7 +17,7 @@ from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError
-from cwdfm.provenance import write_json
+from cwdfm.files import write_json
 
 FORMAT = 1
 SPLITS: tuple[Split, ...] = ("train", "valid")

@@ -1,0 +1,121 @@
+"""Results cached on disk.
+
+Each entry is named by a digest of a JSON description of everything the result depends on, so a
+changed input never finds an outdated entry. Entries are written atomically. Damaged entries are
+rebuilt, and one process at a time builds an entry.
+
+    Cache(folder).json(key)                 # a small result, or None
+    Cache(folder).put_json(key, result)
+    cached(path, make, read=..., write=...)  # any file format
+"""
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cwdfm.errors import InputError
+from cwdfm.files import locked, write_json
+
+T = TypeVar("T")
+_MAX_JSON = 1 << 26  # bytes; larger JSON entries are damaged or not ours
+
+
+def cache_folder() -> Path:
+    """The folder of prepared datasets: `$CWDFM_CACHE`, or `~/.cache/cwdfm`."""
+    if folder := os.environ.get("CWDFM_CACHE"):
+        return Path(folder)
+    try:
+        return Path.home() / ".cache" / "cwdfm"
+    except RuntimeError:
+        raise InputError(
+            "there is no home directory to cache prepared data in; set the environment variable "
+            "CWDFM_CACHE to a folder, or pass cache=False"
+        ) from None
+
+
+def content_digest(description: object) -> str:
+    """The SHA-256 of a JSON-serializable description; the order of dict keys does not matter."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder of cached results."""
+
+    folder: Path
+
+    def path(self, name: str, key: object, suffix: str = "") -> Path:
+        """The path of an entry: a readable name, followed by the digest of its key."""
+        readable = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60]
+        return self.folder / f"{readable}-{content_digest(key)[:24]}{suffix}"
+
+    def json(self, key: object) -> Any | None:
+        """The cached result for a key; None if it is missing or damaged."""
+        path = self._json_path(key)
+        try:
+            if path.stat().st_size > _MAX_JSON:
+                return None
+            entry = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+        return entry.get("value") if isinstance(entry, dict) else None
+
+    def put_json(self, key: object, value: Any) -> None:
+        """Store a JSON-serializable result; the key is stored beside it, for inspection."""
+        write_json(self._json_path(key), {"key": key, "value": value})
+
+    def _json_path(self, key: object) -> Path:
+        return self.folder / f"{content_digest(key)[:32]}.json"
+
+
+def cached(
+    path: Path,
+    make: Callable[[], T],
+    *,
+    read: Callable[[Path], T],
+    write: Callable[[T, Path], object],
+) -> T:
+    """Read an entry; if it is missing or damaged, compute it with `make` and write it.
+
+    While one process computes an entry, others that ask for it wait. A damaged entry and an
+    unwritable folder cause a RuntimeWarning, not an error. `read` raises InputError or OSError
+    for damaged files; `write` must be atomic.
+    """
+    if (found := _read_entry(path, read)) is not None:
+        return found
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path))
+        except OSError as error:
+            _warn(f"the result is not cached: cannot write into {path.parent}: {error}")
+            return make()
+        if (found := _read_entry(path, read, warn=False)) is not None:  # built while we waited
+            return found
+        value = make()
+        try:
+            write(value, path)
+        except (InputError, OSError) as error:
+            _warn(f"the result is not cached: {error}")
+        return value
+
+
+def _read_entry(path: Path, read: Callable[[Path], T], *, warn: bool = True) -> T | None:
+    try:
+        return read(path) if path.exists() else None
+    except (InputError, OSError) as error:
+        if warn:
+            _warn(f"the cached entry is damaged and will be rebuilt: {error}")
+        return None
+
+
+def _warn(message: str) -> None:
+    hint = "set CWDFM_CACHE to a writable folder"
+    text = f"{message} ({hint})" if "not cached" in message else message
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
