@@ -14,7 +14,7 @@ from cwdfm.postprocess.refine import Refine, refine
 from cwdfm.postprocess.reject import Accept, plausibility
 from cwdfm.postprocess.resample import Mend, mend
 from cwdfm.pretrained import Pretrained, box, load
-from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule
+from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule, stratified_times, time_grid
 from cwdfm.solver import (
     Corrector,
     EntropyBound,
@@ -29,7 +29,6 @@ from cwdfm.solver import (
     sample,
 )
 from cwdfm.source import MaskSource, Source, UniformSource
-from cwdfm.times import stratified_times, time_grid
 from cwdfm.version import __version__
 from cwdfm.weight import (
     Confidence,

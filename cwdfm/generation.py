@@ -10,9 +10,9 @@ from cwdfm.postprocess.refine import Refine
 from cwdfm.postprocess.reject import Accept
 from cwdfm.postprocess.resample import Mend
 from cwdfm.pretrained import Pretrained
+from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples
 from cwdfm.solver.sample import Tick
-from cwdfm.times import Spacing
 
 # Bytes of a trunk's activations for one coordinate, in units of 4 * width: about what an MLP of
 # four times the width, q, k, v and the stream take at once.

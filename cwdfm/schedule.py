@@ -1,31 +1,36 @@
-"""Schedules kappa_t: how much of the data is revealed at time t, and how fast.
+"""Schedules kappa_t, the time grids of samplers, and the stratified times of training.
 
-Each schedule increases from kappa_0 = 0 to kappa_1 = 1. With S_t = 1 - kappa_t, the probability
-that a coordinate is still masked, the hazard is lambda_t = kappa'_t / S_t and its integral
-log(S_t0 / S_t1). S_t has a method of its own because 1 - kappa_t loses digits near t = 1.
+kappa_t is the probability that a coordinate is revealed at time t. It increases from kappa_0 = 0 to
+kappa_1 = 1. With the survival probability S_t = 1 - kappa_t, the hazard is
+lambda_t = kappa'_t / S_t, and its integral from t0 to t1 is log(S_t0 / S_t1). S_t is a separate
+method because 1 - kappa_t loses digits near t = 1.
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_choice, check_integer, describe
+from cwdfm.ops.random import Purpose, sample_index, uniform
+
+Spacing = Literal["t", "kappa"]
 
 
 def _tensor(x: Tensor | float) -> Tensor:
-    """A float as a tensor, checked; tensors are left alone, paths and solvers check theirs."""
+    """A float as a validated float64 tensor. Tensors pass through; paths and solvers check them."""
     if isinstance(x, Tensor):
         return x
     if not 0 <= x <= 1:
-        raise InputError(f"times and kappas lie in [0, 1], got {x}")
+        raise InputError(f"times and kappas must lie in [0, 1], got {x}")
     return torch.tensor(x, dtype=torch.float64)
 
 
 class Schedule(ABC):
-    """kappa_t and what follows from it. Times are floats or tensors of any shape, in [0, 1]."""
+    """kappa_t and derived quantities. Times are floats or tensors of any shape, in [0, 1]."""
 
     @abstractmethod
     def kappa(self, t: Tensor | float) -> Tensor:
@@ -61,9 +66,8 @@ class Polynomial(Schedule):
     def __post_init__(self) -> None:
         if not (isinstance(self.power, int | float) and 1 <= self.power <= 1e6):
             raise InputError(
-                f"Polynomial power must be a finite number >= 1, and at most 1e6, got "
-                f"{self.power!r}; below 1 the hazard is infinite at t = 0 and the first Euler step "
-                f"would reveal everything"
+                f"Polynomial power must be a number from 1 to 1e6, got {self.power!r}; below 1 the "
+                f"hazard is infinite at t = 0 and the first Euler step would reveal everything"
             )
 
     def kappa(self, t: Tensor | float) -> Tensor:
@@ -73,7 +77,7 @@ class Polynomial(Schedule):
         return self.power * _tensor(t) ** (self.power - 1)
 
     def survival(self, t: Tensor | float) -> Tensor:
-        return 0 - torch.expm1(self.power * _tensor(t).log())  # 0 -, for +0 at t = 1
+        return 0 - torch.expm1(self.power * _tensor(t).log())  # 0 - x gives +0 at t = 1
 
     def inverse(self, kappa: Tensor | float) -> Tensor:
         return _tensor(kappa) ** (1 / self.power)
@@ -98,7 +102,7 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """kappa_t = 1 - cos(pi t / 2): slow at first, as MaskGIT's schedule (Chang et al. 2022)."""
+    """kappa_t = 1 - cos(pi t / 2): slow at first, like MaskGIT's schedule (Chang et al. 2022)."""
 
     def kappa(self, t: Tensor | float) -> Tensor:
         return 2 * torch.sin(math.pi / 4 * _tensor(t)).square()
@@ -107,8 +111,64 @@ class Cosine(Schedule):
         return math.pi / 2 * torch.sin(math.pi / 2 * _tensor(t))
 
     def survival(self, t: Tensor | float) -> Tensor:
-        # sin of the complement: exactly 0 at t = 1, where cos(pi / 2) is 6e-17.
+        # The sine of the complement is exactly 0 at t = 1; cos(pi / 2) is 6e-17.
         return torch.sin(math.pi / 2 * (1 - _tensor(t)))
 
     def inverse(self, kappa: Tensor | float) -> Tensor:
         return 4 / math.pi * torch.asin((_tensor(kappa) / 2).sqrt())
+
+
+def time_grid(
+    schedule: Schedule, steps: int, spacing: Spacing | Tensor = "t", *, first: float = 0.0
+) -> Tensor:
+    """The grid first = t_0 < ... < t_steps = 1, float64 [steps + 1].
+
+    `spacing`: "t" is uniform in time (the paper); "kappa" is uniform in kappa, so that every step
+    reveals the same expected fraction; a tensor gives the times themselves.
+    """
+    check_integer("steps", steps)
+    if not 0 <= first < 1:
+        raise InputError(f"a grid must start at a time in [0, 1), got {first}")
+    if isinstance(spacing, Tensor):
+        return _check_grid(spacing, steps, first)
+    if not isinstance(spacing, str):
+        raise InputError(f"grid must be 't', 'kappa' or a tensor of times, got {spacing!r}")
+    check_choice("grid", spacing, ("t", "kappa"))
+    if spacing == "t":
+        return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
+    begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))
+    grid = schedule.inverse(torch.linspace(begin, 1, steps + 1, dtype=torch.float64))
+    grid[0], grid[-1] = first, 1.0  # exact, whatever the rounding of the inverse
+    return grid
+
+
+def _check_grid(grid: Tensor, steps: int, first: float) -> Tensor:
+    if grid.shape != (steps + 1,) or not grid.is_floating_point():
+        raise InputError(
+            f"a custom grid for {steps} steps must be a floating tensor of shape ({steps + 1},), "
+            f"got {describe(grid)}"
+        )
+    grid = grid.double().cpu()
+    if grid[0] != first or grid[-1] != 1 or not bool((grid.diff() > 0).all()):
+        raise InputError(
+            f"a custom grid must increase strictly from {first:g} to 1, got {grid.tolist()}; to "
+            f"start from given sequences at a later time, pass start=Start(tokens, t)"
+        )
+    return grid
+
+
+def stratified_times(seed: int, step: int, index_B: Tensor, total: int) -> Tensor:
+    """Stratified uniform times [B] for training step `step`: t_i = (i + u_i) / total.
+
+    `index_B` holds positions 0..total-1 in the *global* batch, so the strata cover all of it
+    however it is split into processes and accumulation steps.
+    """
+    check_integer("total", total)
+    index_B = sample_index(index_B, len(index_B), index_B.device)
+    if bool((index_B >= total).any()):
+        raise InputError(
+            f"index must contain positions 0..{total - 1} in the global batch of total={total}, "
+            f"got {describe(index_B)}"
+        )
+    u_B = uniform(seed, Purpose.TIME, index_B, step, torch.zeros_like(index_B))
+    return (index_B + u_B) / total

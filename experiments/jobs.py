@@ -142,7 +142,7 @@ def drawn_from(
     """Samples of a model, and their precision: half where the device is fast at it."""
     device = next(trained.model.parameters()).device.type
     half = device == "cuda"
-    trained.model.record_trunk()
+    trained.model.capture_trunk()
     with torch.autocast(device, torch.bfloat16, enabled=half):
         out = generate(
             trained,

@@ -29,8 +29,8 @@ from cwdfm.method.base import (
 )
 from cwdfm.model.predict import evaluating
 from cwdfm.model.transformer import DiTConfig
-from cwdfm.ops import product_dtype
-from cwdfm.ops.head_cross_entropy import head_cross_entropy
+from cwdfm.ops.head_loss import head_cross_entropy
+from cwdfm.ops.precision import product_dtype
 from cwdfm.solver import Samples
 
 

@@ -15,11 +15,17 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_bool, check_integer
 from cwdfm.method.base import DrawRequest
-from cwdfm.model.attention import Behind, Cache
-from cwdfm.model.banned_tokens import Without
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import check_split, evaluating, fusible_rows, model_device, predict_rows
+from cwdfm.model.attention import CachedAttention, KVCache
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import (
+    check_split,
+    evaluating,
+    fusible_hidden,
+    model_device,
+    predict_logits,
+)
 from cwdfm.model.transformer import DiT
+from cwdfm.model.wrappers import BannedTokens
 from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.head_draw import head_draw
 from cwdfm.ops.random import Purpose, check_seed, sample_index, uniform
@@ -102,9 +108,9 @@ class LeftToRight:
         """One batch from the end of its shortest prompt to its last token."""
         batch, length = tokens_BN.shape
         line_BM = with_start(tokens_BN, ids)
-        cache = Cache(length)
+        cache = KVCache(length)
         network = Remembering(model, cache) if isinstance(model, DiT) and self.cached else model
-        network = Without(network, asked.without) if asked.without else network
+        network = BannedTokens(network, asked.without) if asked.without else network
         tick = _proportional(asked, batch, length)
         first = int(fixed_BN.sum(1).min())
         for k in range(first, length):
@@ -122,9 +128,9 @@ class LeftToRight:
         rows_BR = torch.zeros_like(read_BR, dtype=torch.bool)
         rows_BR[:, -1] = True
         t_B = torch.zeros(len(read_BR), device=read_BR.device)
-        asked = (network, ids, read_BR, t_B, Rows.of(rows_BR))
+        asked = (network, ids, read_BR, t_B, Positions.of(rows_BR))
         plain = self.top_p == 1 and self.dtype == torch.float64
-        if plain and (found := fusible_rows(*asked)) is not None:
+        if plain and (found := fusible_hidden(*asked)) is not None:
             return head_draw(*found, u_B, ids.vocab_size, temperature=self.temperature).tokens
         drawn = [
             sample_categorical(
@@ -134,7 +140,7 @@ class LeftToRight:
                 top_p=self.top_p,
                 dtype=self.dtype,
             )
-            for k, logits_kV in predict_rows(*asked)
+            for k, logits_kV in predict_logits(*asked)
         ]
         return torch.cat(drawn)
 
@@ -146,7 +152,7 @@ class Remembering(nn.Module):
     asked each time, a finished prompt or not, since all are to be remembered.
     """
 
-    def __init__(self, model: DiT, cache: Cache) -> None:
+    def __init__(self, model: DiT, cache: KVCache) -> None:
         super().__init__()
         self.model, self.cache, self.readout = model, cache, model.readout
 
@@ -155,7 +161,7 @@ class Remembering(nn.Module):
 
     def trunk(self, x: Tensor, t: Tensor) -> Tensor:
         """Hidden vectors of the tokens given."""
-        return self.model.trunk(x, t, Behind(self.cache, causal=True))
+        return self.model.trunk(x, t, CachedAttention(self.cache, causal=True))
 
     def head(self, hidden: Tensor) -> Tensor:
         """The model's own."""

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
             note_steps(trained.method, options, asked_for, length)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
-        trained.model.record_trunk()
+        trained.model.capture_trunk()
         parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
         with parts.alone():
             todo = broadcast(_todo(parts, options) if rank() == 0 else None)

@@ -26,11 +26,11 @@ from cwdfm.errors import InputError, check_integer
 from cwdfm.likelihood.bound import END_DRAWS, Bound, Terms, free_tokens, stratum_places
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.loss.prediction import token_log_prob
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import check_flow_network, evaluating, predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import check_flow_network, evaluating, predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import sample_index
-from cwdfm.path import Path, PathSample, path_of
+from cwdfm.path import Path, PathSample, path_for
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -60,7 +60,7 @@ def elbo(
     it. The result does not depend on `batch_size`.
     """
     check_flow_network(model)
-    path = path_of(source, schedule, weight)
+    path = path_for(source, schedule, weight)
     if weight is not None and not source.marks_noise:
         raise InputError(
             f"a context-weighted bound needs a source whose state tells what is revealed, and "
@@ -129,12 +129,12 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
 
     A mask source carries revealed tokens over, with probability 1: only masked ones count.
     """
-    rows = Rows.of(batch.source.movable(batch.x_t, batch.fixed))
+    rows = Positions.of(batch.source.movable(batch.x_t, batch.fixed))
     tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
-    for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_logits(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.double()
         log_z = logits.logsumexp(-1)
         for j in range(2):
             log_p_K2[k, j] = token_log_prob(logits, log_z, tokens_K2[k, j])
-    return rows.put(log_p_K2[:, 0]), rows.put(log_p_K2[:, 1]), rows.mask
+    return rows.scatter(log_p_K2[:, 0]), rows.scatter(log_p_K2[:, 1]), rows.mask

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cwdfm.errors import InputError
 from cwdfm.loss.prediction import HeadPrediction, LogitsPrediction, Prediction
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
 from cwdfm.weight import Weight
@@ -69,7 +69,7 @@ class Loss(ABC):
         batch: PathSample,
         schedule: Schedule,
         *,
-        rows: Rows | None = None,
+        rows: Positions | None = None,
         per_token: bool = False,
     ) -> Tensor:
         """The loss from hidden vectors and a linear head, at the needed coordinates alone.
@@ -77,7 +77,7 @@ class Loss(ABC):
         The same up to rounding, and the logits of all coordinates are never stored. `rows` are
         the needed coordinates; whoever found them before spares the host a wait.
         """
-        rows = Rows.of(self.needed(batch)) if rows is None else rows
+        rows = Positions.of(self.needed(batch)) if rows is None else rows
         needed_BN = rows.mask
         prediction = HeadPrediction(hidden_BND, readout, rows, batch)
         with torch.autocast(hidden_BND.device.type, enabled=False):

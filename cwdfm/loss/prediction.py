@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, describe
-from cwdfm.model.positions import Rows
-from cwdfm.ops import product_dtype, sum_dtype
-from cwdfm.ops.head_cross_entropy import head_cross_entropy
-from cwdfm.ops.head_log_prob import head_log_prob
+from cwdfm.model.positions import Positions
+from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
+from cwdfm.ops.precision import product_dtype, sum_dtype
 from cwdfm.path.base import PathSample
 
 
@@ -72,7 +71,7 @@ class HeadPrediction(Prediction):
     """A prediction given by hidden vectors [B, N, D] and a linear head: see `head_log_prob`."""
 
     def __init__(
-        self, hidden_BND: Tensor, readout: nn.Linear, rows: Rows, batch: PathSample
+        self, hidden_BND: Tensor, readout: nn.Linear, rows: Positions, batch: PathSample
     ) -> None:
         self.rows_BN: Tensor = rows.mask
         self._rows = rows

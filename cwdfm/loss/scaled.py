@@ -11,7 +11,7 @@ from cwdfm.loss.base import WeightedCrossEntropy, coordinates_needed
 from cwdfm.loss.prediction import Prediction
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
-from cwdfm.weight.base import Weight, normalise
+from cwdfm.weight.base import Weight, normalize
 
 RevealedWeight = Literal["one", "zero", "extended", "joint", "raw", "level"]
 
@@ -65,7 +65,7 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
             log_weight_BN = log_weight_BN + prediction.spread(score)
         masked_BN = ~batch.revealed
         if self.revealed == "joint":
-            return normalise(log_weight_BN, ~batch.fixed)
+            return normalize(log_weight_BN, ~batch.fixed)
         if self.revealed in ("raw", "level"):
             whole_1N = torch.ones_like(batch.revealed[:1])
             alpha_BN = (log_weight_BN - self.weight.context_score(whole_1N)).exp()
@@ -74,7 +74,7 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
             total_B1 = alpha_BN.masked_fill(batch.fixed, 0.0).sum(1, keepdim=True)
             mean_B1 = total_B1 / (~batch.fixed).sum(1, keepdim=True).clamp(min=1)
             return mean_B1.expand_as(alpha_BN)
-        alpha_BN = normalise(log_weight_BN, masked_BN)
+        alpha_BN = normalize(log_weight_BN, masked_BN)
         if self.revealed == "extended":
             return alpha_BN
         return torch.where(masked_BN, alpha_BN, 1.0 if self.revealed == "one" else 0.0)

@@ -19,9 +19,9 @@ from cwdfm.likelihood.bound import Bound
 from cwdfm.model.transformer import DiTConfig, Read
 from cwdfm.postprocess.base import Rework
 from cwdfm.postprocess.reject import Accept
+from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples
 from cwdfm.solver.sample import Tick
-from cwdfm.times import Spacing
 
 # The network as the trainer calls it: input [B, M], times [B], and what to make of its last hidden
 # vectors and its head. DDP and FSDP2 wrap exactly this.

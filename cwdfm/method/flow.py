@@ -23,8 +23,8 @@ from cwdfm.method.base import (
     TrainingBatch,
     refuse_solver,
 )
-from cwdfm.model.banned_tokens import Without
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.wrappers import BannedTokens
 from cwdfm.path import Path
 from cwdfm.postprocess.base import together
 from cwdfm.postprocess.reject import insist, read_whole
@@ -55,7 +55,7 @@ class Flow(Method):
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network gives probabilities of data tokens"
             refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
-        model = Without(model, asked.without) if asked.without else model
+        model = BannedTokens(model, asked.without) if asked.without else model
         for rework in asked.after:
             rework.check(solver)
         how, tick = asked.accept, asked.tick
@@ -178,7 +178,7 @@ class FlowObjective(Objective):
             fixed=batch.fixed,
         )
         # Logits that the loss does not need are not computed, and none are stored.
-        rows = Rows.of(self.loss.needed(noised))
+        rows = Positions.of(self.loss.needed(noised))
         read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule, rows=rows)
         return TrainingBatch(noised.x_t, noised.t, read)
 

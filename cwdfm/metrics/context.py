@@ -14,14 +14,13 @@ from torch import Tensor
 
 from cwdfm.errors import check_integer, check_mask, check_tokens
 from cwdfm.loss.prediction import token_log_prob
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import evaluating, model_device, predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import evaluating, model_device, predict_logits
 from cwdfm.model.protocol import Model
-from cwdfm.ops import sum_dtype
-from cwdfm.path import PathSample, path_of
-from cwdfm.schedule import Schedule
+from cwdfm.ops.precision import sum_dtype
+from cwdfm.path import PathSample, path_for
+from cwdfm.schedule import Schedule, stratified_times
 from cwdfm.source import Source
-from cwdfm.times import stratified_times
 from cwdfm.weight import Distance, Neighbor, Weight
 from cwdfm.weight.entropy import prediction_entropy
 from cwdfm.weight.neighbor import Boundary
@@ -138,7 +137,7 @@ def context_analysis(
     check_integer("farthest", farthest)
     neighbor = Neighbor(radius, 1.0, boundary)
     nearest = Distance(1.0, farthest, boundary)
-    path = path_of(source, schedule, weight)
+    path = path_for(source, schedule, weight)
     x_1 = x_1.to(model_device(model) or x_1.device)
     if fixed is not None:
         check_mask("fixed", fixed, (x_1.shape[1],))
@@ -172,10 +171,10 @@ def context_analysis(
 
 def _difficulty(model: Model, batch: PathSample, masked_BN: Tensor) -> Tensor:
     """Entropy and nll [2, K] of the masked coordinates, float64."""
-    rows = Rows.of(masked_BN)
+    rows = Positions.of(masked_BN)
     target_K = rows.take(batch.x_1)
     parts = [torch.zeros(2, 0, dtype=torch.float64, device=target_K.device)]
-    for k, logits_kV in predict_rows(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_logits(model, batch.source, batch.x_t, batch.t, rows):
         logits = logits_kV.to(sum_dtype(logits_kV))
         nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_K[k])
         parts.append(torch.stack([prediction_entropy(logits), nll_k]).double())

@@ -1,7 +1,7 @@
-"""Models, and how the library talks to them."""
+"""Models: the protocol they follow, the transformer, the exact posterior, and wrappers."""
 
-from cwdfm.model.adapted import Adapted
 from cwdfm.model.exact_posterior import ExactPosterior
 from cwdfm.model.protocol import Model, SplitModel
+from cwdfm.model.wrappers import Adapted
 
 __all__ = ["Adapted", "ExactPosterior", "Model", "SplitModel"]

@@ -1,111 +1,118 @@
-"""Who attends to whom, and where tokens stand.
+"""Attention patterns: which tokens attend to which, and at which positions they stand.
 
-Bidirectional for flows, causal for autoregressive models, by halves for block diffusion, and behind
-a cache of keys and values when a sequence is made from left to right.
+Bidirectional for flows, causal for autoregressive models, BD3LM's two-copy mask for training block
+diffusion, and attention behind a key-value cache for left-to-right generation.
 
-Shapes: B batch, H heads, M tokens given to the network, d head width.
+Shapes: B batch, H heads, M input tokens, N sequence length, d head width.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cwdfm.model.block_mask import halves_mix
-from cwdfm.ops import fused_short_attention
+from cwdfm.ops.dispatch import fused_short_attention
 from cwdfm.ops.rotary import rotate_qkv
 from cwdfm.ops.short_attention import short_attention
 
-# Rotated queries and keys, and values, each [B, H, M, d] -> mixed values [B, H, M, d].
-Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+# Rotated queries and keys, and values, each [B, H, M, d] -> attention output [B, H, M, d].
+AttentionFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Up to this length the memory-efficient kernel is PyTorch's best on a GPU, for what the kernel of
-# `cwdfm.ops.short_attention` does not take. Forward and backward of 2,048 sequences of 32, 12
-# heads of 64, bf16, on an H200: 0.89 ms, by cuDNN 1.35, by flash attention 2.76. Of 512 or 1,024
-# tokens cuDNN's is, which is the default there.
+# Up to this length the memory-efficient kernel is PyTorch's fastest on a GPU, for inputs that
+# `cwdfm.ops.short_attention` does not support. Forward and backward of 2,048 sequences of 32
+# tokens, 12 heads of 64, bf16, on an H200: 0.89 ms, against 1.35 (cuDNN) and 2.76 (flash
+# attention). At 512 or 1,024 tokens cuDNN, the default, is fastest.
 SHORT = 64
-# Without an order of preference: the default one has these two in this order, and to set another
-# before PyTorch's first attention on a GPU would lose its own preference for cuDNN.
-FOR_SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# Behind a cache every call has another length, and cuDNN would plan anew for each.
-FOR_CACHED = [SDPBackend.FLASH_ATTENTION, *FOR_SHORT]
+# Passed without a priority order: setting one before PyTorch's first attention on a GPU would
+# lose its own preference for cuDNN.
+SHORT_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# Behind a cache every call has a new length, and cuDNN would build a new plan for each.
+CACHED_BACKENDS = [SDPBackend.FLASH_ATTENTION, *SHORT_BACKENDS]
+
+# FlexAttention is imported where it is used, because the import is slow.
+FLEX = all(map(find_spec, ("triton", "torch.nn.attention.flex_attention")))
+FLEX_TILE = 128  # queries and keys per tile
+FLEX_MIN_WIDTH = 16  # smallest head width that its fused kernels support
 
 
-class Attention(ABC):
-    """What one call of the network's trunk lets its tokens see."""
+class AttentionPattern(ABC):
+    """Which tokens attend to which in one call of the trunk."""
 
-    def reach(self, length: int) -> int:
-        """How long a sequence is of which `length` tokens are given."""
-        return length
+    def sequence_length(self, num_inputs: int) -> int:
+        """The length of the sequence that `num_inputs` input tokens belong to."""
+        return num_inputs
 
-    def positions(self, length: int, device: torch.device) -> Tensor:
-        """The place [M] in the sequence of each token given."""
-        return torch.arange(length, device=device)
+    def position_ids(self, num_inputs: int, device: torch.device) -> Tensor:
+        """The position [M] of each input token in the sequence."""
+        return torch.arange(num_inputs, device=device)
 
     @abstractmethod
-    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
-        """How a layer mixes values. One function for all layers, where compiled code shall be."""
+    def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
+        """The attention of a layer. Return the same function for all layers to share a graph."""
 
 
 @dataclass(frozen=True)
-class Full(Attention):
-    """Everyone sees everyone."""
+class FullAttention(AttentionPattern):
+    """Every token attends to every token."""
 
-    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+    def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
         return _full
 
 
 @dataclass(frozen=True)
-class Causal(Attention):
-    """Everyone sees what comes before, and itself."""
+class CausalAttention(AttentionPattern):
+    """Every token attends to itself and to earlier tokens."""
 
-    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+    def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
         return _causal
 
 
 @dataclass(frozen=True)
-class Halves(Attention):
-    """Noised tokens, then clean ones, [x_t, x_1], both at positions 0..N-1 (BD3LM's training).
+class BlockDiffusionAttention(AttentionPattern):
+    """BD3LM's training mask over [x_t, x_1], both at positions 0..N-1 (M = 2N).
 
-    A noised token sees its own block, noised, and all earlier blocks, clean. A clean token sees its
-    own and all earlier blocks, clean. `dense`: without FlexAttention, on a GPU too; to compare, or
-    where it fails, set `model.sight = Halves(block, dense=True)`.
+    A noised token attends to its own block of x_t and to earlier blocks of x_1. A clean token
+    attends to its own and earlier blocks of x_1. FlexAttention skips the tiles that are fully
+    masked, at least half of the work. `dense` uses a dense mask instead, to compare, or where
+    FlexAttention fails: `model.attention_pattern = BlockDiffusionAttention(block, dense=True)`.
     """
 
     block: int
     dense: bool = False
 
-    def reach(self, length: int) -> int:
-        return length // 2
+    def sequence_length(self, num_inputs: int) -> int:
+        return num_inputs // 2
 
-    def positions(self, length: int, device: torch.device) -> Tensor:
-        return torch.arange(length // 2, device=device).repeat(2)
+    def position_ids(self, num_inputs: int, device: torch.device) -> Tensor:
+        return torch.arange(num_inputs // 2, device=device).repeat(2)
 
-    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
-        return halves_mix(length // 2, self.block, device, self.dense)
+    def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
+        return block_diffusion_attention(num_inputs // 2, self.block, device, self.dense)
 
 
-class Cache:
+class KVCache:
     """Keys and values of the tokens so far, [B, H, capacity, d] for each layer."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.length = capacity, 0
         self.layers: list[tuple[Tensor, Tensor]] = []
 
-    def select(self, rows_B: Tensor) -> "Cache":
-        """The same for some of the sequences."""
-        part = Cache(self.capacity)
+    def select(self, rows_B: Tensor) -> "KVCache":
+        """The cache of some of the sequences."""
+        part = KVCache(self.capacity)
         part.length = self.length
         part.layers = [(k[rows_B], v[rows_B]) for k, v in self.layers]
         return part
 
-    def joined(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, those of new tokens behind those of old ones."""
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, with those of new tokens written behind the old ones."""
         end = self.length + k.shape[2]
         if layer == len(self.layers):
             shape = (*k.shape[:2], self.capacity, k.shape[3])
@@ -116,57 +123,135 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Behind(Attention):
-    """Tokens behind a cache: they see all of it, and each other, causally or not.
+class CachedAttention(AttentionPattern):
+    """New tokens attend to a cache and to each other, causally or not.
 
-    They stay in the cache if its owner moves `cache.length` on; or else the next ones take their
-    place.
+    They stay in the cache only if the caller advances `cache.length`; otherwise the next call
+    overwrites them.
     """
 
-    cache: Cache
+    cache: KVCache
     causal: bool = False
 
-    def reach(self, length: int) -> int:
-        return self.cache.length + length
+    def sequence_length(self, num_inputs: int) -> int:
+        return self.cache.length + num_inputs
 
-    def positions(self, length: int, device: torch.device) -> Tensor:
-        return torch.arange(self.cache.length, self.cache.length + length, device=device)
+    def position_ids(self, num_inputs: int, device: torch.device) -> Tensor:
+        return torch.arange(self.cache.length, self.cache.length + num_inputs, device=device)
 
-    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
+    def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
         mask = None
-        if self.causal and length > 1:
-            seen = torch.ones(length, self.cache.length + length, dtype=torch.bool, device=device)
-            mask = seen.tril(self.cache.length)
-        return partial(self._mix, layer, mask)
+        if self.causal and num_inputs > 1:
+            shape = (num_inputs, self.cache.length + num_inputs)
+            mask = torch.ones(shape, dtype=torch.bool, device=device).tril(self.cache.length)
+        return partial(self._attend, layer, mask)
 
-    def _mix(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = self.cache.joined(layer, k, v)
-        with sdpa_kernel(FOR_CACHED):
+    def _attend(self, layer: int, mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self.cache.append(layer, k, v)
+        with sdpa_kernel(CACHED_BACKENDS):
             return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
 
 
-def attend(qkv_BM3Hd: Tensor, rotation: tuple[Tensor, Tensor], mix: Mix) -> Tensor:
-    """Mixed values [B, M, H, d], with queries and keys rotated by their tokens' places."""
-    if (mix is _full or mix is _causal) and fused_short_attention(qkv_BM3Hd):
-        return short_attention(qkv_BM3Hd, rotation, causal=mix is _causal)
-    return mix(*rotate_qkv(qkv_BM3Hd, rotation)).transpose(1, 2)
+def attend(qkv_BM3Hd: Tensor, rotation: tuple[Tensor, Tensor], attention: AttentionFn) -> Tensor:
+    """Attention output [B, M, H, d], with queries and keys rotated by their positions."""
+    if (attention is _full or attention is _causal) and fused_short_attention(qkv_BM3Hd):
+        return short_attention(qkv_BM3Hd, rotation, causal=attention is _causal)
+    return attention(*rotate_qkv(qkv_BM3Hd, rotation)).transpose(1, 2)
 
 
 def _full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return _attend(q, k, v, causal=False)
+    return _sdpa(q, k, v, causal=False)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return _attend(q, k, v, causal=True)
+    return _sdpa(q, k, v, causal=True)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
-    if not _short(q):
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    if not _is_short(q):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    with sdpa_kernel(FOR_SHORT):
+    with sdpa_kernel(SHORT_BACKENDS):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def _short(q: Tensor) -> bool:
-    """Whether q is short, and on a GPU, in heads of whole 16 bytes, as that kernel wants them."""
+def _is_short(q: Tensor) -> bool:
+    """Whether to use the memory-efficient kernel: it requires head widths of 16-byte multiples."""
     return q.is_cuda and q.shape[-2] <= SHORT and q.shape[-1] * q.dtype.itemsize % 16 == 0
+
+
+def block_diffusion_mask(length: int, block: int, query: Tensor, key: Tensor) -> Tensor:
+    """Whether `query` attends to `key`; both are indices 0..2N-1 into [x_t, x_1]."""
+    from_clean, to_clean = query >= length, key >= length
+    query_block, key_block = query % length // block, key % length // block
+    noised = (to_clean & (query_block > key_block)) | (~to_clean & (query_block == key_block))
+    clean = to_clean & (query_block >= key_block)
+    return (from_clean & clean) | (~from_clean & noised)
+
+
+def dense_block_diffusion_mask(length: int, block: int, device: torch.device) -> Tensor:
+    """`block_diffusion_mask` as a matrix, bool [2N, 2N]."""
+    place = torch.arange(2 * length, device=device)
+    return block_diffusion_mask(length, block, place[:, None], place[None, :])
+
+
+def block_diffusion_attention(
+    length: int, block: int, device: torch.device, dense: bool = False
+) -> AttentionFn:
+    """Attention under `block_diffusion_mask`: FlexAttention on a GPU, else with a dense mask.
+
+    The mask is also dense where all tokens fit into one tile, so that nothing could be skipped.
+    """
+    flex = FLEX and device.type == "cuda" and 2 * length > FLEX_TILE and not dense
+    key = (length, block, device, flex)
+    if key not in _ATTENTION_FNS:
+        if len(_ATTENTION_FNS) >= 8:  # many lengths occur in tests only
+            _ATTENTION_FNS.clear()
+        _ATTENTION_FNS[key] = (_flex_attention if flex else _dense_attention)(*key[:3])
+    return _ATTENTION_FNS[key]
+
+
+# By length, block, device and kind. A dictionary, because torch.compile traces through functools
+# caches and would rebuild the mask in every call.
+_ATTENTION_FNS: dict[tuple[int, int, torch.device, bool], AttentionFn] = {}
+
+
+def _dense_attention(length: int, block: int, device: torch.device) -> AttentionFn:
+    mask = dense_block_diffusion_mask(length, block, device)
+    return partial(F.scaled_dot_product_attention, attn_mask=mask)
+
+
+def flex_mask_mod(length: int, block: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """`block_diffusion_mask` with the signature that FlexAttention expects."""
+
+    def mask_mod(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return block_diffusion_mask(length, block, query, key)
+
+    return mask_mod
+
+
+def _flex_attention(length: int, block: int, device: torch.device) -> AttentionFn:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    size = 2 * length  # the rest of the last tile is masked
+    mask = create_block_mask(
+        flex_mask_mod(length, block), None, None, size, size, device=device, BLOCK_SIZE=FLEX_TILE
+    )
+    return partial(_flex_call, mask, length, block)
+
+
+def _flex_call(mask: Any, length: int, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if q.dtype == torch.float64 or q.shape[-1] < FLEX_MIN_WIDTH:  # no fused kernel
+        return block_diffusion_attention(length, block, q.device, dense=True)(q, k, v)
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Eager FlexAttention would store all scores. Inside a compiled trunk it is compiled already.
+    flex: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    out: Tensor = flex(q, k, v, block_mask=mask)
+    return out
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)

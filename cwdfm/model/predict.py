@@ -1,7 +1,7 @@
-"""Ask a model for logits at chosen coordinates, a bounded number of rows at a time.
+"""Evaluate a model at chosen coordinates, a bounded number of logits at a time.
 
-The one place where the library calls a model to sample or to evaluate. No [B, N, V] tensor is made
-here: a split model never makes one, a plain callable makes its own.
+All model calls for sampling and evaluation go through this module. It never creates a [B, N, V]
+tensor: with a split model none exists, and a plain callable creates its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,22 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_finite, describe
-from cwdfm.model.positions import Rows
-from cwdfm.model.protocol import Model, SplitModel, TwoPartModel
-from cwdfm.ops import fused_head, product_dtype
-from cwdfm.ops.cast import CASTS
-from cwdfm.ops.host_copy import doubting
+from cwdfm.model.positions import Positions
+from cwdfm.model.protocol import Model, SplitModel, TwoStageModel
+from cwdfm.ops.dispatch import fused_head
+from cwdfm.ops.host_copy import deferred_checks
+from cwdfm.ops.precision import CASTS, product_dtype
 from cwdfm.source import Source
 
-# Logits held at once: few enough for a CPU's memory bus, enough to keep a GPU busy.
+# Logits per chunk: few enough for a CPU's memory bus, enough to keep a GPU busy.
 MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
 
 
 def check_flow_network(model: object) -> None:
-    """Refuse what is no model, and a transformer of another method: it would answer nonsense."""
+    """Raise InputError for objects that are not models, and for transformers of other methods."""
     if not callable(model):
-        inside = callable(getattr(model, "model", None))
-        hint = "give its .model, or use cwdfm.generate" if inside else "give a module or function"
+        wrapped = callable(getattr(model, "model", None))
+        hint = "pass its .model, or use cwdfm.generate" if wrapped else "pass a module or function"
         raise InputError(
             f"model must be a callable (x_t, t) -> logits, got a {type(model).__name__}; {hint}"
         )
@@ -36,27 +36,27 @@ def check_flow_network(model: object) -> None:
     kind = getattr(config, "attention", "full")
     if kind in ("causal", "block"):
         raise InputError(
-            f"a flow needs a network with full attention, this one has attention={kind!r}: it "
-            f"belongs to an autoregressive model or to block diffusion; use cwdfm.generate, or its "
-            f"method's draw and likelihood"
+            f"a flow needs a network with full attention, but this one has attention={kind!r}: it "
+            f"belongs to an autoregressive or block diffusion model; use cwdfm.generate, or the "
+            f"sampler and likelihood of its method"
         )
 
 
-def predict_rows(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows
+def predict_logits(
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, positions: Positions
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Logits [k, V] of the data tokens at some coordinates, in their order, in chunks.
+    """Logits [k, V] of the data tokens at the given positions, in order, in chunks.
 
-    With each chunk comes the slice of the rows [K] that it covers. Nothing is asked of the model
-    where no row is wanted at all.
+    Each chunk comes with the slice of [K] that it covers. Without any positions the model is not
+    called.
     """
-    if rows.active is not None and not len(rows.active):
+    if positions.active is not None and not len(positions.active):
         return
     elements = MAX_ELEMENTS.get(x_BN.device.type, MAX_ELEMENTS["cpu"])
     chunk = max(1, elements // source.num_tokens)
     first = 0
-    for logits in _row_chunks(model, source, x_BN, t_B.float(), rows, chunk):
-        if not len(logits):  # where crowded rows turn out to be none
+    for logits in _logit_chunks(model, source, x_BN, t_B.float(), positions, chunk):
+        if not len(logits):  # dense positions turned out to be empty
             return
         logits_kV = source.data_logits(logits)
         check_finite(logits_kV)
@@ -66,167 +66,167 @@ def predict_rows(
         first += len(logits)
 
 
-def _row_chunks(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows, k: int
+def _logit_chunks(
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, positions: Positions, k: int
 ) -> Iterator[Tensor]:
     if is_split(model):
-        for hidden_kD in _hidden_rows(model, x_BN, t_B, rows).split(k):
+        for hidden_kD in _hidden_at(model, x_BN, t_B, positions).split(k):
             logits_kV = model.head(hidden_kD)
             _check_shape("model.head", logits_kV, (len(hidden_kD), source.num_tokens))
             yield logits_kV
     else:
-        with _telling(x_BN, t_B, source.num_tokens - 1):
+        with _describe_call(x_BN, t_B, source.num_tokens - 1):
             logits_BNV = model(x_BN, t_B)
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         logits_MV = logits_BNV.flatten(0, 1)
-        for place_k in rows.place.split(k):
-            yield logits_MV[place_k]
+        for flat_k in positions.flat.split(k):
+            yield logits_MV[flat_k]
 
 
 @contextmanager
-def _telling(x_BN: Tensor, t_B: Tensor, largest: int) -> Iterator[None]:
-    """Say of an error inside a model what it was called with."""
+def _describe_call(x_BN: Tensor, t_B: Tensor, largest: int) -> Iterator[None]:
+    """Add the arguments of a model call to any exception that it raises."""
     try:
         yield
     except Exception as error:
         error.add_note(
-            f"the model was called as model(x_t, t), x_t being {describe(x_BN)} on {x_BN.device} "
-            f"with ids up to {largest} (a mask source's mask is one more than its data's), t "
-            f"{describe(t_B)}; of a network of tokens alone, or with a mask id of its own, "
-            f"cwdfm.Adapted makes one"
+            f"the model was called as model(x_t, t) with x_t = {describe(x_BN)} on {x_BN.device}, "
+            f"ids up to {largest} (the mask id of a mask source follows its data tokens), and t = "
+            f"{describe(t_B)}; wrap a network that takes only tokens, or has a different mask id, "
+            f"in cwdfm.Adapted"
         )
         raise
 
 
-def _hidden_rows(model: SplitModel, x_BN: Tensor, t_B: Tensor, rows: Rows) -> Tensor:
-    """The trunk's vectors [K, D] at some coordinates; sequences without any are left out."""
-    active_A = rows.active
+def _hidden_at(model: SplitModel, x_BN: Tensor, t_B: Tensor, positions: Positions) -> Tensor:
+    """Hidden vectors [K, D] at the given positions; sequences without any are skipped."""
+    active_A = positions.active
     if active_A is None:
-        return _hidden(model, x_BN, t_B, lambda: rows.place)
+        return _hidden(model, x_BN, t_B, lambda: positions.flat)
     part, select = model, getattr(model, "select", None)
     if select is not None:
-        active_A = active_A.sort().values  # as a mask has them
+        active_A = active_A.sort().values  # in the order of a mask
         part = select(torch.zeros_like(x_BN[:, 0], dtype=torch.bool).index_fill(0, active_A, True))
-    return _hidden(part, x_BN[active_A], t_B[active_A], lambda: rows.among(active_A))
+    return _hidden(part, x_BN[active_A], t_B[active_A], lambda: positions.flat_within(active_A))
 
 
-def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, place_K: Callable[[], Tensor]) -> Tensor:
-    """Vectors [K, D] at places that are known once the trunk is at work."""
-    if in_two_parts(model):
-        begun = model.begin(x_BN, t_B)
-        return model.end(begun, place_K())
+def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, flat_K: Callable[[], Tensor]) -> Tensor:
+    """Hidden vectors [K, D]; the flat indices are computed after the trunk was launched."""
+    if is_two_stage(model):
+        state = model.first_stage(x_BN, t_B)
+        return model.second_stage(state, flat_K())
     hidden_BND = model.trunk(x_BN, t_B)
     if hidden_BND.shape[:2] != x_BN.shape:
         raise InputError(
             f"model.trunk must return hidden vectors [{x_BN.shape[0]}, {x_BN.shape[1]}, width], "
             f"got {describe(hidden_BND)}"
         )
-    return hidden_BND.flatten(0, 1).index_select(0, place_K())
+    return hidden_BND.flatten(0, 1).index_select(0, flat_K())
 
 
-def fusible_rows(
-    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, rows: Rows
+def fusible_hidden(
+    model: Model, source: Source, x_BN: Tensor, t_B: Tensor, positions: Positions
 ) -> tuple[Tensor, nn.Linear] | None:
-    """Hidden vectors [K, D] at some coordinates, and the linear map that is the head.
+    """Hidden vectors [K, D] at the given positions, and the linear layer that is the head.
 
-    None where there are no rows, or no such map, or no kernel to fuse it with a draw: then ask
-    `predict_rows`.
+    None without positions, without such a layer, or without a kernel that fuses it with a draw. Use
+    `predict_logits` then.
     """
     readout = getattr(model, "readout", None)
     if not (is_split(model) and isinstance(model, nn.Module) and type(readout) is nn.Linear):
         return None
     weight = readout.weight
-    whole = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens  # and no shard
+    whole = type(weight) is nn.Parameter and weight.shape[0] == source.num_tokens  # not sharded
     fusible = weight.device == x_BN.device and fused_head(x_BN.device, product_dtype(weight))
-    if not (whole and fusible) or (rows.active is not None and not len(rows.active)):
+    if not (whole and fusible) or (positions.active is not None and not len(positions.active)):
         return None
-    hidden_KD = _hidden_rows(model, x_BN, t_B.float(), rows)
-    fits = product_dtype(hidden_KD) == product_dtype(weight) and len(rows)
+    hidden_KD = _hidden_at(model, x_BN, t_B.float(), positions)
+    fits = product_dtype(hidden_KD) == product_dtype(weight) and len(positions)
     return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
 
 
-# Models whose readout was compared with their head: at which version of its weight, and the verdict
+# Results of `_is_head` by model: the version of the weight, and whether readout and head agree.
 _COMPARED: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
 
 
 def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
-    """Whether head(hidden) is readout(hidden), tried on a few rows whenever the weights change."""
+    """Whether head(hidden) equals readout(hidden), tested on a few rows when weights change."""
     assert isinstance(model, nn.Module)
     now = 0 if readout.weight.is_inference() else readout.weight._version
-    version, verdict = _COMPARED.get(model, (-1, False))
+    version, agrees = _COMPARED.get(model, (-1, False))
     if version != now:
         few_kD = hidden_KD[:4]
         logits = model.head(few_kD)
         check_not_probabilities(logits)
         same = readout(few_kD)
-        verdict = logits.shape == same.shape and torch.allclose(
+        agrees = logits.shape == same.shape and torch.allclose(
             logits.float(), same.float(), rtol=0.02, atol=0.02, equal_nan=True
         )
-        _COMPARED[model] = (now, verdict)
-    return verdict
+        _COMPARED[model] = (now, agrees)
+    return agrees
 
 
 def is_split(model: object) -> TypeGuard[SplitModel]:
-    """Whether a model offers trunk and head."""
+    """Whether a model has a trunk and a head."""
     return callable(getattr(model, "trunk", None)) and callable(getattr(model, "head", None))
 
 
-def in_two_parts(model: object) -> TypeGuard[TwoPartModel]:
-    """Whether a split model offers its trunk in two parts."""
-    return is_split(model) and bool(getattr(model, "two_parts", False))
+def is_two_stage(model: object) -> TypeGuard[TwoStageModel]:
+    """Whether a split model has a two-stage trunk."""
+    return is_split(model) and bool(getattr(model, "two_stage", False))
 
 
 def check_split(model: Model, x_BN: Tensor, t: float) -> None:
-    """Refuse a model whose trunk and head are not the two halves of it, tried on one sequence."""
+    """Raise InputError if head(trunk(x, t)) differs from model(x, t) on one sequence."""
     if not is_split(model):
         return
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
-    few = 4  # positions: enough to tell, without another tensor of the vocabulary's width
-    with _telling(x_BN[:1], t_1, int(x_BN[:1].max())):
+    few = 4  # positions suffice, without another [N, V] tensor
+    with _describe_call(x_BN[:1], t_1, int(x_BN[:1].max())):
         whole_KV = model(x_BN[:1], t_1)[0, :few].float()
-    check_finite(whole_KV)  # first: what is no number equals nothing
+    check_finite(whole_KV)  # first, because NaN compares unequal
     hidden_KD = model.trunk(x_BN[:1], t_1)[0, :few]
-    halves_KV = model.head(hidden_KD).float()
-    if in_two_parts(model):
-        place_K = torch.arange(len(hidden_KD), device=x_BN.device)
-        parts_KD = model.end(model.begin(x_BN[:1], t_1), place_K)
-        if not torch.allclose(parts_KD.float(), hidden_KD.float(), rtol=0.05, atol=0.05):
+    split_KV = model.head(hidden_KD).float()
+    if is_two_stage(model):
+        flat_K = torch.arange(len(hidden_KD), device=x_BN.device)
+        staged_KD = model.second_stage(model.first_stage(x_BN[:1], t_1), flat_K)
+        if not torch.allclose(staged_KD.float(), hidden_KD.float(), rtol=0.05, atol=0.05):
             raise InputError(
-                "the model says that it has its trunk in two parts, and end(begin(x, t)) is not "
-                "trunk(x, t): the sampler would use the wrong one; let two_parts be False"
+                "the model sets two_stage, but second_stage(first_stage(x, t)) is not trunk(x, t); "
+                "set two_stage to False"
             )
-    if not torch.allclose(whole_KV, halves_KV, rtol=0.02, atol=0.02, equal_nan=True):
+    if not torch.allclose(whole_KV, split_KV, rtol=0.02, atol=0.02, equal_nan=True):
         raise InputError(
-            "the model has a trunk and a head, and head(trunk(x, t)) is not model(x, t): the "
-            "sampler would use the wrong one. Move all else into them, rename them, or pass "
+            "the model has a trunk and a head, but head(trunk(x, t)) is not model(x, t), and "
+            "samplers call trunk and head. Move everything else into them, rename them, or pass "
             "lambda x, t: model(x, t)"
         )
 
 
 def model_device(model: object) -> torch.device | None:
-    """Where a module's parameters are; None for any other callable."""
+    """The device of a module's parameters; None for any other callable."""
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return None if parameter is None else parameter.device
 
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """A module in evaluation mode for a while: dropout would add randomness that no seed counts.
+    """Put a module into evaluation mode: dropout would add randomness that no seed controls.
 
-    Its weights are taken not to change meanwhile. At its end no logits are in doubt any more, and
-    each part of it is in the mode it was in: some may be frozen while others train.
+    Weights must not change inside this context. When it ends, all deferred checks of logits have
+    passed, and each submodule is back in its previous mode, since some may be frozen in training.
     """
-    parts = list(model.modules()) if isinstance(model, nn.Module) else []
-    modes = [part.training for part in parts]
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
     if isinstance(model, nn.Module):
         model.eval()
     try:
-        with doubting(), CASTS.kept():
+        with deferred_checks(), CASTS.enabled():
             yield
     finally:
-        for part, mode in zip(parts, modes, strict=True):  # a whole before its parts
-            if part.training != mode:
-                part.train(mode)
+        for module, mode in zip(modules, modes, strict=True):  # parents before children
+            if module.training != mode:
+                module.train(mode)
 
 
 def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
@@ -239,11 +239,11 @@ def _check_shape(what: str, logits: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def check_not_probabilities(logits: Tensor) -> None:
-    """Refuse what is nearly surely a softmax already: no negative entry, every row summing to 1."""
+    """Raise InputError for likely probabilities: no negative entry, and every row sums to 1."""
     total = logits.sum(-1, dtype=torch.float64)
     tolerance = max(1e-4, 8 * torch.finfo(logits.dtype).eps)
     if bool((logits >= 0).all()) and bool(((total - 1).abs() < tolerance).all()):
         raise InputError(
-            "the model returned rows that are non-negative and sum to 1: these look like "
-            "probabilities, and logits are needed; return log-probabilities (p.log()) instead"
+            "the model returned rows that are non-negative and sum to 1, which look like "
+            "probabilities, but logits are required; return log-probabilities (p.log()) instead"
         )

@@ -1,4 +1,4 @@
-"""The transformer's sizes by name."""
+"""Named model sizes."""
 
 from cwdfm.errors import check_choice
 from cwdfm.model.transformer import DiTConfig
@@ -9,7 +9,7 @@ SIZES = {
     "4m": (256, 4, 4, 64),
     "17m": (384, 8, 6, 128),
     "40m": (512, 12, 8, 128),
-    "base": (768, 12, 12, 128),  # the paper's: 92M at 40 tokens, 170M at GPT-2's vocabulary
+    "base": (768, 12, 12, 128),  # the paper's: 92M with 40 tokens, 170M with GPT-2's vocabulary
 }
 
 

@@ -1,18 +1,15 @@
-"""What the library asks of a model.
+"""The interfaces of a model.
 
-`Model`: any callable (x_t [B, N] int64, t [B] float32) -> logits [B, N, num_tokens].
+- `Model`: a callable (x_t [B, N] int64, t [B] float32) -> logits [B, N, num_tokens].
+- `SplitModel`: also exposes trunk and head, with model(x, t) == head(trunk(x, t)). Logits are then
+  computed only at the coordinates that need them, and sequences without any are skipped. A split
+  model with per-sequence state, such as a cache, provides `select(active [B])`, which returns the
+  model for those sequences.
+- `TwoStageModel`: also exposes its trunk in two stages, the second of which works on each
+  coordinate independently.
 
-`SplitModel`: one that also offers trunk and head apart, with model(x, t) == head(trunk(x, t)). Then
-logits are computed only at the coordinates that need them, and sequences without one are skipped.
-
-A split model that carries something for each sequence, such as a cache, has `select(active [B])`:
-the model for the sequences that are asked about.
-
-`TwoPartModel`: one that has its trunk in two parts as well, `begin(x, t)` and `end(begun, place)`,
-the second of which works on each coordinate on its own, and says so by `two_parts`.
-
-A split module may also have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). Then,
-on a GPU, draws and losses are fused with that map, and its logits are never stored.
+A split `nn.Module` may have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). On a
+GPU, draws and losses are then fused with that layer, and its logits are never stored.
 """
 
 from typing import Any, Protocol
@@ -27,29 +24,29 @@ class Model(Protocol):
 
 
 class SplitModel(Model, Protocol):
-    """A model whose trunk gives a vector a coordinate, and whose head turns rows into logits."""
+    """A model made of a trunk, which returns hidden vectors, and a head, which returns logits."""
 
     def trunk(self, x_t: Tensor, t: Tensor, /) -> Tensor:
-        """Hidden vectors [B, N, D]; all that depends on time or on other coordinates is in them."""
+        """Hidden vectors [B, N, D]; they contain all dependence on time and context."""
         ...
 
     def head(self, hidden: Tensor, /) -> Tensor:
-        """Logits [K, num_tokens] of hidden vectors [K, D], each row on its own."""
+        """Logits [K, num_tokens] of hidden vectors [K, D], each row independently."""
         ...
 
 
-class TwoPartModel(SplitModel, Protocol):
-    """A split model whose trunk's end is computed at the coordinates that are asked for alone."""
+class TwoStageModel(SplitModel, Protocol):
+    """A split model that evaluates the end of its trunk only at the requested coordinates."""
 
     @property
-    def two_parts(self) -> bool:
-        """Whether the two parts are the trunk."""
+    def two_stage(self) -> bool:
+        """Whether the two stages together equal the trunk."""
         ...
 
-    def begin(self, x_t: Tensor, t: Tensor, /) -> Any:
-        """The trunk as far as coordinates mix; good until the next call."""
+    def first_stage(self, x_t: Tensor, t: Tensor, /) -> Any:
+        """The trunk up to its last attention. The result is valid until the next call."""
         ...
 
-    def end(self, begun: Any, place: Tensor, /) -> Tensor:
-        """Hidden vectors [K, D] at the coordinates b N + i, place [K]."""
+    def second_stage(self, state: Any, flat: Tensor, /) -> Tensor:
+        """Hidden vectors [K, D] at the flat indices b N + i [K]."""
         ...

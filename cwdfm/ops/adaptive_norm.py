@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.ops import fused_norm, product_dtype
-from cwdfm.ops.launch import on_its_gpu
+from cwdfm.ops.dispatch import fused_norm, on_tensor_device
+from cwdfm.ops.precision import product_dtype
 
 # Rows that a program has in registers at once, with four columns a thread: as many loads as leave
 # 64 registers a thread, and so room for 1,024 threads on a multiprocessor, to be on their way.
@@ -30,7 +30,7 @@ WARP_WIDTH = 128
 CHUNK = 32  # rows that a program sums over: 64 sequences of 1,024 keep 2,048 programs busy
 
 
-class Addition(NamedTuple):
+class Residual(NamedTuple):
     """What is still to be added to the stream: gate * dropout(y), or dropout(y) without a gate."""
 
     y_BND: Tensor
@@ -39,7 +39,7 @@ class Addition(NamedTuple):
 
 def add_norm(
     h_BND: Tensor,
-    addition: Addition | None,
+    addition: Residual | None,
     norm: nn.LayerNorm,
     shift_B1D: Tensor | None,
     scale_B1D: Tensor | None,
@@ -59,7 +59,7 @@ def add_norm(
 
 def _fused(
     h: Tensor,
-    addition: Addition | None,
+    addition: Residual | None,
     norm: nn.LayerNorm,
     shift: Tensor | None,
     scale: Tensor | None,
@@ -77,7 +77,7 @@ def _fused(
 
 
 @torch.library.custom_op("cwdfm::add_norm", mutates_args=())
-@on_its_gpu
+@on_tensor_device
 def _add_norm(
     h: Tensor,
     y: Tensor | None,
@@ -132,7 +132,7 @@ def _outputs(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 @torch.library.custom_op("cwdfm::add_norm_backward", mutates_args=())
-@on_its_gpu
+@on_tensor_device
 def _add_norm_backward(
     h: Tensor,
     y: Tensor | None,

@@ -1,29 +1,42 @@
-"""The one categorical sampler: inverse transform, one counted uniform a draw, float64 by default.
+"""The categorical sampler: inverse transform sampling with one counted uniform per draw.
 
-Gumbel-max needs a noise value a vocabulary entry, and with float32 uniforms its tail is capped
-near 16.6, which silently lowers the entropy of the samples. Inverting the cumulative sum needs a
-single uniform a draw; in float64 its resolution is 2^-53 of the total mass.
+Gumbel-max needs a noise value for every vocabulary entry, and with float32 uniforms its tail is
+capped near 16.6, which silently lowers the entropy of the samples. Inverting the cumulative sum
+needs a single uniform per draw; in float64 its resolution is 2^-53 of the total mass.
 
 The sum is inverted in two levels: first among blocks of about sqrt(V) tokens, then inside one. So
-the only pass over the vocabulary that costs float64 arithmetic is a sum, and no float64 tensor of
-the vocabulary's width is stored. The masses themselves are as precise as the logits they come from.
+the only float64 pass over the vocabulary is a sum, and no float64 tensor of the vocabulary's width
+is stored. The masses themselves are as precise as the logits.
 
-On a GPU a kernel does the same in one pass over the logits, `cwdfm.ops.row_draw`. What is here
-is the reference, and takes float64 logits and nuclei.
+On a GPU, `row_draw` does the same in one kernel that reads the logits once. The plain code is the
+reference; it also handles float64 logits and nucleus sampling.
+
+Shapes: K rows, V tokens, C blocks of W tokens.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.ops import fused_elementwise, sum_dtype
-from cwdfm.ops.row_draw import row_draw
+from cwdfm.ops.dispatch import fused_elementwise
+from cwdfm.ops.host_copy import check_rows
+from cwdfm.ops.precision import sum_dtype
 
-_SHIFT = 18  # leaves a float32 its exponent and five bits of its mantissa
+_SHIFT = 18  # keeps the exponent and five mantissa bits of a float32
 _BUCKETS = 1 << (31 - _SHIFT)
-_SMALL = 1024  # a vocabulary of that many tokens is sorted as fast as it is looked through
-_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # masses: what a CPU's cache, a GPU's memory holds well
+_SORTED_VOCAB = 1024  # up to this size sorting is as fast as bucketing
+_MAX_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}  # masses that fit a CPU's cache or a GPU's memory
+
+# `row_draw`: a thread's widest load; a warp's, so that a block's sums need no other warp.
+LINE_BYTES = 16
+BLOCK_BYTES = 32 * LINE_BYTES
+# Blocks per tile, and per warp in registers; twice as many are in flight. With four warps of 64
+# registers a thread, eight programs fit on a multiprocessor and prefetch 128 kB: several times what
+# keeps an H200's memory busy.
+TILE, WARP_BLOCKS, STAGES = 16, 4, 3
 
 
 def sample_categorical(
@@ -34,16 +47,16 @@ def sample_categorical(
     top_p: float = 1.0,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Token ids [K] drawn from softmax(logits / temperature), cut to its nucleus.
+    """Token ids [K] drawn from softmax(logits / temperature), restricted to the nucleus.
 
-    `u_K` are uniforms in [0, 1). The id is the first whose cumulative mass exceeds u * total, with
-    uniforms in `dtype` and cumulative masses in no less.
+    `u_K` are uniforms in [0, 1), rounded to `dtype`. A draw is the first id whose cumulative mass
+    exceeds u * total. Cumulative masses have at least the precision of `dtype`.
     """
     if dtype == torch.float32:
-        u_K = (u_K * 2**24).floor() * 2.0**-24  # rounding up to 1 would leave the support
+        u_K = (u_K * 2**24).floor() * 2.0**-24  # rounding up to 1 would be outside the support
     if top_p == 1 and fused_elementwise(logits_KV):
         return row_draw(logits_KV, u_K.double(), temperature=temperature)
-    # Scaled after the maximum is taken off, so that a small temperature cannot overflow.
+    # Scaled after subtracting the maximum, so that a small temperature cannot overflow.
     z_KV = logits_KV.to(sum_dtype(logits_KV))
     z_KV = z_KV - z_KV.amax(dim=-1, keepdim=True)
     p_KV = (z_KV if temperature == 1 else z_KV / temperature).exp()
@@ -65,7 +78,7 @@ def _invert(p_KV: Tensor, u_K: Tensor) -> Tensor:
 
 
 def first_above(mass_KC: Tensor, u_K: Tensor) -> tuple[Tensor, Tensor]:
-    """The cell in which u * total falls, and how far into it, as a share of it below 1."""
+    """The cell that u * total falls into, and the relative position in it, in [0, 1)."""
     cdf_KC = mass_KC.cumsum(dim=-1)
     target_K1 = u_K[:, None] * cdf_KC[:, -1:]
     cell_K1 = torch.searchsorted(cdf_KC, target_K1, right=True)
@@ -75,16 +88,62 @@ def first_above(mass_KC: Tensor, u_K: Tensor) -> tuple[Tensor, Tensor]:
     return cell_K1[:, 0], share_K1[:, 0].clamp(0.0, below_one)
 
 
-def nucleus(p_KV: Tensor, top_p: float) -> Tensor:
-    """Which tokens belong to the nucleus, bool [K, V].
+def row_draw(logits_KV: Tensor, u_K: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """`sample_categorical` in one Triton kernel that reads the logits once.
 
-    In the order of falling mass, those before which less than `top_p` of the total lies. Ties are
-    broken by token id, so that the nucleus does not depend on the sort's whims.
+    Logits are in half precision or float32, `u_K` are float64 uniforms in [0, 1). The kernel keeps
+    each block's maximum and sum of exponentials, and reads again the one block that a draw falls
+    into. A row that does not define a distribution raises InputError, which may be deferred: see
+    `check_rows`.
+
+    Precision: both lookups are in float64, with block masses scaled to the row's maximum. So u
+    keeps its resolution of 2^-53, and no token is lost unless its mass is below 2^-126 of its
+    block's largest. Exponentials and their sums inside a block are in float32. They change a
+    token's probability by a relative 1e-6 + 2e-7 |gap|, where gap is the distance of its logit from
+    the block's largest, divided by the temperature; rounding the logit to float32 does as much.
+    """
+    from cwdfm.ops.triton_draw import draw_rows
+
+    rows, vocab = logits_KV.shape
+    token_K = torch.empty(rows, dtype=torch.int64, device=logits_KV.device)
+    if rows == 0:
+        return token_K
+    logits_KV = logits_KV if logits_KV.stride(1) == 1 else logits_KV.contiguous()
+    size = logits_KV.element_size()
+    span = vocab * size + LINE_BYTES - size  # bytes, if a row begins at the end of a line
+    blocks = 1 << (-(-span // BLOCK_BYTES) - 1).bit_length()
+    tile = min(blocks, TILE)
+    scratch = torch.empty(2, rows, blocks, dtype=torch.float32, device=logits_KV.device)
+    with torch.cuda.device_of(logits_KV):
+        draw_rows[(rows,)](
+            logits_KV,
+            u_K.contiguous(),
+            *scratch,
+            token_K,
+            logits_KV.stride(0),
+            vocab,
+            math.log2(math.e) / temperature,
+            BLOCK=BLOCK_BYTES // size,
+            BLOCKS=blocks,
+            TILE=tile,
+            LINE=LINE_BYTES,
+            STAGES=STAGES,
+            num_warps=max(1, tile // WARP_BLOCKS),
+        )
+    check_rows(token_K < 0)
+    return token_K.clamp(min=0)
+
+
+def nucleus(p_KV: Tensor, top_p: float) -> Tensor:
+    """The nucleus as a mask, bool [K, V].
+
+    In order of decreasing mass, a token belongs to it if the tokens before it hold less than
+    `top_p` of the total. Ties are broken by token id, so that the result is deterministic.
     """
     rows, vocab = p_KV.shape
-    if vocab <= _SMALL:
+    if vocab <= _SORTED_VOCAB:
         return _nucleus_by_sort(p_KV, top_p)
-    size = max(1, _AT_ONCE.get(p_KV.device.type, _AT_ONCE["cpu"]) // vocab)
+    size = max(1, _MAX_ELEMENTS.get(p_KV.device.type, _MAX_ELEMENTS["cpu"]) // vocab)
     keep_KV = torch.empty(rows, vocab, dtype=torch.bool, device=p_KV.device)
     for start in range(0, rows, size):
         part = slice(start, start + size)
@@ -96,7 +155,7 @@ def nucleus(p_KV: Tensor, top_p: float) -> Tensor:
 
 
 def _nucleus_by_sort(p_KV: Tensor, top_p: float) -> Tensor:
-    """The definition: sums in float64, rounded to the masses' own precision and compared there."""
+    """The definition: float64 sums, rounded to and compared in the precision of the masses."""
     sorted_KV, order_KV = p_KV.sort(dim=-1, descending=True, stable=True)
     cumulative_KV = sorted_KV.cumsum(dim=-1, dtype=torch.float64).to(p_KV.dtype)
     before_KV = cumulative_KV - sorted_KV
@@ -105,18 +164,18 @@ def _nucleus_by_sort(p_KV: Tensor, top_p: float) -> Tensor:
 
 
 def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """The same without sorting the vocabulary; and in which rows it is the same for sure [K].
+    """The nucleus without sorting the vocabulary, and the rows [K] where it is surely the same.
 
-    A token's bucket is the beginning of its mass's binary form, so larger masses lie in higher
-    buckets. One sum a bucket tells in which one the nucleus ends, and only that one is sorted.
-    The sums here and there are of the same numbers in another order. What this may change lies
-    within `slack`; a row where it could change a comparison is not sure.
+    A token's bucket consists of the leading bits of its mass, so larger masses lie in higher
+    buckets. The sums of the buckets show in which one the nucleus ends, and only that bucket is
+    sorted. The order of summation differs from `_nucleus_by_sort`; rounding differences stay within
+    `slack`, and a row in which they could change a comparison is not sure.
     """
     (rows, vocab), device = p_KV.shape, p_KV.device
-    bucket_KV = (p_KV.float().view(torch.int32) >> _SHIFT).clamp(min=0)  # -0.0 and NaN may be < 0
+    bucket_KV = (p_KV.float().view(torch.int32) >> _SHIFT).clamp(min=0)  # -0.0 and NaN may give < 0
     mass_KC = torch.zeros(rows, _BUCKETS, dtype=torch.float64, device=device)
     mass_KC = mass_KC.scatter_add_(1, bucket_KV.long(), p_KV.double()).flip(-1)
-    down_KC = mass_KC.cumsum(dim=-1)  # from the highest bucket on
+    down_KC = mass_KC.cumsum(dim=-1)  # from the highest bucket down
     total_K1 = down_KC[:, -1:]
     last_K1 = torch.searchsorted(down_KC, top_p * total_K1).clamp(max=_BUCKETS - 1)
     above_K1 = down_KC.gather(1, last_K1) - mass_KC.gather(1, last_K1)
@@ -134,13 +193,13 @@ def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     slack = vocab * 2.0**-50  # two sums of V terms differ by less than V * 2^-52 of them
     low_KM, high_KM = ((sum_KM * (1 + s)).to(p_KV.dtype) for s in (-slack, slack))
     low_K1, high_K1 = (top_p * (total_K1 * (1 + s)).to(p_KV.dtype) for s in (-slack, slack))
-    keep_KM, perhaps_KM = high_KM - p_KM < low_K1, low_KM - p_KM < high_K1
+    keep_KM, maybe_KM = high_KM - p_KM < low_K1, low_KM - p_KM < high_K1
     filled_KM = torch.arange(p_KM.shape[1], device=device) < count_K[:, None]
-    same_K = (keep_KM == perhaps_KM).logical_or(~filled_KM).all(-1)
-    # With the first token of the bucket all above it are kept. With its last token dropped, or with
-    # all that comes behind it beyond the end by more than rounding, all below are dropped.
-    behind_K1 = sum_KM[:, -1:] * (1 - slack - 4 * torch.finfo(p_KV.dtype).eps)
-    dropped_K1 = (~perhaps_KM & filled_KM).any(-1, keepdim=True) | (behind_K1 >= high_K1)
+    same_K = (keep_KM == maybe_KM).logical_or(~filled_KM).all(-1)
+    # If the bucket's first token is kept, so are all buckets above. All buckets below are dropped
+    # if its last token is, or if everything after it lies past the end by more than rounding.
+    after_K1 = sum_KM[:, -1:] * (1 - slack - 4 * torch.finfo(p_KV.dtype).eps)
+    dropped_K1 = (~maybe_KM & filled_KM).any(-1, keepdim=True) | (after_K1 >= high_K1)
     sure_K = (count_K > 0) & keep_KM[:, 0] & same_K & dropped_K1[:, 0]
 
     keep_KV = bucket_KV > last_K1
@@ -151,15 +210,17 @@ def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
 
 
 def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
-    """Refuse settings that define no distribution to draw from."""
+    """Raise InputError for settings that do not define a distribution."""
     if not isinstance(temperature, int | float) or not 1e-6 <= temperature <= 1e6:
         raise InputError(
-            f"temperature must be a number > 0, from 1e-6 to 1e6, got {temperature!r}; for nearly "
-            f"greedy draws use a small one such as 0.01"
+            f"temperature must be a number from 1e-6 to 1e6, got {temperature!r}; for nearly "
+            f"greedy sampling use a small one such as 0.01"
         )
-    if not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1:  # float32 must tell it from 0
+    if (
+        not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1
+    ):  # distinguishable from 0 in float32
         raise InputError(
-            f"top_p must lie in (0, 1], from 1e-6 on, got {top_p!r}; 1.0 switches the nucleus off"
+            f"top_p must be a number from 1e-6 to 1, got {top_p!r}; 1.0 disables nucleus sampling"
         )
     if dtype not in (torch.float64, torch.float32):
         raise InputError(f"dtype must be torch.float64 or torch.float32, got {dtype}")

@@ -1,21 +1,34 @@
-"""The same small step many times over, on a GPU without launching each of its kernels each time."""
+"""CUDA graphs: capture work once and replay it.
+
+The host needs about as long to launch the many small kernels of a step as a GPU needs to run them.
+A CUDA graph is launched as one unit.
+"""
 
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-FEW = 16  # steps that are not worth a recording
+from cwdfm.ops.dispatch import mode
+
+MIN_LOOP = 16  # loops up to this length are not worth a capture
+WARMUP_CALLS = 3  # calls of a shape before it is captured: a shape seen once is not worth it
+MAX_GRAPHS = 32  # shapes; each keeps its graph and its output
 
 
-def repeat(
-    step: Callable[[Tensor], None], times: int, device: torch.device, *, known: bool
+def replay_loop(
+    step: Callable[[Tensor], None], times: int, device: torch.device, *, sync_free: bool
 ) -> None:
-    """step(k) for k = 0, 1, ..., times - 1, k being an int64 tensor [1] on the device.
+    """Run step(k) for k = 0, ..., times - 1, where k is an int64 tensor [1] on the device.
 
-    A step changes tensors in place, as its last acts. On a GPU it is recorded as a CUDA graph and
-    replayed, unless it waits for the device somewhere: then it is called. `known`: it does not.
+    A step may change tensors in place only in its last operations. On a GPU it is captured as a
+    CUDA graph and replayed, unless it synchronizes with the device; then it is called `times`
+    times. `sync_free` promises that it does not synchronize and skips that test.
     """
     k = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -24,24 +37,24 @@ def repeat(
         k.add_(1)
 
     done = 0
-    if device.type == "cuda" and times > FEW:
+    if device.type == "cuda" and times > MIN_LOOP:
         with torch.cuda.device(device):
-            done = _replay(call, times, known)
+            done = _capture_and_replay(call, times, sync_free)
     for _ in range(done, times):
         call()
 
 
-def _replay(call: Callable[[], None], times: int, known: bool) -> int:
-    """How many calls were made: all of them, or those after which it was seen to wait."""
-    graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        call()  # whatever is compiled or chosen on a first call
+def _capture_and_replay(call: Callable[[], None], times: int, sync_free: bool) -> int:
+    """The number of calls made: all of them, or 1 if the call synchronizes."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()  # warm-up: compilation and autotuning happen on a first call
         done = 1
-        if not known:
-            done += _without_waiting(call)
-    torch.cuda.current_stream().wait_stream(aside)
-    if not known and done == 1:
+        if not sync_free:
+            done += _runs_without_sync(call)
+    torch.cuda.current_stream().wait_stream(side)
+    if not sync_free and done == 1:
         return done
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         call()
@@ -50,10 +63,10 @@ def _replay(call: Callable[[], None], times: int, known: bool) -> int:
     return times
 
 
-def _without_waiting(call: Callable[[], None]) -> bool:
-    """Whether a call ends without waiting for the device; one that would wait is not finished."""
-    before = torch.cuda.get_sync_debug_mode()
-    _when_waiting("error")
+def _runs_without_sync(call: Callable[[], None]) -> bool:
+    """Whether a call completes without synchronizing; one that would synchronize is aborted."""
+    previous = torch.cuda.get_sync_debug_mode()
+    _set_sync_debug_mode("error")
     try:
         call()
     except RuntimeError as error:
@@ -61,12 +74,125 @@ def _without_waiting(call: Callable[[], None]) -> bool:
             raise
         return False
     finally:
-        _when_waiting(before)
+        _set_sync_debug_mode(previous)
     return True
 
 
-def _when_waiting(mode: int | str) -> None:
-    """What becomes of calls that wait for the device."""
+def _set_sync_debug_mode(mode: int | str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that this is a prototype
+        warnings.simplefilter("ignore", UserWarning)  # the mode is a prototype
         torch.cuda.set_sync_debug_mode(mode)
+
+
+@dataclass(frozen=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    x_t: Tensor
+    t: Tensor
+    output: Any
+
+
+class GraphedFunction:
+    """A function of (x_t, t) and a model's weights, replayed as CUDA graphs, one for each shape.
+
+    The output is valid until the next call. On a CPU, or with gradients enabled, the function is
+    called directly. Graphs hold weights cast to autocast's dtype, so that replays do not cast them
+    again; when the weights change, all graphs are discarded. Use it on one stream at a time.
+    """
+
+    def __init__(self, model: nn.Module, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.model, self.function = model, function
+        self._reset(())
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Any:
+        """function(x_t, t)."""
+        if not x_t.is_cuda or torch.is_grad_enabled():
+            return self.function(x_t, t)
+        weights = tuple((p.data_ptr(), _version(p), p.dtype) for p in self.model.parameters())
+        if weights != self.weights:
+            self._reset(weights)
+        key = (x_t.shape, x_t.device, t.dtype, _autocast_dtype(), self.model.training, mode())
+        self.calls[key] += 1
+        if key not in self.graphs:
+            if self.calls[key] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
+                return self.function(x_t, t)
+            try:
+                self.graphs[key] = self._capture(x_t, t)
+            except torch.OutOfMemoryError:  # run without a graph, and do not try again
+                self.calls[key] = -(2**62)
+                return self.function(x_t, t)
+        captured = self.graphs[key]
+        captured.x_t.copy_(x_t)
+        captured.t.copy_(t)
+        captured.graph.replay()
+        return captured.output
+
+    def _reset(self, weights: tuple[Any, ...]) -> None:
+        """Discard all graphs."""
+        self.weights = weights
+        self.calls: Counter[Any] = Counter()
+        self.graphs: dict[Any, _Captured] = {}
+        self.casts: dict[torch.dtype, list[Tensor]] = {}  # weights that the graphs read
+        self.pool: Any = None  # shared memory: no two graphs run at the same time
+
+    def _capture(self, x_t: Tensor, t: Tensor) -> _Captured:
+        device, dtype = x_t.device, _autocast_dtype()
+        with torch.inference_mode(False):  # the next caller may be outside inference mode
+            x_t, t = x_t.clone(), t.clone()
+        graph = torch.cuda.CUDAGraph()
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        # A cast in autocast's cache would be captured and then freed, so the cache is disabled.
+        autocast = torch.autocast(
+            "cuda", dtype or torch.bfloat16, enabled=dtype is not None, cache_enabled=False
+        )
+        side = _capture_stream(device)
+        with torch.cuda.device(device), autocast, self._cast_weights(dtype):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):  # warm-up: compilation and autotuning
+                    self.function(x_t, t)
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=side, capture_error_mode="thread_local"
+            ):
+                output = self.function(x_t, t)
+        return _Captured(graph, x_t, t, output)
+
+    @contextmanager
+    def _cast_weights(self, dtype: torch.dtype | None) -> Iterator[None]:
+        """Temporarily replace the weights of all linear layers but the head by their casts."""
+        if dtype is None:
+            yield
+            return
+        head = getattr(self.model, "readout", None)
+        layers = [x for x in self.model.modules() if isinstance(x, nn.Linear) and x is not head]
+        parameters = [p for layer in layers for p in layer.parameters()]
+        originals = [p.data for p in parameters]
+        if dtype not in self.casts:
+            self.casts[dtype] = [x.to(dtype) for x in originals]
+        try:
+            for p, x in zip(parameters, self.casts[dtype], strict=True):
+                p.data = x
+            yield
+        finally:
+            for p, x in zip(parameters, originals, strict=True):
+                p.data = x
+
+
+def _version(p: Tensor) -> int:
+    return 0 if p.is_inference() else p._version
+
+
+def _autocast_dtype() -> torch.dtype | None:
+    """Autocast's dtype on CUDA; None if it is disabled."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+
+
+_CAPTURE_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream for captures: one per device, because each stream keeps its own workspaces."""
+    if device not in _CAPTURE_STREAMS:
+        _CAPTURE_STREAMS[device] = torch.cuda.Stream(device)
+    return _CAPTURE_STREAMS[device]

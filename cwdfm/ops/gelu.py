@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.ops import fused_gelu, product_dtype
+from cwdfm.ops.dispatch import fused_gelu
+from cwdfm.ops.precision import product_dtype
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:

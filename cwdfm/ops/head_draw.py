@@ -17,10 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cwdfm.ops import product_dtype
-from cwdfm.ops.cast import CASTS
-from cwdfm.ops.host_copy import doubt
-from cwdfm.ops.launch import on_its_gpu
+from cwdfm.ops.dispatch import on_tensor_device
+from cwdfm.ops.host_copy import check_rows
+from cwdfm.ops.precision import CASTS, product_dtype
 
 BLOCK = 256
 GROUP = 16
@@ -85,19 +84,19 @@ def head_draw(
     `u_K` are float64 uniforms in [0, 1), K > 0. With `scores` entropy and confidence come along.
     """
     dtype = product_dtype(hidden_KD)
-    head = (hidden_KD.to(dtype).contiguous(), CASTS.of(readout.weight, dtype), readout.bias)
+    head = (hidden_KD.to(dtype).contiguous(), CASTS.get(readout.weight, dtype), readout.bias)
     found = statistics(*head, vocab, temperature, scores)
     falls = blocks_of(*found, u_K, temperature)
     # The host learns of rows that are no numbers when it learns of it: to wait here would leave the
     # GPU without work.
-    doubt(falls.bad)
+    check_rows(falls.bad)
     mass_KW = masses_inside(*head, falls.counts, falls.members, vocab, temperature)
     return DrawnTokens(
         tokens_of(mass_KW, falls.share, falls.first), falls.entropy, falls.confidence
     )
 
 
-@on_its_gpu
+@on_tensor_device
 def statistics(
     hidden_KD: Tensor,
     weight_VD: Tensor,
@@ -140,7 +139,7 @@ def statistics(
     return top, mass, total, slope
 
 
-@on_its_gpu
+@on_tensor_device
 def blocks_of(
     top_CK: Tensor,
     mass_CK: Tensor,
@@ -188,7 +187,7 @@ def blocks_of(
     return falls
 
 
-@on_its_gpu
+@on_tensor_device
 def masses_inside(
     hidden_KD: Tensor,
     weight_VD: Tensor,
@@ -225,7 +224,7 @@ def masses_inside(
     return out
 
 
-@on_its_gpu
+@on_tensor_device
 def tokens_of(mass_KW: Tensor, share_K: Tensor, first_K: Tensor) -> Tensor:
     """The tokens drawn; they take the place of the first ones of their blocks."""
     from cwdfm.ops.triton_draw import draw_tokens

@@ -1,4 +1,4 @@
-"""What a GPU tells the host later, so that nobody waits for it until it is needed."""
+"""Asynchronous copies from a GPU to the host, and checks that wait for them only when needed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ from cwdfm.errors import not_finite
 Check = Callable[[float, float], None]
 
 
-class Told:
-    """A tensor on its way to the host; from a CPU, one that is there."""
+class HostCopy:
+    """An asynchronous copy of a tensor to the host. A CPU tensor is not copied."""
 
     def __init__(self, x: Tensor) -> None:
         self._x = x
@@ -26,62 +26,63 @@ class Told:
             self._event.record(torch.cuda.current_stream(x.device))
 
     @property
-    def arrived(self) -> bool:
-        """Whether the host has it."""
+    def ready(self) -> bool:
+        """Whether the copy has completed."""
         return self._event is None or self._event.query()
 
     @property
     def value(self) -> Tensor:
-        """The tensor on the host, which waits for it."""
+        """The tensor on the host. Waits for the copy."""
         if self._event is not None:
             self._event.synchronize()
         return self._x
 
 
 class RangeChecks:
-    """Checks of the least and the greatest values of tensors, each of which must hold some.
+    """Checks of the minimum and maximum of non-empty tensors.
 
-    On a CPU a check is made at once. On a GPU, `device`, all are launched when asked for, behind
-    work that matters more; whoever uses the tensors must bear any value until they are settled.
+    On a CPU a check runs immediately. On a GPU (`device`) the reductions start at `launch`, behind
+    more urgent work, and `wait` evaluates them. Until then, code that uses the tensors must
+    tolerate any value.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._checks: list[tuple[Tensor, Check]] = []
-        self._told: list[Told] = []
-        self._ready: torch.cuda.Event | None = None
+        self._bounds: list[HostCopy] = []
+        self._start: torch.cuda.Event | None = None
         if device.type == "cuda":
-            self._ready = torch.cuda.Event()
-            self._ready.record(torch.cuda.current_stream(device))
+            self._start = torch.cuda.Event()
+            self._start.record(torch.cuda.current_stream(device))
 
     def add(self, x: Tensor, check: Check) -> None:
-        """Let `check` refuse the least and the greatest value of x, which was there before this.
+        """Call check(minimum, maximum) on the values of x, which must exist already.
 
-        What lies on another device is checked at once.
+        A tensor on another device is checked immediately.
         """
         if x.is_cuda and x.device == self.device:
             self._checks.append((x.detach(), check))
         else:
-            check(*_bounds(x.detach()).tolist())
+            check(*_min_max(x.detach()).tolist())
 
     def launch(self) -> None:
-        """Ask the GPU for the values, on a stream that does not wait for what came since."""
-        for x, _ in self._checks[len(self._told) :]:
+        """Start the reductions on a side stream, which does not wait for work enqueued since."""
+        for x, _ in self._checks[len(self._bounds) :]:
             side = _side_stream(x.device)
-            if self._ready is not None:
-                side.wait_event(self._ready)
+            if self._start is not None:
+                side.wait_event(self._start)
             with torch.cuda.stream(side):
-                self._told.append(Told(_bounds(x)))
+                self._bounds.append(HostCopy(_min_max(x)))
 
-    def settle(self) -> None:
-        """Wait for them, and refuse bad ones."""
+    def wait(self) -> None:
+        """Wait for the reductions and run all checks."""
         self.launch()
-        for told, (_, check) in zip(self._told, self._checks, strict=True):
-            check(*told.value.tolist())
+        for bounds, (_, check) in zip(self._bounds, self._checks, strict=True):
+            check(*bounds.value.tolist())
 
 
-def _bounds(x: Tensor) -> Tensor:
-    """The least and the greatest value [2]."""
+def _min_max(x: Tensor) -> Tensor:
+    """Minimum and maximum [2]."""
     bounds = torch.empty(2, dtype=x.dtype, device=x.device)
     torch.aminmax(x, out=(bounds[0], bounds[1]))
     return bounds
@@ -92,48 +93,48 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class Doubts:
-    """Rows of logits that may turn out to be no numbers, after they were drawn from."""
+class PendingChecks:
+    """Checks for non-finite logits whose results are still on their way to the host."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[Told, int]] = []
+        self._pending: list[tuple[HostCopy, int]] = []
 
     def add(self, bad_K: Tensor) -> None:
-        """Refuse logits if any of their rows is bad: now, on a GPU as soon as it is known."""
-        self._open.append((Told(bad_K.sum()), len(bad_K)))
-        while self._open and self._open[0][0].arrived:
-            self._settle_first()
+        """Raise InputError if any row is bad: now on a CPU, once the result arrives on a GPU."""
+        self._pending.append((HostCopy(bad_K.sum()), len(bad_K)))
+        while self._pending and self._pending[0][0].ready:
+            self._check_first()
 
-    def settle(self) -> None:
-        """Wait for all that is not known yet."""
-        while self._open:
-            self._settle_first()
+    def wait(self) -> None:
+        """Wait for all pending results."""
+        while self._pending:
+            self._check_first()
 
-    def _settle_first(self) -> None:
-        told, rows = self._open.pop(0)
-        if bad := int(told.value):
+    def _check_first(self) -> None:
+        count, rows = self._pending.pop(0)
+        if bad := int(count.value):
             raise not_finite(bad, rows)
 
 
-_PRESENT: ContextVar[Doubts | None] = ContextVar("doubts", default=None)
+_CURRENT: ContextVar[PendingChecks | None] = ContextVar("pending_checks", default=None)
 
 
 @contextmanager
-def doubting() -> Iterator[None]:
-    """Logits may be in doubt for a while: at the end of it, all is settled."""
-    doubts = Doubts()
-    before = _PRESENT.set(doubts)
+def deferred_checks() -> Iterator[None]:
+    """Defer `check_rows` inside this context. All results are checked when it ends."""
+    pending = PendingChecks()
+    token = _CURRENT.set(pending)
     try:
         yield
-        doubts.settle()
+        pending.wait()
     finally:
-        _PRESENT.reset(before)
+        _CURRENT.reset(token)
 
 
-def doubt(bad_K: Tensor) -> None:
-    """Refuse logits if any of their rows is bad: where they may be in doubt, later; else now."""
-    present = _PRESENT.get()
-    doubts = Doubts() if present is None else present
-    doubts.add(bad_K)
-    if present is None:
-        doubts.settle()
+def check_rows(bad_K: Tensor) -> None:
+    """Raise InputError if any row of logits is bad: deferred inside `deferred_checks`, else now."""
+    current = _CURRENT.get()
+    pending = PendingChecks() if current is None else current
+    pending.add(bad_K)
+    if current is None:
+        pending.wait()

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, describe
-from cwdfm.ops import fused_random
-from cwdfm.ops.jit import NUMBA, compiled
+from cwdfm.ops.dispatch import NUMBA, fused_random, numba_jit
 
 _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -111,7 +110,7 @@ def _looped_uniform(
     return out
 
 
-@compiled
+@numba_jit
 def _uniform_loop(
     out: np.ndarray,
     index: np.ndarray,
@@ -159,7 +158,7 @@ def _fused_uniform(
             *index.stride(),
             *steps.stride(),
             *position.stride(),
-            *signed_words(seed, 0 if isinstance(step, Tensor) else step),
+            *int32_words(seed, 0 if isinstance(step, Tensor) else step),
             int(purpose),
             STEPS=isinstance(step, Tensor),
             BLOCK=_BLOCK,
@@ -176,7 +175,7 @@ def uniform_BN(
     return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
 
 
-def signed_words(seed: int, step: int) -> tuple[int, int, int]:
+def int32_words(seed: int, step: int) -> tuple[int, int, int]:
     """Seed and step as 32-bit words for a kernel.
 
     Signed ones: Triton types an integer by its size, and compiles for every type.
@@ -185,7 +184,7 @@ def signed_words(seed: int, step: int) -> tuple[int, int, int]:
     return low, high, when
 
 
-def numbered(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
+def index_or_arange(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
     """The samples' numbers [B]: 0..B-1 where there is no index."""
     return torch.arange(batch, device=device) if index is None else index
 
@@ -215,7 +214,7 @@ def check_index_range(low: float, high: float) -> None:
         raise InputError(f"index must not be negative, got {low}")
 
 
-def mix(seed: int, number: int) -> int:
+def derive_seed(seed: int, number: int) -> int:
     """Another seed, of 63 bits, from a seed and a counter, whatever their sizes."""
     digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.ops import fused_rotary
-from cwdfm.ops.launch import on_its_gpu
+from cwdfm.ops.dispatch import fused_rotary, on_tensor_device
 
 ROTARY_BASE = 10_000.0
 BLOCK_PAIRS = 1024  # that a program has in registers at once: 16 bytes a thread and load
@@ -63,7 +62,7 @@ class _RotateQKV(torch.autograd.Function):
 
 
 @torch.library.custom_op("cwdfm::rotate_forward", mutates_args=())
-@on_its_gpu
+@on_tensor_device
 def _rotate_forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys [B, N, H, d] of qkv [B, N, 3, H, d]."""
     batch, length, _, heads, width = qkv.shape
@@ -81,7 +80,7 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("cwdfm::rotate_backward", mutates_args=())
-@on_its_gpu
+@on_tensor_device
 def _rotate_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from those of its rotated parts, [B, N, H, d] each."""
     batch, length, heads, width = dq.shape

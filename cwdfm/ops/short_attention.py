@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.ops.launch import on_its_gpu
+from cwdfm.ops.dispatch import on_tensor_device
 
 # Pairs of a tile that a warp works on, there and back. Of 32 tokens in heads of 64 that is one warp
 # and two. Then 94 registers a thread and 12 KB of shared memory let 17 programs run at once on a
@@ -50,7 +50,7 @@ class _ShortAttention(torch.autograd.Function):
 
 
 @torch.library.custom_op("cwdfm::short_attention_forward", mutates_args=())
-@on_its_gpu
+@on_tensor_device
 def _attend_forward(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """Mixed values [B, N, H, d] of qkv [B, N, 3, H, d]."""
     from cwdfm.ops.triton_short_attention import attend
@@ -66,7 +66,7 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
 
 
 @torch.library.custom_op("cwdfm::short_attention_backward", mutates_args=())
-@on_its_gpu
+@on_tensor_device
 def _attend_backward(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from that of mixed values, [B, N, H, d]."""
     from cwdfm.ops.triton_short_attention import attend_back

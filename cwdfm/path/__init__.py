@@ -1,7 +1,7 @@
 """Probability paths p_t; one file each."""
 
 from cwdfm.path.base import Path, PathSample
-from cwdfm.path.context import ContextPath, path_of
+from cwdfm.path.context import ContextPath, path_for
 from cwdfm.path.mixture import MixturePath
 
-__all__ = ["ContextPath", "MixturePath", "Path", "PathSample", "path_of"]
+__all__ = ["ContextPath", "MixturePath", "Path", "PathSample", "path_for"]

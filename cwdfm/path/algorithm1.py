@@ -16,9 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.ops import fused_random, fused_reveal, reveal
-from cwdfm.ops.jit import compiled
-from cwdfm.ops.random import Purpose, check_seed, check_step, numbered, signed_words, uniform_BN
+from cwdfm.ops import reveal
+from cwdfm.ops.dispatch import fused_random, fused_reveal, numba_jit
+from cwdfm.ops.random import (
+    Purpose,
+    check_seed,
+    check_step,
+    index_or_arange,
+    int32_words,
+    uniform_BN,
+)
 from cwdfm.weight import Neighbor, Weight
 
 
@@ -41,11 +48,11 @@ def reveal_drawn(
     if isinstance(weight, Neighbor) and fused_random(device) and fused_reveal(device):
         check_seed(seed)
         check_step(step)
-        words = (*signed_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
+        words = (*int32_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
         tables = _tables(weight, length, device)
         ascending = weight.scale >= 0
         return reveal.reveal_drawn(fixed, kappa_B, index, words, *tables, ascending=ascending)
-    index_B = numbered(index, len(kappa_B), device)
+    index_B = index_or_arange(index, len(kappa_B), device)
     if fixed is None:
         fixed = torch.zeros(len(kappa_B), length, dtype=torch.bool, device=device)
     # A sum of N independent reveals is Binomial(N, kappa), with no binomial sampler needed.
@@ -114,7 +121,7 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
     return torch.from_numpy(revealed_BN).to(start_BN.device)
 
 
-@compiled
+@numba_jit
 def _sort(
     revealed_N: np.ndarray,
     neighbors_NK: np.ndarray,
@@ -141,7 +148,7 @@ def _sort(
             order[slot[i]] = i
 
 
-@compiled
+@numba_jit
 def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np.ndarray) -> None:
     """Move coordinate i from its bucket to the one above: swap it to the end, shift the border."""
     end = start[bucket + 1] - 1
@@ -151,7 +158,7 @@ def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np
     start[bucket + 1] = end
 
 
-@compiled
+@numba_jit
 def _reveal_loop(
     revealed_BN: np.ndarray,
     count_B: np.ndarray,

@@ -17,7 +17,13 @@ from cwdfm.errors import (
     check_token_tensor,
 )
 from cwdfm.ops.host_copy import RangeChecks
-from cwdfm.ops.random import Purpose, check_index_range, check_index_tensor, numbered, uniform_BN
+from cwdfm.ops.random import (
+    Purpose,
+    check_index_range,
+    check_index_tensor,
+    index_or_arange,
+    uniform_BN,
+)
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -116,12 +122,12 @@ class Path(ABC):
         revealed = self.reveal(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
         # After the reveals, which take a GPU long enough to launch the rest meanwhile.
         checks.launch()
-        index_B = numbered(index, batch, x_1.device)
+        index_B = index_or_arange(index, batch, x_1.device)
         x_0 = self.source.noise(index_B, length, seed=seed, step=step)
         x_t = torch.where(revealed, x_1, x_0)
         if fixed is None:
             fixed = torch.zeros_like(x_1, dtype=torch.bool)
-        checks.settle()
+        checks.wait()
         return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 
@@ -135,7 +141,7 @@ def independent_reveals(
     fixed: Tensor | None,
 ) -> Tensor:
     """Each coordinate revealed with probability kappa [B] or [B, N] on its own, bool [B, N]."""
-    index_B = numbered(index, len(kappa), kappa.device)
+    index_B = index_or_arange(index, len(kappa), kappa.device)
     u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length)
     revealed_BN = u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])
     return revealed_BN if fixed is None else revealed_BN | fixed

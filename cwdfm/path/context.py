@@ -52,7 +52,7 @@ class ContextPath(Path):
         )
 
 
-def path_of(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
+def path_for(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
     """The path of the chain with a context weight; without one, the mixture path."""
     if weight is None:
         return MixturePath(source, schedule)

@@ -10,11 +10,10 @@ from cwdfm.errors import InputError, check_instance, check_tokens
 from cwdfm.model.predict import model_device
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import check_seed, sample_index
-from cwdfm.schedule import Schedule
+from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver, given
 from cwdfm.solver.sample import Samples, Tick
 from cwdfm.source import Source
-from cwdfm.times import Spacing
 
 
 class Where(TypedDict):

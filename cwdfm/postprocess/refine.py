@@ -19,14 +19,13 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
-from cwdfm.ops.random import mix
-from cwdfm.path import path_of
+from cwdfm.ops.random import derive_seed
+from cwdfm.path import path_for
 from cwdfm.postprocess.base import Rework, Where, check_share, finished, together
-from cwdfm.schedule import Schedule
+from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
 from cwdfm.solver.sample import Samples, Start, Tick, sample
 from cwdfm.source import Source
-from cwdfm.times import Spacing
 from cwdfm.weight import Weight
 
 
@@ -108,13 +107,13 @@ def refine(
     check_instance("solver", solver, Solver, "Euler()")
     tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
     shape = (len(tokens), tokens.shape[1])
-    path = path_of(source, schedule, weight)
+    path = path_for(source, schedule, weight)
     solver = how.applied(solver)
     t = float(schedule.inverse(torch.tensor(1 - how.share, dtype=torch.float64)))
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)
     done: Samples | None = None
     for number in range(1, how.rounds + 1):
-        now = mix(seed, number)
+        now = derive_seed(seed, number)
         x_BN = path.sample(tokens, t_B, seed=now, index=index_B, fixed=fixed_BN).x_t
         found = sample(
             model,

@@ -19,7 +19,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_integer
 from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
-from cwdfm.ops.random import mix
+from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.base import check_share, finished
 from cwdfm.postprocess.token_scores import Reader
 from cwdfm.schedule import Schedule
@@ -140,7 +140,7 @@ def insist(attempt: Attempt, how: Accept, seed: int, spared: Callable[[int], obj
         open_A = left_A
         if len(open_A) == 0 or number == how.tries:
             break
-        found = attempt(open_A, mix(seed, -number))
+        found = attempt(open_A, derive_seed(seed, -number))
         best = _better(best, found, open_A)
     return best
 

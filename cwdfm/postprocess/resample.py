@@ -25,12 +25,11 @@ from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.random import Purpose
 from cwdfm.postprocess.base import Rework, Where, check_share, finished
 from cwdfm.postprocess.token_scores import Reader
-from cwdfm.schedule import Schedule
+from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
 from cwdfm.solver.precomputed import batch_unit
 from cwdfm.solver.sample import Samples, Tick, batches
 from cwdfm.source import Source
-from cwdfm.times import Spacing
 
 # (share, trust), by whether the source marks noise.
 USUAL = {False: (0.5, 0.8), True: (0.125, 0.05)}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import sample_categorical
-from cwdfm.ops.random import Purpose, mix, uniform_BN
+from cwdfm.ops.random import Purpose, derive_seed, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
@@ -48,7 +48,7 @@ class Reader:
         temperature: float | None = None,
         top_p: float | None = None,
     ) -> None:
-        self.model, self.source, self.seed = model, source, mix(seed, 0)
+        self.model, self.source, self.seed = model, source, derive_seed(seed, 0)
         # Where noise looks like data, a network can judge the tokens that it is shown.
         self.groups = min(length, max(1, round(1 / share))) if source.marks_noise else None
         kappa = 1 - (share if self.groups is None else 1 / self.groups)
@@ -76,10 +76,10 @@ class Reader:
         t_A = torch.full((len(x_AN),), self.t, dtype=torch.float64, device=x_AN.device)
         found = Read(torch.ones_like(u_AN), x_AN, torch.zeros_like(index_A), 0)
         for asked_AN, seen_AN in self._views(x_AN, free_AN, index_A, number):
-            rows = Rows.of(asked_AN, crowded=True)
+            rows = Positions.of(asked_AN, dense=True)
             x_K, u_K = rows.take(x_AN), rows.take(u_AN)
             chances, drawn = [u_K[:0]], [x_K[:0]]
-            for k, logits_kV in predict_rows(self.model, self.source, seen_AN, t_A, rows):
+            for k, logits_kV in predict_logits(self.model, self.source, seen_AN, t_A, rows):
                 own_k = logits_kV.gather(1, x_K[k, None])[:, 0].double()
                 chances.append((own_k - logits_kV.double().logsumexp(1)).exp())
                 drawn.append(self._draw(logits_kV, u_K[k]) if draw else x_K[k])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
 from cwdfm.schedule import Schedule
@@ -73,7 +73,7 @@ class EntropyBound(Solver):
         masked_BN = masked_coordinates(self, source, state)
         t_B = share_times(schedule, state, masked_BN)
         scores = dict.fromkeys(("entropy", self.error))  # one or two, in this order
-        rows = Rows.of(masked_BN)
+        rows = Positions.of(masked_BN)
         asked = (model, source, state, t_B, rows, self)
         proposal_BN, scored = propose(*asked, [SCORES[name] for name in scores])
         order_BN = best_first(state, scored[-1], masked_BN)

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_bool, check_choice
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
-from cwdfm.ops.cuda_graph import repeat
+from cwdfm.ops.cuda_graph import replay_loop
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Reveals, Solver, State, moved
@@ -99,12 +99,12 @@ class Euler(Solver):
             # The jumps first, then the model, where they are.
             jump_BN, back_BN = self._rings(state, movable_BN, 0.0, forward_hazard, backward_BN)
             expected = left * -expm1(-forward_hazard) * state.free
-            rows = Rows.of(jump_BN & movable_BN, crowded=expected >= CROWDED)
+            rows = Positions.of(jump_BN & movable_BN, dense=expected >= CROWDED)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
             jump_BN = proposal_BN != x_BN
         else:
             # The weight reads logits, or needs proposals to tell what is revealed: the model first.
-            rows = Rows.of(movable_BN, crowded=left * state.free >= CROWDED)
+            rows = Positions.of(movable_BN, dense=left * state.free >= CROWDED)
             scores = (self.weight,) if self.weight.needs_logits else ()
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             masked_BN = movable_BN if marked else movable_BN & (proposal_BN != x_BN)
@@ -138,7 +138,7 @@ class Euler(Solver):
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 
-        repeat(step, len(hazards) - ends, reveal_BN.device, known=_ours(self.weight))
+        replay_loop(step, len(hazards) - ends, reveal_BN.device, sync_free=_ours(self.weight))
         last = len(hazards) - 1
         return Reveals(reveal_BN.masked_fill(movable_BN, last) if ends else reveal_BN, self)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw, first_above
 from cwdfm.ops.random import Purpose, uniform
@@ -64,16 +64,16 @@ class FirstHitting(Solver):
         masked_BN = masked_coordinates(self, source, state)
         t_B = hitting_times(schedule, state, masked_BN)
         if t_next == 1:
-            chosen_BN, rows = masked_BN, Rows.of(masked_BN)
+            chosen_BN, rows = masked_BN, Positions.of(masked_BN)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
         elif self.weight is None or not self.weight.needs_logits:
             # The coordinate first, then the model, there alone.
             alpha_BN = masked_BN.double() if self.weight is None else self.weight(~masked_BN)
             chosen_BN = _next(state, alpha_BN, masked_BN)
-            rows = Rows.of(chosen_BN)
+            rows = Positions.of(chosen_BN)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
         else:
-            rows = Rows.of(masked_BN)
+            rows = Positions.of(masked_BN)
             asked = (model, source, state, t_B, rows, self)
             proposal_BN, (score_BN,) = propose(*asked, (self.weight,))
             chosen_BN = _next(state, self.weight.alpha(~masked_BN, score_BN), masked_BN)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.solver.base import Drawing, State
 from cwdfm.solver.proposal import propose
@@ -37,7 +37,7 @@ def batch_unit(batch: int, device: torch.device) -> int:
 class Round:
     """The next reveals of every sequence that has any left."""
 
-    rows: Rows
+    rows: Positions
     step: Tensor  # [B] int64: the step that each sequence is at; where it is done, its last
     t: Tensor  # [B]: the time of that step
 
@@ -71,7 +71,9 @@ class Plan:
         t_RB = torch.tensor(times, dtype=torch.float32)[step_RB].to(device)
         parts = zip(place_M.split(sizes), sizes_A, step_RB.to(device), t_RB, strict=True)
         rounds = [
-            Round(Rows(shape, place_K, None if some == shape[0] else order_B[:some]), step_B, t_B)
+            Round(
+                Positions(shape, place_K, None if some == shape[0] else order_B[:some]), step_B, t_B
+            )
             for place_K, some, step_B, t_B in parts
         ]
         return cls(rounds, count_B.to(device))

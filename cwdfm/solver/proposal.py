@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import fusible_rows, predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import fusible_hidden, predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.head_draw import DrawnTokens, head_draw
@@ -28,7 +28,7 @@ def propose(
     source: Source,
     state: State,
     t_B: Tensor,
-    rows: Rows,
+    rows: Positions,
     drawing: Drawing,
     scores: Sequence[Weight] = (),
 ) -> tuple[Tensor, list[Tensor]]:
@@ -39,7 +39,7 @@ def propose(
     """
     asked = (model, source, state.tokens, t_B, rows)
     # The model first: counting the rows may mean to wait, and it can work meanwhile.
-    found = fusible_rows(*asked) if _fusible(drawing, scores) else None
+    found = fusible_hidden(*asked) if _fusible(drawing, scores) else None
     step_K = state.step if isinstance(state.step, int) else state.step[rows.sequence]
     index_K = state.index[rows.sequence]
     u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, step_K, rows.position)
@@ -48,12 +48,12 @@ def propose(
             *found, u_K, source.vocab_size, temperature=drawing.temperature, scores=bool(scores)
         )
         found_K = [_summary_score(score, drawn) for score in scores]
-        return rows.replace(state.tokens, drawn.tokens), [rows.put(x_K) for x_K in found_K]
+        return rows.replace(state.tokens, drawn.tokens), [rows.scatter(x_K) for x_K in found_K]
     if not len(rows):
-        return state.tokens, [rows.put(u_K) for _ in scores]
-    token_K = torch.empty_like(rows.place)
+        return state.tokens, [rows.scatter(u_K) for _ in scores]
+    token_K = torch.empty_like(rows.flat)
     score_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
-    for k, logits_kV in predict_rows(*asked):
+    for k, logits_kV in predict_logits(*asked):
         token_K[k] = sample_categorical(
             logits_kV,
             u_K[k],
@@ -63,7 +63,7 @@ def propose(
         )
         for score, score_K in zip(scores, score_SK, strict=True):
             score_K[k] = score.prediction_score(logits_kV).double()
-    return rows.replace(state.tokens, token_K), [rows.put(score_K) for score_K in score_SK]
+    return rows.replace(state.tokens, token_K), [rows.scatter(score_K) for score_K in score_SK]
 
 
 def _summary_score(score: Weight, drawn: DrawnTokens) -> Tensor:
@@ -74,5 +74,5 @@ def _summary_score(score: Weight, drawn: DrawnTokens) -> Tensor:
 
 def _fusible(drawing: Drawing, scores: Sequence[Weight]) -> bool:
     """Whether draws and scores can do without logits: see `head_draw`."""
-    summed = all(score.needs_summary_alone for score in scores)
+    summed = all(score.needs_only_summary for score in scores)
     return summed and drawing.top_p == 1 and drawing.dtype == torch.float64

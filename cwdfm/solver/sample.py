@@ -12,11 +12,10 @@ from cwdfm.errors import InputError, check_instance, check_integer, check_tokens
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import check_seed, sample_index
-from cwdfm.schedule import Schedule
+from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver.base import Info, Reveals, Solver, State, given
 from cwdfm.solver.precomputed import Plan, visit
 from cwdfm.source import Source
-from cwdfm.times import Spacing, time_grid
 
 Callback = Callable[[State, Info], object]
 Tick = Callable[[int], object]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_choice
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
 from cwdfm.schedule import Schedule
@@ -65,7 +65,7 @@ class TopK(Solver):
         check_step(t, t_next)
         masked_BN = masked_coordinates(self, source, state)
         t_B = share_times(schedule, state, masked_BN)
-        rows = Rows.of(masked_BN)
+        rows = Positions.of(masked_BN)
         asked = (model, source, state, t_B, rows, self)
         proposal_BN, (score_BN,) = propose(*asked, (SCORES[self.score],))
         order_BN = best_first(state, score_BN, masked_BN)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
 from cwdfm.solver.base import Info, Solver, State, moved
@@ -73,7 +73,7 @@ def unmask(
     state: State,
     proposal_BN: Tensor,
     chosen_BN: Tensor,
-    rows: Rows,
+    rows: Positions,
     times: tuple[float, float],
 ) -> tuple[State, Info]:
     """The step to the proposals at chosen_BN, for which the model was asked at `rows`."""

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.ops.random import mix
+from cwdfm.ops.random import derive_seed
 
 PART = -1  # the draw of a part of the rows; those of epochs count from 0
 ON_DEVICE = 2**29  # bytes; larger data stay where they are, on the disk perhaps
@@ -15,7 +15,7 @@ def part(rows: NDArray[np.integer], count: int, seed: int) -> NDArray[np.integer
     """So many of the rows [n, N], drawn by the seed: fewer are among more; 0 for all of them."""
     if not count:
         return rows
-    generator = torch.Generator().manual_seed(mix(seed, PART))
+    generator = torch.Generator().manual_seed(derive_seed(seed, PART))
     drawn = torch.randperm(len(rows), generator=generator)[:count].sort().values
     found: NDArray[np.integer] = rows[drawn.numpy()]
     return found
@@ -50,6 +50,6 @@ class EpochStream:
 
     def _shuffled(self, epoch: int) -> Tensor:
         if self._permutation[0] != epoch:
-            generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
             self._permutation = (epoch, torch.randperm(len(self), generator=generator))
         return self._permutation[1]

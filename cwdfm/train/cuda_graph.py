@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cwdfm.ops import product_dtype
+from cwdfm.ops.precision import product_dtype
 
 AFTER = 3  # calls before the recording: whatever is compiled or chosen on a first one is done
 

@@ -16,7 +16,7 @@ from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
 from cwdfm.method import Flow, FlowObjective, Method, Objective
 from cwdfm.model.transformer import DiTConfig
-from cwdfm.path import MixturePath, path_of
+from cwdfm.path import MixturePath, path_for
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Neighbor
@@ -43,7 +43,7 @@ def flow(recipe: "Recipe", vocab_size: int, size: DiTConfig) -> Task:
     _check_windows(recipe)
     source: Source = (MaskSource if recipe.source == "mask" else UniformSource)(vocab_size)
     method = Flow(source, Polynomial(recipe.power))
-    path = path_of(method.source, method.schedule, _path_weight(recipe))
+    path = path_for(method.source, method.schedule, _path_weight(recipe))
     objective = FlowObjective(path, _loss(recipe))
     return Task(method, objective, replace(method.network(size), time=recipe.time))
 

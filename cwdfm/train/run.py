@@ -21,9 +21,9 @@ from cwdfm.distributed import all_reduce_mean, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.transformer import DiT
-from cwdfm.ops.random import mix
+from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained
-from cwdfm.times import stratified_times
+from cwdfm.schedule import stratified_times
 from cwdfm.train.batch import EpochStream, part
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.cuda_graph import Graphed
@@ -116,7 +116,7 @@ class Run:
     def train_step(self) -> Tensor:
         """One optimiser step; returns the mean loss of the global batch."""
         recipe = self.recipe
-        torch.manual_seed(mix(recipe.seed, self.step * world_size() + rank()))  # dropout
+        torch.manual_seed(derive_seed(recipe.seed, self.step * world_size() + rank()))  # dropout
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(recipe, self.step)
         self._forward.train()

@@ -11,7 +11,7 @@ from cwdfm.generation import generate
 from cwdfm.method import Objective
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import SampleFile, write_samples
-from cwdfm.times import stratified_times
+from cwdfm.schedule import stratified_times
 from cwdfm.train.run import Run
 
 CHUNK = 512

@@ -3,11 +3,9 @@
 from cwdfm.weight.base import ContextWeight, PredictionWeight, Sum, Weight
 from cwdfm.weight.confidence import Confidence
 from cwdfm.weight.distance import Distance
-from cwdfm.weight.entropy import Entropy
-from cwdfm.weight.entropy_inverse import EntropyInverse
+from cwdfm.weight.entropy import Entropy, EntropyInverse
 from cwdfm.weight.margin import Margin
-from cwdfm.weight.neighbor import Neighbor
-from cwdfm.weight.neighbor_share import NeighborShare
+from cwdfm.weight.neighbor import Neighbor, NeighborShare
 
 __all__ = [
     "Confidence",

@@ -47,14 +47,14 @@ class Weight(ABC):
         """The part of the log-weight [...] that logits [..., V] of data tokens determine."""
 
     @property
-    def needs_summary_alone(self) -> bool:
+    def needs_only_summary(self) -> bool:
         """Whether `summary_score` can stand in for `prediction_score`: no logits need be kept."""
         return not self.needs_logits
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         """`prediction_score` [...] from the prediction's entropy in nats and largest probability.
 
-        Only asked of weights with `needs_logits` and `needs_summary_alone`.
+        Only asked of weights with `needs_logits` and `needs_only_summary`.
         """
         raise TypeError(f"{self} needs the logits themselves")
 
@@ -93,14 +93,14 @@ class Weight(ABC):
     def alpha(self, revealed_BN: Tensor, prediction_score_BN: Tensor | float = 0.0) -> Tensor:
         """alpha [B, N] from the reveal mask and the scores that `prediction_score` gave."""
         log_weight_BN = self.context_score(revealed_BN).double() + prediction_score_BN
-        return normalise(log_weight_BN, ~revealed_BN).masked_fill(revealed_BN, 0.0)
+        return normalize(log_weight_BN, ~revealed_BN).masked_fill(revealed_BN, 0.0)
 
     def __add__(self, other: "Weight") -> "Sum":
         """The weight whose log-weight is the sum of both."""
         return Sum((self, other))
 
 
-def normalise(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
+def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
     """exp(log_weight) scaled in log space to mean 1 over the set `over_BN`; 0 where it is empty."""
     size_B1 = over_BN.sum(1, keepdim=True).double()
     log_sum_B1 = log_weight_BN.masked_fill(~over_BN, -torch.inf).logsumexp(1, keepdim=True)
@@ -162,8 +162,8 @@ class Sum(Weight):
         return torch.stack([term.prediction_score(logits) for term in self.terms]).sum(0)
 
     @property
-    def needs_summary_alone(self) -> bool:
-        return all(term.needs_summary_alone for term in self.terms)
+    def needs_only_summary(self) -> bool:
+        return all(term.needs_only_summary for term in self.terms)
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         asked = [term for term in self.terms if term.needs_logits]

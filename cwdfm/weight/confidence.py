@@ -22,7 +22,7 @@ class Confidence(PredictionWeight):
         return self.scale * (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
 
     @property
-    def needs_summary_alone(self) -> bool:
+    def needs_only_summary(self) -> bool:
         return True
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:

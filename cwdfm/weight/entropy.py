@@ -1,4 +1,4 @@
-"""Entropy: coordinates whose prediction is certain move first."""
+"""Entropy weights: coordinates whose prediction has low entropy move first."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import check_scale
-from cwdfm.ops import sum_dtype
+from cwdfm.ops.precision import sum_dtype
 from cwdfm.weight.base import PredictionWeight
+
+MIN_ENTROPY = 1e-6  # nats; bounds the weight of EntropyInverse
 
 
 @dataclass(frozen=True)
 class Entropy(PredictionWeight):
-    """alpha^i ~ exp(-beta * H(p^i)), H the entropy of the prediction in nats."""
+    """alpha^i ~ exp(-beta * H(p^i)), where H is the entropy of the prediction in nats."""
 
     beta: float = 1.0
 
@@ -23,15 +25,33 @@ class Entropy(PredictionWeight):
         return -self.beta * prediction_entropy(logits).double()
 
     @property
-    def needs_summary_alone(self) -> bool:
+    def needs_only_summary(self) -> bool:
         return True
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         return -self.beta * entropy
 
 
+@dataclass(frozen=True)
+class EntropyInverse(PredictionWeight):
+    """alpha^i ~ 1 / H(p^i), the form in the paper's main text; H is at least MIN_ENTROPY."""
+
+    def prediction_score(self, logits: Tensor) -> Tensor:
+        return self._score(prediction_entropy(logits))
+
+    @property
+    def needs_only_summary(self) -> bool:
+        return True
+
+    def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
+        return self._score(entropy)
+
+    def _score(self, entropy: Tensor) -> Tensor:
+        return -entropy.double().clamp(min=MIN_ENTROPY).log()
+
+
 def prediction_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats [...] of softmax(logits [..., V]); tokens at -inf count nothing."""
+    """Entropy in nats [...] of softmax(logits [..., V]); tokens at -inf contribute 0."""
     p = logits.to(sum_dtype(logits)).softmax(dim=-1)
     entropy: Tensor = torch.special.entr(p).sum(dim=-1)
     return entropy

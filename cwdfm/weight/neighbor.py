@@ -1,4 +1,4 @@
-"""Neighbor: coordinates with many revealed neighbours move first."""
+"""Neighbor weights: coordinates with many revealed neighbors move first."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -16,10 +16,11 @@ Boundary = Literal["circular", "cut"]
 
 @dataclass(frozen=True)
 class Neighbor(ContextWeight):
-    """alpha^i ~ exp(scale * number of revealed coordinates within `radius` of i).
+    """alpha^i ~ exp(scale * n^i), n^i = number of revealed coordinates within `radius` of i.
 
-    The window is circular, as Theorem 1 needs; boundary="cut" ends it at the sequence's ends. On a
-    2-D `grid` = (height, width), read row by row, the window is the square of side 2 radius + 1.
+    The window is circular, as Theorem 1 requires; boundary="cut" stops it at the ends of the
+    sequence. On a 2-D `grid` = (height, width), flattened row by row, the window is a square of
+    side 2 radius + 1.
     """
 
     radius: int = 1
@@ -31,7 +32,7 @@ class Neighbor(ContextWeight):
         if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
             raise InputError(
                 f"radius must be an integer >= 1, got {self.radius!r}; for no context weighting "
-                f"leave the weight out"
+                f"omit the weight"
             )
         check_scale("scale", self.scale)
         check_choice("boundary", self.boundary, ("circular", "cut"))
@@ -49,7 +50,7 @@ class Neighbor(ContextWeight):
         return self.scale * self.count(revealed_BN).double()
 
     def count(self, revealed_BN: Tensor) -> Tensor:
-        """How many coordinates of the window are revealed, int64 [B, N]."""
+        """n^i, the number of revealed coordinates in the window, int64 [B, N]."""
         axes = self._axes(revealed_BN.shape[1])
         count = revealed_BN.long().reshape(len(revealed_BN), *axes)
         for axis in range(1, count.dim()):
@@ -57,10 +58,10 @@ class Neighbor(ContextWeight):
         return count.reshape(revealed_BN.shape)
 
     def neighbors(self, length: int) -> Tensor:
-        """The neighbours of each coordinate, int64 [N, K], itself left out; -1 beyond a cut end."""
+        """The K neighbors of each coordinate, int64 [N, K], excluding itself; -1 past a cut end."""
         axes = self._axes(length)
         sizes = torch.tensor(axes)
-        steps = [range(-r, r + 1) for r in map(self._reach, axes)]
+        steps = [range(-r, r + 1) for r in map(self._axis_radius, axes)]
         offsets_KA = torch.tensor([o for o in product(*steps) if any(o)])
         places_NA = torch.cartesian_prod(*map(torch.arange, axes)).reshape(length, len(axes))
         target_NKA = places_NA[:, None, :] + offsets_KA
@@ -75,8 +76,8 @@ class Neighbor(ContextWeight):
         axes = self.grid or (length,)
         if self.grid is not None and self.grid[0] * self.grid[1] != length:
             raise InputError(
-                f"grid {self.grid} has {self.grid[0] * self.grid[1]} places, the sequence has "
-                f"{length}; give the grid as (height, width) with height * width = length"
+                f"grid {self.grid} has {self.grid[0] * self.grid[1]} cells, but the sequence has "
+                f"length {length}; set grid=(height, width) with height * width = length"
             )
         if self.boundary == "circular" and 2 * self.radius >= min(axes):
             raise InputError(
@@ -86,16 +87,46 @@ class Neighbor(ContextWeight):
             )
         return axes
 
-    def _reach(self, size: int) -> int:
-        """The radius along an axis: a window that is cut has nothing beyond the axis's end."""
+    def _axis_radius(self, size: int) -> int:
+        """The radius along an axis; a cut window does not extend past the end of the axis."""
         return min(self.radius, max(1, size - 1))
 
     def _window_sum(self, x: Tensor) -> Tensor:
-        """Sums over windows of 2 r + 1 along the last axis: differences of a running sum."""
-        r = self._reach(x.shape[-1])
+        """Sums over windows of 2 r + 1 along the last axis, as differences of a cumulative sum."""
+        r = self._axis_radius(x.shape[-1])
         if self.boundary == "circular":
             x = torch.cat([x[..., -r:], x, x[..., :r]], dim=-1)
         else:
             x = F.pad(x, (r, r))
         total = F.pad(x.cumsum(-1), (1, 0))
         return total[..., 2 * r + 1 :] - total[..., : -2 * r - 1]
+
+
+@dataclass(frozen=True)
+class NeighborShare(ContextWeight):
+    """alpha^i ~ n^i, the number of revealed coordinates within `radius` of i.
+
+    This is the form in the paper's main text. A coordinate without a revealed neighbor has weight 0
+    and waits, if necessary until the last step. Where nothing is revealed, as at t = 0, the formula
+    is 0 / 0, and all weights are equal. (Otherwise some masked coordinate has a revealed neighbor.)
+    """
+
+    radius: int = 1
+    boundary: Boundary = "circular"
+
+    def __post_init__(self) -> None:
+        _ = self.window  # validates the fields
+
+    @property
+    def window(self) -> Neighbor:
+        """The weight that counts neighbors."""
+        return Neighbor(self.radius, boundary=self.boundary)
+
+    @property
+    def equivariant(self) -> bool:
+        return self.window.equivariant
+
+    def context_score(self, revealed_BN: Tensor) -> Tensor:
+        count_BN = self.window.count(revealed_BN)
+        some_B1 = revealed_BN.any(1, keepdim=True)
+        return torch.where(some_B1, count_BN.double().log(), 0.0)

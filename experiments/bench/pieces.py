@@ -8,7 +8,7 @@ from torch import Tensor
 from cwdfm.model.predict import MAX_ELEMENTS
 from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.random import Purpose, uniform_BN
-from cwdfm.path import path_of
+from cwdfm.path import path_for
 from cwdfm.path.algorithm1 import reveal_naive
 from cwdfm.source import UniformSource
 from cwdfm.weight import Neighbor
@@ -27,7 +27,7 @@ def corrupt(*, context: bool) -> Way:
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device
         source = UniformSource(shapes.vocab)
-        path = path_of(source, SCHEDULE, WEIGHT if context else None)
+        path = path_for(source, SCHEDULE, WEIGHT if context else None)
         x_1 = torch.zeros(shapes.train_batch, shapes.length, dtype=torch.int64, device=device)
         half = float(SCHEDULE.inverse(torch.tensor(0.5, dtype=torch.float64)))
         t = torch.full((shapes.train_batch,), half, device=device)

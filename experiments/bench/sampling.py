@@ -9,9 +9,9 @@ from functools import partial
 
 import torch
 
-from cwdfm.model.cuda_graph import AFTER
 from cwdfm.model.predict import evaluating
 from cwdfm.model.transformer import DiT
+from cwdfm.ops.cuda_graph import WARMUP_CALLS
 from cwdfm.solver import Euler, Samples, Solver, State, sample
 from cwdfm.solver.precomputed import QUARTERS
 from cwdfm.source import MaskSource, Source, UniformSource
@@ -99,8 +99,8 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
     # One sequence alone is compiled apart; it may be all that is left in a run's last steps.
     for few in (*range(QUARTERS * quarter, 0, -quarter), 1):
         tokens = state.tokens[:few]
-        for _ in range(AFTER + 2):
-            model.begin(tokens, torch.zeros(len(tokens), device=device))
+        for _ in range(WARMUP_CALLS + 2):
+            model.first_stage(tokens, torch.zeros(len(tokens), device=device))
     for _ in range(8):
         state, _ = solver.step(model, source, SCHEDULE, state, 0.5, 0.5 + 0.5 / steps)
 

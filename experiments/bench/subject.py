@@ -33,7 +33,7 @@ def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> 
     if settings.compiled:
         model.compile_trunk(by_block=not settings.whole)
     if recorded:
-        model.record_trunk()
+        model.capture_trunk()
     return model
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from cwdfm.method.flow import FlowObjective
-from cwdfm.ops import plain
+from cwdfm.ops.dispatch import plain
 from cwdfm.train.recipes import RECIPES
 from experiments.bench import bounds, peer
 from experiments.bench.case import Case, Measured, Way

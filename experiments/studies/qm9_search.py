@@ -94,7 +94,7 @@ def draw(
     start = time.perf_counter()
     for name in models:
         trained = cwdfm.load(name, device)
-        trained.model.record_trunk()
+        trained.model.capture_trunk()
         for setting in (setting for setting in what if setting.steps <= most):
             usual = asdict(Setting())
             changed = {k: v for k, v in asdict(setting).items() if v != usual[k]}

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cwdfm
-from cwdfm import ops as kernel
 from cwdfm.baselines.autoregressive import Autoregressive, NextToken
 from cwdfm.baselines.left_to_right import LeftToRight
 from cwdfm.likelihood.bound import Bound
 from cwdfm.method.base import DataBatch, DrawRequest
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.ops import dispatch
 from cwdfm.ops.categorical import nucleus
 from cwdfm.ops.head_draw import head_draw
 from tests.support.stats import assert_differs, assert_follows, histogram
@@ -384,13 +384,13 @@ def test_draws_fused_with_the_head_are_the_plain_ones(
     solvers = (LeftToRight(), LeftToRight(0.7), LeftToRight(cached=False))
     every = list(itertools.product(GIVEN, solvers))
     for given, solver in every[:: 1 if device == "cuda" else 2]:  # the interpreter is slow
-        monkeypatch.setattr(kernel, "MODE", "on")
+        monkeypatch.setattr(dispatch, "MODE", "on")
         calls.clear()
         fused = draw(model, solver, **given).tokens
         assert len(calls) == LENGTH - (2 if given else 0)
-        monkeypatch.setattr(kernel, "MODE", "off")
+        monkeypatch.setattr(dispatch, "MODE", "off")
         assert torch.equal(fused, draw(model, solver, **given).tokens)
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     calls.clear()
     draw(model, LeftToRight(top_p=0.9))
     draw(model, without=(1,))

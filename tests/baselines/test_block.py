@@ -15,11 +15,15 @@ from cwdfm.baselines.bd3lm.network import Beside, OneBlock
 from cwdfm.baselines.bd3lm.objective import BlockObjective
 from cwdfm.baselines.bd3lm.sampling import BlockSolver
 from cwdfm.method.base import DataBatch, DrawRequest
-from cwdfm.model import block_mask as halves
-from cwdfm.model.attention import Cache, Halves
-from cwdfm.model.block_mask import halves_mask, mask_mod
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import predict_rows
+from cwdfm.model import attention
+from cwdfm.model.attention import (
+    BlockDiffusionAttention,
+    KVCache,
+    dense_block_diffusion_mask,
+    flex_mask_mod,
+)
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import predict_logits
 from cwdfm.model.transformer import DiT
 from tests.support.blocks import CPU, LINEAR, called, method, network, plain_logits, tokens
 
@@ -28,8 +32,8 @@ from tests.support.blocks import CPU, LINEAR, called, method, network, plain_log
 
 @pytest.mark.parametrize(("length", "block"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (10, 5)])
 def test_the_mask_is_its_definition(length: int, block: int) -> None:
-    mask = halves_mask(length, block, CPU)
-    asked = mask_mod(length, block)
+    mask = dense_block_diffusion_mask(length, block, CPU)
+    asked = flex_mask_mod(length, block)
     zero = torch.tensor(0)
     for query, key in product(range(2 * length), repeat=2):
         noised = (query < length, key < length)
@@ -55,14 +59,14 @@ def test_flex_attention_is_the_matrix(
 ) -> None:
     """Lengths that are and are not multiples of its tiles of 128; uncompiled, as a CPU can."""
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
-    monkeypatch.setattr(halves, "_compiled", lambda: flex.flex_attention)
-    mixed = halves._flexible(length, block, CPU)
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex.flex_attention)
+    mixed = attention._flex_attention(length, block, CPU)
     tiles = mixed.args[0].to_dense()[0, 0].bool()  # type: ignore[attr-defined]
-    mask = halves_mask(length, block, CPU)
+    mask = dense_block_diffusion_mask(length, block, CPU)
     full = F.pad(mask, (0, 128 * tiles.shape[1] - 2 * length, 0, 128 * len(tiles) - 2 * length))
     assert torch.equal(tiles, full.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).any(3).any(1))
     q, k, v = torch.randn(3, 2, 2, 2 * length, 16, generator=torch.manual_seed(0)).unbind(0)
-    dense = halves.halves_mix(length, block, CPU)
+    dense = attention.block_diffusion_attention(length, block, CPU)
     torch.testing.assert_close(mixed(q, k, v), dense(q, k, v), atol=1e-5, rtol=1e-4)
     # no fused kernel for these: the matrix, without being asked
     assert torch.equal(mixed(q.double(), k.double(), v.double()), dense(*map(_double, (q, k, v))))
@@ -82,13 +86,13 @@ def _double(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_flex_attention_on_a_gpu(length: int, block: int, compiled: bool, half: bool) -> None:
     """Values and gradients of a network with FlexAttention and with the matrix."""
-    assert halves.FLEX
+    assert attention.FLEX
     torch.compiler.reset()  # a second length would be compiled for any, which FlexAttention refuses
     model = network(block).cuda()
     x = torch.cat([torch.full((3, length), 7), tokens(3, length)], dim=1).cuda()
     found = []
     for dense in (False, True):
-        model.sight = Halves(block, dense=dense)
+        model.attention_pattern = BlockDiffusionAttention(block, dense=dense)
         model.zero_grad()
         trunk = torch.compile(model.trunk) if compiled else model.trunk
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -114,7 +118,7 @@ def test_halves_and_cache_and_reading_all_again_agree(block: int, double: bool) 
     x_t = x_1.where(torch.rand(5, length, generator=torch.manual_seed(2)) < 0.5, 7)
     t = torch.zeros(5)
     beside = Beside(model, x_1)(x_t, t)
-    one = OneBlock(model, Cache(length))
+    one = OneBlock(model, KVCache(length))
     for start in range(0, length, block):
         place = slice(start, start + block)
         behind = one(x_t[:, place], t)
@@ -148,9 +152,9 @@ def test_sequences_in_any_order_are_answered_by_what_belongs_to_them() -> None:
     place = torch.tensor([4 * 12 + 9, 1 * 12 + 7, 3 * 12 + 5, 1 * 12 + 10])
 
     def answer(active: Tensor | None) -> Tensor:
-        rows = Rows((5, 12), place, active)
+        rows = Positions((5, 12), place, active)
         asked = (Beside(model, x_1), cwdfm.MaskSource(7), x_t, torch.zeros(5), rows)
-        return torch.cat([logits for _, logits in predict_rows(*asked)])
+        return torch.cat([logits for _, logits in predict_logits(*asked)])
 
     torch.testing.assert_close(answer(torch.tensor([4, 1, 3])), answer(None))
 

@@ -9,7 +9,7 @@ import torch
 
 import cwdfm
 from cwdfm.baselines.bd3lm.network import Beside
-from cwdfm.model.attention import Causal
+from cwdfm.model.attention import CausalAttention
 from cwdfm.model.transformer import DiT
 from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
 
@@ -26,7 +26,7 @@ def test_blocks_of_one_token_have_the_autoregressive_likelihood() -> None:
     with torch.no_grad():
         for k in range(length):
             x = torch.cat([x_1[:, :k], torch.full((20, 1), 7)], dim=1)
-            logits = model.head(model.trunk(x, torch.zeros(20), Causal())[:, -1])[:, :7]
+            logits = model.head(model.trunk(x, torch.zeros(20), CausalAttention())[:, -1])[:, :7]
             truth -= logits.log_softmax(-1).gather(1, x_1[:, k : k + 1])[:, 0]
     found = method(1).likelihood(model, x_1, batch_size=7)
     torch.testing.assert_close(found.nats_B, truth, rtol=1e-9, atol=0.0)

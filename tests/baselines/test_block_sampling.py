@@ -16,10 +16,10 @@ import cwdfm
 from cwdfm.baselines.bd3lm.network import Beside
 from cwdfm.baselines.bd3lm.sampling import BlockSolver, block_grids, reach
 from cwdfm.method.base import DrawRequest
-from cwdfm.model.banned_tokens import Without
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import predict_logits
 from cwdfm.model.transformer import DiT
+from cwdfm.model.wrappers import BannedTokens
 from cwdfm.solver import FirstHitting
 from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
 from tests.support.exact import Array, Chain
@@ -248,10 +248,10 @@ def test_a_model_without_some_tokens_carries_what_it_did() -> None:
     """What belongs to a sequence stays with it where only some sequences are asked about."""
     model, x_1 = network(3), tokens(4, 12)
     x_t, t = torch.full_like(x_1, 7), torch.zeros(4)
-    rows = Rows.of((torch.arange(4) % 2 == 1)[:, None].expand(4, 12))
+    rows = Positions.of((torch.arange(4) % 2 == 1)[:, None].expand(4, 12))
     source, beside = cwdfm.MaskSource(7), Beside(model, x_1)
-    ((_, whole),) = predict_rows(beside, source, x_t, t, rows)
-    ((_, part),) = predict_rows(Without(beside, (0, 4)), source, x_t, t, rows)
+    ((_, whole),) = predict_logits(beside, source, x_t, t, rows)
+    ((_, part),) = predict_logits(BannedTokens(beside, (0, 4)), source, x_t, t, rows)
     left = [1, 2, 3, 5, 6]
     torch.testing.assert_close(part[:, left], whole[:, left])
     assert bool((part[:, [0, 4]] == -torch.inf).all())

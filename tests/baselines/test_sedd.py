@@ -29,7 +29,7 @@ from cwdfm.method.base import DataBatch
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.path import MixturePath
-from cwdfm.times import stratified_times
+from cwdfm.schedule import stratified_times
 from tests.support.exact import correlated_target
 from tests.support.exact_score import (
     FLOOR,

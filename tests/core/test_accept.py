@@ -20,7 +20,7 @@ from cwdfm.generation import generate, given
 from cwdfm.method.base import DrawRequest
 from cwdfm.method.flow import Flow
 from cwdfm.metrics.molecule import score_molecules
-from cwdfm.ops.random import mix
+from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.reject import insist
 from cwdfm.sample_file import read_samples
 from tests.core.test_mend import (
@@ -180,7 +180,7 @@ def test_tries_have_seeds_of_their_own() -> None:
     insist(attempt, cwdfm.Accept(0.5, tries=8), 5, lambda tries: None)
     assert seeds[0] == 5
     assert len(set(seeds)) == 8
-    assert not set(seeds) & {mix(5, number) for number in range(100)}
+    assert not set(seeds) & {derive_seed(5, number) for number in range(100)}
 
 
 def test_a_better_try_is_taken_with_all_that_it_took() -> None:

@@ -114,11 +114,11 @@ def draw(model: cwdfm.Model) -> None:
 
 
 def test_what_is_wrong_is_told() -> None:
-    with pytest.raises(cwdfm.InputError, match=r"mask_id holds 6.*0\.\.5"):
+    with pytest.raises(cwdfm.InputError, match=r"mask_id .*6.*0\.\.5"):
         cwdfm.Adapted(Network(), num_tokens=6, mask_id=6)
     with pytest.raises(cwdfm.InputError, match="num_tokens must be an integer >= 3"):
         cwdfm.Adapted(Network(), num_tokens=2, mask_id=1)
-    with pytest.raises(cwdfm.InputError, match="never holds 9"):
+    with pytest.raises(cwdfm.InputError, match=r"never .*9"):
         cwdfm.Adapted(Network(), num_tokens=6, mask_id=1, never=[9])
     with pytest.raises(cwdfm.InputError, match="look like probabilities"):
         draw(
@@ -136,8 +136,8 @@ def test_what_is_wrong_is_told() -> None:
         cwdfm.generate(Network(), n=1, steps=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError) as caught:
         draw(Network())  # which takes no time
-    assert "shape (2, 4) on cpu with ids up to 5 (" in caught.value.__notes__[0]
-    assert "cwdfm.Adapted makes one" in caught.value.__notes__[0]
+    assert "shape (2, 4) on cpu, ids up to 5 (" in caught.value.__notes__[0]
+    assert "cwdfm.Adapted" in caught.value.__notes__[0]
     with pytest.raises(cwdfm.InputError, match=r"got a SimpleNamespace; return its \.logits"):
         draw(lambda x, t: Network()(x))
 
@@ -149,4 +149,4 @@ def test_a_split_model_that_lacks_the_mask_is_told_what_it_was_called_with() -> 
         cwdfm.sample(
             SmallSplitModel(5), cwdfm.MaskSource(5), cwdfm.Linear(), solver, shape=(2, 4), steps=2
         )
-    assert "with ids up to 5 (a mask source's mask is one more" in caught.value.__notes__[0]
+    assert "ids up to 5 (" in caught.value.__notes__[0]

@@ -16,7 +16,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
-from cwdfm import ops as kernel
+from cwdfm.ops import dispatch
 from cwdfm.solver.unmasking_order import share_times
 from tests.ops.test_kernel import interpreted, small_dit
 from tests.support.exact import (
@@ -572,7 +572,7 @@ def test_fused_draws_give_the_same_samples(
             model, source, SCHEDULE, solver, shape=(3, 8), steps=4, seed=5, prompt=prompt
         ).tokens
 
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     fused = draw()
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     assert torch.equal(fused, draw())

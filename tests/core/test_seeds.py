@@ -5,7 +5,7 @@ import torch
 
 import cwdfm
 from cwdfm.model import predict
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from tests.support.models import SmallModel, SmallSplitModel
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -82,9 +82,9 @@ def test_chunks_of_rows_say_which_they_are(
     source = SOURCES[0]
     model = kind(source.num_tokens)
     x, t = torch.arange(40).view(4, 10) % 8, torch.full((4,), 0.5)
-    rows = Rows.of((x > 3) & (torch.arange(4) != 2)[:, None])  # none of one sequence
+    rows = Positions.of((x > 3) & (torch.arange(4) != 2)[:, None])  # none of one sequence
     monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", size * source.num_tokens)
-    chunks = list(predict.predict_rows(model, source, x, t, rows))
+    chunks = list(predict.predict_logits(model, source, x, t, rows))
     covered = [i for k, _ in chunks for i in range(k.start, k.stop)]
     assert covered == list(range(len(rows)))
     assert [k.stop - k.start for k, _ in chunks[:-1]] == [size] * (len(chunks) - 1)

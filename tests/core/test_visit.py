@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.schedule import Linear, Polynomial, Schedule
+from cwdfm.schedule import Linear, Polynomial, Schedule, time_grid
 from cwdfm.solver import Corrector, Euler, Samples, sample
 from cwdfm.solver.precomputed import Plan, visit
 from cwdfm.solver.proposal import propose
 from cwdfm.source import MaskSource, UniformSource
-from cwdfm.times import time_grid
 from cwdfm.weight import Distance, Entropy, Neighbor
 
 VOCAB, LENGTH, BATCH = 6, 12, 5
@@ -156,7 +155,7 @@ def test_rounds_are_the_steps_of_each_sequence() -> None:
                 assert int(each.step[b]) == steps[r]
                 assert float(each.t[b]) == pytest.approx(times[steps[r]])
         assert torch.equal(each.rows.mask, expected)
-        assert torch.equal(each.rows.place, expected.flatten().nonzero()[:, 0])
+        assert torch.equal(each.rows.flat, expected.flatten().nonzero()[:, 0])
         active = list(range(6)) if each.rows.active is None else each.rows.active.tolist()
         assert sorted(active) == expected.any(1).nonzero()[:, 0].tolist()
 
@@ -166,21 +165,21 @@ def test_rows_among_the_active() -> None:
     mask = torch.rand(6, 5, generator=g) < 0.3
     mask[2] = False
     mask[4] = True
-    rows = Rows.of(mask)
+    rows = Positions.of(mask)
     assert rows.active is not None
     assert rows.active.tolist() == mask.any(1).nonzero()[:, 0].tolist()
     x = torch.randn(6, 5, 3, generator=g)
     backwards = rows.active.flip(0)
-    assert torch.equal(x[backwards].flatten(0, 1)[rows.among(backwards)], x[mask])
+    assert torch.equal(x[backwards].flatten(0, 1)[rows.flat_within(backwards)], x[mask])
     assert torch.equal(rows.take(x), x[mask])
-    assert Rows.of(torch.ones(2, 3, dtype=torch.bool)).active is None
+    assert Positions.of(torch.ones(2, 3, dtype=torch.bool)).active is None
 
 
 def test_draws_of_a_step_of_its_own(model: DiT) -> None:
     """A state in which sequences are at different steps draws what each draws at its own."""
     solver = Euler()
     state = solver.init(SOURCE, torch.arange(3), LENGTH, seed=7)
-    rows = Rows.of(torch.ones(3, LENGTH, dtype=torch.bool))
+    rows = Positions.of(torch.ones(3, LENGTH, dtype=torch.bool))
     step = torch.tensor([4, 0, 9])
     with torch.no_grad():
         mixed, _ = propose(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.weight.base import normalise, terms
+from cwdfm.weight.base import normalize, terms
 
 
 def random_masks(batch: int, length: int, seed: int = 0) -> Tensor:
@@ -196,7 +196,7 @@ def test_a_source_keeps_the_mask_logit_out() -> None:
 def test_nothing_masked_gives_zeros() -> None:
     everything = torch.ones(2, 8, dtype=torch.bool)
     assert cwdfm.Neighbor(1, 4.0)(everything).tolist() == [[0.0] * 8] * 2
-    assert normalise(torch.randn(2, 8), ~everything).tolist() == [[0.0] * 8] * 2
+    assert normalize(torch.randn(2, 8), ~everything).tolist() == [[0.0] * 8] * 2
 
 
 def test_equivariance_is_what_each_weight_claims() -> None:
@@ -225,10 +225,10 @@ def test_a_sum_reads_summaries_only_if_all_its_terms_can() -> None:
     p = logits.softmax(-1)
     summary = (-(p * p.log()).sum(-1), p.amax(-1))
     for weight in (near + sure, cwdfm.Entropy(2.0) + sure, near + (sure + cwdfm.Entropy(0.5))):
-        assert weight.needs_summary_alone
+        assert weight.needs_only_summary
         torch.testing.assert_close(weight.summary_score(*summary), weight.prediction_score(logits))
     for weight in (near + clear, sure + clear, (near + sure) + clear):
-        assert not weight.needs_summary_alone
+        assert not weight.needs_only_summary
 
 
 def test_entropies_of_half_precision_logits_are_computed_in_float32() -> None:

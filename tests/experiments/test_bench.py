@@ -17,8 +17,8 @@ from cwdfm.errors import InputError
 from cwdfm.loss import CrossEntropy
 from cwdfm.method.base import DataBatch
 from cwdfm.method.flow import FlowObjective
-from cwdfm.model.cuda_graph import AFTER
-from cwdfm.model.transformer import FREQUENCIES, Begun, DiT, DiTConfig
+from cwdfm.model.transformer import FREQUENCIES, DiT, DiTConfig, TrunkState
+from cwdfm.ops.cuda_graph import WARMUP_CALLS
 from experiments.bench import bounds, ceilings, peer, sampling, table
 from experiments.bench.bounds import Work
 from experiments.bench.case import Case, Measured, Outcome, Record, Way
@@ -190,13 +190,13 @@ def test_all_numbers_of_sequences_are_warmed_up(monkeypatch: pytest.MonkeyPatch)
     model = make_model(TINY, source)
     sizes: list[int] = []
 
-    def begin(x_t: Tensor, t: Tensor) -> Begun:
+    def first_stage(x_t: Tensor, t: Tensor) -> TrunkState:
         sizes.append(len(x_t))
-        return DiT.begin(model, x_t, t)
+        return DiT.first_stage(model, x_t, t)
 
-    monkeypatch.setattr(model, "begin", begin)
+    monkeypatch.setattr(model, "first_stage", first_stage)
     sampling._warm(TINY, model, source, sampling.EULER, few.whole)
-    assert all(sizes.count(size) > AFTER + 1 for size in (6, 4, 2, 1))
+    assert all(sizes.count(size) > WARMUP_CALLS + 1 for size in (6, 4, 2, 1))
 
 
 # The suite.

@@ -12,7 +12,7 @@ import torch
 import cwdfm
 from cwdfm.method.base import DrawRequest
 from cwdfm.method.flow import Flow
-from cwdfm.ops import fused_random
+from cwdfm.ops.dispatch import fused_random
 from cwdfm.ops.random import Purpose, uniform, uniform_BN
 from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
 from tests.core.test_conformance import LENGTH, examples

@@ -15,17 +15,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cwdfm
-from cwdfm import ops as kernel
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.ops import categorical, head_rows
-from cwdfm.ops.cast import CASTS
-from cwdfm.ops.categorical import sample_categorical
-from cwdfm.ops.head_cross_entropy import head_cross_entropy
+from cwdfm.ops import categorical, dispatch, head_rows
+from cwdfm.ops.categorical import row_draw, sample_categorical
 from cwdfm.ops.head_draw import BLOCK, DrawnTokens, head_draw
-from cwdfm.ops.head_log_prob import head_log_prob
-from cwdfm.ops.head_rows import _adds_in_product
-from cwdfm.ops.host_copy import doubting
-from cwdfm.ops.row_draw import row_draw
+from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
+from cwdfm.ops.head_rows import _accumulates_in_product
+from cwdfm.ops.host_copy import deferred_checks
+from cwdfm.ops.precision import CASTS
 from cwdfm.weight.entropy import prediction_entropy
 from tests.support.stats import assert_differs, assert_follows
 
@@ -236,7 +233,7 @@ def test_bad_rows_leave_the_others_alone(
     hidden[1, 5], hidden[4, 3], hidden[6, 3] = torch.nan, torch.inf, -torch.inf
     with pytest.raises(cwdfm.InputError, match=f"in 3 of {rows} rows"):
         head_draw(hidden, readout, u, 50257)
-    monkeypatch.setattr("cwdfm.ops.head_draw.doubt", lambda bad: None)
+    monkeypatch.setattr("cwdfm.ops.head_draw.check_rows", lambda bad: None)
     tokens = head_draw(hidden, readout, u, 50257, scores=True).tokens
     good = torch.ones(rows, dtype=torch.bool)
     good[[1, 4, 6]] = False
@@ -270,7 +267,7 @@ def test_a_draw_is_few_launches() -> None:
 
     readout = head(768, 50258, torch.float32)
     hidden, u = rows_of(500, 768, torch.bfloat16)
-    with doubting(), CASTS.kept(), torch.autocast("cuda", torch.bfloat16):
+    with deferred_checks(), CASTS.enabled(), torch.autocast("cuda", torch.bfloat16):
         for _ in range(2):  # the first one casts the weight
             asked.clear()
             with Seen():  # type: ignore[no-untyped-call]
@@ -325,10 +322,10 @@ def test_whole_samples_are_the_plain_ones(
     def draw() -> Tensor:
         return cwdfm.sample(model, source, SCHEDULE, solver, shape=(8, 16), steps=12, seed=5).tokens
 
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     fused = draw()
     steps = len(fused_calls)
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     assert torch.equal(fused, draw())
     assert len(fused_calls) == steps > 0
 
@@ -338,7 +335,7 @@ def test_auto_fuses_under_autocast_alone(
 ) -> None:
     source = cwdfm.MaskSource(300)
     model = small_dit(source.num_tokens)
-    monkeypatch.setattr(kernel, "MODE", "auto")
+    monkeypatch.setattr(dispatch, "MODE", "auto")
     cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(2, 8), steps=3)
     assert not fused_calls
     with torch.autocast("cuda", torch.bfloat16):
@@ -445,7 +442,7 @@ def test_the_upstream_factor_is_not_rounded_to_half_precision() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_products_add_to_sums_in_float32(dtype: torch.dtype) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    found = _adds_in_product(torch.device("cuda", 0), torch.float32, dtype)
+    found = _accumulates_in_product(torch.device("cuda", 0), torch.float32, dtype)
     assert found == (version >= (2, 10))
 
 
@@ -606,14 +603,14 @@ def test_rows_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(categorical, "row_draw", counted)
     logits, u = logits_of(2000, 50257, torch.bfloat16)
-    monkeypatch.setattr(kernel, "MODE", "auto")
+    monkeypatch.setattr(dispatch, "MODE", "auto")
     sample_categorical(logits, u)  # loads the kernel
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     sample_categorical(logits, u)
     assert torch.cuda.max_memory_allocated() - before < logits.numel() / 10
     sample_categorical(logits, u, top_p=0.9)
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     sample_categorical(logits, u)
     assert calls == [2000, 2000]
 
@@ -638,10 +635,10 @@ def test_rows_become_their_gradient_whoever_holds_them(
     full = logits[:, :vocab].float()
     exact = full.softmax(-1).mul_(-grad).scatter_add_(1, tokens, grad)
     before = logits.clone()
-    log_z = head_rows.softmax_rows(logits, vocab, change=(tokens, grad))
+    log_z = head_rows.softmax_rows(logits, vocab, targets=(tokens, grad))
     torch.testing.assert_close(log_z, full.logsumexp(-1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits[:, :vocab].float(), exact, rtol=2**-8, atol=1e-9)
     assert bool((logits[:, vocab:] == 0).all())
-    again = head_rows.softmax_rows(before, vocab, change=(tokens, grad))
+    again = head_rows.softmax_rows(before, vocab, targets=(tokens, grad))
     assert torch.equal(again, log_z)
     assert torch.equal(before, logits)

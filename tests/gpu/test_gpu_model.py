@@ -16,9 +16,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cwdfm import ops as kernel
-from cwdfm.model.attention import SHORT, Attention, Causal, Full, Halves
+from cwdfm.model.attention import (
+    SHORT,
+    AttentionPattern,
+    BlockDiffusionAttention,
+    CausalAttention,
+    FullAttention,
+)
 from cwdfm.model.transformer import DiTConfig
+from cwdfm.ops import dispatch
 from cwdfm.ops import short_attention as short
 from cwdfm.ops.gelu import linear_gelu
 from tests.ops import test_adaptive_norm as norms
@@ -85,15 +91,24 @@ def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> N
         assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
 
 
-@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Halves(4, dense=True)], ids=str)
+@pytest.mark.parametrize(
+    "sight",
+    [
+        FullAttention(),
+        CausalAttention(),
+        BlockDiffusionAttention(4),
+        BlockDiffusionAttention(4, dense=True),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("length", [32, 160])
 def test_transformer_trains_as_with_the_plain_rotation(
-    sight: Attention, length: int, monkeypatch: pytest.MonkeyPatch
+    sight: AttentionPattern, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32; heads of 32, which FlexAttention takes."""
     model, x = moved_dit(width=64).cuda(), tokens(length)
     fused = trained(model, model.trunk, x, sight)
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     assert_alike(fused, trained(model, model.trunk, x, sight), 1e-3)
 
 
@@ -104,9 +119,9 @@ def test_compiled_half_precision_trains_as_the_plain_float32(
 ) -> None:
     """Short attention, rotation and their gradients in compiled code, in one graph each."""
     model, x = moved_dit(width=64).cuda(), tokens(length)
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     plain = trained(model, model.trunk, x)
-    monkeypatch.setattr(kernel, "MODE", "auto")
+    monkeypatch.setattr(dispatch, "MODE", "auto")
     torch._dynamo.reset()
     real = torch.compile
     monkeypatch.setattr(torch, "compile", partial(real, fullgraph=True))
@@ -125,18 +140,18 @@ def attended(mix: Callable[..., Tensor], qkv: Tensor) -> list[Tensor]:
     return [mixed, *torch.autograd.grad(mixed.float().square().sum(), leaf)]
 
 
-@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
 @pytest.mark.parametrize("width", [64, 20])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_short_attention(sight: Attention, width: int, compiled: bool) -> None:
+def test_short_attention(sight: AttentionPattern, width: int, compiled: bool) -> None:
     """By the memory-efficient kernel where it takes the heads; right either way."""
     qkv = torch.randn(3, 8, 4, 32, width, generator=torch.manual_seed(0)).cuda().bfloat16()
-    mix = sight.mix(0, 32, qkv.device)
+    mix = sight.attention_fn(0, 32, qkv.device)
     with Operators() as ran:
         mix(*qkv)
     assert ("_scaled_dot_product_efficient_attention" in ran.names) == (width == 64)
     with sdpa_kernel(SDPBackend.MATH):
-        causal = isinstance(sight, Causal)
+        causal = isinstance(sight, CausalAttention)
         exact = attended(partial(F.scaled_dot_product_attention, is_causal=causal), qkv.float())
     torch._dynamo.reset()
     mine = attended(torch.compile(mix, fullgraph=True) if compiled else mix, qkv)
@@ -149,7 +164,7 @@ def test_long_attention_keeps_its_kernel() -> None:
     def kernels(length: int) -> list[str]:
         q = torch.randn(2, 4, length, 64, device="cuda", dtype=torch.bfloat16)
         with Operators() as ran:
-            Full().mix(0, length, q.device)(q, q, q)
+            FullAttention().attention_fn(0, length, q.device)(q, q, q)
         return [*ran.names]
 
     before = kernels(512)
@@ -171,7 +186,7 @@ def test_product_with_its_gelu_is_the_plain_one(
         torch._dynamo.reset()
         raised = torch.compile(linear_gelu, fullgraph=True) if compiled else linear_gelu
         fused = raised(x, layer)
-        monkeypatch.setattr(kernel, "MODE", "off")
+        monkeypatch.setattr(dispatch, "MODE", "off")
         plain = linear_gelu(x, layer)
     assert fused.dtype == torch.bfloat16
     # The plain one rounds before gelu as well, the fused one has a hardware tanh.
@@ -223,23 +238,23 @@ def test_fused_short_attention_of_many_is_that_of_each() -> None:
         assert torch.equal(torch.autograd.grad(again, few, again.detach())[0], grad[rows])
 
 
-@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
 @pytest.mark.parametrize("length", [9, 32])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_transformer_trains_by_the_fused_short_attention(
-    sight: Attention, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    sight: AttentionPattern, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eagerly and in compiled code, in one graph, against plain float32."""
     model, x = moved_dit(width=128).cuda(), tokens(length)
-    model.sight = sight
-    monkeypatch.setattr(kernel, "MODE", "off")
+    model.attention_pattern = sight
+    monkeypatch.setattr(dispatch, "MODE", "off")
     plain = trained(model, model.trunk, x)
-    monkeypatch.setattr(kernel, "MODE", "auto")
+    monkeypatch.setattr(dispatch, "MODE", "auto")
     ran: list[str] = []
     launch = short._launch
 
     def counted(kernel: Any, *rest: Any, **options: Any) -> None:
-        ran.append(kernel.__name__)
+        ran.append(dispatch.__name__)
         launch(kernel, *rest, **options)
 
     monkeypatch.setattr(short, "_launch", counted)
@@ -248,7 +263,7 @@ def test_transformer_trains_by_the_fused_short_attention(
     with half():
         mine = trained(model, trunk, x)
         assert ran == ["attend"] * 2 + ["attend_back"] * 2
-        monkeypatch.setattr(kernel, "MODE", "off")
+        monkeypatch.setattr(dispatch, "MODE", "off")
         usual = trained(model, model.trunk, x)
     # Half precision costs what it costs: gradients of the first layers cancel for the most part.
     assert apart(mine, plain) < 1.5 * apart(usual, plain) + 0.01

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cwdfm import ops as kernel
-from cwdfm.model.cuda_graph import AFTER, Recorded
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.model.predict import evaluating
-from cwdfm.model.transformer import Begun, DiT, DiTConfig
-from cwdfm.ops.cuda_graph import FEW
+from cwdfm.model.transformer import DiT, DiTConfig, TrunkState
+from cwdfm.ops import dispatch
+from cwdfm.ops.cuda_graph import MIN_LOOP, WARMUP_CALLS, GraphedFunction
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.solver import Euler, Solver, sample
 from cwdfm.solver.precomputed import Plan, visit
@@ -40,16 +39,16 @@ def inputs(batch: int = BATCH, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
-@pytest.mark.parametrize("crowded", [False, True])
-def test_rows_are_the_cpu_s(share: float, crowded: bool) -> None:
+@pytest.mark.parametrize("dense", [False, True])
+def test_rows_are_the_cpu_s(share: float, dense: bool) -> None:
     g = torch.Generator().manual_seed(1)
     mask = torch.rand(33, 70, generator=g) < share
-    here, there = Rows.of(mask), Rows.of(mask.cuda(), crowded=crowded)
+    here, there = Positions.of(mask), Positions.of(mask.cuda(), dense=dense)
     assert len(here) == len(there)
-    assert torch.equal(here.place, there.place.cpu())
+    assert torch.equal(here.flat, there.flat.cpu())
     values = torch.rand(33, 70, generator=g)
     assert torch.equal(here.take(values), there.take(values.cuda()).cpu())
-    if crowded or here.active is None:
+    if dense or here.active is None:
         assert there.active is None
     else:
         assert there.active is not None
@@ -60,10 +59,10 @@ def test_the_model_may_be_asked_before_rows_are_counted() -> None:
     x, t = inputs()
     model = network(UniformSource(VOCAB))
     with torch.no_grad():
-        Rows.of(x > 3, crowded=True)
+        Positions.of(x > 3, dense=True)
         model.trunk(x, t)
         with no_waiting():
-            rows = Rows.of(x > 3, crowded=True)
+            rows = Positions.of(x > 3, dense=True)
             assert rows.active is None
             model.trunk(x, t)
     assert len(rows) == int((x > 3).sum())
@@ -110,7 +109,7 @@ WEIGHTS = [None, Neighbor(1, 5.0), Distance(1.0, 4), Nosy(2, 1.0)]
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
-@pytest.mark.parametrize("steps", [1, 3, FEW + 1, FEW + 2, 200])
+@pytest.mark.parametrize("steps", [1, 3, MIN_LOOP + 1, MIN_LOOP + 2, 200])
 def test_reveals_drawn_ahead_are_the_cpu_s(weight: Neighbor | None, steps: int) -> None:
     source, solver = MaskSource(VOCAB), Euler(weight=weight)
     times = torch.linspace(0, 1, steps + 1, dtype=torch.float64).tolist()
@@ -128,9 +127,9 @@ def test_reveals_drawn_ahead_are_the_cpu_s(weight: Neighbor | None, steps: int) 
     assert int(found[0][:, :3].max()) == -1
 
 
-def assert_equal(mine: Begun, other: Begun) -> None:
+def assert_equal(mine: TrunkState, other: TrunkState) -> None:
     assert torch.equal(mine.stream, other.stream)
-    assert torch.equal(mine.mixed, other.mixed)
+    assert torch.equal(mine.attended, other.attended)
     assert mine.time is not None
     assert other.time is not None
     assert torch.equal(mine.time, other.time)
@@ -144,7 +143,7 @@ def test_the_trunk_s_end_is_the_trunk(half: bool, share: float) -> None:
     place = (torch.rand(x.numel(), device="cuda") < share).nonzero()[:, 0]
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
         whole = model.trunk(x, t).flatten(0, 1)[place].float()
-        parts = model.end(model.begin(x, t), place).float()
+        parts = model.second_stage(model.first_stage(x, t), place).float()
     assert parts.shape == whole.shape
     assert float((parts - whole).norm()) <= (0.02 if half else 1e-4) * float(whole.norm()) + 1e-9
 
@@ -161,25 +160,25 @@ def _replaced(model: DiT) -> None:
 
 def test_half_precision_weights_are_recorded_as_they_are() -> None:
     model = network(UniformSource(VOCAB)).bfloat16()
-    plain = model.begin
-    model.record_trunk()
-    model.record_trunk()  # once is enough
+    plain = model.first_stage
+    model.capture_trunk()
+    model.capture_trunk()  # once is enough
     with torch.no_grad():
-        for seed in range(AFTER + 3):
+        for seed in range(WARMUP_CALLS + 3):
             asked = inputs(BATCH, seed)
-            assert_equal(model.begin(*asked), plain(*asked))
+            assert_equal(model.first_stage(*asked), plain(*asked))
     assert model.embedding.dtype == torch.bfloat16
 
 
 def test_a_recording_of_inference_mode_serves_outside_of_it() -> None:
     model = network(UniformSource(VOCAB))
-    plain = model.begin
-    model.record_trunk()
+    plain = model.first_stage
+    model.capture_trunk()
     with torch.inference_mode():
-        for seed in range(AFTER + 2):
-            model.begin(*inputs(BATCH, seed))
+        for seed in range(WARMUP_CALLS + 2):
+            model.first_stage(*inputs(BATCH, seed))
     with torch.no_grad():
-        assert_equal(model.begin(*inputs()), plain(*inputs()))
+        assert_equal(model.first_stage(*inputs()), plain(*inputs()))
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -187,39 +186,39 @@ def test_a_recording_of_inference_mode_serves_outside_of_it() -> None:
 def test_recorded_trunks_are_the_plain_ones(
     half: bool, fused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel, "MODE", fused)
+    monkeypatch.setattr(dispatch, "MODE", fused)
     model = network(UniformSource(VOCAB))
-    plain = model.begin
-    model.record_trunk()
-    recorded = model.begin
-    assert isinstance(recorded, Recorded)
+    plain = model.first_stage
+    model.capture_trunk()
+    recorded = model.first_stage
+    assert isinstance(recorded, GraphedFunction)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
-        for seed in range(AFTER + 4):
+        for seed in range(WARMUP_CALLS + 4):
             for batch in (BATCH, 3):
                 asked = inputs(batch, seed)
-                assert_equal(model.begin(*asked), plain(*asked))
-        assert len(recorded.recordings) == 2
+                assert_equal(model.first_stage(*asked), plain(*asked))
+        assert len(recorded.graphs) == 2
         # Other weights are not sampled from with the old ones' recording, however they came.
         for change in (_scaled, _replaced):
             change(model)
-            for seed in range(AFTER + 4):
+            for seed in range(WARMUP_CALLS + 4):
                 asked = inputs(BATCH, seed)
-                assert_equal(model.begin(*asked), plain(*asked))
-        assert len(recorded.recordings) == 1
+                assert_equal(model.first_stage(*asked), plain(*asked))
+        assert len(recorded.graphs) == 1
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     model.requires_grad_(True)
-    model.begin(*inputs()).mixed.sum().backward()
+    model.first_stage(*inputs()).attended.sum().backward()
     assert model.blocks[0].get_parameter("qkv.weight").grad is not None
 
 
 def test_a_shape_that_comes_but_once_is_not_recorded() -> None:
     model = network(UniformSource(VOCAB))
-    model.record_trunk()
+    model.capture_trunk()
     with torch.no_grad():
         for batch in range(1, 6):
-            model.begin(*inputs(batch))
-    assert isinstance(model.begin, Recorded)
-    assert not model.begin.recordings
+            model.first_stage(*inputs(batch))
+    assert isinstance(model.first_stage, GraphedFunction)
+    assert not model.first_stage.graphs
 
 
 SOLVERS = [Euler(), Euler(weight=Neighbor(1, 5.0)), Euler(weight=Entropy(1.0))]
@@ -231,21 +230,21 @@ def test_samples_with_a_recording_are_those_without(solver: Solver, source: Sour
     model = network(source)
     asked = (model, source, Linear(), solver)
     plain = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
-    model.record_trunk()
+    model.capture_trunk()
     recorded = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
     assert torch.equal(plain.tokens, recorded.tokens)
     assert torch.equal(plain.evaluations, recorded.evaluations)
-    assert isinstance(model.begin, Recorded)
-    assert model.begin.recordings
+    assert isinstance(model.first_stage, GraphedFunction)
+    assert model.first_stage.graphs
 
 
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
 def test_a_compiled_trunk_can_be_recorded(source: Source) -> None:
     model = network(source)
     model.compile_trunk(by_block=True)
-    model.record_trunk()
+    model.capture_trunk()
     with torch.autocast("cuda", torch.bfloat16):
         found = sample(model, source, Linear(), Euler(), shape=(BATCH, LENGTH), steps=30)
-    assert isinstance(model.begin, Recorded)
-    assert model.begin.recordings
+    assert isinstance(model.first_stage, GraphedFunction)
+    assert model.first_stage.graphs
     assert int(found.tokens.max()) < VOCAB

@@ -17,7 +17,7 @@ from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysi
 from cwdfm.metrics.updates import UpdateStatistics, update_statistics, updates_table
 from cwdfm.report.analysis_plots import context_plot, updates_plot
 from cwdfm.report.figure import styles_of
-from cwdfm.times import stratified_times
+from cwdfm.schedule import stratified_times
 from tests.support.exact import correlated_target
 from tests.support.models import SmallModel, SmallSplitModel
 

@@ -15,7 +15,14 @@ from torch.nn.attention import SDPBackend
 
 import cwdfm
 from cwdfm.model import attention
-from cwdfm.model.attention import SHORT, Behind, Cache, Causal, Full, Halves
+from cwdfm.model.attention import (
+    SHORT,
+    BlockDiffusionAttention,
+    CachedAttention,
+    CausalAttention,
+    FullAttention,
+    KVCache,
+)
 from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
 from cwdfm.model.transformer import DiT, DiTConfig, TimeEmbedding
@@ -75,7 +82,7 @@ def test_trunk_and_head_are_the_whole() -> None:
     x, t = torch.randint(0, 11, (3, 12)), torch.rand(3)
     assert is_split(model)
     torch.testing.assert_close(model.head(model.trunk(x, t)), model(x, t))
-    assert not torch.allclose(model(x, t), model(x, t * 0))  # it sees the time
+    assert not torch.allclose(model(x, t), model(x, t * 0))  # it block_diffusion_mask the time
 
 
 def test_a_time_is_told_by_waves_of_128_lengths() -> None:
@@ -102,18 +109,21 @@ def test_every_addition_is_dropped_out_in_training_alone(block: int, layer: str)
         assert torch.equal(first, second) is not mode
 
 
-@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4), Behind(Cache(20))])
-def test_a_sequence_reaches_as_far_as_its_last_place(sight: attention.Attention) -> None:
-    if isinstance(sight, Behind):
+@pytest.mark.parametrize(
+    "sight",
+    [FullAttention(), CausalAttention(), BlockDiffusionAttention(4), CachedAttention(KVCache(20))],
+)
+def test_a_sequence_reaches_as_far_as_its_last_place(sight: attention.AttentionPattern) -> None:
+    if isinstance(sight, CachedAttention):
         sight.cache.length = 5
-    assert sight.reach(8) == int(sight.positions(8, torch.device("cpu")).max()) + 1
+    assert sight.sequence_length(8) == int(sight.position_ids(8, torch.device("cpu")).max()) + 1
 
 
 @torch.no_grad()
 def test_learned_positions_are_as_many_as_half_of_noised_and_clean_tokens() -> None:
     model = DiT(replace(SMALL, attention="block", block=4, positions=12))
     assert model(torch.zeros(1, 24, dtype=torch.int64), torch.zeros(1)).shape == (1, 24, 11)
-    with pytest.raises(cwdfm.InputError, match=r"learned 12 positions.*sequence of 16"):
+    with pytest.raises(cwdfm.InputError, match=r"12 learned positions.*length 16"):
         model(torch.zeros(1, 32, dtype=torch.int64), torch.zeros(1))
 
 
@@ -153,7 +163,7 @@ def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:
     with FakeTensorMode():
 
         def short(length: int, width: int, dtype: torch.dtype, device: str = "cuda") -> bool:
-            return attention._short(torch.empty(2, 2, length, width, dtype=dtype, device=device))
+            return attention._is_short(torch.empty(2, 2, length, width, dtype=dtype, device=device))
 
         assert short(SHORT, 64, torch.bfloat16)
         assert not short(SHORT + 1, 64, torch.bfloat16)
@@ -162,13 +172,13 @@ def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:
         assert not short(SHORT, 64, torch.bfloat16, "cpu")
 
 
-@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
 def test_the_kernel_for_short_sequences_mixes_the_same(
-    sight: attention.Attention, monkeypatch: pytest.MonkeyPatch
+    sight: attention.AttentionPattern, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eagerly, and compiled without a break; other calls keep the choice that they had."""
     qkv = torch.randn(3, 2, 4, 9, 8, generator=torch.manual_seed(0))
-    mix = sight.mix(0, 9, qkv.device)
+    mix = sight.attention_fn(0, 9, qkv.device)
     plain, before = mix(*qkv), enabled()
     inside: list[set[SDPBackend]] = []
     attend: Callable[..., Tensor] = F.scaled_dot_product_attention
@@ -177,7 +187,7 @@ def test_the_kernel_for_short_sequences_mixes_the_same(
         inside.append(enabled())
         return attend(*args, **options)
 
-    monkeypatch.setattr(attention, "_short", lambda q: True)
+    monkeypatch.setattr(attention, "_is_short", lambda q: True)
     compiled = torch.compile(mix, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*qkv), plain)
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
@@ -229,7 +239,7 @@ def enabled() -> set[SDPBackend]:
 
 
 def test_bad_configurations() -> None:
-    with pytest.raises(cwdfm.InputError, match="multiple of twice the heads"):
+    with pytest.raises(cwdfm.InputError, match="width 30 with 4 heads"):
         DiTConfig(num_tokens=5, width=30, heads=4)
     with pytest.raises(
         cwdfm.InputError, match="one of 'debug', '4m', '17m', '40m', 'base', got '5m'"
@@ -247,7 +257,7 @@ def test_bad_configurations() -> None:
         with pytest.raises(cwdfm.InputError, match="positions must be an integer >= 0"):
             replace(SMALL, positions=wrong)  # type: ignore[arg-type]
     short = DiT(replace(SMALL, positions=8))
-    with pytest.raises(cwdfm.InputError, match=r"learned 8 positions.*sequence of 12"):
+    with pytest.raises(cwdfm.InputError, match=r"8 learned positions.*length 12"):
         short(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1))
 
 
@@ -263,7 +273,7 @@ def test_the_trunk_in_two_parts(time: str, share: float) -> None:
         parameter.add_(torch.randn_like(parameter) * 0.3)
     x, t = torch.randint(7, (5, 9)), torch.rand(5)
     place = (torch.rand(x.numel()) < share).nonzero()[:, 0]
-    found = model.end(model.begin(x, t), place)
+    found = model.second_stage(model.first_stage(x, t), place)
     assert found.shape == (len(place), 16)
     whole = model.trunk(x, t).flatten(0, 1)[place]
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
@@ -277,7 +287,9 @@ def test_a_trunk_of_one_block_in_two_parts() -> None:
         parameter.add_(torch.randn_like(parameter) * 0.3)
     x, t, place = torch.randint(7, (5, 9)), torch.rand(5), torch.tensor([3, 44, 0])
     whole = model.trunk(x, t).flatten(0, 1)[place]
-    torch.testing.assert_close(model.end(model.begin(x, t), place), whole, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        model.second_stage(model.first_stage(x, t), place), whole, rtol=1e-5, atol=1e-5
+    )
 
 
 class Silent(DiT):
@@ -296,8 +308,8 @@ def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
     for parameter in plain.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.5)
     silent.load_state_dict(plain.state_dict())
-    assert plain.two_parts
-    assert not silent.two_parts
+    assert plain.two_stage
+    assert not silent.two_stage
     asked = (cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler())
     shape: dict[str, Any] = {"shape": (20, 9), "steps": 6}
     found = [cwdfm.sample(model, *asked, **shape).tokens for model in (plain, silent)]
@@ -305,7 +317,7 @@ def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
     assert torch.equal(found[1], own)
     assert not torch.equal(found[0], own)
     plain.blocks[-1].register_forward_hook(lambda module, args, out: (out[0] * 0, out[1]))
-    assert not plain.two_parts
+    assert not plain.two_stage
     hooked = cwdfm.sample(plain, *asked, **shape).tokens
     assert torch.equal(hooked, cwdfm.sample(lambda x, t: plain(x, t), *asked, **shape).tokens)
 
@@ -313,11 +325,11 @@ def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
 @torch.no_grad()
 def test_parts_that_are_not_the_trunk_are_refused() -> None:
     class Wrong(DiT):
-        def end(self, begun: Any, place_K: Tensor) -> Tensor:
-            return super().end(begun, place_K) + 1
+        def second_stage(self, state: Any, flat_K: Tensor) -> Tensor:
+            return super().second_stage(state, flat_K) + 1
 
     model = Wrong(DiTConfig(7, width=16, depth=2, heads=2)).eval()
-    with pytest.raises(cwdfm.InputError, match="let two_parts be False"):
+    with pytest.raises(cwdfm.InputError, match="set two_stage to False"):
         cwdfm.sample(
             model, cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler(), shape=(2, 9), steps=3
         )

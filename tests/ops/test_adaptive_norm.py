@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from cwdfm import ops as kernel
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops import adaptive_norm as module
-from cwdfm.ops.adaptive_norm import CHUNK, Addition, add_norm
+from cwdfm.ops import dispatch
+from cwdfm.ops.adaptive_norm import CHUNK, Residual, add_norm
 from tests.ops.test_rotary import trained
 
 interpreted = pytest.mark.skipif(
@@ -57,7 +57,7 @@ class Given(NamedTuple):
         return [v for v in every if v is not None]
 
     def run(self, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        addition = None if self.y is None else Addition(self.y, self.gate)
+        addition = None if self.y is None else Residual(self.y, self.gate)
         return add_norm(self.h, addition, self.norm, self.shift, self.scale, dropout)
 
 
@@ -141,7 +141,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return seen[-1]
 
     monkeypatch.setattr(module, "_options", recorded)
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     return seen
 
 
@@ -295,14 +295,14 @@ def test_operators_are_what_they_tell_the_compiler(timed: bool) -> None:
 
 def test_elsewhere_the_plain_expression_runs(launches: list[dict[str, Any]]) -> None:
     """In float64; wider than a program's registers; on a CPU, unless asked for; if told so."""
-    wide = (1, 2, kernel.WIDEST_ROW + 1)
+    wide = (1, 2, dispatch.MAX_NORM_WIDTH + 1)
     for mode, shape, dtype in (
         ("on", (2, 5, 8), torch.float64),
         ("on", wide, FULL),
         ("auto", (2, 5, 8), FULL),
         ("off", (2, 5, 8), FULL),
     ):
-        kernel.MODE = mode
+        dispatch.MODE = mode
         x = given(shape, dtype, dtype)
         y, gate, shift, scale = cast(list[Tensor], [x.y, x.gate, x.shift, x.scale])
         torch.manual_seed(SEED)
@@ -345,7 +345,7 @@ def test_transformer_trains_as_with_plain_norms(
     model = moved(config)
     fused = trained(model, model.trunk, tokens())
     assert len(launches) == 2 * 5  # two a block and the last
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     for mine, other in zip(fused, trained(model, model.trunk, tokens()), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cwdfm import ops as kernel
-from cwdfm.ops import fused_random
+from cwdfm.ops import dispatch
+from cwdfm.ops.dispatch import fused_random
 from cwdfm.ops.random import _BLOCK, Purpose, uniform, uniform_BN
 from tests.ops.test_random import KNOWN
 
@@ -30,9 +30,9 @@ def checked_draw(monkeypatch: pytest.MonkeyPatch) -> Draw:
     """Draws, after a check that both ways give the same bits."""
 
     def both(seed: int, purpose: Purpose, index: Tensor, step: int, position: Tensor) -> Tensor:
-        monkeypatch.setattr(kernel, "MODE", "off")
+        monkeypatch.setattr(dispatch, "MODE", "off")
         plain = uniform(seed, purpose, index, step, position)
-        monkeypatch.setattr(kernel, "MODE", "on")
+        monkeypatch.setattr(dispatch, "MODE", "on")
         assert fused_random(index.device)
         fused = uniform(seed, purpose, index, step, position)
         assert fused.dtype == torch.float64
@@ -81,7 +81,7 @@ def test_steps_of_their_own_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) 
     step = torch.tensor([0, 5, 2**31, 2**32 - 1, 7, 8, 9])
     position = torch.arange(3)
     for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         found = uniform(3, Purpose.SOURCE, LARGE[:, None], step[:, None], position[None, :])
         for i, k in enumerate(step.tolist()):
             alone = uniform(3, Purpose.SOURCE, LARGE[i : i + 1, None], k, position[None, :])
@@ -95,7 +95,7 @@ def test_steps_of_their_own_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) 
 def test_whole_batches_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = []
     for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         draws.append(uniform_BN(3, Purpose.REVEAL, torch.arange(10, 15), 1, 33))
     assert torch.equal(*draws)
 
@@ -118,6 +118,6 @@ def test_philox_known_answers(
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU only where it is forced; never for a device that Triton does not know."""
     for mode, wanted in (("on", True), ("auto", False), ("off", False)):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         assert fused_random(torch.device("cpu")) is wanted
         assert not fused_random(torch.device("meta"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm import ops as kernel
+from cwdfm.ops import dispatch
 from cwdfm.ops import reveal as launch
 from cwdfm.path import algorithm1
 
@@ -177,7 +177,7 @@ def test_counts_and_uniforms_drawn_on_the_way(
     fixed = torch.rand(len(kappa), length, generator=torch.manual_seed(0)) < 0.2
     masks = []
     for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         for seed, step in ((0, 0), (2**64 - 1, 2**32 - 1)):
             found = algorithm1.reveal_drawn(
                 cwdfm.Neighbor(1, 1.0, "cut"),
@@ -200,7 +200,7 @@ def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.Monkey
     kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]
     masks = []
     for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         masks.append(
             algorithm1.reveal_drawn(weight, kappa, LENGTH, seed=7, step=1, index=None, fixed=None)
         )
@@ -209,7 +209,7 @@ def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.Monkey
 
 def test_nothing_is_drawn_for_no_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         found = algorithm1.reveal_drawn(
             cwdfm.Neighbor(1, 1.0), torch.ones(0), 5, seed=0, step=0, index=None, fixed=None
         )
@@ -224,7 +224,7 @@ def test_paths_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     x_1, t = torch.zeros(5, LENGTH, dtype=torch.int64), torch.linspace(0, 1, 5)
     samples = []
     for mode in ("off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         samples.append(path.sample(x_1, t, seed=3))
     assert torch.equal(samples[0].x_t, samples[1].x_t)
     assert torch.equal(samples[0].revealed, samples[1].revealed)

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cwdfm import ops as kernel
-from cwdfm.ops import fused_gelu
+from cwdfm.ops import dispatch
 from cwdfm.ops import gelu as module
+from cwdfm.ops.dispatch import fused_gelu
 from cwdfm.ops.gelu import linear_gelu
 
 
@@ -20,7 +20,7 @@ def test_epilogue_runs_on_gpus_in_half_precision_without_gradients(
     with torch.no_grad():
         assert [fused_gelu(x) for x in (half, full, on_cpu)] == [True, False, False]
     assert not fused_gelu(half)
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     with torch.no_grad():
         assert not fused_gelu(half)
 

@@ -13,11 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm import ops as kernel
-from cwdfm.ops import head_cross_entropy as module
-from cwdfm.ops import head_rows
-from cwdfm.ops.head_cross_entropy import head_cross_entropy
-from cwdfm.ops.head_log_prob import head_log_prob
+from cwdfm.ops import dispatch, head_rows
+from cwdfm.ops import head_loss as module
+from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
@@ -36,7 +34,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Without Triton and with both of its kernels; several chunks and, in kernels, several blocks
     of tokens and several rows a program.
     """
-    monkeypatch.setattr(kernel, "MODE", "off" if request.param == "off" else "on")
+    monkeypatch.setattr(dispatch, "MODE", "off" if request.param == "off" else "on")
     monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 5 * 130})
     monkeypatch.setattr(head_rows, "THREADS", 2)
     monkeypatch.setattr(head_rows, "HELD_DEPTH", 1)
@@ -133,14 +131,14 @@ def test_what_lies_behind_the_data_tokens_is_not_read_and_made_zero(known: bool)
     log_z_k = data.detach().logsumexp(-1).float()
     given = log_z_k if known else None
     torch.testing.assert_close(head_rows.softmax_rows(logits_kV.clone(), 130, given), log_z_k)
-    head_rows.softmax_rows(logits_kV, 130, given, change=(tokens_kJ, grad_kJ))
+    head_rows.softmax_rows(logits_kV, 130, given, targets=(tokens_kJ, grad_kJ))
     torch.testing.assert_close(logits_kV[:, :130], exact.float(), rtol=1e-4, atol=1e-6)
     assert bool((logits_kV[:, 130:] == 0).all())
 
 
 def test_rows_are_held_where_they_fit_and_it_pays() -> None:
     def holds(columns: int, dtype: torch.dtype = torch.bfloat16) -> bool:
-        return head_rows._holds(torch.empty(2, columns, dtype=dtype, device="meta"))
+        return head_rows._fits_registers(torch.empty(2, columns, dtype=dtype, device="meta"))
 
     assert all(holds(columns) for columns in (30528, 50264, 50304))
     assert not any(holds(columns) for columns in (192, 50257, 128256))
@@ -302,9 +300,9 @@ Addmm = Callable[..., Tensor]
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """What a device can do is found out anew."""
-    head_rows._adds_in_product.cache_clear()
+    head_rows._accumulates_in_product.cache_clear()
     yield
-    head_rows._adds_in_product.cache_clear()
+    head_rows._accumulates_in_product.cache_clear()
 
 
 def adding(total: Tensor, a: Tensor, b: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:

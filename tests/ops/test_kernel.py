@@ -15,16 +15,14 @@ import torch
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm import ops as kernel
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import evaluating, fusible_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import evaluating, fusible_hidden
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.ops import head_rows
-from cwdfm.ops.cast import CASTS, Casts
+from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops.categorical import first_above, sample_categorical
-from cwdfm.ops.head_cross_entropy import head_cross_entropy
 from cwdfm.ops.head_draw import BLOCK, DrawnTokens, blocks_of, head_draw
-from cwdfm.ops.head_log_prob import head_log_prob
+from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
+from cwdfm.ops.precision import CASTS, CastCache
 from cwdfm.ops.reveal import reveal
 from cwdfm.path import algorithm1
 from cwdfm.weight.entropy import prediction_entropy
@@ -280,15 +278,15 @@ def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
 )
 def test_weights_by_summary_are_those_by_logits(weight: cwdfm.Weight) -> None:
     logits = torch.randn(4, 6, 9, generator=torch.manual_seed(0), dtype=torch.float64)
-    assert weight.needs_summary_alone
+    assert weight.needs_only_summary
     score = weight.summary_score(prediction_entropy(logits), logits.softmax(-1).amax(-1))
     torch.testing.assert_close(score, weight.prediction_score(logits))
 
 
 def test_other_weights_need_their_logits() -> None:
     for weight in (cwdfm.Margin(1.0), cwdfm.Margin(1.0) + cwdfm.Entropy(1.0)):
-        assert not weight.needs_summary_alone
-    assert (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0)).needs_summary_alone
+        assert not weight.needs_only_summary
+    assert (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0)).needs_only_summary
     with pytest.raises(TypeError, match="needs the logits themselves"):
         cwdfm.Margin(1.0).summary_score(torch.zeros(1), torch.ones(1))
 
@@ -299,7 +297,7 @@ def test_other_weights_need_their_logits() -> None:
 
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
 
 
 def head(
@@ -535,7 +533,7 @@ def test_fused_draws_refuse_no_numbers_and_accept_impossible_tokens() -> None:
 def test_bad_rows_leave_the_others_alone(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN, +inf and nothing but -inf, while nobody knows of it yet: their tokens are any tokens."""
     doubted: list[Tensor] = []
-    monkeypatch.setattr("cwdfm.ops.head_draw.doubt", doubted.append)
+    monkeypatch.setattr("cwdfm.ops.head_draw.check_rows", doubted.append)
     readout = head(16, vocab + 1)
     readout.weight[:, 3].fill_(1.0)
     hidden, u = torch.randn(8, 16), torch.rand(8, dtype=torch.float64)
@@ -553,32 +551,32 @@ def test_bad_rows_leave_the_others_alone(vocab: int, monkeypatch: pytest.MonkeyP
 
 def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
     """Unless they change, in place or to others; outside, they are cast each time."""
-    casts, model = Casts(), nn.Linear(4, 3)
+    casts, model = CastCache(), nn.Linear(4, 3)
     weight, half = model.weight, torch.float16
-    assert casts.of(weight, torch.float32).data_ptr() == weight.data_ptr()
-    assert casts.of(weight, half) is not casts.of(weight, half)
-    with casts.kept():
-        first = casts.of(weight, half)
+    assert casts.get(weight, torch.float32).data_ptr() == weight.data_ptr()
+    assert casts.get(weight, half) is not casts.get(weight, half)
+    with casts.enabled():
+        first = casts.get(weight, half)
         assert torch.equal(first, weight.half())
         assert not first.requires_grad
-        assert casts.of(weight, half) is first
-        assert casts.of(weight, torch.bfloat16).dtype == torch.bfloat16
-        with casts.kept():
-            assert casts.of(weight, half) is first
-        assert casts.of(weight, half) is first
+        assert casts.get(weight, half) is first
+        assert casts.get(weight, torch.bfloat16).dtype == torch.bfloat16
+        with casts.enabled():
+            assert casts.get(weight, half) is first
+        assert casts.get(weight, half) is first
         with torch.no_grad():
             weight.add_(1.0)
-        assert torch.equal(casts.of(weight, half), weight.half())
+        assert torch.equal(casts.get(weight, half), weight.half())
         weight.data = torch.zeros(3, 4)
-        assert torch.equal(casts.of(weight, half), weight.half())
+        assert torch.equal(casts.get(weight, half), weight.half())
         other = nn.Parameter(torch.ones(3, 4))
-        assert torch.equal(casts.of(other, half), other.half())
+        assert torch.equal(casts.get(other, half), other.half())
     weight.data.fill_(7.0)  # which no weight counts
-    with casts.kept():
-        assert torch.equal(casts.of(weight, half), weight.half())
+    with casts.enabled():
+        assert torch.equal(casts.get(weight, half), weight.half())
     with evaluating(model):
-        assert CASTS.of(weight, half) is CASTS.of(weight, half)
-    assert CASTS.of(weight, half) is not CASTS.of(weight, half)
+        assert CASTS.get(weight, half) is CASTS.get(weight, half)
+    assert CASTS.get(weight, half) is not CASTS.get(weight, half)
 
 
 @interpreted
@@ -602,7 +600,7 @@ def test_whole_samples_are_the_plain_ones(
         return cwdfm.sample(model, source, SCHEDULE, solver, shape=(3, 8), steps=4, seed=5).tokens
 
     fused = draw()
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     assert torch.equal(fused, draw())
 
 
@@ -625,9 +623,9 @@ def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
             return 3 * torch.tanh(super().head(hidden) / 3)
 
     source, x = SOURCES[1], torch.randint(0, 11, (2, 8))
-    asked = (source, x, torch.rand(2), Rows.of(torch.ones_like(x, dtype=torch.bool)))
-    assert fusible_rows(with_head(DiT, source), *asked) is not None
-    assert fusible_rows(with_head(Capped, source), *asked) is None
+    asked = (source, x, torch.rand(2), Positions.of(torch.ones_like(x, dtype=torch.bool)))
+    assert fusible_hidden(with_head(DiT, source), *asked) is not None
+    assert fusible_hidden(with_head(Capped, source), *asked) is None
 
 
 @interpreted
@@ -641,12 +639,12 @@ def test_a_readout_is_compared_with_the_head_again_once_it_is_trained() -> None:
 
     source, x = SOURCES[1], torch.randint(0, 11, (2, 8))
     model = with_head(Scaled, source)
-    asked = (source, x, torch.rand(2), Rows.of(torch.ones_like(x, dtype=torch.bool)))
-    assert fusible_rows(model, *asked) is not None
+    asked = (source, x, torch.rand(2), Positions.of(torch.ones_like(x, dtype=torch.bool)))
+    assert fusible_hidden(model, *asked) is not None
     model.scale = 3.0
     with torch.no_grad():
         model.readout.weight.add_(0.1)
-    assert fusible_rows(model, *asked) is None
+    assert fusible_hidden(model, *asked) is None
 
 
 @interpreted

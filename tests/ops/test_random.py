@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from cwdfm.ops.jit import NUMBA
+from cwdfm.ops.dispatch import NUMBA
 from cwdfm.ops.random import Purpose, philox, uniform, uniform_BN
 from tests.support.stats import FALSE_ALARM, assert_follows
 

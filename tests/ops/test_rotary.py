@@ -12,9 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from cwdfm import ops as kernel
-from cwdfm.model.attention import Attention, Behind, Cache, Causal, Full, Halves
+from cwdfm.model.attention import (
+    AttentionPattern,
+    BlockDiffusionAttention,
+    CachedAttention,
+    CausalAttention,
+    FullAttention,
+    KVCache,
+)
 from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.ops import dispatch
 from cwdfm.ops import rotary as module
 from cwdfm.ops.rotary import rotary, rotate, rotate_qkv
 
@@ -81,7 +88,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         launch(sources, *rest, **options)
 
     monkeypatch.setattr(module, "_launch", counted)
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     return moved
 
 
@@ -141,7 +148,7 @@ def test_elsewhere_the_plain_expression_runs(launches: list[int]) -> None:
     """In float64; on a CPU, unless asked for; and nowhere, if told so."""
     rotation = rotation_of(5, 8)
     for mode, dtype in (("on", torch.float64), ("auto", torch.float32), ("off", torch.float32)):
-        kernel.MODE = mode
+        dispatch.MODE = mode
         qkv = qkv_of((2, 5, 2, 8), dtype)
         q, k, v = rotate_qkv(qkv, rotation)
         assert torch.equal(q, rotate(qkv[:, :, 0].transpose(1, 2), rotation))
@@ -170,7 +177,9 @@ def moved_dit(attention: str = "full", width: int = 24) -> DiT:
     return model
 
 
-def trained(model: DiT, trunk: Callable[..., Tensor], x: Tensor, *rest: Attention) -> list[Tensor]:
+def trained(
+    model: DiT, trunk: Callable[..., Tensor], x: Tensor, *rest: AttentionPattern
+) -> list[Tensor]:
     """Hidden vectors and the gradients of a function of them."""
     hidden = trunk(x, torch.full((len(x),), 0.3, device=x.device), *rest)
     weights = [p for name, p in model.named_parameters() if "readout" not in name]
@@ -179,15 +188,17 @@ def trained(model: DiT, trunk: Callable[..., Tensor], x: Tensor, *rest: Attentio
 
 
 @interpreted
-@pytest.mark.parametrize("sight", [Full(), Causal(), Halves(4)], ids=str)
+@pytest.mark.parametrize(
+    "sight", [FullAttention(), CausalAttention(), BlockDiffusionAttention(4)], ids=str
+)
 @pytest.mark.usefixtures("plain_norms")
 def test_transformer_trains_as_with_the_plain_rotation(
-    sight: Attention, launches: list[int], monkeypatch: pytest.MonkeyPatch
+    sight: AttentionPattern, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = moved_dit(), torch.randint(0, 11, (3, 16), generator=torch.manual_seed(2))
     fused = trained(model, model.trunk, x, sight)
     assert launches == [2, 2, 3, 3]
-    monkeypatch.setattr(kernel, "MODE", "off")
+    monkeypatch.setattr(dispatch, "MODE", "off")
     for mine, other in zip(fused, trained(model, model.trunk, x, sight), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
     assert len(launches) == 4
@@ -199,9 +210,9 @@ def test_tokens_behind_a_cache_stand_where_they_are(launches: list[int]) -> None
     x = torch.randint(0, 11, (2, 9), generator=torch.manual_seed(2))
     with torch.no_grad():
         at_once = model.trunk(x, t)
-        cache, pieces = Cache(9), []
+        cache, pieces = KVCache(9), []
         for start, end in ((0, 4), (4, 5), (5, 9)):
-            pieces.append(model.trunk(x[:, start:end], t, Behind(cache, causal=True)))
+            pieces.append(model.trunk(x[:, start:end], t, CachedAttention(cache, causal=True)))
             cache.length = end
     torch.testing.assert_close(torch.cat(pieces, 1), at_once, rtol=1e-4, atol=1e-5)
     assert set(launches) == {2}

@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cwdfm import ops as kernel
 from cwdfm.errors import InputError
-from cwdfm.ops import categorical
-from cwdfm.ops.categorical import sample_categorical
-from cwdfm.ops.row_draw import BLOCK_BYTES, LINE_BYTES, TILE, row_draw
+from cwdfm.ops import categorical, dispatch
+from cwdfm.ops.categorical import BLOCK_BYTES, LINE_BYTES, TILE, row_draw, sample_categorical
 from tests.support.stats import assert_differs, assert_follows
 
 pytestmark = [
@@ -100,7 +98,7 @@ def test_ends_of_the_unit_interval_stay_in_the_support(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks and tokens of probability zero in front, between and behind."""
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     logits = torch.full((5 * BLOCK,), -torch.inf)
     possible = [BLOCK + 7, BLOCK + 9, 3 * BLOCK + 1]
     logits[possible] = torch.tensor([-40.0, 0.3, -30.0])
@@ -134,7 +132,7 @@ def test_rare_tokens_are_reached_in_float64_alone(monkeypatch: pytest.MonkeyPatc
     logits[[7, BLOCK + 2]] = np.log(1e-12)
     u = float64(1 - 2.1e-12, 1 - 1.9e-12, 1 - 1.1e-12, 1 - 0.9e-12, 1 - 0.1e-12)
     rows = logits.expand(5, -1)
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     assert sample_categorical(rows, u).tolist() == [5, 7, 7, BLOCK + 2, BLOCK + 2]
     assert sample_categorical(rows, u, dtype=torch.float32).tolist() == [5] * 5
 
@@ -215,7 +213,7 @@ def test_when_the_kernel_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(categorical, "row_draw", counted)
     logits, u = rows_of(2, 10, torch.float32)
     for mode in ("auto", "off", "on"):
-        monkeypatch.setattr(kernel, "MODE", mode)
+        monkeypatch.setattr(dispatch, "MODE", mode)
         assert not calls
         sample_categorical(logits.double(), u)
         sample_categorical(logits, u, top_p=0.9)

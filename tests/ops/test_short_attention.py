@@ -13,8 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm import ops as kernel
-from cwdfm.model.attention import Attention, Behind, Cache, Causal, Full, Halves, attend
+from cwdfm.model.attention import (
+    AttentionPattern,
+    BlockDiffusionAttention,
+    CachedAttention,
+    CausalAttention,
+    FullAttention,
+    KVCache,
+    attend,
+)
+from cwdfm.ops import dispatch
 from cwdfm.ops import short_attention as module
 from cwdfm.ops.rotary import rotary
 from cwdfm.ops.short_attention import short_attention
@@ -98,11 +106,11 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     launch = module._launch
 
     def counted(kernel: Any, *rest: Any, **options: Any) -> None:
-        names.append(kernel.__name__)
+        names.append(dispatch.__name__)
         launch(kernel, *rest, **options)
 
     monkeypatch.setattr(module, "_launch", counted)
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     return names
 
 
@@ -150,15 +158,15 @@ def test_operators_are_what_they_tell_the_compiler() -> None:
     torch.library.opcheck(ops.short_attention_backward, (qkv[:, :, 0], qkv, *rotation, False))
 
 
-def attended(sight: Attention, length: int, width: int, dtype: torch.dtype) -> Tensor:
+def attended(sight: AttentionPattern, length: int, width: int, dtype: torch.dtype) -> Tensor:
     qkv = qkv_of((2, length, 2, width), dtype)
-    return attend(qkv, rotation_of(length, width), sight.mix(0, length, CPU))
+    return attend(qkv, rotation_of(length, width), sight.attention_fn(0, length, CPU))
 
 
 @interpreted
 def test_who_takes_this_path(launches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Full and causal attention over short sequences in half precision, in heads of whole tiles."""
-    for sight in (Full(), Causal()):
+    for sight in (FullAttention(), CausalAttention()):
         assert attended(sight, 64, 128, HALF).shape == (2, 64, 2, 128)
         assert launches == ["attend"]
         launches.clear()
@@ -167,19 +175,19 @@ def test_who_takes_this_path(launches: list[str], monkeypatch: pytest.MonkeyPatc
         attended(sight, 65, 16, HALF)
         attended(sight, 8, 24, HALF)
         attended(sight, 8, 144, HALF)
-    attended(Halves(4), 8, 16, HALF)
-    attended(Behind(Cache(8), causal=True), 8, 16, HALF)
+    attended(BlockDiffusionAttention(4), 8, 16, HALF)
+    attended(CachedAttention(KVCache(8), causal=True), 8, 16, HALF)
     for mode in ("auto", "off"):
-        monkeypatch.setattr(kernel, "MODE", mode)
-        attended(Full(), 8, 16, HALF)
+        monkeypatch.setattr(dispatch, "MODE", mode)
+        attended(FullAttention(), 8, 16, HALF)
     assert not launches
 
 
 @interpreted
-@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
-def test_it_mixes_as_elsewhere(sight: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
+def test_it_mixes_as_elsewhere(sight: AttentionPattern, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = attended(sight, 12, 32, HALF)
-    monkeypatch.setattr(kernel, "MODE", "on")
+    monkeypatch.setattr(dispatch, "MODE", "on")
     mine = attended(sight, 12, 32, HALF)
     assert mine.shape == plain.shape
     assert_close(mine, plain.double(), 2.0)
@@ -192,15 +200,15 @@ def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> N
 
 
 @interpreted
-@pytest.mark.parametrize("sight", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
 @pytest.mark.usefixtures("plain_norms")
-def test_transformer_trains_in_one_graph(sight: Attention, launches: list[str]) -> None:
+def test_transformer_trains_in_one_graph(sight: AttentionPattern, launches: list[str]) -> None:
     """Eagerly and compiled, by the front end alone ("aot_eager"), against plain float32."""
     model, x = moved_dit(width=64), torch.randint(0, 11, (3, 9), generator=torch.manual_seed(2))
     plain = trained(model, model.trunk, x, sight)
     assert not launches
-    model.sight = sight
+    model.attention_pattern = sight
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     there, back = ["attend"] * 2, ["attend_back"] * 2
     for trunk in (model.trunk, compiled):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
-from cwdfm.model.attention import Attention, Mix
+from cwdfm.model.attention import AttentionFn, AttentionPattern
 from cwdfm.model.transformer import DiT, DiTConfig
 
 LINEAR = cwdfm.Linear()
@@ -43,14 +43,15 @@ def tokens(batch: int, length: int, vocab: int = 7) -> Tensor:
 
 
 @dataclass(frozen=True)
-class BlockCausal(Attention):
-    """Everyone sees its own block and those before."""
+class BlockCausal(AttentionPattern):
+    """Every token attends to its own block and to earlier ones."""
 
     block: int
 
-    def mix(self, layer: int, length: int, device: torch.device) -> Mix:
-        rows = [[j // self.block <= i // self.block for j in range(length)] for i in range(length)]
-        return partial(F.scaled_dot_product_attention, attn_mask=torch.tensor(rows, device=device))
+    def attention_fn(self, layer: int, num_inputs: int, device: torch.device) -> AttentionFn:
+        block = torch.arange(num_inputs, device=device) // self.block
+        mask = block[:, None] >= block[None, :]
+        return partial(F.scaled_dot_product_attention, attn_mask=mask)
 
 
 @torch.no_grad()

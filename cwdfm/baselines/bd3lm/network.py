@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.model.attention import Behind, Cache
+from cwdfm.model.attention import CachedAttention, KVCache
 from cwdfm.model.transformer import DiT
 
 
@@ -18,7 +18,7 @@ class OneBlock(nn.Module):
     them, the network has them in its cache. Their hidden vectors are zeros that nobody reads.
     """
 
-    def __init__(self, model: DiT, cache: Cache, context: int = 0) -> None:
+    def __init__(self, model: DiT, cache: KVCache, context: int = 0) -> None:
         super().__init__()
         self.model, self.cache, self.context, self.readout = model, cache, context, model.readout
 
@@ -27,7 +27,7 @@ class OneBlock(nn.Module):
 
     def trunk(self, x: Tensor, t: Tensor) -> Tensor:
         """Hidden vectors [B, C + L, D]."""
-        hidden_BLD = self.model.trunk(x[:, self.context :], t, Behind(self.cache))
+        hidden_BLD = self.model.trunk(x[:, self.context :], t, CachedAttention(self.cache))
         return F.pad(hidden_BLD, (0, 0, self.context, 0)) if self.context else hidden_BLD
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class OneBlock(nn.Module):
     def remember(self, x_BL: Tensor) -> None:
         """Read a finished block into the cache."""
         t_B = torch.zeros(len(x_BL), device=x_BL.device)
-        self.model.trunk(x_BL, t_B, Behind(self.cache))
+        self.model.trunk(x_BL, t_B, CachedAttention(self.cache))
         self.cache.length += x_BL.shape[1]
 
 

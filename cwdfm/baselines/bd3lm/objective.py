@@ -12,11 +12,10 @@ from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import DataBatch, Forward, Objective, TrainingBatch
-from cwdfm.model.positions import Rows
+from cwdfm.model.positions import Positions
 from cwdfm.path import MixturePath, PathSample
-from cwdfm.schedule import Linear, Schedule
+from cwdfm.schedule import Linear, Schedule, stratified_times
 from cwdfm.source import MaskSource
-from cwdfm.times import stratified_times
 
 LOSS = NELBO("masked")
 # The clip ranges that the search compares: all windows of these widths on a grid of GRID, and no
@@ -64,7 +63,7 @@ class BlockObjective(Objective):
 
     def training_batch(self, batch: DataBatch) -> TrainingBatch:
         noised = self.corrupted(batch)
-        rows = Rows.of(LOSS.needed(noised))
+        rows = Positions.of(LOSS.needed(noised))
         read = partial(self._read, batch=noised, rows=rows, per_token=False)
         return TrainingBatch(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
 
@@ -113,7 +112,7 @@ class BlockObjective(Objective):
         *,
         batch: PathSample,
         per_token: bool,
-        rows: Rows | None = None,
+        rows: Positions | None = None,
     ) -> Tensor:
         """The loss, or its terms [B, N], from the hidden vectors of both halves."""
         noised_BND = hidden_BMD[:, : batch.x_1.shape[1]]

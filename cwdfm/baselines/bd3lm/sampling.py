@@ -13,17 +13,16 @@ from cwdfm.baselines.bd3lm.checks import check_given, check_length
 from cwdfm.baselines.bd3lm.network import OneBlock
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import DrawRequest
-from cwdfm.model.attention import Cache
-from cwdfm.model.banned_tokens import Without
+from cwdfm.model.attention import KVCache
 from cwdfm.model.predict import evaluating, model_device
 from cwdfm.model.transformer import DiT
+from cwdfm.model.wrappers import BannedTokens
 from cwdfm.ops.random import check_seed, sample_index
-from cwdfm.schedule import Schedule
+from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver import Euler, Samples, Solver
 from cwdfm.solver.base import given
 from cwdfm.solver.sample import batches
 from cwdfm.source import MaskSource
-from cwdfm.times import Spacing, time_grid
 from cwdfm.weight.base import terms
 
 ANCESTRAL = Euler(hazard="integrated")
@@ -82,7 +81,7 @@ class BlockSolver:
             for rows in places:
                 walk = _Walk(
                     solver=self,
-                    network=OneBlock(model, Cache(length)),
+                    network=OneBlock(model, KVCache(length)),
                     source=source,
                     schedule=schedule,
                     block=block,
@@ -156,7 +155,7 @@ class _Walk:
         # The first block's grid is the longest, so that no two blocks share a step's number.
         state = replace(state, step=k * (len(self.grids[0]) - 1))
         without = self.asked.without
-        network = Without(self.network, without) if without else self.network
+        network = BannedTokens(self.network, without) if without else self.network
         for t, t_next in pairwise(times):
             state, info = self.solver.inner.step(
                 network, self.source, self.schedule, state, t, t_next

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.baselines.sedd.sums import Sums
-from cwdfm.ops import sum_dtype
+from cwdfm.ops.precision import sum_dtype
 from cwdfm.path.base import independent_reveals
 from cwdfm.source import Source
 

@@ -32,8 +32,8 @@ from cwdfm.baselines.sedd.sums import sums_of_logits
 from cwdfm.errors import check_integer
 from cwdfm.likelihood.bound import END_DRAWS, Bound, Terms, free_tokens, stratum_places
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import evaluating, predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import evaluating, predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import sample_index
 
@@ -134,12 +134,12 @@ class Sequences:
 
     def _sum(self, x_BN: Tensor, sigma_B: Tensor, term: RowTerm) -> Tensor:
         """The sums [B] of a term over the coordinates that can move."""
-        rows = Rows.of(self.graph.rows(x_BN, self.fixed))
+        rows = Positions.of(self.graph.rows(x_BN, self.fixed))
         x_K, x_1_K, sigma_K = rows.take(x_BN), rows.take(self.x_1), sigma_B[rows.sequence]
         term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
-        for k, logits_kV in predict_rows(self.model, self.graph.source, x_BN, sigma_B, rows):
+        for k, logits_kV in predict_logits(self.model, self.graph.source, x_BN, sigma_B, rows):
             term_K[k] = term(logits_kV.double(), x_K[k], x_1_K[k], sigma_K[k])
-        return rows.put(term_K).sum(1)
+        return rows.scatter(term_K).sum(1)
 
 
 def _divergence_from_uniform(vocab: int, sigma: float) -> float:

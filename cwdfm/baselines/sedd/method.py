@@ -15,9 +15,8 @@ from cwdfm.baselines.sedd.uniform import Uniform
 from cwdfm.errors import InputError, check_choice
 from cwdfm.likelihood.bound import Bound
 from cwdfm.method.base import DrawRequest, Method, refuse_solver
-from cwdfm.schedule import Linear
+from cwdfm.schedule import Linear, Spacing, time_grid
 from cwdfm.solver import Samples, sample
-from cwdfm.times import Spacing, time_grid
 
 ALLOWED = "Analytic() (--solver analytic), or ScoreEuler() (--solver score-euler)"
 REASON = (

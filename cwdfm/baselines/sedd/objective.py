@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
-from cwdfm.model.positions import Rows
-from cwdfm.ops import product_dtype
+from cwdfm.model.positions import Positions
+from cwdfm.ops.precision import product_dtype
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ScoreEntropyObjective(Objective):
             step=batch.step,
             index=batch.index,
         )
-        rows = Rows.of(self.method.forward_graph.rows(x_t, batch.fixed))
+        rows = Positions.of(self.method.forward_graph.rows(x_t, batch.fixed))
         read = partial(self._loss, batch=batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B, rows=rows)
         return TrainingBatch(x_t, sigma_B.float(), read)
 
@@ -48,7 +48,7 @@ class ScoreEntropyObjective(Objective):
         x_t: Tensor,
         sigma_B: Tensor,
         rate_B: Tensor,
-        rows: Rows,
+        rows: Positions,
     ) -> Tensor:
         """The mean over tokens that are not fixed, from hidden vectors [B, N, D] and the head."""
         graph = self.method.forward_graph

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cwdfm.baselines.sedd.graph import Graph, Move
 from cwdfm.baselines.sedd.noise import Noise
-from cwdfm.model.positions import Rows
-from cwdfm.model.predict import predict_rows
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.random import Purpose, uniform
@@ -92,7 +92,7 @@ class Reverse(Solver):
         check_step(t, t_next)
         x_BN = state.tokens
         sigma = self.noise.sigma_at(1 - t)
-        rows = Rows.of(self.graph.rows(x_BN, state.fixed))
+        rows = Positions.of(self.graph.rows(x_BN, state.fixed))
         b_K, i_K = rows.sequence, rows.position
         whether_K, where_K = (
             uniform(state.seed, purpose, state.index[b_K], state.step, i_K)
@@ -100,7 +100,7 @@ class Reverse(Solver):
         )
         tokens_BN = x_BN.clone()
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
-        for k, logits_kV in predict_rows(model, source, x_BN, sigma_B, rows):
+        for k, logits_kV in predict_logits(model, source, x_BN, sigma_B, rows):
             b_k, i_k = b_K[k], i_K[k]
             move = self._move(logits_kV, x_BN[b_k, i_k], t, t_next)
             goes_k = whether_K[k] < move.chance_K

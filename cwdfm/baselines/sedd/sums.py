@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cwdfm.ops import sum_dtype
-from cwdfm.ops.head_log_prob import head_log_prob
+from cwdfm.ops.head_loss import head_log_prob
 from cwdfm.ops.head_rows import MAX_ELEMENTS
+from cwdfm.ops.precision import sum_dtype
 
 
 class Sums(NamedTuple):

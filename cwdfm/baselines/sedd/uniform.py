@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cwdfm.baselines.sedd.graph import Graph, Move, log_sum
 from cwdfm.baselines.sedd.sums import Sums, sums_of_head
-from cwdfm.ops import sum_dtype
+from cwdfm.ops.precision import sum_dtype
 from cwdfm.source import UniformSource
 
 # The least share of s_y that Tweedie's rule may leave of it. A score that is not exact can make

@@ -1,27 +1,27 @@
-"""Logits in doubt: refused by whoever asked for them, later where that may be, never forgotten."""
+"""Deferred checks of logits and of value ranges."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.ops import host_copy as told
-from cwdfm.ops.host_copy import RangeChecks, doubt, doubting
+from cwdfm.ops import host_copy
+from cwdfm.ops.host_copy import RangeChecks, check_rows, deferred_checks
 
 GOOD, BAD = torch.zeros(3, dtype=torch.bool), torch.tensor([False, True, False])
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from a GPU: nothing is there before it is waited for."""
+    """Copies complete only when waited for, as from a GPU."""
 
-    class Late(told.Told):
+    class Late(host_copy.HostCopy):
         def __init__(self, x: Tensor) -> None:
             super().__init__(x)
             self.waited = False
 
         @property
-        def arrived(self) -> bool:
+        def ready(self) -> bool:
             return self.waited
 
         @property
@@ -29,66 +29,66 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
             self.waited = True
             return super().value
 
-    monkeypatch.setattr(told, "Told", Late)
+    monkeypatch.setattr(host_copy, "HostCopy", Late)
 
 
-def test_what_is_there_is_refused_at_once() -> None:
-    with doubting(), pytest.raises(InputError, match="in 1 of 3 rows"):
-        doubt(BAD)
+def test_a_completed_copy_is_checked_immediately() -> None:
+    with deferred_checks(), pytest.raises(InputError, match="in 1 of 3 rows"):
+        check_rows(BAD)
 
 
 @pytest.mark.usefixtures("late")
-def test_by_itself_it_waits() -> None:
-    doubt(GOOD)
+def test_outside_the_context_the_check_waits() -> None:
+    check_rows(GOOD)
     with pytest.raises(InputError, match="in 1 of 3 rows"):
-        doubt(BAD)
-    doubt(GOOD)  # and nothing is left over
+        check_rows(BAD)
+    check_rows(GOOD)  # nothing is left pending
 
 
-def ask(*bad: Tensor, then: type[Exception] | None = None) -> int:
-    """Draw where logits may be in doubt; how often it went on."""
-    went = 0
-    with doubting():
+def check_all(*bad: Tensor, then: type[Exception] | None = None) -> int:
+    """Check rows inside `deferred_checks`; the number of checks that returned."""
+    count = 0
+    with deferred_checks():
         for rows in bad:
-            doubt(rows)
-            went += 1
+            check_rows(rows)
+            count += 1
         if then is not None:
             raise then
-    return went
+    return count
 
 
 @pytest.mark.usefixtures("late")
-def test_later_where_that_may_be() -> None:
-    assert ask(GOOD, GOOD) == 2
+def test_inside_the_context_the_check_is_deferred() -> None:
+    assert check_all(GOOD, GOOD) == 2
     with pytest.raises(InputError, match="in 1 of 3 rows"):
-        ask(BAD, GOOD)
-    doubt(GOOD)  # and nothing is left over
+        check_all(BAD, GOOD)
+    check_rows(GOOD)  # nothing is left pending
 
 
 @pytest.mark.usefixtures("late")
-def test_an_error_is_not_hidden_by_a_doubt() -> None:
+def test_a_pending_check_does_not_hide_another_error() -> None:
     with pytest.raises(ZeroDivisionError):
-        ask(BAD, then=ZeroDivisionError)
-    doubt(GOOD)
+        check_all(BAD, then=ZeroDivisionError)
+    check_rows(GOOD)
 
 
 @pytest.mark.usefixtures("late")
-def test_what_fails_within_does_not_settle_what_is_around() -> None:
-    def around() -> None:
-        with doubting():
-            doubt(BAD)
+def test_a_failing_inner_context_leaves_the_outer_checks_pending() -> None:
+    def outer() -> None:
+        with deferred_checks():
+            check_rows(BAD)
             with pytest.raises(ZeroDivisionError):
-                ask(GOOD, then=ZeroDivisionError)
+                check_all(GOOD, then=ZeroDivisionError)
 
     with pytest.raises(InputError, match="in 1 of 3 rows"):
-        around()
+        outer()
 
 
 @pytest.mark.parametrize("x", [torch.tensor([[3, -1], [7, 0]]), torch.tensor([0.5, -1.0, 7.0])])
-def test_a_range_is_its_least_and_greatest(x: Tensor) -> None:
+def test_range_is_minimum_and_maximum(x: Tensor) -> None:
     seen: list[tuple[float, float]] = []
     RangeChecks(x.device).add(x, lambda low, high: seen.append((low, high)))
-    assert seen == [(-1, 7)]  # at once, on a CPU
+    assert seen == [(-1, 7)]  # immediately, on a CPU
     assert type(seen[0][0]) is type(x.flatten()[0].item())
 
 
@@ -100,10 +100,10 @@ def test_a_range_with_nan_is_nan() -> None:
     assert len(seen) == 2
 
 
-def test_a_range_of_what_needs_gradients() -> None:
+def test_range_of_a_tensor_that_requires_grad() -> None:
     seen: list[float] = []
     checks = RangeChecks(torch.device("cpu"))
     checks.add(torch.ones(3, requires_grad=True), lambda low, high: seen.extend((low, high)))
     checks.launch()
-    checks.settle()
+    checks.wait()
     assert seen == [1, 1]

@@ -65,7 +65,7 @@ def _gather(z, top, mass, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _normaliser(top, mass):
+def _log_sum_exp(top, mass):
     """log sum exp, of lanes' largest logits and their masses."""
     largest = tl.max(top, axis=0)
     shift = tl.where(largest == float("-inf"), 0.0, largest)
@@ -123,7 +123,7 @@ def softmax_held_rows(
         for i in tl.static_range(BLOCKS):
             z = _counted(_unpacked(held[i]), i * DEPTH * LANES, VOCAB)
             top, mass = _gather(z, top, mass, WIDE)
-        norm = _normaliser(top, mass)
+        norm = _log_sum_exp(top, mass)
         tl.store(logits + spot, late.to(logits.dtype.element_ty), mask=spot >= 0)
         tl.store(log_z + row, norm)
         for i in tl.static_range(BLOCKS):
@@ -140,7 +140,7 @@ def softmax_held_rows(
 @triton.jit
 def softmax_rows(
     logits,  # [K, C]; if GRADIENT, overwritten by the gradient, 0 from V on
-    log_z,  # [K]; out if NORMALISE, else in
+    log_z,  # [K]; out if NORMALIZE, else in
     tokens,  # [K, J]; in, if GRADIENT
     grad,  # [K, J]; in, if GRADIENT
     VOCAB: tl.constexpr,  # V
@@ -153,7 +153,7 @@ def softmax_rows(
     FULL: tl.constexpr,  # blocks of that depth, of data tokens alone
     TAIL: tl.constexpr,  # the depth of what is left; 0: nothing
     STAGES: tl.constexpr,
-    NORMALISE: tl.constexpr,
+    NORMALIZE: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
     """log sum exp of a row's first V logits, and d/dl of sum_j g_j log p(token_j): g_j at its
@@ -164,7 +164,7 @@ def softmax_rows(
     at = logits + row * COLUMNS
     BLOCK: tl.constexpr = DEPTH * LANES
     place = _places(DEPTH, LANES)
-    if NORMALISE:
+    if NORMALIZE:
         top = tl.full((LANES // WIDE,), float("-inf"), dtype=tl.float32)
         mass = tl.zeros((LANES // WIDE,), dtype=tl.float32)
         for start in tl.range(0, FULL * BLOCK, BLOCK, num_stages=STAGES):
@@ -172,7 +172,7 @@ def softmax_rows(
         if TAIL:
             rest = _read(at, _places(TAIL, LANES), FULL * BLOCK, COLUMNS)
             top, mass = _gather(_counted(rest, FULL * BLOCK, VOCAB), top, mass, WIDE)
-        norm = _normaliser(top, mass)
+        norm = _log_sum_exp(top, mass)
         tl.store(log_z + row, norm)
     else:
         norm = tl.load(log_z + row)

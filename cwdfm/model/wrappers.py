@@ -1,0 +1,108 @@
+"""Wrappers that turn other networks into models, or change what a model can predict."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cwdfm.errors import InputError, check_integer
+from cwdfm.model.predict import check_not_probabilities
+from cwdfm.source import MaskSource
+
+
+class Adapted(nn.Module):
+    """A network of tokens only, such as a Hugging Face masked language model, as a `Model`.
+
+    - `network(tokens [B, N])` returns logits [B, N, num_tokens], or an object with `.logits`.
+      It is not conditioned on the time.
+    - `mask_id`: the network's mask token. In this library the mask is the last id, so the two ids
+      are exchanged: see `swap`.
+    - `never`: the network's ids that must not be sampled, such as padding.
+    """
+
+    def __init__(
+        self,
+        network: Callable[[Tensor], Any],
+        *,
+        num_tokens: int,
+        mask_id: int,
+        never: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        if not callable(network):
+            raise InputError(
+                f"network must be a module or function from tokens to logits, got {network!r}; "
+                f"load it first, for example with AutoModelForMaskedLM.from_pretrained"
+            )
+        check_integer("num_tokens", num_tokens, 3)
+        for name, token in (("mask_id", mask_id), *(("never", token) for token in never)):
+            check_integer(name, token, 0)
+            if token >= num_tokens:
+                raise InputError(
+                    f"{name} contains {token}, but the network's ids are 0..{num_tokens - 1}; "
+                    f"num_tokens is the width of its logits"
+                )
+        self.network, self.mask_id, self.never = network, mask_id, list(never)
+        self.source = MaskSource(num_tokens - 1)
+
+    def swap(self, tokens: Tensor) -> Tensor:
+        """Convert the network's ids to those of `source`, or back."""
+        mask, last = tokens == self.mask_id, tokens == self.source.mask_id
+        return tokens.masked_fill(mask, self.source.mask_id).masked_fill(last, self.mask_id)
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        output = self.network(self.swap(x_t))
+        logits: Tensor = getattr(output, "logits", output)
+        valid = isinstance(logits, Tensor) and logits.is_floating_point()
+        if not valid or logits.shape[-1:] != (self.source.num_tokens,):
+            return logits  # the caller reports the error
+        check_not_probabilities(logits)  # before ids are removed, which hides the problem
+        logits = logits.clone()
+        logits[..., self.never] = -torch.inf
+        logits[..., self.mask_id] = logits[..., self.source.mask_id]  # the mask's logit is unused
+        return logits
+
+
+class BannedTokens(nn.Module):
+    """A split model in which some tokens have probability zero."""
+
+    def __init__(self, model: nn.Module, tokens: tuple[int, ...]) -> None:
+        super().__init__()
+        self.model, self.tokens = model, list(tokens)
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.trunk(x_t, t))
+
+    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """The trunk of the wrapped model."""
+        hidden: Tensor = self.model.trunk(x_t, t)  # type: ignore[operator]
+        return hidden
+
+    @property
+    def select(self) -> Callable[[Tensor], "BannedTokens"] | None:
+        """`select` of the wrapped model, if it has per-sequence state."""
+        select = getattr(self.model, "select", None)
+        if select is None:
+            return None
+        return lambda active_B: BannedTokens(select(active_B), tuple(self.tokens))
+
+    @property
+    def two_stage(self) -> bool:
+        """Whether the wrapped model has a two-stage trunk."""
+        return bool(getattr(self.model, "two_stage", False))
+
+    def first_stage(self, x_t: Tensor, t: Tensor) -> Any:
+        """The first stage of the wrapped model."""
+        return self.model.first_stage(x_t, t)  # type: ignore[operator]
+
+    def second_stage(self, state: Any, flat_K: Tensor) -> Tensor:
+        """The second stage of the wrapped model."""
+        hidden: Tensor = self.model.second_stage(state, flat_K)  # type: ignore[operator]
+        return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """The head of the wrapped model, with logit -inf for banned tokens."""
+        logits: Tensor = self.model.head(hidden).clone()  # type: ignore[operator]
+        logits[..., self.tokens] = -torch.inf
+        return logits

@@ -1,0 +1,162 @@
+"""Which implementation runs: Triton kernels, numba loops or plain PyTorch.
+
+The environment variable CWDFM_FUSED selects the Triton kernels:
+
+- "auto" (default): wherever they are faster;
+- "on": wherever they can run at all, including Triton's interpreter on a CPU;
+- "off": nowhere.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from importlib.util import find_spec
+from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from cwdfm.ops.precision import HALF, product_dtype
+
+MODE = os.environ.get("CWDFM_FUSED", "auto")
+NUMBA = find_spec("numba") is not None
+TRITON = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# One program of the short attention holds a whole head of a sequence: its largest sizes.
+MAX_SHORT_LENGTH, MAX_HEAD_WIDTH = 64, 128
+MAX_NORM_WIDTH = 2048  # one program of the adaptive norm holds a row in registers
+SHARED_BYTES = 164 * 2**10  # shared memory per multiprocessor that the largest tile needs
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Launch = Callable[Concatenate[Tensor, P], T]
+
+
+def fused_head(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether to fuse the head's matrix product in `dtype` with the draw or the loss.
+
+    Without tensor cores cuBLAS is faster than Triton, so "auto" requires half precision.
+    """
+    return _runs(device, dtype) and (MODE == "on" or (MODE == "auto" and dtype in HALF))
+
+
+def fused_elementwise(x: Tensor) -> bool:
+    """Whether Triton does elementwise work on x, in one pass over it."""
+    return _runs(x.device, x.dtype) and (MODE == "on" or (MODE == "auto" and x.is_cuda))
+
+
+def fused_reveal(device: torch.device) -> bool:
+    """Whether Triton runs Algorithm 1's loop."""
+    return _enabled(device) and _triton_runs(device)
+
+
+def fused_random(device: torch.device) -> bool:
+    """Whether Triton generates uniforms: one launch instead of eighty tensor operations."""
+    return _enabled(device) and _triton_runs(device)
+
+
+def fused_rotary(x: Tensor) -> bool:
+    """Whether Triton rotates queries and keys like x. Traceable by torch.compile."""
+    return _accepts(x)
+
+
+def fused_norm(h: Tensor) -> bool:
+    """Whether Triton fuses residual and adaptive norm of h. Traceable by torch.compile."""
+    return _accepts(h) and h.shape[-1] <= MAX_NORM_WIDTH
+
+
+def fused_short_attention(qkv_BN3Hd: Tensor) -> bool:
+    """Whether Triton attends within short sequences in half precision. Traceable.
+
+    Triton's interpreter treats bfloat16 as integers in products, so on a CPU only float16 works.
+    """
+    length, _, _, width = qkv_BN3Hd.shape[1:]
+    fits = length <= MAX_SHORT_LENGTH and width <= MAX_HEAD_WIDTH and width % 16 == 0
+    half = qkv_BN3Hd.dtype in (HALF if qkv_BN3Hd.is_cuda else (torch.float16,))
+    return fits and half and _enabled(qkv_BN3Hd.device) and _runs_traced(qkv_BN3Hd.device)
+
+
+def fused_gelu(x: Tensor) -> bool:
+    """Whether cuBLAS applies bias and GELU in the epilogue of a linear layer of x. Traceable.
+
+    The epilogue is not differentiable. It uses the tanh approximation on a GPU only; on a CPU the
+    same operator computes the exact GELU.
+    """
+    half = product_dtype(x) in HALF
+    return x.is_cuda and half and not torch.is_grad_enabled() and MODE != "off"
+
+
+def mode() -> str:
+    """The current mode: "auto", "on" or "off"."""
+    return MODE
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Disable the Triton kernels inside the context, for comparisons."""
+    global MODE
+    previous, MODE = MODE, "off"
+    try:
+        yield
+    finally:
+        MODE = previous
+
+
+def numba_jit(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile a loop over numpy arrays with numba if it is installed."""
+    if not NUMBA:
+        return function
+    from numba import njit
+
+    loop: Callable[..., None] = njit(cache=True, nogil=True)(function)
+    return loop
+
+
+def on_tensor_device(launch: Launch[P, T]) -> Launch[P, T]:
+    """Run a function with the GPU of its first argument as the current device.
+
+    Triton launches on the current device, which may differ from that of the tensors.
+    """
+
+    @wraps(launch)
+    def launched(first: Tensor, /, *rest: P.args, **named: P.kwargs) -> T:
+        with torch.cuda.device_of(first):
+            return launch(first, *rest, **named)
+
+    return launched
+
+
+def _enabled(device: torch.device) -> bool:
+    return MODE == "on" or (MODE == "auto" and device.type == "cuda")
+
+
+def _accepts(x: Tensor) -> bool:
+    """Whether Triton kernels work on x. Limited to what torch.compile can trace."""
+    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
+    return _enabled(x.device) and TRITON and here and x.dtype in (*HALF, torch.float32)
+
+
+def _runs(device: torch.device, dtype: torch.dtype) -> bool:
+    return dtype in (*HALF, torch.float32) and _triton_runs(device)
+
+
+@cache
+def _triton_runs(device: torch.device) -> bool:
+    """Whether the kernels run on a device: an A100 or later GPU, or the interpreter."""
+    if not TRITON:
+        return False
+    if device.type == "cuda" and torch.version.cuda is not None:
+        shared: int = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
+        return shared >= SHARED_BYTES
+    return device.type == "cpu" and INTERPRETED
+
+
+def _runs_traced(device: torch.device) -> bool:
+    """`_triton_runs` as a constant for torch.compile, which cannot trace it."""
+    return _triton_runs(device)
+
+
+# Equivalent to torch.compiler.assume_constant_result, without importing the compiler, which takes
+# as long as importing torch.
+_runs_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
