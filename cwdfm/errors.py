@@ -6,6 +6,7 @@ while the first kernels run; see `cwdfm/ops`.
 """
 
 import math
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -169,3 +170,21 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Require one of the given choices."""
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_strings(
+    name: str, texts: Collection[str], what: str = "texts", kind: type = Sequence
+) -> None:
+    """Require a non-empty sequence (or another `kind` of collection) of strings."""
+    if isinstance(texts, str) or not isinstance(texts, kind):
+        raise InputError(
+            f"{name} must be a {kind.__name__.lower()} of {what}, such as a list, "
+            f"got {describe(texts)}"
+        )
+    if not texts:
+        raise InputError(f"{name} is empty; give at least one string")
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(
+                f"{name} must contain strings, got {describe(text)}; decode tokens first"
+            )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from cwdfm.metrics.hub import whereabouts
+from cwdfm.metrics.text_model import locate_model
 from experiments.job import Job, Resources
 from experiments.jobs import corpus_of
 from experiments.places import check_corpus
@@ -20,7 +20,7 @@ def check_brought(brought: Resources, given: Collection[str]) -> None:
     for _, place in brought.tests:
         check_corpus(place, text=True)
     if brought.eval_model is not None:
-        whereabouts(brought.eval_model)  # a hub name is let through
+        locate_model(brought.eval_model)  # a hub name is let through
 
 
 def unread(brought: Resources, given: Collection[str], jobs: Iterable[Job]) -> list[str]:

@@ -15,15 +15,14 @@ from cwdfm.generation import fitting_batch, given
 from cwdfm.likelihood.held_out import bound, held_out
 from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
-from cwdfm.metrics.hub import bars, whereabouts
 from cwdfm.metrics.mauve import mauve_score
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
+from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint
 from cwdfm.metrics.updates import update_statistics
 from cwdfm.pretrained import Pretrained
 from cwdfm.report.reference import MoleculeReference
-from cwdfm.report.score_cache import model_identity
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
 from experiments.job import Job, Resources, Result, Store, Unavailable
@@ -67,7 +66,7 @@ class Text(Job):
         return ("features.npy",)
 
     def check(self, resources: Resources) -> None:
-        whereabouts(self._judge(resources))  # a hub name is let through
+        locate_model(self._judge(resources))  # a hub name is let through
 
     def _judge(self, resources: Resources) -> str:
         if resources.eval_model is None:
@@ -209,7 +208,7 @@ def evaluator_note(name: str) -> str:
 
 def evaluator_identity(place: str) -> str:
     """What tells a judge from another: its files, or its name on the hub."""
-    return model_identity(place)["files"] or place
+    return model_fingerprint(place)["files"] or place
 
 
 @lru_cache(maxsize=1)
@@ -217,5 +216,5 @@ def loaded_evaluator(
     place: str, dtype: Literal["float32", "bfloat16"], device: str
 ) -> LoadedEvaluatorLM:
     """The judge, read once, and without a bar between the lines of jobs."""
-    with bars(shown=False):
+    with hub_progress_bars(shown=False):
         return EvaluatorLM(place, dtype=dtype, device=device).load()

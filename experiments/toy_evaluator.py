@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from cwdfm.errors import load_extra
-from cwdfm.metrics.hub import bars
+from cwdfm.metrics.text_model import hub_progress_bars
 
 END = "<|endoftext|>"
 SIZES = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -39,6 +39,6 @@ def _make(folder: Path) -> None:
         tokenizer_object=core, bos_token=END, eos_token=END
     ).save_pretrained(folder)
     config = transformers.GPT2Config(**SIZES, vocab_size=len(vocab), bos_token_id=0, eos_token_id=0)
-    with torch.random.fork_rng(devices=()), bars(shown=False):
+    with torch.random.fork_rng(devices=()), hub_progress_bars(shown=False):
         torch.manual_seed(0)
         transformers.GPT2LMHeadModel(config).save_pretrained(folder)

@@ -18,12 +18,12 @@ from cwdfm.files import write_advice, write_json
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.likelihood.held_out import held_out
 from cwdfm.metrics.context import ContextCurve, context_analysis
-from cwdfm.metrics.updates import update_statistics, updates_table
+from cwdfm.metrics.updates import update_statistics
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance
 from cwdfm.report import align, check_folder
-from cwdfm.report.analysis_plots import context_plot, updates_plot
+from cwdfm.report.analysis_plots import context_plot, updates_plot, updates_table
 from cwdfm.solver_config import POWER, READS, SolverChoice
 from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary

@@ -1,21 +1,21 @@
-"""Metrics of samples and models: molecules, text, analyses. Numbers only."""
+"""Metrics of samples and models. They return numbers; `cwdfm.report` draws and prints them."""
 
 from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysis
 from cwdfm.metrics.embed import Embedder, LoadedEmbedder
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
-from cwdfm.metrics.histogram import histograms
 from cwdfm.metrics.mauve import FeatureModel, Mauve, mauve_score
 from cwdfm.metrics.molecule import (
     CanonicalSet,
     FoldCounts,
     MoleculeScores,
     canonical_set,
+    histograms,
     score_molecules,
 )
 from cwdfm.metrics.perplexity import Perplexity, cut_text, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
-from cwdfm.metrics.updates import UpdateStatistics, update_statistics, updates_table
+from cwdfm.metrics.updates import UpdateStatistics, update_statistics
 
 __all__ = [
     "CanonicalSet",
@@ -42,5 +42,4 @@ __all__ = [
     "score_molecules",
     "text_statistics",
     "update_statistics",
-    "updates_table",
 ]

@@ -1,9 +1,9 @@
-"""How hard a masked token is to predict, against the context around it.
+"""Difficulty of predicting masked tokens as a function of their context.
 
 For x_t ~ p_t(. | x_0, x_1) and each masked coordinate i, the entropy of the prediction
 H(p^i_{1|t}(. | x_t)) and the negative log-likelihood -log p^i_{1|t}(x_1^i | x_t), in nats, are
 averaged by the number of revealed coordinates within a radius, and by the distance to the nearest
-revealed one: the paper's observation that context makes tokens predictable.
+revealed coordinate. The paper observes that context makes tokens predictable.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -28,9 +28,10 @@ from cwdfm.weight.neighbor import Boundary
 
 @dataclass(frozen=True)
 class ContextCurve:
-    """Means by bin. Standard errors are over sequences, whose tokens are not independent.
+    """Means per bin. Standard errors are over sequences, since tokens of one are not independent.
 
-    A mean is None in an empty bin, a standard error where fewer than two sequences reach the bin.
+    The mean of an empty bin is None, and so is the standard error of a bin with fewer than two
+    sequences.
     """
 
     bins: tuple[int, ...]
@@ -43,10 +44,10 @@ class ContextCurve:
 
 @dataclass(frozen=True)
 class ContextAnalysis:
-    """Entropy and negative log-likelihood of masked tokens against two measures of context.
+    """Entropy and negative log-likelihood of masked tokens, by two measures of context.
 
-    `neighbors` has bins 0..2 radius; `distance` has bins 1..farthest, of which the last holds all
-    that are further away, and those with nothing revealed at all.
+    `neighbors` has bins 0..2 radius. `distance` has bins 1..farthest; the last bin includes larger
+    distances and sequences without revealed tokens.
     """
 
     neighbors: ContextCurve
@@ -59,19 +60,19 @@ class ContextAnalysis:
     seed: int
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict of all of it."""
+        """Convert to a plain dict."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ContextAnalysis":
-        """The inverse of `to_json`; what else the dict holds is left alone."""
+        """The inverse of `to_json`; ignores other keys."""
         named = {field.name: data[field.name] for field in fields(cls)}
         curves = {name: ContextCurve(**named[name]) for name in ("neighbors", "distance")}
         return cls(**{**named, **curves})
 
 
 class _Sums:
-    """Sums of tokens, entropy and nll for each sequence and bin: [3, B, bins], float64."""
+    """Sums of token counts, entropy and NLL per sequence and bin: [3, B, bins], float64."""
 
     def __init__(self, bins: range) -> None:
         self.bins = bins
@@ -81,12 +82,12 @@ class _Sums:
         self.parts.append(torch.zeros(3, batch, len(self.bins), dtype=torch.float64))
 
     def add(self, bin_BN: Tensor, masked_BN: Tensor, values_2K: Tensor) -> None:
-        """Add entropy and nll of the masked coordinates, in row-major order, to their bins."""
+        """Add the entropy and NLL of the masked coordinates, in row-major order, to their bins."""
         sums = self.parts[-1]
         row_K = masked_BN.nonzero()[:, 0].cpu()
-        place_K = row_K * len(self.bins) + bin_BN[masked_BN].cpu() - self.bins[0]
-        values_3K = torch.cat([torch.ones(1, len(place_K), dtype=torch.float64), values_2K.cpu()])
-        sums.view(3, -1).index_add_(1, place_K, values_3K)
+        index_K = row_K * len(self.bins) + bin_BN[masked_BN].cpu() - self.bins[0]
+        values_3K = torch.cat([torch.ones(1, len(index_K), dtype=torch.float64), values_2K.cpu()])
+        sums.view(3, -1).index_add_(1, index_K, values_3K)
 
     def curve(self) -> ContextCurve:
         n_BK, entropy_BK, nll_BK = torch.cat(self.parts, dim=1)
@@ -96,15 +97,15 @@ class _Sums:
 
 
 def _ratio(y_BK: Tensor, n_BK: Tensor) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
-    """sum y / sum n for each bin, and its standard error over the C sequences that reach the bin:
-    sqrt(C / (C - 1) sum_b (y_b - mean n_b)^2) / sum n.
+    """The ratio sum y / sum n per bin, and its standard error over the C sequences in the bin,
+    sqrt(C / (C - 1) sum_b (y_b - ratio n_b)^2) / sum n.
     """
-    total_K, reach_K = n_BK.sum(0), (n_BK > 0).sum(0)
+    total_K, count_K = n_BK.sum(0), (n_BK > 0).sum(0)
     mean_K = y_BK.sum(0) / total_K
     square_K = ((y_BK - mean_K * n_BK) ** 2).sum(0)
-    error_K = (square_K * reach_K / (reach_K - 1)).sqrt() / total_K
+    error_K = (square_K * count_K / (count_K - 1)).sqrt() / total_K
     means = tuple(float(m) if n else None for m, n in zip(mean_K, total_K, strict=True))
-    errors = tuple(float(e) if c > 1 else None for e, c in zip(error_K, reach_K, strict=True))
+    errors = tuple(float(e) if c > 1 else None for e, c in zip(error_K, count_K, strict=True))
     return means, errors
 
 
@@ -124,12 +125,12 @@ def context_analysis(
     seed: int = 0,
     batch_size: int = 64,
 ) -> ContextAnalysis:
-    """Average the difficulty of masked tokens of x_1 [B, N] by their context.
+    """Average entropy and NLL of the masked tokens of x_1 [B, N] by their context.
 
-    Each sequence is corrupted `draws` times, at times stratified uniformly over [0, 1]; masked is
-    what the path did not reveal, whatever the source put there. The paper has radius 8. `weight`
-    takes the context-weighted path. `fixed` [N] marks tokens that are given: they are context, and
-    never masked. The result does not depend on `batch_size`.
+    Each sequence is corrupted `draws` times, at stratified times in [0, 1]. A token is masked if
+    the path has not revealed it, for any source. The paper uses radius 8. `weight` selects the
+    context-weighted path. `fixed` [N] marks given tokens, which are context and never masked. The
+    result does not depend on `batch_size`.
     """
     check_tokens("x_1", x_1, source.vocab_size)
     check_integer("draws", draws)
@@ -170,11 +171,11 @@ def context_analysis(
 
 
 def _difficulty(model: Model, batch: PathSample, masked_BN: Tensor) -> Tensor:
-    """Entropy and nll [2, K] of the masked coordinates, float64."""
-    rows = Positions.of(masked_BN)
-    target_K = rows.take(batch.x_1)
+    """Entropy and NLL [2, K] of the masked coordinates, float64."""
+    positions = Positions.of(masked_BN)
+    target_K = positions.take(batch.x_1)
     parts = [torch.zeros(2, 0, dtype=torch.float64, device=target_K.device)]
-    for k, logits_kV in predict_logits(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_logits(model, batch.source, batch.x_t, batch.t, positions):
         logits = logits_kV.to(sum_dtype(logits_kV))
         nll_k = -token_log_prob(logits, logits.logsumexp(-1), target_K[k])
         parts.append(torch.stack([prediction_entropy(logits), nll_k]).double())

@@ -1,4 +1,4 @@
-"""Sentence embeddings as features for MAUVE."""
+"""Sentence embeddings, as features for MAUVE."""
 
 import json
 from collections.abc import Sequence
@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import check_integer
-from cwdfm.metrics.batching import length_batches, pad_right, token_budget
-from cwdfm.metrics.evaluator import check_filled
-from cwdfm.metrics.hub import Dtype, TextModel, load_text_model
+from cwdfm.metrics.evaluator import check_nonempty
+from cwdfm.metrics.text_model import Dtype, load_text_model
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """Which sentence-embedding model to use, such as a folder with MiniLM; `load` makes it ready.
+    """A sentence-embedding model, such as MiniLM; `load` reads its weights.
 
-    An embedding is the mean of the last hidden states over the text's tokens, scaled to length 1.
-    Texts are cut at `max_tokens`; None is what the folder's sentence_bert_config.json says, else
-    the model's positions.
+    An embedding is the mean of the last hidden states over the tokens of a text, normalized to
+    length 1. Texts are truncated to `max_tokens`. With None this is `max_seq_length` in
+    sentence_bert_config.json, or else the number of positions of the model.
     """
 
     model: str
@@ -38,51 +37,50 @@ class Embedder:
             check_integer("max_tokens", self.max_tokens, 3)
 
     def load(self) -> "LoadedEmbedder":
-        """Read the weights; InputError where they cannot be had."""
+        """Load the model; InputError if that is not possible."""
         return LoadedEmbedder(self)
 
 
 class LoadedEmbedder:
     """A sentence-embedding model in memory."""
 
-    def __init__(self, embedder: Embedder) -> None:
-        self.embedder = embedder
-        self.loaded: TextModel = load_text_model(
+    def __init__(self, config: Embedder) -> None:
+        self.config = config
+        self.loaded = load_text_model(
             "AutoModel",
-            embedder.model,
-            dtype=embedder.dtype,
-            device=embedder.device,
-            revision=embedder.revision,
+            config.model,
+            dtype=config.dtype,
+            device=config.device,
+            revision=config.revision,
         )
-        advised = embedder.max_tokens or _advised(embedder.model)
-        self.max_tokens = min((n for n in (advised, self.loaded.positions) if n), default=512)
+        limits = (config.max_tokens or _configured_length(config.model), self.loaded.max_positions)
+        self.max_tokens = min((n for n in limits if n), default=512)
 
     def conventions(self) -> dict[str, Any]:
-        """What a result must say about its features."""
+        """The settings that a result must report."""
         return {
-            "model": self.embedder.model,
-            "revision": getattr(self.loaded.model.config, "_commit_hash", None),
-            "dtype": self.embedder.dtype,
+            "model": self.config.model,
+            "revision": self.loaded.revision,
+            "dtype": self.config.dtype,
             "device": str(self.loaded.device),
-            "features": "mean of the last hidden states, scaled to length 1",
+            "features": "mean of the last hidden states, normalized to length 1",
             "max_tokens": self.max_tokens,
         }
 
     @torch.inference_mode()
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embeddings [B, D]."""
-        check_filled(texts)
+        check_nonempty(texts)
         encoded = self.loaded.tokenizer(
             list(texts), truncation=True, max_length=self.max_tokens, verbose=False
         )["input_ids"]
-        check_filled(encoded)
-        # A hidden state and a layer's activations a token: 64 widths are plenty.
-        width = self.loaded.model.config.hidden_size * self.loaded.model.dtype.itemsize * 64
+        check_nonempty(encoded)
+        # 64 hidden widths per token are a generous estimate of the activations of a layer.
+        model = self.loaded.model
+        budget = self.loaded.token_budget(model.config.hidden_size * model.dtype.itemsize * 64)
         parts: dict[int, Tensor] = {}
-        budget = token_budget(self.loaded.device, width)
-        for batch in length_batches([len(ids) for ids in encoded], budget):
-            ids_BT, mask_BT = pad_right([encoded[k] for k in batch], self.loaded.device)
-            hidden_BTD = self.loaded.model(input_ids=ids_BT, attention_mask=mask_BT)[0].float()
+        for batch, ids_BT, mask_BT in self.loaded.batches(encoded, budget):
+            hidden_BTD = model(input_ids=ids_BT, attention_mask=mask_BT)[0].float()
             real_BT1 = torch.ones_like(ids_BT)[..., None] if mask_BT is None else mask_BT[..., None]
             mean_BD = (hidden_BTD * real_BT1).sum(1) / real_BT1.sum(1)
             parts |= dict(zip(batch, F.normalize(mean_BD).cpu(), strict=True))
@@ -90,7 +88,7 @@ class LoadedEmbedder:
         return features
 
 
-def _advised(model: str) -> int | None:
+def _configured_length(model: str) -> int | None:
     path = Path(model).expanduser() / "sentence_bert_config.json"
-    advised = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
-    return advised if isinstance(advised, int) and advised > 2 else None
+    length = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
+    return length if isinstance(length, int) and length > 2 else None

@@ -1,8 +1,8 @@
-"""A causal language model that evaluates texts: log-likelihoods, and features for MAUVE.
+"""The evaluator LM: a causal language model that scores texts and computes features for MAUVE.
 
-Windows: a text longer than the evaluator's `context` is read in windows of `context` tokens, each
-beginning `context - overlap` tokens after the one before. Every token is scored once, in the first
-window that holds it, and so sees at least `overlap` tokens (or all there are) before it.
+A text longer than `context` tokens is split into windows of `context` tokens that overlap by
+`overlap` tokens. Each token is scored once, in the first window that contains it. It is therefore
+conditioned on at least `overlap` tokens, or on all tokens before it if there are fewer.
 """
 
 from collections.abc import Iterator, Sequence, Sized
@@ -16,20 +16,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice, check_integer
-from cwdfm.metrics.batching import length_batches, pad_right, token_budget
-from cwdfm.metrics.hub import DTYPES, Dtype, TextModel, load_text_model
+from cwdfm.metrics.text_model import (
+    DTYPES,
+    Dtype,
+    TextModel,
+    length_batches,
+    load_text_model,
+    pad_right,
+)
 
 FirstToken = Literal["skip", "start"]
-SCORED_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}  # logits in float32
+LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}  # elements converted to float32 at a time
 
 
 @dataclass(frozen=True)
 class EvaluatorLM:
-    """Which model evaluates, and how it is run; `load` makes it ready.
+    """Configuration of an evaluator LM; `load` reads its weights.
 
-    `model` is a hub name, a folder as `save_pretrained` writes it, or a GGUF file. `context` is cut
-    to the positions that the model has; `overlap` None is half of it. `device` None is the GPU
-    where there is one. `batch_tokens` None is by memory; it has no influence on the law.
+    - `model`: a hub name, a folder written by `save_pretrained`, or a GGUF file.
+    - `context`: tokens per window, at most the number of positions of the model.
+    - `overlap`: tokens shared by consecutive windows; None is half of `context`.
+    - `device`: None is a GPU if there is one.
+    - `batch_tokens`: tokens per forward pass; None depends on the free memory. Scores do not
+      depend on it.
     """
 
     model: str = "gpt2-large"
@@ -49,36 +58,36 @@ class EvaluatorLM:
             check_integer("batch_tokens", self.batch_tokens)
 
     def load(self) -> "LoadedEvaluatorLM":
-        """Read the weights; InputError where they cannot be had."""
+        """Load the model; InputError if that is not possible."""
         return LoadedEvaluatorLM(self)
 
 
 class LoadedEvaluatorLM:
-    """An evaluator in memory."""
+    """An evaluator LM in memory."""
 
     def __init__(self, config: EvaluatorLM) -> None:
         self.config = config
-        self.loaded: TextModel = load_text_model(
+        self.loaded = load_text_model(
             "AutoModelForCausalLM",
             config.model,
             dtype=config.dtype,
             device=config.device,
             revision=config.revision,
         )
-        self.context = min(config.context, self.loaded.positions or config.context)
+        self.context = min(config.context, self.loaded.max_positions or config.context)
         self.overlap = self.context // 2 if config.overlap is None else config.overlap
         if self.overlap >= self.context:
             raise InputError(
-                f"overlap must be below the evaluator LM's context of {self.context} tokens, "
-                f"got {self.overlap}; half of it is usual"
+                f"overlap must be smaller than the context of {self.context} tokens, "
+                f"got {self.overlap}; half of the context is usual"
             )
         _check_causal(self.loaded)
 
     def conventions(self) -> dict[str, Any]:
-        """What a result must say about its evaluator."""
+        """The settings that a result must report."""
         return {
             "model": self.config.model,
-            "revision": getattr(self.loaded.model.config, "_commit_hash", None),
+            "revision": self.loaded.revision,
             "dtype": self.config.dtype,
             "device": str(self.loaded.device),
             "context": self.context,
@@ -86,24 +95,23 @@ class LoadedEvaluatorLM:
         }
 
     def vocabulary(self) -> dict[str, int]:
-        """The evaluator's tokens and their ids."""
+        """The vocabulary of the tokenizer, {token: id}."""
         return dict(self.loaded.tokenizer.get_vocab())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of the evaluator, without special tokens."""
+        """Token ids of each text, without added special tokens."""
         encoded = self.loaded.tokenizer(list(texts), add_special_tokens=False, verbose=False)
         return [list(map(int, ids)) for ids in encoded["input_ids"]]
 
     def start_id(self) -> int:
-        """The token that stands before a text: the start token, or the end token without one."""
+        """The id of the start token, or of the end token if there is no start token."""
         tokenizer = self.loaded.tokenizer
         ids = (tokenizer.bos_token_id, tokenizer.eos_token_id)
         found = next((i for i in ids if i is not None), None)
         if found is None:
             raise InputError(
-                f"the evaluator {self.config.model} has neither a start nor an end token to put "
-                f"before "
-                f"a text; use first_token='skip'"
+                f"the evaluator LM {self.config.model} has neither a start token nor an end token "
+                f"to prepend; use first_token='skip'"
             )
         return int(found)
 
@@ -111,10 +119,10 @@ class LoadedEvaluatorLM:
     def score(
         self, sequences: Sequence[Sequence[int]], first_token: FirstToken = "skip"
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Negative log-likelihood in nats, and how many tokens it covers, for each sequence of ids.
+        """Negative log-likelihood in nats [S] and number of scored tokens [S] of id sequences.
 
-        first_token "skip" leaves the first token of a sequence unscored, since nothing is before
-        it; "start" puts the evaluator LM's start token before it and scores it too.
+        With first_token "skip" the first token of a sequence is not scored, since nothing precedes
+        it. With "start" the start token is prepended, and the first token is scored too.
         """
         check_choice("first_token", first_token, ("skip", "start"))
         start = [self.start_id()] if first_token == "start" else []
@@ -123,18 +131,18 @@ class LoadedEvaluatorLM:
             (i, *window) for i, ids in enumerate(inputs) for window in self._windows(len(ids))
         ]
         nats_S = torch.zeros(len(inputs), dtype=torch.float64)
-        for batch in length_batches([end - a for _, a, end, _ in windows], self._budget()):
+        for batch in length_batches([end - begin for _, begin, end, _ in windows], self._budget()):
             chosen = [windows[k] for k in batch]
             nats = self._score_batch(
-                [inputs[i][a:end] for i, a, end, _ in chosen],
-                torch.tensor([new - a for _, a, _, new in chosen]),
+                [inputs[i][begin:end] for i, begin, end, _ in chosen],
+                torch.tensor([scored - begin for _, begin, _, scored in chosen]),
             )
             nats_S.index_add_(0, torch.tensor([i for i, *_ in chosen]), nats)
         counts_S = np.array([max(0, len(ids) - 1) for ids in inputs], dtype=np.int64)
         return nats_S.numpy(), counts_S
 
     def _windows(self, length: int) -> Iterator[tuple[int, int, int]]:
-        """(begin, end, first scored place) of each window of a sequence."""
+        """Yield (begin, end, first scored position) of each window of a sequence."""
         begin, scored = 0, 1
         while scored < length:
             end = min(begin + self.context, length)
@@ -142,46 +150,44 @@ class LoadedEvaluatorLM:
             begin, scored = begin + self.context - self.overlap, end
 
     def _score_batch(self, sequences: list[list[int]], first_B: Tensor) -> Tensor:
-        """Nats [B], float64, of the tokens from place first_B on."""
+        """Negative log-likelihood [B], float64, of the tokens at positions >= first_B."""
         device = self.loaded.device
         ids_BT, mask_BT = pad_right(sequences, device)
         logits_BTV = self.loaded.model(
             input_ids=ids_BT, attention_mask=mask_BT, use_cache=False
         ).logits
-        place_T = torch.arange(ids_BT.shape[1], device=device)
+        position_T = torch.arange(ids_BT.shape[1], device=device)
         length_B = torch.tensor([len(s) for s in sequences], device=device)
-        scored_BT = (place_T >= first_B.to(device)[:, None]) & (place_T < length_B[:, None])
+        scored_BT = (position_T >= first_B.to(device)[:, None]) & (position_T < length_B[:, None])
         nats_B = torch.zeros(len(sequences), dtype=torch.float64, device=device)
-        elements = SCORED_AT_ONCE.get(device.type, SCORED_AT_ONCE["cpu"])
-        for place_k2 in scored_BT.nonzero().split(max(1, elements // logits_BTV.shape[-1])):
-            row, column = place_k2.unbind(1)
+        elements = LOGITS_AT_ONCE.get(device.type, LOGITS_AT_ONCE["cpu"])
+        for index_k2 in scored_BT.nonzero().split(max(1, elements // logits_BTV.shape[-1])):
+            row, column = index_k2.unbind(1)
             logits_kV = logits_BTV[row, column - 1].float()
             nats_k = F.cross_entropy(logits_kV, ids_BT[row, column], reduction="none")
             nats_B.index_add_(0, row, nats_k.double())
         if not bool(nats_B.isfinite().all()):
             raise InputError(
-                f"the evaluator {self.config.model} in {self.config.dtype} gave logits that are no "
-                f"numbers for {int((~nats_B.isfinite()).sum())} of {len(sequences)} texts; use "
+                f"the evaluator LM {self.config.model} in {self.config.dtype} gave NaN or infinite "
+                f"scores for {int((~nats_B.isfinite()).sum())} of {len(sequences)} texts; use "
                 f"dtype='float32', and check its weights for NaN"
             )
         return nats_B.cpu()
 
     @torch.inference_mode()
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The last layer's hidden state at each text's last token [B, D], as MAUVE takes it.
+        """The last hidden state at the last token of each text [B, D], as MAUVE uses it.
 
-        A text is cut at `context` tokens, as the package does at its own maximum.
+        Texts are truncated to `context` tokens.
         """
         sequences = [ids[: self.context] for ids in self.encode(texts)]
-        check_filled(sequences)
+        check_nonempty(sequences)
         parts: dict[int, Tensor] = {}
-        for batch in length_batches([len(s) for s in sequences], self._budget()):
-            chosen = [sequences[k] for k in batch]
-            ids_BT, mask_BT = pad_right(chosen, self.loaded.device)
+        for batch, ids_BT, mask_BT in self.loaded.batches(sequences, self._budget()):
             trunk = self.loaded.model.base_model
             hidden_BTD = trunk(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False)[0]
-            last_B = torch.tensor([len(s) - 1 for s in chosen], device=hidden_BTD.device)
-            row_B = torch.arange(len(chosen), device=hidden_BTD.device)
+            last_B = torch.tensor([len(sequences[k]) - 1 for k in batch], device=hidden_BTD.device)
+            row_B = torch.arange(len(batch), device=hidden_BTD.device)
             parts |= dict(zip(batch, hidden_BTD[row_B, last_B].float().cpu(), strict=True))
         features: NDArray[np.float32] = torch.stack([parts[k] for k in range(len(texts))]).numpy()
         return features
@@ -190,38 +196,38 @@ class LoadedEvaluatorLM:
         if self.config.batch_tokens is not None:
             return self.config.batch_tokens
         model = self.loaded.model
-        width = model.get_input_embeddings().num_embeddings * model.dtype.itemsize
-        return token_budget(self.loaded.device, width)
+        vocab_size = model.get_input_embeddings().num_embeddings
+        return self.loaded.token_budget(vocab_size * model.dtype.itemsize)
 
 
-def check_filled(sequences: Sequence[Sized]) -> None:
-    """Refuse texts without a token: they have no features."""
+def check_nonempty(sequences: Sequence[Sized]) -> None:
+    """Require at least one token in each text."""
     empty = [k for k, ids in enumerate(sequences) if not len(ids)]
     if empty:
         raise InputError(
-            f"{len(empty)} of {len(sequences)} texts are empty, the first is number {empty[0]}: "
-            f"they have no features; leave them out and say so beside the result"
+            f"{len(empty)} of {len(sequences)} texts are empty, first at index {empty[0]}; empty "
+            f"texts have no features: remove them, and report how many were removed"
         )
 
 
 @torch.inference_mode()
 def _check_causal(loaded: TextModel) -> None:
-    """Refuse a model that looks ahead: it would read the tokens that it is asked to predict."""
+    """Require that predictions do not depend on later tokens, which they would have to predict."""
     ids_2T = torch.ones(2, 4, dtype=torch.int64, device=loaded.device)
     ids_2T[1, -1] = 2
-    name = loaded.model.config.name_or_path or "the evaluator"
+    name = loaded.model.config.name_or_path or "the evaluator LM"
     try:
         logits_2TV = loaded.model(input_ids=ids_2T, use_cache=False).logits
     except RuntimeError as error:
         raise InputError(
             f"{name} cannot be run ({(str(error).splitlines() or [''])[0]}); its configuration and "
-            f"weights do not belong together: copy it again, or give another evaluator"
+            f"weights do not match: copy the model again, or choose a different one"
         ) from error
     one_TV, two_TV = logits_2TV[:, :-1].float()
     scale = max(1.0, float(one_TV.abs().nan_to_num().max()))
     tolerance = scale * 32 * torch.finfo(loaded.model.dtype).eps
     if not torch.allclose(one_TV, two_TV, rtol=0, atol=tolerance, equal_nan=True):
         raise InputError(
-            f"{name} looks ahead: its predictions change with later tokens, and a perplexity would "
-            f"mean nothing; give a causal model such as gpt2-large"
+            f"{name} is not causal: its predictions depend on later tokens, so a perplexity would "
+            f"be meaningless; choose a causal model such as gpt2-large"
         )

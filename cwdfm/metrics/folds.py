@@ -1,4 +1,4 @@
-"""One number over all samples, and the same over folds of them: the spread that results report."""
+"""A statistic over all samples and over folds, whose spread estimates the sampling error."""
 
 import statistics
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cwdfm.errors import InputError, check_integer
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value over all samples, and over each fold of consecutive ones."""
+    """The value of a statistic over all samples and over each fold of consecutive samples."""
 
     value: float
     folds: tuple[float, ...]
@@ -24,7 +24,7 @@ class Estimate:
 
     @property
     def fold_std(self) -> float | None:
-        """The standard deviation over folds (n - 1 below the line); None for a single fold."""
+        """The standard deviation over folds (n - 1 in the denominator); None for a single fold."""
         return statistics.stdev(self.folds) if len(self.folds) > 1 else None
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Estimate:
         return f"{self.value:.4g}{spread}"
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict: value, mean and standard deviation over folds, the folds."""
+        """Convert to a plain dict."""
         return {
             "value": self.value,
             "fold_mean": self.fold_mean,
@@ -40,19 +40,24 @@ class Estimate:
             "folds": list(self.folds),
         }
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Estimate":
+        """The inverse of `to_json`."""
+        return cls(data["value"], tuple(data["folds"]))
+
 
 def fold_slices(samples: int, folds: int) -> list[slice]:
-    """Consecutive samples in `folds` parts whose sizes differ by one at most; none is left out."""
+    """Split `samples` consecutive samples into `folds` slices whose sizes differ by at most one."""
     check_integer("folds", folds)
     if samples < folds:
         raise InputError(
-            f"{folds} folds need at least {folds} samples, got {samples}; give more samples, or "
-            f"folds (--folds) 1 for a value without a spread"
+            f"{folds} folds need at least {folds} samples, got {samples}; provide more samples, or "
+            f"set folds (--folds) to 1 for a value without a spread"
         )
     borders = [samples * k // folds for k in range(folds + 1)]
     return [slice(a, b) for a, b in pairwise(borders)]
 
 
 def mean_estimate(values_B: np.ndarray, slices: list[slice]) -> Estimate:
-    """The mean of one value a sample, over all and over folds."""
+    """The mean of one value per sample, over all samples and over each fold."""
     return Estimate(float(values_B.mean()), tuple(float(values_B[s].mean()) for s in slices))

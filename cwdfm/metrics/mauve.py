@@ -1,9 +1,8 @@
-"""MAUVE (Pillutla et al. 2021): how close the samples' distribution is to the data's.
+"""MAUVE (Pillutla et al. 2021): the similarity of two text distributions.
 
-The `mauve-text` package does the work: features of both sides are quantised together by k-means,
-and the score is the area under the curve of the histograms' divergences to their mixtures. It
-depends on the number of samples and buckets, so both are recorded, and scores compare only between
-sets of one size.
+The `mauve-text` package computes the score: k-means quantizes the features of both sides together,
+and MAUVE is the area under the divergence curve of the two histograms. It depends on the number of
+samples and of buckets. Both are recorded, and only scores of equally large sets are comparable.
 """
 
 import os
@@ -17,30 +16,30 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.errors import InputError, check_integer, check_positive, describe, load_extra
-from cwdfm.metrics.perplexity import check_strings
+from cwdfm.errors import InputError, check_integer, check_positive, check_strings, load_extra
 
-# Two buckets of ten a side are the least that the package's rule (samples / 10) can make; its
-# authors advise some thousands of samples.
-LEAST, ADVISED = 20, 1000
+# The package's default of samples / 10 buckets needs 20 samples for two buckets. Its authors
+# recommend several thousand samples.
+MIN_SAMPLES, RECOMMENDED_SAMPLES = 20, 1000
+Side = Sequence[str] | NDArray[Any]  # texts, or features [B, D]
 
 
 class FeatureModel(Protocol):
-    """What turns texts into features: a loaded `EvaluatorLM` or a loaded `Embedder`."""
+    """A model that maps texts to features: `LoadedEvaluatorLM` or `LoadedEmbedder`."""
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One row a text."""
+        """Features [B, D], one row per text."""
 
     def conventions(self) -> dict[str, Any]:
-        """What a result must say about them."""
+        """The settings that a result must report."""
 
 
 @dataclass(frozen=True)
 class Mauve:
-    """MAUVE in [0, 1], higher is closer, with its values on bootstrap resamples.
+    """MAUVE in [0, 1] (higher is closer), with its values on bootstrap resamples.
 
-    A resample draws samples and reference anew with replacement, which adds noise of its own: its
-    values lie below `mauve` on average, and only their spread is of use.
+    Resampling with replacement adds noise, so the resampled values are lower than `mauve` on
+    average. Only their spread is meaningful.
     """
 
     mauve: float
@@ -51,7 +50,7 @@ class Mauve:
     buckets: int
     scaling: float
     seed: int
-    features: dict[str, Any]  # the feature model; empty where features were given
+    features: dict[str, Any]  # the feature model; empty if features were passed in
 
     @property
     def std(self) -> float | None:
@@ -66,13 +65,19 @@ class Mauve:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict: the scores and how they were made."""
+        """Convert to a plain dict."""
         return asdict(self) | {"resamples": list(self.resamples), "std": self.std}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Mauve":
+        """The inverse of `to_json`."""
+        fields = {name: value for name, value in data.items() if name != "std"}
+        return cls(**fields | {"resamples": tuple(data["resamples"])})
 
 
 def mauve_score(
-    samples: Sequence[str] | NDArray[Any],
-    reference: Sequence[str] | NDArray[Any],
+    samples: Side,
+    reference: Side,
     features: FeatureModel | None = None,
     *,
     buckets: int | None = None,
@@ -80,27 +85,26 @@ def mauve_score(
     resamples: int = 5,
     seed: int = 25,
 ) -> Mauve:
-    """MAUVE between samples and reference: texts with a feature model, or feature arrays [B, D].
+    """MAUVE between samples and reference, given as texts with a feature model or as features.
 
-    `buckets` None is the package's rule: the smaller side's number over ten. `scaling` is the
-    paper's constant c.
+    `buckets` defaults to a tenth of the smaller side. `scaling` is the constant c of the paper.
     """
     check_integer("resamples", resamples, 0)
     check_integer("seed", seed, 0)
     check_positive("scaling", scaling)
-    few = min(_check_size("samples", samples), _check_size("reference", reference))
-    buckets = _buckets(buckets, few)
+    size = min(_check_side("samples", samples), _check_side("reference", reference))
+    buckets = _num_buckets(buckets, size)
     compute = load_extra("mauve", "text").compute_mauve
-    q_BD, p_BD = _both(samples, reference, features)
-    if few < ADVISED:
+    q_BD, p_BD = _both_features(samples, reference, features)
+    if size < RECOMMENDED_SAMPLES:
         warnings.warn(
-            f"MAUVE of {few} samples is coarse: compare it only with scores of as many, and use "
-            f"{ADVISED:,} or more for figures to publish",
+            f"MAUVE of {size} samples is coarse: compare it only with scores of equally many "
+            f"samples, and use at least {RECOMMENDED_SAMPLES:,} for published results",
             stacklevel=2,
         )
 
     def score(p: NDArray[Any], q: NDArray[Any]) -> Any:
-        with _quiet():
+        with _silence_stderr():
             return compute(
                 p_features=p,
                 q_features=q,
@@ -110,15 +114,15 @@ def mauve_score(
             )
 
     whole = score(p_BD, q_BD)
-    random = np.random.default_rng(seed)
-    spread = []
+    rng = np.random.default_rng(seed)
+    values = []
     for _ in range(resamples):
-        p, q = (x[random.integers(len(x), size=len(x))] for x in (p_BD, q_BD))
-        spread.append(float(score(p, q).mauve))
+        p, q = (x[rng.integers(len(x), size=len(x))] for x in (p_BD, q_BD))
+        values.append(float(score(p, q).mauve))
     return Mauve(
         mauve=float(whole.mauve),
         mauve_star=float(whole.mauve_star),
-        resamples=tuple(spread),
+        resamples=tuple(values),
         samples=len(q_BD),
         reference=len(p_BD),
         buckets=buckets,
@@ -128,74 +132,68 @@ def mauve_score(
     )
 
 
-def _buckets(asked: int | None, few: int) -> int:
-    """How many buckets there are for `few` samples; too many are refused."""
-    buckets = max(2, round(few / 10)) if asked is None else asked
+def _num_buckets(requested: int | None, size: int) -> int:
+    buckets = max(2, round(size / 10)) if requested is None else requested
     check_integer("buckets", buckets, 2)
-    if buckets > few:
+    if buckets > size:
         raise InputError(
-            f"buckets must not exceed the number of samples, got {buckets} for {few}; "
-            f"a tenth of them is usual"
+            f"buckets must not exceed the number of samples, got {buckets} for {size}; "
+            f"a tenth of the samples is usual"
         )
     return buckets
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what native code writes to stderr.
+def _silence_stderr() -> Iterator[None]:
+    """Discard what native code writes to stderr.
 
-    faiss warns below 39 texts a cluster, and MAUVE's own rule makes clusters of 20.
+    faiss warns below 39 samples per cluster, and the default number of buckets gives 20.
     """
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
+    saved, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(devnull)
 
 
-def _check_size(name: str, side: Sequence[str] | NDArray[Any]) -> int:
+def _check_side(name: str, side: Side) -> int:
     if isinstance(side, np.ndarray):
         if side.ndim != 2 or side.dtype.kind != "f" or not np.isfinite(side).all():
             raise InputError(
-                f"{name} must be finite floating features [samples, width], got an array of "
+                f"{name} must be finite floating-point features [samples, width], got an array of "
                 f"{side.dtype} of shape {side.shape}"
             )
     else:
         check_strings(name, side)
-    if len(side) < LEAST:
+    if len(side) < MIN_SAMPLES:
         raise InputError(
-            f"MAUVE compares histograms and needs at least {LEAST} samples a side, {name} has "
-            f"{len(side)}; {ADVISED:,} or more are advised"
+            f"MAUVE compares histograms and needs at least {MIN_SAMPLES} samples per side, {name} "
+            f"has {len(side)}; at least {RECOMMENDED_SAMPLES:,} are recommended"
         )
     return len(side)
 
 
-def _both(
-    samples: Sequence[str] | NDArray[Any],
-    reference: Sequence[str] | NDArray[Any],
-    features: FeatureModel | None,
+def _both_features(
+    samples: Side, reference: Side, model: FeatureModel | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The features of both sides, [B, D] each."""
-    q_BD, p_BD = _rows("samples", samples, features), _rows("reference", reference, features)
+    q_BD, p_BD = _features("samples", samples, model), _features("reference", reference, model)
     if q_BD.shape[1] != p_BD.shape[1]:
         raise InputError(
-            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; make both with "
-            f"one feature model"
+            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; use the same "
+            f"feature model for both"
         )
     return q_BD, p_BD
 
 
-def _rows(
-    name: str, side: Sequence[str] | NDArray[Any], features: FeatureModel | None
-) -> NDArray[Any]:
+def _features(name: str, side: Side, model: FeatureModel | None) -> NDArray[Any]:
     if isinstance(side, np.ndarray):
         return side
-    if features is None:
+    if model is None:
         raise InputError(
-            f"{name} are texts, and no feature model was given, got features={describe(None)}; "
-            f"pass a loaded EvaluatorLM or Embedder, or arrays of features"
+            f"{name} are texts, but there is no feature model (features=None); pass a loaded "
+            f"EvaluatorLM or Embedder, or feature arrays"
         )
-    return features.features(side)
+    return model.features(side)

@@ -1,40 +1,51 @@
-"""Valid, unique and novel molecules among SMILES strings.
+"""Valid, unique and novel molecules among SMILES strings, and the distributions of their features.
 
-The conventions, since they differ between repositories:
+Conventions differ between repositories. Here:
 
 - valid: RDKit parses the whole string and finds at least one atom;
-- unique: distinct canonical SMILES among the valid ones of a fold;
+- unique: distinct canonical SMILES among the valid molecules of a fold;
 - novel: distinct canonical SMILES of a fold that are not in the training set. Both sides are
-  canonicalised: a training molecule spelt differently is not novel.
+  canonicalized, so a different SMILES string of a training molecule is not novel.
 
-Strings are expected as the tokenizer decodes them, cut at the first end token.
+Strings are the output of the tokenizer's `decode`, which cuts them at the first end token.
 """
 
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from cwdfm.data.chemistry import canonical
-from cwdfm.errors import InputError, describe
+from cwdfm.data.chemistry import canonical, parse
+from cwdfm.errors import InputError, check_strings
+
+SCORES = ("valid", "unique", "novel")
+
+# Values of an RDKit molecule to count: one per molecule, atom or ring.
+_FEATURES: dict[str, Callable[[Any], Iterable[Hashable]]] = {
+    "heavy_atoms": lambda m: [m.GetNumHeavyAtoms()],
+    "atom_types": lambda m: [a.GetSymbol() for a in m.GetAtoms() if a.GetAtomicNum() > 1],
+    "ring_counts": lambda m: [m.GetRingInfo().NumRings()],
+    "ring_sizes": lambda m: [len(ring) for ring in m.GetRingInfo().AtomRings()],
+}
 
 
 class CanonicalSet(frozenset[str]):
-    """Molecules known to be canonical SMILES, so that nothing canonicalises them again."""
+    """A set of canonical SMILES strings, which are not canonicalized again."""
 
 
 def canonical_set(smiles: Iterable[str]) -> CanonicalSet:
-    """Canonicalise once what many scores are compared with; strings that do not parse drop out.
+    """Canonicalize a training set once for many scores; invalid strings are dropped.
 
-    About ten seconds for the 130,000 molecules of QM9. `CanonicalSet(smiles)` is instant, where
-    the strings are canonical already.
+    This takes about ten seconds for the 130,000 molecules of QM9. Use `CanonicalSet(smiles)` for
+    strings that are canonical already.
     """
     return CanonicalSet(s for s in map(canonical, smiles) if s is not None)
 
 
 @dataclass(frozen=True)
 class FoldCounts:
-    """One count for each fold."""
+    """One count per fold."""
 
     counts: tuple[int, ...]
 
@@ -45,7 +56,7 @@ class FoldCounts:
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of a sample (n - 1 below the line); None for a single fold."""
+        """The standard deviation over folds (n - 1 in the denominator); None for a single fold."""
         return statistics.stdev(self.counts) if len(self.counts) > 1 else None
 
     def __str__(self) -> str:
@@ -54,12 +65,12 @@ class FoldCounts:
 
 @dataclass(frozen=True)
 class MoleculeScores:
-    """Valid, unique and novel molecules, counted in folds of `fold_size` samples.
+    """Valid, unique and novel molecules, counted in folds of `fold_size` consecutive samples.
 
-    Consecutive samples make a fold. With fewer samples than were asked for in a fold there is one
-    fold of all of them, `short` is true, and the counts are out of `fold_size` = `samples`:
-    nothing is scaled up. The last `remainder` samples fill no fold and are in no count, since
-    uniqueness in a smaller set is another quantity. `novel` is None without a training set.
+    If there are fewer samples than the requested fold size, they form one fold: `short` is true,
+    `fold_size` equals `samples`, and counts are not scaled up. The last `remainder` samples do not
+    fill a fold and are not counted, since uniqueness depends on the size of the set. `novel` is
+    None without a training set.
     """
 
     valid: FoldCounts
@@ -72,16 +83,21 @@ class MoleculeScores:
 
     @property
     def folds(self) -> int:
-        """How many folds were counted."""
+        """Number of folds."""
         return len(self.valid.counts)
 
-    def noise(self, name: str) -> float | None:
-        """How far a fold's count would stray by chance alone, one standard deviation.
+    def counts(self) -> dict[str, FoldCounts | None]:
+        """The three scores by name."""
+        return {"valid": self.valid, "unique": self.unique, "novel": self.novel}
 
-        Of several folds it is theirs. Of one it is the binomial sqrt(p (1 - p) n), which takes the
-        samples for independent: right for valid, near enough for the others where repeats are rare.
+    def noise(self, name: str) -> float | None:
+        """One standard deviation of the count of a fold.
+
+        It is estimated from several folds, or for a single fold by the binomial formula
+        sqrt(p (1 - p) n). That assumes independent samples: it is exact for `valid`, and a good
+        approximation for the others if duplicates are rare.
         """
-        counts: FoldCounts | None = getattr(self, name)
+        counts = self.counts()[name]
         if counts is None:
             return None
         if counts.std is not None:
@@ -90,31 +106,25 @@ class MoleculeScores:
         return float((share * (1 - share) * self.fold_size) ** 0.5)
 
     def __str__(self) -> str:
-        parts = {"valid": self.valid, "unique": self.unique, "novel": self.novel}
-        text = ", ".join(f"{name} {count}" for name, count in parts.items() if count is not None)
+        text = ", ".join(f"{name} {count}" for name, count in self.counts().items() if count)
         folds = f"{self.folds} fold" + ("s" if self.folds > 1 else "")
-        left = f", {self.remainder:,} samples in no fold" if self.remainder else ""
-        return f"{text} of {self.fold_size:,} ({folds}{left})"
+        remainder = f", {self.remainder:,} samples in no fold" if self.remainder else ""
+        return f"{text} of {self.fold_size:,} ({folds}{remainder})"
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict: for each score mean, std and the folds' counts, and how they were made."""
+        """Convert to a plain dict."""
         scores = {
             name: count and {"mean": count.mean, "std": count.std, "counts": list(count.counts)}
-            for name, count in (
-                ("valid", self.valid),
-                ("unique", self.unique),
-                ("novel", self.novel),
-            )
+            for name, count in self.counts().items()
         }
         return asdict(self) | scores | {"folds": self.folds}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The scores that `to_json` wrote."""
+        """The inverse of `to_json`."""
         fields = {name: data[name] for name in ("samples", "fold_size", "remainder", "short")}
         counts: dict[str, Any] = {
-            name: data[name] and FoldCounts(tuple(data[name]["counts"]))
-            for name in ("valid", "unique", "novel")
+            name: data[name] and FoldCounts(tuple(data[name]["counts"])) for name in SCORES
         }
         return cls(**counts, **fields)
 
@@ -122,15 +132,15 @@ class MoleculeScores:
 def score_molecules(
     samples: Sequence[str], training: Collection[str] | None, *, fold_size: int = 1024
 ) -> MoleculeScores:
-    """Count valid, unique and novel molecules in folds; the paper has 5 folds of 1,024.
+    """Count valid, unique and novel molecules per fold; the paper uses 5 folds of 1,024.
 
-    To score several sets against one training set, pass `canonical_set(training)`: it is then
-    canonicalised once. Without a training set (None) novelty is not counted.
+    To score several sets against one training set, pass `canonical_set(training)`, so that it is
+    canonicalized only once. Without a training set (None) novelty is not computed.
     """
-    check_texts("samples", samples)
+    check_strings("samples", samples, "SMILES strings")
     if not isinstance(fold_size, int) or fold_size < 1:
         raise InputError(f"fold_size must be an integer >= 1, got {fold_size!r}; 1024 is usual")
-    known = None if training is None else _known(training)
+    known = None if training is None else _canonical_training(training)
     size = min(fold_size, len(samples))
     valid, unique, novel = [], [], []
     for start in range(0, len(samples) - size + 1, size):
@@ -150,26 +160,61 @@ def score_molecules(
     )
 
 
-def _known(training: Collection[str]) -> CanonicalSet:
-    check_texts("training", training, Collection)
+def _canonical_training(training: Collection[str]) -> CanonicalSet:
+    check_strings("training", training, "SMILES strings", Collection)
     known = training if isinstance(training, CanonicalSet) else canonical_set(training)
     if not known:
         raise InputError(
             f"none of the {len(training):,} strings in training is a valid molecule, the first is "
-            f"{next(iter(training))!r}; give SMILES, or None to leave novelty out"
+            f"{next(iter(training))!r}; give SMILES strings, or None to skip novelty"
         )
     return known
 
 
-def check_texts(name: str, texts: Collection[str], kind: type = Sequence) -> None:
-    """Refuse anything but a filled sequence (or other kind of collection) of strings."""
-    if isinstance(texts, str) or not isinstance(texts, kind):
+def histograms(
+    samples: Sequence[str], reference: Sequence[str], *, length: Callable[[str], int] = len
+) -> dict[str, Any]:
+    """Distributions of length, heavy atoms, atom types, ring counts and ring sizes.
+
+    Only valid molecules count, and duplicates count repeatedly. `length` measures a string, by
+    default in characters. Shares of atom types are relative to heavy atoms, shares of ring sizes to
+    rings (RDKit's symmetric set: cubane has six), and all others to molecules. The total variation
+    distance is half the sum of absolute differences; it is None if one side is empty.
+    """
+    check_strings("samples", samples, "SMILES strings")
+    check_strings("reference", reference, "SMILES strings")
+    ours, valid = _count_features(samples, length)
+    theirs, valid_reference = _count_features(reference, length)
+    if not valid_reference:
         raise InputError(
-            f"{name} must be a {kind.__name__.lower()} of SMILES strings, such as a list, "
-            f"got {describe(texts)}"
+            f"none of the {len(reference):,} strings in reference is a valid molecule, the first "
+            f"is {reference[0]!r}; give the SMILES strings of the data"
         )
-    if not texts:
-        raise InputError(f"{name} is empty; give at least one SMILES string")
+    return {
+        "samples": {"given": len(samples), "valid": valid},
+        "reference": {"given": len(reference), "valid": valid_reference},
+        "features": {name: _compare(ours[name], theirs[name]) for name in ours},
+    }
+
+
+def _count_features(
+    texts: Sequence[str], length: Callable[[str], int]
+) -> tuple[dict[str, Counter[Any]], int]:
+    counts: dict[str, Counter[Any]] = {name: Counter() for name in ("length", *_FEATURES)}
     for text in texts:
-        if not isinstance(text, str):
-            raise InputError(f"{name} must hold strings, got {describe(text)}; decode tokens first")
+        if (molecule := parse(text)) is not None:
+            counts["length"][length(text)] += 1
+            for name, values in _FEATURES.items():
+                counts[name].update(values(molecule))
+    return counts, counts["length"].total()
+
+
+def _compare(ours: Counter[Any], theirs: Counter[Any]) -> dict[str, Any]:
+    n, m = ours.total(), theirs.total()
+    bins = sorted(ours | theirs)
+    distance = sum(abs(ours[b] / n - theirs[b] / m) for b in bins) / 2 if n and m else None
+    return {
+        "samples": {str(b): ours[b] / n for b in bins if ours[b]},
+        "reference": {str(b): theirs[b] / m for b in bins if theirs[b]},
+        "total_variation": distance,
+    }

@@ -1,41 +1,42 @@
-"""Generative perplexity: how likely an evaluator finds the samples.
+"""Generative perplexity: the perplexity of samples under an evaluator LM.
 
-The conventions, since they differ between repositories; each is an option, and the result says
-which were used:
+Conventions differ between repositories, so each is an option, and the result records it:
 
-- evaluator: the model, its dtype, its context and how longer texts are cut into windows;
-- retokenised: texts are encoded by the evaluator's own tokenizer. Token ids are taken as they are
-  only where sampler and evaluator share one vocabulary;
-- average: "corpus" is exp(total nats / total tokens), "sample" the mean over samples of
-  exp(nats / tokens), in which a single bad sample can outweigh all others;
+- evaluator: the model, its dtype, its context, and the overlap of windows in longer texts;
+- retokenized: texts are encoded by the tokenizer of the evaluator LM. The token ids of the sampler
+  can be scored directly only if both share a vocabulary;
+- average: "corpus" is exp(total nats / total tokens); "sample" is the mean over samples of
+  exp(nats / tokens), which a single bad sample can dominate;
 - first_token: "skip" or "start" (see `LoadedEvaluatorLM.score`);
-- after_end: "keep" scores the whole of a sample, end tokens included; "cut" scores the tokens
-  before the first end token. End tokens that open a sample begin it, and end nothing: GPT-2 has one
-  token for both.
+- after_end: "keep" scores the whole sample, end tokens included; "cut" scores the tokens before the
+  first end token. End tokens at the beginning of a sample are skipped: GPT-2 uses the same token
+  for start and end.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_tokens, describe
+from cwdfm.errors import InputError, check_choice, check_strings, check_tokens, describe
 from cwdfm.metrics.evaluator import FirstToken, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
 
 Average = Literal["corpus", "sample"]
 AfterEnd = Literal["keep", "cut"]
 END = "<|endoftext|>"
+_OLD_NAMES = {"judge": "evaluator", "retokenized": "retokenized"}  # in results before 0.2
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Generative perplexity with its conventions.
+    """Generative perplexity and its conventions.
 
-    `unscored` samples had no token to score (empty, or a lone first token) and are in no average.
+    `unscored` samples have no token to score (empty, or a single first token) and are not part of
+    any average.
     """
 
     perplexity: Estimate
@@ -43,34 +44,29 @@ class Perplexity:
     unscored: int
     tokens: int
     evaluator: dict[str, Any]
-    retokenised: bool
+    retokenized: bool
     average: Average
     first_token: FirstToken
     after_end: AfterEnd
     end: str
 
     def __str__(self) -> str:
-        how = "retokenised" if self.retokenised else "own tokens"
+        tokens = "retokenized" if self.retokenized else "own tokens"
         return (
             f"generative perplexity {self.perplexity} ({self.evaluator['model']} in "
-            f"{self.evaluator['dtype']}, {how}, {self.average} average, {self.samples:,} samples, "
-            f"{self.tokens:,} tokens)"
+            f"{self.evaluator['dtype']}, {tokens}, {self.average} average, {self.samples:,} "
+            f"samples, {self.tokens:,} tokens)"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict: the value, its folds, and all conventions."""
-        return {
-            "perplexity": self.perplexity.to_json(),
-            "samples": self.samples,
-            "unscored": self.unscored,
-            "tokens": self.tokens,
-            "evaluator": dict(self.evaluator),
-            "retokenised": self.retokenised,
-            "average": self.average,
-            "first_token": self.first_token,
-            "after_end": self.after_end,
-            "end": self.end,
-        }
+        """Convert to a plain dict."""
+        return asdict(self) | {"perplexity": self.perplexity.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Perplexity":
+        """The inverse of `to_json`; also reads results with the former key names."""
+        fields = {_OLD_NAMES.get(name, name): value for name, value in data.items()}
+        return cls(**fields | {"perplexity": Estimate.from_json(data["perplexity"])})
 
 
 def generative_perplexity(
@@ -84,11 +80,11 @@ def generative_perplexity(
     folds: int = 5,
     vocabulary: Mapping[str, int] | None = None,
 ) -> Perplexity:
-    """Perplexity of samples under an evaluator, over all of them and in folds of consecutive ones.
+    """Perplexity of samples under an evaluator LM, over all samples and over folds.
 
-    `samples` are texts, to be retokenised, or the sampler's token ids [B, N] with its `vocabulary`,
-    which must be the evaluator's. `end` is how the end token is spelt in both; an evaluator
-    that does not know it sees its own end token in its place.
+    `samples` are texts, or the token ids [B, N] of the sampler together with its `vocabulary`,
+    which must equal that of the evaluator LM. `end` is the end token in texts and vocabulary. In
+    texts it is replaced by the end token of the evaluator LM if that does not know it.
     """
     check_choice("average", average, ("corpus", "sample"))
     check_choice("after_end", after_end, ("keep", "cut"))
@@ -96,20 +92,20 @@ def generative_perplexity(
         sequences = _own_tokens(samples, evaluator, vocabulary, after_end, end)
     else:
         check_strings("samples", samples)
-        sequences = _retokenised(samples, evaluator, after_end, end)
+        sequences = _retokenize(samples, evaluator, after_end, end)
     slices = fold_slices(len(sequences), folds)
     nats_S, count_S = evaluator.score(sequences, first_token)
     if not count_S.any():
         raise InputError(
             f"none of the {len(sequences)} samples has a token to score: they are empty"
             + (f", or begin with {end!r}" if after_end == "cut" else "")
-            + "; check how they were decoded, or use first_token='start' for one-token samples"
+            + "; check the decoding, or use first_token='start' for samples of one token"
         )
     empty = [k for k, s in enumerate(slices) if not count_S[s].any()]
     if empty:
         raise InputError(
             f"fold {empty[0] + 1} of {folds} has no token to score: its samples are empty; "
-            f"use fewer folds, or look at the samples"
+            f"use fewer folds, or check the samples"
         )
     value = _average(nats_S, count_S, average)
     parts = tuple(_average(nats_S[s], count_S[s], average) for s in slices)
@@ -119,7 +115,7 @@ def generative_perplexity(
         unscored=int((count_S == 0).sum()),
         tokens=int(count_S.sum()),
         evaluator=evaluator.conventions(),
-        retokenised=not isinstance(samples, Tensor),
+        retokenized=not isinstance(samples, Tensor),
         average=average,
         first_token=first_token,
         after_end=after_end,
@@ -134,19 +130,19 @@ def _average(nats_S: NDArray[np.float64], count_S: NDArray[np.int64], average: A
     return float(np.exp(nats_S[scored_S] / count_S[scored_S]).mean())
 
 
-def _retokenised(
+def _retokenize(
     texts: Sequence[str], evaluator: LoadedEvaluatorLM, after_end: AfterEnd, end: str
 ) -> list[list[int]]:
     if after_end == "cut":
         return evaluator.encode([cut_text(text, end) for text in texts])
-    own = evaluator.loaded.tokenizer.eos_token
-    if end and end not in evaluator.vocabulary() and own is not None:
-        texts = [text.replace(end, own) for text in texts]
+    eos = evaluator.loaded.tokenizer.eos_token
+    if end and end not in evaluator.vocabulary() and eos is not None:
+        texts = [text.replace(end, eos) for text in texts]
     return evaluator.encode(texts)
 
 
 def cut_text(text: str, end: str = END) -> str:
-    """The text before its first end token; end tokens that open it are passed over."""
+    """The text before its first end token, after removing end tokens at its beginning."""
     if not end:
         return text
     while text.startswith(end):
@@ -163,8 +159,8 @@ def _own_tokens(
 ) -> list[list[int]]:
     if not isinstance(vocabulary, Mapping):
         raise InputError(
-            f"token ids can only be scored if the evaluator has the same vocabulary: pass "
-            f"vocabulary={{token: id}}, got {describe(vocabulary)}, or decode them to texts"
+            f"token ids can be scored only if sampler and evaluator LM have the same vocabulary: "
+            f"pass vocabulary={{token: id}}, got {describe(vocabulary)}, or decode them to texts"
         )
     check_same_vocabulary(vocabulary, evaluator)
     check_tokens("samples", tokens_BN, max(vocabulary.values()) + 1)
@@ -174,7 +170,7 @@ def _own_tokens(
     if end not in vocabulary:
         raise InputError(
             f"after_end='cut' needs the end token, and {end!r} is not in the vocabulary; use "
-            f"after_end='keep', or give its spelling as end='...'"
+            f"after_end='keep', or pass the end token of the vocabulary as end='...'"
         )
     return [_cut_ids(ids, vocabulary[end]) for ids in sequences]
 
@@ -186,24 +182,14 @@ def _cut_ids(ids: list[int], end_id: int) -> list[int]:
 
 
 def check_same_vocabulary(vocabulary: Mapping[str, int], evaluator: LoadedEvaluatorLM) -> None:
-    """Refuse a vocabulary that is not the evaluator LM's, id for id."""
+    """Require a vocabulary with the same ids as that of the evaluator LM."""
     theirs = evaluator.vocabulary()
-    apart = sorted(t for t in vocabulary.keys() | theirs if vocabulary.get(t) != theirs.get(t))
-    if apart:
+    differ = sorted(t for t in vocabulary.keys() | theirs if vocabulary.get(t) != theirs.get(t))
+    if differ:
         raise InputError(
-            f"the samples' vocabulary has {len(vocabulary):,} tokens, that of the evaluator "
-            f"{evaluator.config.model} {len(theirs):,}, and {len(apart):,} differ: {apart[0]!r} is "
-            f"{vocabulary.get(apart[0])} here and {theirs.get(apart[0])} there. Decode the samples "
-            f"and pass texts, which are retokenised, or use an evaluator with the same vocabulary"
+            f"the vocabulary of the samples has {len(vocabulary):,} tokens, that of the evaluator "
+            f"LM {evaluator.config.model} has {len(theirs):,}, and {len(differ):,} tokens differ: "
+            f"the id of {differ[0]!r} is {vocabulary.get(differ[0])} in the first and "
+            f"{theirs.get(differ[0])} in the second. Pass decoded texts, which are retokenized, or "
+            f"use an evaluator LM with the same vocabulary"
         )
-
-
-def check_strings(name: str, texts: Collection[str]) -> None:
-    """Refuse anything but a filled sequence of strings."""
-    if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InputError(f"{name} must be a list of texts, got {describe(texts)}")
-    if not texts:
-        raise InputError(f"{name} is empty; give at least one text")
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(f"{name} must hold texts, got {describe(text)}; decode tokens first")

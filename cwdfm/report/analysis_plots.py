@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cwdfm.errors import check_instance
+from cwdfm.errors import InputError, check_instance
 from cwdfm.metrics.context import ContextAnalysis, ContextCurve
-from cwdfm.metrics.updates import UpdateStatistics, check_results
+from cwdfm.metrics.updates import UpdateStatistics
 from cwdfm.report.figure import check_png, figure_of, save_figure, styles_of
 
 _NAMES = {"entropy": "entropy, nats", "nll": "negative log-likelihood, nats"}
@@ -77,3 +77,30 @@ def updates_plot(
     if title is not None:
         figure.suptitle(title)
     save_figure(figure, path)
+
+
+def updates_table(results: Mapping[str, UpdateStatistics]) -> str:
+    """A Markdown table with one row per solver."""
+    check_results(results)
+    lines = [
+        "| solver | updates per token | loops | updated more than once | tokens |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, r in results.items():
+        error = "" if r.standard_error is None else f" ± {r.standard_error:.4f}"
+        again = sum(r.histogram[2:]) / r.tokens
+        lines.append(
+            f"| {name} | {r.updates_per_token:.4f}{error} | {r.loop_share:.3%} | {again:.2%} | "
+            f"{r.tokens:,} |"
+        )
+    return "\n".join(lines)
+
+
+def check_results(results: Mapping[str, UpdateStatistics]) -> None:
+    """Require a non-empty mapping from solver names to update statistics."""
+    if not isinstance(results, Mapping) or not results:
+        raise InputError(
+            f"results must map at least one solver's name to its update_statistics, got {results!r}"
+        )
+    for name, result in results.items():
+        check_instance(f"results[{name!r}]", result, UpdateStatistics, "update_statistics(samples)")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.data.chemistry import parse
-from cwdfm.errors import InputError, describe, load_extra
-from cwdfm.metrics.molecule import FoldCounts, MoleculeScores, check_texts
+from cwdfm.errors import InputError, check_strings, describe, load_extra
+from cwdfm.metrics.molecule import FoldCounts, MoleculeScores
 from cwdfm.report.figure import NUMBER, check_png, figure_of, save_figure, styles_of, write_png
 
 _DATA, _SAMPLES = "#BBBBBB", "#009988"
@@ -28,7 +28,7 @@ def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 8) -> None:
     All have the same bond length unless they would not fit. A string that is no valid molecule
     keeps its cell, marked as invalid.
     """
-    check_texts("smiles", smiles)
+    check_strings("smiles", smiles, "SMILES strings")
     check_png(path)
     if not isinstance(columns, int) or not 1 <= columns <= _TALLEST // _CELL:
         raise InputError(f"columns must be an integer in 1..{_TALLEST // _CELL}, got {columns!r}")

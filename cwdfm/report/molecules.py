@@ -5,8 +5,7 @@ from pathlib import Path
 
 from cwdfm.data.readers import package_version
 from cwdfm.errors import load_extra
-from cwdfm.metrics.histogram import histograms
-from cwdfm.metrics.molecule import score_molecules
+from cwdfm.metrics.molecule import histograms, score_molecules
 from cwdfm.report.evaluation import Evaluation, Row, Table
 from cwdfm.report.molecule_figures import pictures
 from cwdfm.report.molecule_scores import COLUMNS, Scored, cells

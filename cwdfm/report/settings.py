@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from cwdfm.errors import check_choice, check_integer
 from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken
-from cwdfm.metrics.hub import Dtype
 from cwdfm.metrics.perplexity import AfterEnd, Average
+from cwdfm.metrics.text_model import Dtype
 
 _MACHINE = ("batch_tokens", "device")  # change how long it takes, not what comes out
 NONE = "none"  # of evaluator and MAUVE: leave it out
@@ -22,7 +22,7 @@ class TextSettings:
     )
     eval_dtype: Dtype = "float32"  # of the evaluator LM's weights and arithmetic
     eval_context: int = 1024  # tokens that the evaluator LM sees at most; longer texts take windows
-    retokenise: bool = (
+    retokenize: bool = (
         True  # or score the sampler's own tokens, if the evaluator LM has the same ones
     )
     average: Average = "corpus"  # perplexity over all tokens, or the mean of the samples' own

@@ -7,7 +7,7 @@ from typing import Any
 
 from cwdfm.data.readers import package_version
 from cwdfm.errors import load_extra
-from cwdfm.metrics.mauve import ADVISED, LEAST
+from cwdfm.metrics.mauve import MIN_SAMPLES, RECOMMENDED_SAMPLES
 from cwdfm.report.evaluation import Evaluation, Excerpt, Row, Table
 from cwdfm.report.sample_set import TEXT, SampleSet, kind_of
 from cwdfm.report.settings import AUTO, Settings
@@ -98,16 +98,16 @@ def _notes(
                 f"{reference.name} has held-out text for {size:,} windows a side; "
                 f"{reference.wanted:,} were wanted."
             )
-        if size < LEAST:
-            notes.append(f"MAUVE needs {LEAST} texts a side, the data have {size}: left out.")
-        elif LEAST <= (few := min(size, sizes[0])) < ADVISED:
+        if size < MIN_SAMPLES:
+            notes.append(f"MAUVE needs {MIN_SAMPLES} texts a side, the data have {size}: left out.")
+        elif MIN_SAMPLES <= (few := min(size, sizes[0])) < RECOMMENDED_SAMPLES:
             notes.append(
-                f"MAUVE of {few:,} texts is coarse; {ADVISED:,} or more are advised for figures "
-                f"to publish."
+                f"MAUVE of {few:,} texts is coarse; {RECOMMENDED_SAMPLES:,} or more are "
+                f"advised for figures to publish."
             )
-        small = [str(s) for s in scored if s.scores.statistics.samples < LEAST]
+        small = [str(s) for s in scored if s.scores.statistics.samples < MIN_SAMPLES]
         if small:
-            notes.append(f"Fewer than {LEAST} samples, so no MAUVE: {'; '.join(small)}.")
+            notes.append(f"Fewer than {MIN_SAMPLES} samples, so no MAUVE: {'; '.join(small)}.")
         if len(sizes) > 1:
             notes.append(
                 f"The sets hold {sizes[0]:,} to {sizes[-1]:,} samples: their MAUVE scores do not "
@@ -128,7 +128,7 @@ def _origin(
     told: dict[str, Any] = {"evaluator": found.evaluator if found else "none"}
     if found:
         told["perplexity"] = (
-            f"{'texts retokenised' if found.retokenised else 'own tokens'}, {found.average} "
+            f"{'texts retokenized' if found.retokenized else 'own tokens'}, {found.average} "
             f"average, first token: {found.first_token}, after the end: {found.after_end}"
         )
     told["folds"] = settings.text.folds

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.embed import Embedder
 from cwdfm.metrics.evaluator import LoadedEvaluatorLM
-from cwdfm.metrics.folds import Estimate, fold_slices
-from cwdfm.metrics.mauve import LEAST, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.folds import fold_slices
+from cwdfm.metrics.mauve import MIN_SAMPLES, FeatureModel, Mauve, mauve_score
 from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
-from cwdfm.report.score_cache import Cells, model_identity
+from cwdfm.metrics.text_model import model_fingerprint
+from cwdfm.report.score_cache import Cells
 from cwdfm.report.settings import TextSettings
 from cwdfm.report.text_samples import Passages
 
@@ -58,10 +59,10 @@ class TextScorer:
     ) -> None:
         self.settings, self.reference, self.say = settings, reference, say
         self.cells = Cells(report)
-        self.evaluator_identity = model_identity(settings.eval_model)
+        self.evaluator_identity = model_fingerprint(settings.eval_model)
         judged = settings.mauve == "evaluator"
         self.feature_identity = (
-            self.evaluator_identity if judged else model_identity(settings.mauve)
+            self.evaluator_identity if judged else model_fingerprint(settings.mauve)
         )
 
     def prepare(self, sets: Sequence[Passages]) -> None:
@@ -78,7 +79,7 @@ class TextScorer:
             _ = self.features
         if unjudged:
             _ = self.evaluator
-            if not self.settings.retokenise:
+            if not self.settings.retokenize:
                 for passages in unjudged:
                     check_reads_alike(self.evaluator, passages)
         self.cells.open()
@@ -95,7 +96,7 @@ class TextScorer:
         """Whether there is a MAUVE score: it needs features, and some texts on both sides."""
         if self.reference is None or not self.settings.compares:
             return False
-        return min(len(self.reference.texts), len(passages.texts)) >= LEAST
+        return min(len(self.reference.texts), len(passages.texts)) >= MIN_SAMPLES
 
     @cached_property
     def evaluator(self) -> LoadedEvaluatorLM:
@@ -127,20 +128,18 @@ class TextScorer:
         if (found := self.cells.get(key)) is None:
             found = self._judged(passages).to_json()
             self.cells.put(key, found)
-        estimate = found["perplexity"]
-        value = Estimate(estimate["value"], tuple(estimate["folds"]))
-        return Perplexity(**found | {"perplexity": value})
+        return Perplexity.from_json(found)
 
     def _judged(self, passages: Passages) -> Perplexity:
         s = self.settings
-        own = None if s.retokenise else self.evaluator.vocabulary()
+        own = None if s.retokenize else self.evaluator.vocabulary()
         return generative_perplexity(
-            passages.texts if s.retokenise else torch.from_numpy(passages.tokens),
+            passages.texts if s.retokenize else torch.from_numpy(passages.tokens),
             self.evaluator,
             average=s.average,
             first_token=s.first_token,
             after_end=s.after_end,
-            end=END if s.retokenise else self.evaluator.loaded.tokenizer.eos_token or END,
+            end=END if s.retokenize else self.evaluator.loaded.tokenizer.eos_token or END,
             folds=s.folds,
             vocabulary=own,
         )
@@ -156,8 +155,7 @@ class TextScorer:
                 )
             found = replace(score, features=self.features.conventions()).to_json()
             self.cells.put(key, found)
-        del found["std"]
-        return Mauve(**found | {"resamples": tuple(found["resamples"])})
+        return Mauve.from_json(found)
 
     def _perplexity_key(self, passages: Passages) -> dict[str, Any]:
         how = {k: v for k, v in asdict(self.settings).items() if k not in _ASIDE}
@@ -187,5 +185,5 @@ def check_reads_alike(evaluator: LoadedEvaluatorLM, passages: Passages) -> None:
             raise InputError(
                 f"the evaluator {evaluator.config.model} has another vocabulary than the samples: "
                 f"from the tokens of {ours[:40]!r} (sample {number}) it reads {theirs[:40]!r}; "
-                f"leave out --no-retokenise, or give an evaluator with the sampler's tokenizer"
+                f"leave out --no-retokenize, or give an evaluator with the sampler's tokenizer"
             )

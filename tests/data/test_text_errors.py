@@ -26,7 +26,7 @@ TEXT = "the whale and the sea, the captain and the whale. "
 
 @dataclass(frozen=True)
 class Places:
-    """What the commands are given: models, judges and data that are right, by folder."""
+    """What the commands are given: models, evaluators and data that are right, by folder."""
 
     good: Path  # of the module: nothing is written here
     own: Path  # of the test
@@ -50,8 +50,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(corpus, "chars", LENGTH, folder / "chars")
     tiny(ByteTokenizer()).save_pretrained(folder / "model")
     tiny(CharacterTokenizer.build(["abc"])).save_pretrained(folder / "abc")
-    byte_tokenizer(transformers).save_pretrained(folder / "judge")
-    gpt2(transformers, vocab_size=258).save_pretrained(folder / "judge")
+    byte_tokenizer(transformers).save_pretrained(folder / "evaluator")
+    gpt2(transformers, vocab_size=258).save_pretrained(folder / "evaluator")
     return folder
 
 
@@ -82,9 +82,9 @@ def sampling(*flags: object, model: str = "model") -> Command:
     return command
 
 
-def judging(judge: Callable[[Places], object], *flags: object) -> Command:
+def evaluating(evaluator: Callable[[Places], object], *flags: object) -> Command:
     def command(at: Places) -> list[object]:
-        out = ["--out", at.own / "out", "--eval-model", judge(at), "--device", "cpu"]
+        out = ["--out", at.own / "out", "--eval-model", evaluator(at), "--device", "cpu"]
         return ["eval", at.samples(), *out, *flags]
 
     return command
@@ -99,12 +99,12 @@ def into_a_folder(at: Places, name: str) -> list[object]:
     return ["--out", at.own / name, "--force"]
 
 
-def judged(at: Places) -> list[object]:
-    return ["--eval-model", at.good / "judge", "--out", at.own / "out"]
+def evaluatord(at: Places) -> list[object]:
+    return ["--eval-model", at.good / "evaluator", "--out", at.own / "out"]
 
 
 def bert(kind: str) -> Callable[[Places], Path]:
-    """A judge that reads in both directions, or that has no head at all."""
+    """A evaluator that reads in both directions, or that has no head at all."""
 
     def make(at: Places) -> Path:
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -129,7 +129,7 @@ def broken_gguf(change: Callable[[bytes], bytes]) -> Callable[[Places], Path]:
         torch.manual_seed(0)
         sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = transformers.LlamaConfig(vocab_size=258, intermediate_size=32, **sizes)
-        path = at.own / "judge.gguf"
+        path = at.own / "evaluator.gguf"
         write_gguf(transformers.LlamaForCausalLM(config), byte_tokenizer(transformers), path)
         path.write_bytes(change(path.read_bytes()))
         return path
@@ -247,38 +247,38 @@ REFUSED: dict[str, tuple[Command, str]] = {
         r"'nobody/nothing' is neither .*from the hub .*put its tokenizer\.json into a folder "
         r"nobody/nothing under \$CWDFM_DATA, or give the path of one",
     ),
-    "judge-from-an-unreachable-hub": (
-        judging(lambda _: "nobody/nothing"),
-        r"'nobody/nothing' is no folder here and could not be had from the Hugging Face hub .*"
-        r"hf download nobody/nothing --local-dir FOLDER.*copy the folder here and give its path",
+    "evaluator-from-an-unreachable-hub": (
+        evaluating(lambda _: "nobody/nothing"),
+        r"'nobody/nothing' is not a local folder .*Hugging Face hub .*"
+        r"hf download nobody/nothing --local-dir FOLDER",
     ),
-    "judge-with-another-vocabulary": (
-        judging(lambda at: at.good / "judge", "--no-retokenise"),
-        r"has another vocabulary than the samples.*leave out --no-retokenise",
+    "evaluator-with-another-vocabulary": (
+        evaluating(lambda at: at.good / "evaluator", "--no-retokenize"),
+        r"has another vocabulary than the samples.*leave out --no-retokenize",
     ),
-    "judge-looking-ahead": (
-        judging(bert("BertForMaskedLM")),
-        r"looks ahead.*give a causal model such as gpt2-large",
+    "evaluator-not-causal": (
+        evaluating(bert("BertForMaskedLM")),
+        r"is not causal.*such as gpt2-large",
     ),
-    "judge-without-a-head": (
-        judging(bert("BertModel")),
-        r"lacks \d+ weights of a causal language model.*predict the next token",
+    "evaluator-without-a-head": (
+        evaluating(bert("BertModel")),
+        r"is missing \d+ weights of a causal language model.*predict the next token",
     ),
-    "judge-of-another-kind": (
-        judging(t5),
+    "evaluator-of-another-kind": (
+        evaluating(t5),
         r"t5 cannot be loaded .*T5Config.*of a causal language model, as save_pretrained writes",
     ),
-    "judge-that-is-no-gguf": (
-        judging(broken_gguf(lambda raw: b"hello")),
-        r"judge\.gguf cannot be loaded .*no whole GGUF file.*copy it again, or give a folder",
+    "evaluator-that-is-no-gguf": (
+        evaluating(broken_gguf(lambda raw: b"hello")),
+        r"evaluator\.gguf cannot be loaded .*GGUF file is incomplete.*copy it again",
     ),
-    "judge-gguf-cut-in-its-head": (
-        judging(broken_gguf(lambda raw: raw[:200])),
-        r"judge\.gguf cannot be loaded .*no whole GGUF file.*copy it again",
+    "evaluator-gguf-truncated-header": (
+        evaluating(broken_gguf(lambda raw: raw[:200])),
+        r"evaluator\.gguf cannot be loaded .*GGUF file is incomplete.*copy it again",
     ),
-    "judge-gguf-cut-in-its-weights": (
-        judging(broken_gguf(lambda raw: raw[:-5000])),
-        r"judge\.gguf cannot be loaded .*no whole GGUF file.*copy it again",
+    "evaluator-gguf-truncated-weights": (
+        evaluating(broken_gguf(lambda raw: raw[:-5000])),
+        r"evaluator\.gguf cannot be loaded .*GGUF file is incomplete.*copy it again",
     ),
     "prompt-too-long": (
         sampling("--prompt", "x" * LENGTH),
@@ -349,15 +349,15 @@ REFUSED: dict[str, tuple[Command, str]] = {
         r"out\.txt would hold one text a line, .* hold line breaks; give a \.jsonl file .*\.csv",
     ),
     "eval-text-without-tokens": (
-        lambda at: ["eval", at.file("a.txt", TEXT.encode()), *judged(at)],
+        lambda at: ["eval", at.file("a.txt", TEXT.encode()), *evaluatord(at)],
         r"a\.txt holds texts without their tokens, .*give a \.jsonl file as `cwdfm sample` writes",
     ),
     "eval-of-who-knows-what": (
         lambda at: ["eval", at.file("a.txt", TEXT.encode()), "--out", at.own / "out"],
         r"a\.txt holds texts without their tokens, .*or of molecules one SMILES a line alone",
     ),
-    "eval-molecules-by-a-judge": (
-        lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *judged(at)],
+    "eval-molecules-with-an-evaluator": (
+        lambda at: ["eval", at.file("a.smi", b"CCO\nCC\n"), *evaluatord(at)],
         r"--eval-model: for samples of text, and .*a\.smi holds molecules; leave it out",
     ),
     "prepared-again": (
@@ -447,8 +447,8 @@ REFUSED: dict[str, tuple[Command, str]] = {
         r"out\.json is a folder",
     ),
     "sample-from-another-library": (
-        lambda at: ["sample", at.good / "judge", "--out", at.own / "a.jsonl"],
-        r"judge holds a model of another library.*give a folder written by save_pretrained",
+        lambda at: ["sample", at.good / "evaluator", "--out", at.own / "a.jsonl"],
+        r"evaluator holds a model of another library.*give a folder written by save_pretrained",
     ),
     "sample-from-no-model": (
         foreign_folder,
@@ -491,7 +491,7 @@ def test_refused(
         main.main()
     said = capsys.readouterr()
     assert left.value.code == 2, said
-    # One paragraph, no traceback; beside it only the bar of a judge that is being read.
+    # One paragraph, no traceback; beside it only the bar of a evaluator that is being read.
     assert re.fullmatch(r"(\rLoading weights[^\n]*\n)?cwdfm: [^\n]+\n", said.err), said.err
     assert re.search(message, said.err), said.err
     left_behind = contents(tmp_path)

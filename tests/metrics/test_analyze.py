@@ -14,8 +14,8 @@ from torch import Tensor
 import cwdfm
 from cwdfm.errors import InputError
 from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysis
-from cwdfm.metrics.updates import UpdateStatistics, update_statistics, updates_table
-from cwdfm.report.analysis_plots import context_plot, updates_plot
+from cwdfm.metrics.updates import UpdateStatistics, update_statistics
+from cwdfm.report.analysis_plots import context_plot, updates_plot, updates_table
 from cwdfm.report.figure import styles_of
 from cwdfm.schedule import stratified_times
 from tests.support.exact import correlated_target

@@ -11,12 +11,12 @@ import pytest
 
 from cwdfm.data.chemistry import canonical
 from cwdfm.errors import InputError
-from cwdfm.metrics.histogram import histograms
 from cwdfm.metrics.molecule import (
     CanonicalSet,
     FoldCounts,
     MoleculeScores,
     canonical_set,
+    histograms,
     score_molecules,
 )
 from cwdfm.report import molecule_plots as picture
@@ -323,7 +323,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "tokens-for-strings": (
         lambda: score_molecules([[1, 2]], None),  # type: ignore[list-item]
-        "must hold strings, got list.*decode",
+        "must contain strings, got list.*decode",
     ),
     "fold-size-zero": (lambda: score_molecules(["C"], None, fold_size=0), "integer >= 1, got 0"),
     "fold-size-float": (
@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "training-empty": (lambda: score_molecules(["C"], []), "training is empty"),
     "training-no-molecules": (
         lambda: score_molecules(["C"], ["index", "gdb_1"]),
-        "none of the 2 strings in training.*'index'.*None to leave",
+        "none of the 2 strings in training.*'index'.*None",
     ),
     "reference-empty": (lambda: histograms(["C"], []), "reference is empty"),
     "reference-no-molecules": (lambda: histograms(["C"], ["x"]), "none of the 1 strings.*'x'"),

@@ -16,6 +16,7 @@ from cwdfm.cli import demo, evaluate, main
 from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.metrics.text_model import model_fingerprint
 from cwdfm.report import (
     Evaluation,
     Excerpt,
@@ -33,7 +34,7 @@ from cwdfm.report.molecule_scores import Scored, cells
 from cwdfm.report.molecules import _gaps, _meaning, _unusual, evaluate_molecules
 from cwdfm.report.page import page as page_of
 from cwdfm.report.sample_set import File, SampleSet, given_tokens
-from cwdfm.report.score_cache import Cells, model_identity
+from cwdfm.report.score_cache import Cells
 from cwdfm.report.text import evaluate_text
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 
@@ -311,13 +312,13 @@ def test_a_model_is_told_by_names_beginnings_and_ends_of_its_files(
         for old in folder.iterdir():
             old.unlink()
         (folder / name).write_bytes(content)
-        return model_identity(str(folder))["files"]
+        return model_fingerprint(str(folder))["files"]
 
     zeros = bytes(3 * block)
     one, last = identity(zeros), identity(zeros[:-1] + b"1")
     assert len({one, last, identity(b"1" + zeros[:-1]), identity(zeros, "other")}) == 4
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert model_identity(f"~{os.sep}evaluator")["files"] is not None
+    assert model_fingerprint(f"~{os.sep}evaluator")["files"] is not None
 
 
 def test_a_score_is_kept_under_its_key_in_any_order(tmp_path: Path) -> None:

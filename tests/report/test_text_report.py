@@ -23,8 +23,9 @@ from cwdfm.metrics.folds import Estimate
 from cwdfm.metrics.mauve import Mauve, mauve_score
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
+from cwdfm.metrics.text_model import model_fingerprint
 from cwdfm.report.sample_set import File, SampleSet
-from cwdfm.report.score_cache import Cells, model_identity
+from cwdfm.report.score_cache import Cells
 from cwdfm.report.settings import Settings, TextSettings
 from cwdfm.report.text import _brief, _excerpts, _notes, _origin, _reference
 from cwdfm.report.text_plots import text_curves, text_pictures
@@ -251,18 +252,18 @@ def test_an_interrupted_evaluation_goes_on(
 
 def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"a" * 200_000)
-    one = model_identity(str(tmp_path))
-    assert model_identity(str(tmp_path)) == one
+    one = model_fingerprint(str(tmp_path))
+    assert model_fingerprint(str(tmp_path)) == one
     (tmp_path / "weights").write_bytes(b"b" * 200_000)
-    assert model_identity(str(tmp_path)) != one
+    assert model_fingerprint(str(tmp_path)) != one
     renamed = (tmp_path / "weights").rename(tmp_path / "evaluator.gguf")
-    alone = model_identity(str(renamed))["files"]
-    assert model_identity(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
-    assert model_identity("gpt2-large") == {"model": "gpt2-large", "files": None}
+    alone = model_fingerprint(str(renamed))["files"]
+    assert model_fingerprint(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
+    assert model_fingerprint("gpt2-large") == {"model": "gpt2-large", "files": None}
     cells = Cells(tmp_path)
     cells.put({"evaluator": one}, {"perplexity": 2.0})
     assert cells.get({"evaluator": one}) == {"perplexity": 2.0}
-    assert cells.get({"evaluator": model_identity(str(tmp_path))}) is None
+    assert cells.get({"evaluator": model_fingerprint(str(tmp_path))}) is None
 
 
 # A value of each setting that is not its default.
@@ -270,7 +271,7 @@ OTHER: dict[str, Any] = {
     "eval_model": "gpt2",
     "eval_dtype": "bfloat16",
     "eval_context": 512,
-    "retokenise": False,
+    "retokenize": False,
     "average": "sample",
     "first_token": "start",
     "after_end": "cut",
@@ -348,13 +349,13 @@ def test_own_tokens(tmp_path: Path, evaluator: Path, capsys: pytest.CaptureFixtu
     texts = [own.decode(row) for row in rows]
     file = tmp_path / "a.jsonl"
     write_samples(file, SampleFile(texts, rows, {"options": OPTIONS, "tokenizer": "fast"}))
-    flags = ["--eval-model", evaluator, "--no-retokenise", "--after-end", "cut"]
+    flags = ["--eval-model", evaluator, "--no-retokenize", "--after-end", "cut"]
     (row,) = run(file, "--out", tmp_path / "out", *flags)["sets"]
     loaded = EvaluatorLM(str(evaluator)).load()
     direct = loaded.score([r[:5] if i == 3 else r for i, r in enumerate(rows)])
     value = float(np.exp(direct[0].sum() / direct[1].sum()))
     assert row["perplexity"]["perplexity"]["value"] == pytest.approx(value)
-    assert row["perplexity"]["retokenised"] is False
+    assert row["perplexity"]["retokenized"] is False
     assert "own tokens" in (tmp_path / "out" / "report.html").read_text()
 
 
@@ -719,7 +720,7 @@ def test_models_are_loaded_and_asked_as_told(
     asked: dict[str, Any] = {}
     for name in ("generative_perplexity", "Embedder"):
         monkeypatch.setattr(f"cwdfm.report.text_scores.{name}", lambda *_, **how: asked.update(how))
-    settings = TextSettings("j", retokenise=False, mauve="/a/bert", device="cpu")
+    settings = TextSettings("j", retokenize=False, mauve="/a/bert", device="cpu")
     scorer = TextScorer(settings, None, tmp_path, print)
     scorer.__dict__["evaluator"] = evaluator
     scorer._judged(passages)
@@ -766,8 +767,8 @@ def test_wrong_input(
         ([good, *no_evaluator, tmp_path / "nowhere"], "there is no folder"),
         ([good, *no_evaluator, tmp_path / "no.gguf"], "there is no GGUF file"),
         ([good, *no_evaluator, tmp_path / "full"], "has no config.json"),
-        ([good, *no_evaluator, "nobody/nothing"], "could not be had from the Hugging Face hub"),
-        ([good, *out, "--no-retokenise"], "has another vocabulary than the samples"),
+        ([good, *no_evaluator, "nobody/nothing"], "Hugging Face hub"),
+        ([good, *out, "--no-retokenize"], "has another vocabulary than the samples"),
         ([good, *out, "--data", "qm9"], "molecules need a SmilesTokenizer"),
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
         ([foreign, *out, "--data", data], "has another vocabulary than the samples"),
@@ -781,7 +782,7 @@ def test_wrong_input(
         ([bare, *out], "holds texts without their tokens"),
         ([music, *out], "kind 'music'; there is an evaluation for 'smiles', 'bytes'"),
         ([good, music, *out], "need reports of their own"),
-        ([good, *out, "--folds", 31], "got 30; give more samples, or folds (--folds) 1"),
+        ([good, *out, "--folds", 31], "got 30; provide more samples"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
         ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
         ([good, *out, "--eval-dtype", "int4"], "invalid choice"),

@@ -1,0 +1,208 @@
+"""Pretrained text models for the metrics: loading, batching, fingerprints of their weights."""
+
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cwdfm.device import find_device
+from cwdfm.errors import InputError, check_choice, load_extra
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES = ("float32", "bfloat16", "float16")
+AutoClass = Literal["AutoModelForCausalLM", "AutoModel"]
+
+# Tokens per forward pass. On a CPU larger batches are not faster. On a GPU the limit is a share of
+# the free memory, up to a size that keeps the device busy.
+CPU_TOKENS, MAX_TOKENS = 2**11, 2**15
+MEMORY_SHARE = 0.25
+_HASH_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model in evaluation mode and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    device: torch.device
+
+    @property
+    def max_positions(self) -> int | None:
+        """The maximum input length; None if the configuration does not state one."""
+        config = self.model.config
+        sizes = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+        return next((n for n in sizes if isinstance(n, int) and n > 0), None)
+
+    @property
+    def revision(self) -> str | None:
+        """The commit on the Hugging Face hub; None for local files."""
+        return getattr(self.model.config, "_commit_hash", None)
+
+    def token_budget(self, bytes_per_token: int) -> int:
+        """Tokens per forward pass, padding included."""
+        return token_budget(self.device, bytes_per_token)
+
+    def batches(
+        self, sequences: Sequence[Sequence[int]], budget: int
+    ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+        """Yield (indices, ids [B, T], mask [B, T] or None) of up to `budget` tokens."""
+        for batch in length_batches([len(ids) for ids in sequences], budget):
+            yield batch, *pad_right([sequences[k] for k in batch], self.device)
+
+
+def load_text_model(
+    auto_class: AutoClass, name: str, *, dtype: Dtype, device: str | None, revision: str | None
+) -> TextModel:
+    """Load a model and its tokenizer; InputError if files are missing or do not fit together."""
+    check_choice("dtype", dtype, DTYPES)
+    if not isinstance(name, str | Path) or not str(name):
+        raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
+    target = find_device("auto" if device is None else device)
+    location = locate_model(str(name), revision)
+    if "gguf_file" in location:
+        for module in ("gguf", "accelerate"):  # transformers needs both to read GGUF files
+            load_extra(module, "text")
+    transformers = load_extra("transformers", "text")
+    try:
+        with hub_progress_bars(shown=sys.stderr.isatty()):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(**location)
+            model, report = getattr(transformers, auto_class).from_pretrained(
+                **location, dtype=getattr(torch, dtype), output_loading_info=True
+            )
+    except Exception as error:  # damaged files, other architectures, no network, unknown names
+        raise InputError(_load_error(auto_class, str(name), error)) from error
+    missing = sorted(report["missing_keys"])
+    # transformers initializes missing weights at random, for example in a model without an LM head.
+    if missing and auto_class == "AutoModelForCausalLM":
+        raise InputError(
+            f"{name} is missing {len(missing)} weights of a causal language model, such as "
+            f"{missing[0]}; choose a model that was trained to predict the next token"
+        )
+    size = model.get_input_embeddings().num_embeddings
+    if (largest := max(tokenizer.get_vocab().values())) >= size:
+        raise InputError(
+            f"{name}: the tokenizer has ids up to {largest}, but the model accepts 0..{size - 1}; "
+            f"use the tokenizer and the weights of the same model"
+        )
+    return TextModel(model.to(target).eval(), tokenizer, target)
+
+
+@contextmanager
+def hub_progress_bars(*, shown: bool) -> Iterator[None]:
+    """Turn the progress bars of transformers off inside the block, unless `shown`."""
+    logging = load_extra("transformers.utils.logging", "text")
+    if shown or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def locate_model(name: str, revision: str | None = None) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for a GGUF file, a folder or a hub name (without network)."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise InputError(f"there is no GGUF file {name}; give the path of an existing file")
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(
+                f"the folder {name} has no config.json; it needs the files that save_pretrained "
+                f"writes: config.json, model.safetensors, tokenizer.json, tokenizer_config.json"
+            )
+        return {"pretrained_model_name_or_path": str(path)}
+    if path.is_file() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise InputError(
+            f"there is no folder {name}; give a hub name such as gpt2-large, an existing folder "
+            f"with config.json, weights and tokenizer, or a file that ends in .gguf"
+        )
+    return {"pretrained_model_name_or_path": name, "revision": revision or "main"}
+
+
+def _load_error(auto_class: AutoClass, name: str, error: BaseException) -> str:
+    first_line = str(error).strip().splitlines()[0] if str(error) else ""
+    reason = f"{type(error).__name__}: {first_line}"
+    path = Path(name).expanduser()
+    if path.is_file():
+        return (
+            f"{name} cannot be loaded ({reason}); the GGUF file is incomplete, or transformers "
+            f"does not support its architecture: copy it again, or give a folder or hub name"
+        )
+    if path.exists():
+        kind = "a causal language model" if auto_class == "AutoModelForCausalLM" else "one model"
+        return (
+            f"{name} cannot be loaded ({reason}); a folder needs config.json, model.safetensors, "
+            f"tokenizer.json and tokenizer_config.json of {kind}, as save_pretrained writes them"
+        )
+    return (
+        f"{name!r} is not a local folder and could not be loaded from the Hugging Face hub "
+        f"({reason}); check the name and the connection, or download the model on another machine "
+        f"(hf download {name} --local-dir FOLDER), copy the folder and give its path"
+    )
+
+
+def token_budget(device: torch.device, bytes_per_token: int) -> int:
+    """Tokens per forward pass that fit into memory, padding included."""
+    if device.type != "cuda":
+        return CPU_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(MAX_TOKENS, int(free * MEMORY_SHARE) // bytes_per_token))
+
+
+def length_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Group sequence indices into batches of at most `budget` tokens, padding included.
+
+    The longest sequences come first, so that out-of-memory errors occur at once. A sequence longer
+    than the budget forms its own batch.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    first = 0
+    while first < len(order):
+        size = max(1, budget // max(1, lengths[order[first]]))
+        yield order[first : first + size]
+        first += size
+
+
+def pad_right(
+    sequences: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Ids [B, T], padded with 0, and the mask [B, T] of real tokens (None without padding)."""
+    longest = max(map(len, sequences))
+    ids_BT = torch.zeros(len(sequences), longest, dtype=torch.int64)
+    mask_BT = torch.zeros(len(sequences), longest, dtype=torch.int64)
+    for i, sequence in enumerate(sequences):
+        ids_BT[i, : len(sequence)] = torch.tensor(sequence)
+        mask_BT[i, : len(sequence)] = 1
+    full = bool(mask_BT.all())
+    return ids_BT.to(device), None if full else mask_BT.to(device)
+
+
+def model_fingerprint(name: str) -> dict[str, Any]:
+    """The name of a model and a digest of its files, to tell models of the same name apart.
+
+    The digest covers the size, the first and the last 64 KiB of each file, since different weights
+    differ everywhere. It is None for a hub name. File names count only inside a folder.
+    """
+    path = Path(name).expanduser()
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            size = file.stat().st_size
+            digest.update(f"{file.name if path.is_dir() else ''} {size} ".encode())
+            with file.open("rb") as stream:
+                digest.update(stream.read(_HASH_BLOCK))
+                stream.seek(max(0, size - _HASH_BLOCK))
+                digest.update(stream.read())
+    return {"model": name, "files": digest.hexdigest() if files else None}
