@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
-from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
-from cwdfm.baselines.bd3lm.sampling import BlockSolver
-from cwdfm.baselines.left_to_right import LeftToRight
+from cwdfm.baselines.bd3lm.solver import BlockSolver
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.config import added

@@ -12,7 +12,7 @@ from cwdfm.data import CORPORA, TokenData
 from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import fitting_batch, given
-from cwdfm.likelihood.held_out import bound, held_out
+from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
 from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
@@ -142,14 +142,14 @@ class TestLikelihood(Job):
         part = None if is_prepared(Path(where)) else "all"
         if part and where in CORPORA:
             part = "test" if "test" in CORPORA[where].part_names else None
-        data = held_out(trained, where, part)
+        data = load_held_out(trained, where, part)
         store.same(f"heldout-{self.test}-{trained.length}", data.fingerprint)
         return _bound(trained, data, self.rows, self.draws)
 
 
 def _bound(trained: Pretrained, data: TokenData, rows: int, draws: int) -> Result:
     size = min(64, fitting_batch(trained))
-    return bound(trained, data, rows=rows, draws=draws, batch_size=size).to_json()
+    return held_out_likelihood(trained, data, limit=rows, draws=draws, batch_size=size).to_json()
 
 
 @dataclass(frozen=True)

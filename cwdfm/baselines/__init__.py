@@ -1,8 +1,7 @@
 """The models that discrete flows are compared with."""
 
-from cwdfm.baselines.autoregressive import Autoregressive, NextToken
+from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight, NextToken
 from cwdfm.baselines.bd3lm import BlockDiffusion, BlockObjective, BlockSolver
-from cwdfm.baselines.left_to_right import LeftToRight
 from cwdfm.baselines.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
 
 __all__ = [

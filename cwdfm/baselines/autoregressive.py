@@ -1,24 +1,24 @@
 """Autoregressive models: p(x) = prod_k p(x_k | start, x_1 .. x_{k-1}).
 
-The network reads [start, x_1 .. x_{N-1}] and its output k predicts x_k, so that all N tokens are
-predicted, and likelihoods compare with the bounds of the other methods.
+The network reads [start, x_1 .. x_{N-1}] and its output k predicts x_k. All N tokens are predicted,
+so likelihoods are comparable with the bounds of the other methods.
+
+The token ids are those of a mask source, and its mask id is the start token. The start token is
+never sampled or scored; in a prompt it marks a free position.
+
+Shapes: B batch, N length, M = N + 1 tokens with the start token, K positions, D width.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from cwdfm.baselines.left_to_right import (
-    LeftToRight,
-    check_network,
-    check_prefix,
-    start_ids,
-    with_start,
-)
-from cwdfm.likelihood.bound import Bound, free_tokens
-from cwdfm.likelihood.exact import sequence_nats
+from cwdfm.baselines.left_to_right import CachedModel, Chunk, ScaledProgress
+from cwdfm.errors import InputError, check_bool
+from cwdfm.likelihood.bound import Bound, check_inputs, exact_likelihood, sequence_nats
 from cwdfm.method.base import (
     DataBatch,
     DrawRequest,
@@ -27,45 +27,55 @@ from cwdfm.method.base import (
     TrainingBatch,
     refuse_solver,
 )
-from cwdfm.model.predict import evaluating
-from cwdfm.model.transformer import DiTConfig
+from cwdfm.model.attention import KVCache
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import check_split, evaluating, fusible_hidden, predict_logits
+from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.model.wrappers import BannedTokens
+from cwdfm.ops.categorical import check_draw, sample_categorical
+from cwdfm.ops.head_draw import head_draw
 from cwdfm.ops.head_loss import head_cross_entropy
 from cwdfm.ops.precision import product_dtype
+from cwdfm.ops.random import Purpose, uniform
 from cwdfm.solver import Samples
+from cwdfm.source import MaskSource
 
 
 @dataclass(frozen=True)
 class Autoregressive(Method):
-    """A causal network of p(x_k | x_<k). Behind the data's ids comes one for the start."""
+    """A causal network of p(x_k | x_<k). The id after the data tokens is the start token."""
 
     vocab_size: int
 
     def __post_init__(self) -> None:
-        start_ids(self.vocab_size)  # which refuses what is no vocabulary
+        MaskSource(self.vocab_size)  # checks the size
 
     @property
     def num_tokens(self) -> int:
-        return start_ids(self.vocab_size).num_tokens
+        return self.vocab_size + 1
 
     @property
     def exact(self) -> bool:
         return True
 
+    @property
+    def causal_block(self) -> int:
+        return 1
+
     def network(self, config: DiTConfig) -> DiTConfig:
         return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")
 
     def steps(self, asked: int, length: int) -> int:
-        """One for each token, whatever was asked for."""
+        """One step per token, whatever number was requested."""
         return length
 
     def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
         solver = LeftToRight() if solver is None else solver
         if not isinstance(solver, LeftToRight):
-            reason = "its order is fixed, left to right, and there is no rate to step or to weigh"
-            refuse_solver(self, solver, "LeftToRight() (--solver left-to-right)", reason)
+            reason = "its order is fixed, left to right, and it has no rates to step or to weight"
+            refuse_solver(self, solver, "LeftToRight() (solver left-to-right)", reason)
         return solver.sample(model, self.vocab_size, asked)
 
-    @torch.no_grad()
     def likelihood(
         self,
         model: nn.Module,
@@ -77,47 +87,175 @@ class Autoregressive(Method):
         index: Tensor | None = None,
         batch_size: int = 256,
     ) -> Bound:
-        """-log p(x_1), exact: nothing is drawn, and `seed`, `draws` and `index` do not matter.
+        """-log p(x_1), which is exact: `seed`, `draws` and `index` have no effect.
 
-        Of `fixed` tokens, which must be how a sequence begins, it is that of the rest given them.
+        `fixed` tokens must be a prefix; the result is the likelihood of the rest given them.
         """
-        x_1, fixed, tokens = free_tokens(model, x_1, fixed, self.vocab_size, batch_size)
+        ids = MaskSource(self.vocab_size)
+        x_1, fixed, _ = check_inputs(model, x_1, fixed, self.vocab_size, batch_size)
         check_network(model, x_1.shape[1])
         check_prefix(fixed)
-        ids = start_ids(self.vocab_size)
-        with evaluating(model):
-            nats_B = torch.cat(
-                [
-                    sequence_nats(model, ids, with_start(x, ids)[:, :-1], x, free)
-                    for x, free in zip(
-                        x_1.split(batch_size), (~fixed).split(batch_size), strict=True
-                    )
-                ]
-            )
-        return Bound.of(nats_B, tokens, exact=True)
+
+        def nats(x: Tensor, fixed: Tensor) -> Tensor:
+            return sequence_nats(model, ids, prepend_start(x, ids)[:, :-1], x, ~fixed)
+
+        return exact_likelihood(
+            model, x_1, nats, vocab_size=self.vocab_size, fixed=fixed, batch_size=batch_size
+        )
 
 
 @dataclass(frozen=True)
 class NextToken(Objective):
-    """The mean of -log p(x_k | x_<k) over tokens that are not fixed. Nothing is corrupted."""
+    """The mean of -log p(x_k | x_<k) over the tokens that are not fixed. Nothing is corrupted."""
 
     vocab_size: int
 
     def __post_init__(self) -> None:
-        start_ids(self.vocab_size)
+        MaskSource(self.vocab_size)  # checks the size
 
     def training_batch(self, batch: DataBatch) -> TrainingBatch:
-        read_BN = with_start(batch.x_1, start_ids(self.vocab_size))[:, :-1]
-        read = partial(self._read, x_1=batch.x_1, free_BN=~batch.fixed)
-        return TrainingBatch(read_BN, batch.t, read)
+        input_BN = prepend_start(batch.x_1, MaskSource(self.vocab_size))[:, :-1]
+        loss = partial(self._loss, x_1=batch.x_1, free_BN=~batch.fixed)
+        return TrainingBatch(input_BN, batch.t, loss)
 
-    def _read(
+    def _loss(
         self, hidden_BND: Tensor, readout: nn.Linear, *, x_1: Tensor, free_BN: Tensor
     ) -> Tensor:
-        """The loss from hidden vectors and the head; logits of all tokens are never stored."""
+        """The loss from hidden states and the head, without storing the logits of all tokens."""
         hidden_KD = hidden_BND.flatten(0, 1)
         hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
         weight_K = free_BN.flatten().float()
         with torch.autocast(hidden_KD.device.type, enabled=False):
             total = head_cross_entropy(hidden_KD, readout, x_1.flatten(), weight_K, self.vocab_size)
             return total / weight_K.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class LeftToRight:
+    """The autoregressive sampler: x_k ~ p(x_k | start, x_1 .. x_{k-1}), one token per step.
+
+    The number of steps is the number of tokens; `steps` and `grid` of a request have no effect.
+
+    - `temperature`, `top_p`, `dtype`: of the categorical draws, as in `Euler`.
+    - `cached`: keep keys and values, so that a step evaluates one token. False evaluates the whole
+      sequence for every token, which works with any callable. The samples are the same up to
+      rounding.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    dtype: torch.dtype = torch.float64
+    cached: bool = True
+
+    def __post_init__(self) -> None:
+        check_draw(self.temperature, self.top_p, self.dtype)
+        check_bool("cached", self.cached)
+
+    @torch.no_grad()
+    def sample(self, model: nn.Module, vocab_size: int, request: DrawRequest) -> Samples:
+        """Sample sequences.
+
+        Token k of sample i depends on (seed, i, k) and the tokens before it, and not on the batch.
+        """
+        ids = MaskSource(vocab_size)
+        every = Chunk.of(model, ids, request)
+        check_network(model, request.shape[1])
+        if self.cached and not isinstance(model, DiT):
+            raise InputError(
+                f"a cache needs a DiT, whose trunk accepts an attention, got "
+                f"{type(model).__name__}; use LeftToRight(cached=False)"
+            )
+        check_prefix(every.fixed)
+        with evaluating(model), model.uncompiled() if isinstance(model, DiT) else nullcontext():
+            if not self.cached:
+                check_split(model, every.tokens[:1], 0.0)
+            chunks = every.split(request.batch_size)
+            parts = [self._sample_chunk(model, ids, chunk, request) for chunk in chunks]
+        free_BN = ~every.fixed
+        return Samples(
+            tokens=torch.cat(parts),
+            updates=free_BN.int(),
+            loops=torch.zeros_like(free_BN, dtype=torch.int32),
+            evaluations=free_BN.sum(1),
+            rows=int(free_BN.sum()),
+        )
+
+    def _sample_chunk(
+        self, model: nn.Module, ids: MaskSource, chunk: Chunk, request: DrawRequest
+    ) -> Tensor:
+        """Extend one batch from the end of its shortest prompt to its last token [B, N]."""
+        batch, length = chunk.tokens.shape
+        tokens_BM = prepend_start(chunk.tokens, ids)
+        cache = KVCache(length)
+        network = model
+        if isinstance(model, DiT) and self.cached:
+            network = CachedModel(model, cache, causal=True)
+        if request.without:
+            network = BannedTokens(network, request.without)
+        progress = ScaledProgress(request, batch, length)
+        for k in range(int(chunk.fixed.sum(1).min()), length):
+            index_B = chunk.index
+            u_B = uniform(request.seed, Purpose.PROPOSAL, index_B, k, torch.full_like(index_B, k))
+            next_B = self._next(network, ids, tokens_BM[:, cache.length : k + 1], u_B)
+            tokens_BM[:, k + 1] = torch.where(chunk.fixed[:, k], tokens_BM[:, k + 1], next_B)
+            if self.cached:
+                cache.length = k + 1
+            progress.update(k + 1)
+        progress.update(length)  # also if the whole batch is fixed
+        return tokens_BM[:, 1:]
+
+    def _next(self, network: nn.Module, ids: MaskSource, input_BL: Tensor, u_B: Tensor) -> Tensor:
+        """The next token [B] after the cache and the L new tokens."""
+        last_BL = torch.zeros_like(input_BL, dtype=torch.bool)
+        last_BL[:, -1] = True
+        t_B = torch.zeros(len(input_BL), device=input_BL.device)
+        query = (network, ids, input_BL, t_B, Positions.of(last_BL))
+        fused = self.top_p == 1 and self.dtype == torch.float64
+        if fused and (found := fusible_hidden(*query)) is not None:
+            return head_draw(*found, u_B, ids.vocab_size, temperature=self.temperature).tokens
+        parts = [
+            sample_categorical(
+                logits_kV,
+                u_B[k],
+                temperature=self.temperature,
+                top_p=self.top_p,
+                dtype=self.dtype,
+            )
+            for k, logits_kV in predict_logits(*query)
+        ]
+        return torch.cat(parts)
+
+
+def prepend_start(x_BN: Tensor, ids: MaskSource) -> Tensor:
+    """[start, x], [B, N + 1]. Without its last token it is the network's input to predict x."""
+    return torch.cat([torch.full_like(x_BN[:, :1], ids.mask_id), x_BN], dim=1)
+
+
+def check_prefix(fixed_BN: Tensor) -> None:
+    """Check that the fixed tokens of every sequence are a prefix."""
+    after_free_BN = fixed_BN[:, 1:] & ~fixed_BN[:, :-1]
+    if bool(after_free_BN.any()):
+        b, i = after_free_BN.nonzero()[0].tolist()
+        raise InputError(
+            f"position {i + 1} of sequence {b} is fixed and position {i} before it is not: a "
+            f"left-to-right model cannot condition on later tokens; fix only a prefix, or use a "
+            f"flow to fill holes"
+        )
+
+
+def check_network(model: nn.Module, length: int) -> None:
+    """Check that a transformer is causal and has enough learned positions."""
+    if not isinstance(model, DiT):
+        return
+    config = model.config
+    if config.attention != "causal":
+        raise InputError(
+            f"an autoregressive model needs causal attention, got attention={config.attention!r}, "
+            f"with which it would see the tokens that it predicts; build it with "
+            f"DiT(method.network(config))"
+        )
+    if 0 < config.positions < length:
+        raise InputError(
+            f"this model has {config.positions} learned positions, and the sequences have {length} "
+            f"tokens; use shorter sequences, or train with positions=0"
+        )

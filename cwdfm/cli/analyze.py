@@ -16,7 +16,7 @@ from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load_extra
 from cwdfm.files import write_advice, write_json
 from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.likelihood.held_out import held_out
+from cwdfm.likelihood.dataset import load_held_out
 from cwdfm.metrics.context import ContextCurve, context_analysis
 from cwdfm.metrics.updates import update_statistics
 from cwdfm.ops.random import check_seed
@@ -128,7 +128,7 @@ def context(arguments: list[str]) -> None:
     with process_group(options.device) as device:
         trained = load(options.model, device)
         with by_flags(Context):
-            data = held_out(trained, options.data, options.part)
+            data = load_held_out(trained, options.data, options.part)
             analysis = context_analysis(
                 trained.model,
                 trained.source,

@@ -10,8 +10,7 @@ from cwdfm.data import TokenData
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_advice, write_json
-from cwdfm.likelihood.dataset import SplitBound
-from cwdfm.likelihood.held_out import bound, held_out
+from cwdfm.likelihood.dataset import DatasetLikelihood, held_out_likelihood, load_held_out
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
@@ -61,17 +60,17 @@ def main(arguments: list[str]) -> None:
         check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
         with by_flags(Options):
             check_window(weight_of(options), trained.length)
-            found = [(name, held_out(trained, name, options.part)) for name in options.data]
+            found = [(name, load_held_out(trained, name, options.part)) for name in options.data]
         bounds = []
         for name, data in found:
             rows = min(len(data.valid), options.rows or len(data.valid))
             print(f"{name}: {rows:,} of {len(data.valid):,} sequences", flush=True)
             bounds.append(
-                bound(
+                held_out_likelihood(
                     trained,
                     data,
                     weight=weight_of(options),
-                    rows=options.rows or None,
+                    limit=options.rows or None,
                     draws=options.draws,
                     seed=options.seed,
                     batch_size=options.batch_size or None,
@@ -106,7 +105,7 @@ def weight_of(options: Options) -> Weight | None:
     return Neighbor(options.radius, options.scale) if options.weight == "neighbor" else None
 
 
-def table(options: Options, bounds: list[SplitBound]) -> Table:
+def table(options: Options, bounds: list[DatasetLikelihood]) -> Table:
     """A row for each dataset; behind ± is the standard error."""
     rows = []
     for name, found in zip(options.data, bounds, strict=True):
@@ -129,7 +128,7 @@ def _spread(value: float, error: float | None) -> str:
 def write(
     options: Options,
     trained: Pretrained,
-    found: list[tuple[tuple[str, TokenData], SplitBound]],
+    found: list[tuple[tuple[str, TokenData], DatasetLikelihood]],
 ) -> None:
     """Every number, with where it comes from."""
     assert options.out is not None

@@ -1,69 +1,70 @@
-"""What every likelihood bound is made of: the result, its terms, and how noise is stratified."""
+"""Likelihood bounds: the result, the driver that all methods share, and the stratified noise.
+
+Shapes: B sequences, N length, D strata (draws per sequence), K positions, V data tokens.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens
-from cwdfm.model.predict import model_device
-from cwdfm.ops.random import Purpose, uniform
+from cwdfm.loss.prediction import token_log_prob
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import evaluating, model_device, predict_logits
+from cwdfm.model.protocol import Model
+from cwdfm.ops.random import Purpose, sample_index, uniform
+from cwdfm.source import Source
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-END_DRAWS = 2  # of the last step: as few as have a variance
+END_DRAWS = 2  # draws of the last step: the fewest that have a variance
 
 
 @dataclass(frozen=True)
-class Bound:
-    """An estimate of an upper bound on -log p of some sequences; where `exact`, -log p itself.
-
-    - `nats_per_token`, and its `standard_error` over times and noise, for these very sequences.
-    - `nats_B` [B] float64: the estimate for each sequence, summed over its free tokens.
-    - `tokens`: how many free tokens the bound covers.
-    - `exact`: whether these are -log p itself, as of an autoregressive model.
-    """
+class NegativeLogLikelihood:
+    """A negative log-likelihood, or an upper bound on it, in nats per token."""
 
     nats_per_token: float
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats per token)."""
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
+
+    @property
+    def bits_per_token(self) -> float:
+        """Nats per token divided by log 2."""
+        return self.nats_per_token / math.log(2)
+
+
+@dataclass(frozen=True)
+class Bound(NegativeLogLikelihood):
+    """An estimated upper bound on -log p of some sequences, or -log p itself if `exact`.
+
+    - `standard_error`: of `nats_per_token`, over times and noise, for these sequences.
+    - `nats_B` [B] float64: the estimate of each sequence, summed over its free tokens.
+    - `tokens`: the number of free tokens that the bound covers.
+    - `exact`: whether the values are -log p itself, as for an autoregressive model.
+    """
+
     standard_error: float
     nats_B: Tensor
     tokens: int
     exact: bool = False
 
-    @classmethod
-    def of(
-        cls, nats_B: Tensor, tokens: int, variance: float = 0.0, *, exact: bool = False
-    ) -> "Bound":
-        """From the sequences' own bounds [B], and the variance of their sum."""
-        mean, error = float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens
-        return cls(mean, error, nats_B, tokens, exact=exact)
-
-    @classmethod
-    def estimated(cls, parts: "Sequence[Terms]", tokens: int) -> "Bound":
-        """From the terms of all batches."""
-        variance_B = torch.cat([part.variance_B for part in parts])
-        return cls.of(torch.cat([part.mean_B for part in parts]), tokens, float(variance_B.sum()))
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
-
-    @property
-    def bits_per_token(self) -> float:
-        return self.nats_per_token / math.log(2)
-
 
 @dataclass(frozen=True)
-class Terms:
-    """A batch's bound in parts, each summed over the free tokens of a sequence, float64.
+class BoundTerms:
+    """The terms of a batch's bound, each summed over the free tokens of a sequence, float64.
 
-    start + integral over D strata of the noise + cross-entropy of the last step
+    start + integral over the noise (D strata) + cross-entropy of the last step
     """
 
-    integral: Tensor  # [D, B]: an estimate from each stratum
-    end: Tensor  # [END_DRAWS, B]: estimates
-    start: Tensor | float = 0.0  # [B]: no estimate; of a flow, which starts with its source, none
+    integral: Tensor  # [D, B]: one estimate per stratum
+    end: Tensor  # [END_DRAWS, B]: independent estimates
+    start: Tensor | float = 0.0  # [B]: exact; 0 for a flow, which starts from its source
 
     @property
     def mean_B(self) -> Tensor:
@@ -76,12 +77,73 @@ class Terms:
         return stratified_variance(self.integral) + self.end.var(0) / END_DRAWS
 
 
-def free_tokens(
+@torch.no_grad()
+def estimate_bound(
+    model: object,
+    x_1: Tensor,
+    terms: Callable[[Tensor, Tensor, Tensor], BoundTerms],
+    *,
+    vocab_size: int,
+    draws: int,
+    fixed: Tensor | None,
+    index: Tensor | None,
+    batch_size: int,
+) -> Bound:
+    """Sum `terms(x_1, fixed, index)` over batches of the sequences x_1 [B, N]."""
+    x_1, fixed, tokens = check_inputs(model, x_1, fixed, vocab_size, batch_size)
+    check_integer("draws", draws, 2)  # a standard error needs two
+    index_B = sample_index(index, len(x_1), x_1.device)
+    with evaluating(model):
+        batches = [
+            terms(*batch)
+            for batch in zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
+        ]
+    nats_B = torch.cat([batch.mean_B for batch in batches])
+    variance = float(torch.cat([batch.variance_B for batch in batches]).sum())
+    return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens)
+
+
+@torch.no_grad()
+def exact_likelihood(
+    model: object,
+    x_1: Tensor,
+    nats: Callable[[Tensor, Tensor], Tensor],
+    *,
+    vocab_size: int,
+    fixed: Tensor | None,
+    batch_size: int,
+) -> Bound:
+    """Sum `nats(x_1, fixed)` [B], which is -log p itself, over batches of x_1 [B, N]."""
+    x_1, fixed, tokens = check_inputs(model, x_1, fixed, vocab_size, batch_size)
+    with evaluating(model):
+        parts = [
+            nats(*batch)
+            for batch in zip(x_1.split(batch_size), fixed.split(batch_size), strict=True)
+        ]
+    nats_B = torch.cat(parts)
+    return Bound(float(nats_B.sum()) / tokens, 0.0, nats_B, tokens, exact=True)
+
+
+def sequence_nats(
+    model: Model, source: Source, input_BN: Tensor, x_1: Tensor, free_BN: Tensor
+) -> Tensor:
+    """-sum of log p(x_1^i) over free positions i, [B] float64, by one pass over `input_BN`."""
+    rows = Positions.of(free_BN)
+    token_K = rows.take(x_1)
+    t_B = torch.zeros(len(x_1), device=x_1.device)
+    log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_1.device)
+    for k, logits_kV in predict_logits(model, source, input_BN, t_B, rows):
+        logits = logits_kV.double()
+        log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
+    return -rows.scatter(log_p_K).sum(1)
+
+
+def check_inputs(
     model: object, x_1: Tensor, fixed: Tensor | None, vocab_size: int, batch_size: int
 ) -> tuple[Tensor, Tensor, int]:
-    """What a likelihood is asked of, checked: x_1 and fixed, and how many tokens are free.
+    """Check x_1 and `fixed`, both [B, N], and move them to the model's device.
 
-    Both are [B, N] and on the model's device; without `fixed` all tokens are free.
+    Also returns the number of free tokens. If `fixed` is None, all tokens are free.
     """
     check_tokens("x_1", x_1, vocab_size)
     check_integer("batch_size", batch_size)
@@ -89,25 +151,30 @@ def free_tokens(
     check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
     tokens = int((~fixed).sum())
     if tokens == 0:
-        raise InputError("all positions are fixed: no token is left whose likelihood to find")
+        raise InputError("all positions are fixed: a likelihood needs at least one free token")
     device = model_device(model) or x_1.device
     return x_1.to(device), fixed.to(device), tokens
 
 
 def stratified_variance(estimates_DB: Tensor) -> Tensor:
-    """The variance [B] of the mean over D strata in a row, from one estimate in each.
+    """The variance [B] of the mean over D adjacent strata, from one estimate f_d in each.
 
         Var ~ sum_d (f_d - 2 f_{d+1} + f_{d+2})^2 / (6 D (D - 2))
 
-    The strata's own means differ, which adds nothing to the variance of their mean, but much to
-    the spread of the f_d: near N / 12 times as much, for an integrand of 2 N v times a constant.
-    Second differences leave such a line out and keep what is drawn: the noise, and where in its
-    stratum a sequence's v lies. The last counts as if drawn for each sequence apart: somewhat too
-    much for sequences in a row, which share it evenly (`stratum_places`); too little for few that
-    step through a data set by a large Fibonacci number, whose places fall together. The outermost
-    strata count less than the others: where the noise is largest at an end, as with a uniform
-    source of few tokens, the error is somewhat too small.
-    Two strata have only their difference, which counts the line: an error far too large.
+    The means of the strata differ. That adds nothing to the variance of the overall mean, but it
+    dominates the spread of the f_d: for an integrand of 2 N v times a constant it is about N / 12
+    times as large. Second differences remove such a linear trend and keep the random part: the
+    noise, and the position of v inside its stratum.
+
+    Limits of the estimate:
+
+    - Positions inside a stratum count as independent between sequences. This is slightly too large
+      for consecutive sequences, which share a stratum evenly (`stratum_offsets`). It is too small
+      for a few sequences spaced by a large Fibonacci number, whose positions coincide.
+    - The outermost strata count less than the others. If the noise is largest at an end, as for a
+      uniform source with few tokens, the error is slightly too small.
+    - With two strata only their difference is left, which contains the trend: the error is far too
+      large.
     """
     strata = len(estimates_DB)
     if strata == 2:
@@ -115,11 +182,11 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
     return estimates_DB.diff(n=2, dim=0).square().sum(0) / (6 * strata * (strata - 2))
 
 
-def stratum_places(seed: int, stratum: int, index_B: Tensor) -> Tensor:
-    """Where in a stratum each sequence's point lies, float64 [B] in [0, 1).
+def stratum_offsets(seed: int, stratum: int, index_B: Tensor) -> Tensor:
+    """The offset of each sequence's point inside a stratum, float64 [B] in [0, 1).
 
-    Each is uniform; the golden-ratio rotation u + i GOLDEN mod 1 spreads consecutive sequences
-    evenly, whichever part of the data set they come from.
+    Each offset is uniform. The golden-ratio rotation u + i GOLDEN mod 1 spreads consecutive
+    sequences evenly, whichever part of the dataset they come from.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=index_B.device)
     start = uniform(seed, Purpose.TIME, zero, stratum, zero)

@@ -1,9 +1,13 @@
-"""Test perplexity: the likelihood bound over the rows of a data split."""
+"""Test perplexity: the likelihood of a dataset's held-out sequences under a trained model.
+
+Shapes: R sequences, B sequences per batch, N length, n <= N length of a prefix.
+"""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,122 +15,160 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.baselines.autoregressive import Autoregressive
-from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.data import CORPORA, TokenData
+from cwdfm.data import load as load_data
+from cwdfm.data.text import is_prepared
+from cwdfm.data.text.pack import held_out_fill
 from cwdfm.errors import InputError, check_integer, check_mask, describe
-from cwdfm.likelihood.bound import Bound
+from cwdfm.generation import fitting_batch, given
+from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
 from cwdfm.method import Method
 from cwdfm.model.predict import model_device
+from cwdfm.pretrained import Pretrained
 from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
-class SplitBound:
-    """A split's negative log-likelihood in nats per free token: exact, or an upper bound on it.
+class DatasetLikelihood(NegativeLogLikelihood):
+    """The negative log-likelihood of a dataset in nats per free token, or a bound on it.
 
-    `standard_error` is over sequences and noise together, from the spread of the sequences' own
-    estimates: how far other sequences of the same law would lie. It is None for a single sequence,
-    and what is printed behind ±. `noise_error` is over times and noise alone: how far other seeds
-    would lie for these very sequences. It is a part of the former, and so the smaller of the two,
-    but for the accuracy of both: with few draws a sequence it may be too large, see
-    `stratified_variance`.
+    - `standard_error`: over sequences and noise, from the spread of the estimates per sequence. It
+      measures how much the result varies between samples of sequences. None for one sequence.
+    - `noise_error`: over times and noise only. It measures how much the result varies between seeds
+      for the same sequences. It is part of `standard_error` and so usually smaller. With few draws
+      it may be overestimated, see `stratified_variance`.
+    - `exact`: whether this is the negative log-likelihood itself and not a bound.
     """
 
-    nats_per_token: float
     standard_error: float | None
     noise_error: float
     sequences: int
-    of: int  # sequences in the split
+    of: int  # sequences in the split, of which `sequences` were evaluated
     tokens: int
     draws: int
     seed: int
     exact: bool = False
 
     @property
-    def perplexity(self) -> float:
-        """exp(nats per token)."""
-        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
-
-    @property
     def perplexity_error(self) -> float | None:
-        """The perplexity's standard error: perplexity times that of the exponent."""
+        """The standard error of the perplexity, by the delta method."""
         return None if self.standard_error is None else self.perplexity * self.standard_error
-
-    @property
-    def bits_per_token(self) -> float:
-        """Nats over log 2."""
-        return self.nats_per_token / math.log(2)
 
     def __str__(self) -> str:
         error = "" if self.perplexity_error is None else f" ± {self.perplexity_error:.2g}"
         kind = "" if self.exact else "at most "
         return (
-            f"perplexity {kind}{self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits a "
+            f"perplexity {kind}{self.perplexity:.4g}{error} ({self.bits_per_token:.4f} bits per "
             f"token, {self.sequences:,} of {self.of:,} sequences, {self.tokens:,} tokens)"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict of all of it."""
+        """All values, including the derived ones."""
         return {
             "perplexity": self.perplexity,
             "perplexity_error": self.perplexity_error,
             "bits_per_token": self.bits_per_token,
-            "nats_per_token": self.nats_per_token,
-            "standard_error": self.standard_error,
-            "noise_error": self.noise_error,
-            "sequences": self.sequences,
-            "of": self.of,
-            "tokens": self.tokens,
-            "draws": self.draws,
-            "seed": self.seed,
-            "exact": self.exact,
+            **asdict(self),
         }
 
 
-def bound_split(
+def load_held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenData:
+    """Load a dataset with the model's tokenizer and length; it must have held-out sequences."""
+    tokenizer = trained.tokenizer
+    is_corpus = name in CORPORA and not is_prepared(Path(name))
+    if part is None and is_corpus and "valid" in CORPORA[name].part_names:
+        part = "valid"  # the same sequences, without reading the training part
+    try:
+        data = load_data(name, length=trained.length, tokenizer=tokenizer, part=part)
+    except InputError as error:
+        raise InputError(
+            f"{name!r} cannot be read with length {trained.length} and {tokenizer.kind} tokens, "
+            f"which are the model's: {error}"
+        ) from error
+    if not len(data.valid):
+        raise InputError(
+            f"{name!r} has no held-out sequences; use a larger dataset, or for your own text "
+            f"part='all'"
+        )
+    return data
+
+
+def held_out_likelihood(
+    trained: Pretrained,
+    data: TokenData,
+    *,
+    limit: int | None = None,
+    weight: Weight | None = None,
+    draws: int = 16,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> DatasetLikelihood:
+    """The likelihood of the held-out sequences of `data`; see `dataset_likelihood`.
+
+    With a `weight`, of the flow's context-weighted chain. A first token that the model is always
+    given does not count, nor does padding. `batch_size` None chooses one by the free memory.
+    """
+    return dataset_likelihood(
+        trained.method if weight is None else trained.flow,
+        trained.model,
+        data.valid,
+        limit=limit,
+        fixed=given(trained)[1],
+        padding=held_out_fill(data),
+        weight=weight,
+        draws=draws,
+        seed=seed,
+        batch_size=fitting_batch(trained) if batch_size is None else batch_size,
+    )
+
+
+def dataset_likelihood(
     method: Method,
     model: Any,
-    rows: Tensor | NDArray[Any],
+    sequences: Tensor | NDArray[Any],
     *,
     limit: int | None = None,
     fixed: Tensor | None = None,
-    filled: tuple[int, int] | None = None,
+    padding: tuple[int, int] | None = None,
     weight: Weight | None = None,
     draws: int = 16,
     seed: int = 0,
     batch_size: int = 64,
-) -> SplitBound:
-    """The method's bound over token rows [R, N], such as a memory-mapped array.
+) -> DatasetLikelihood:
+    """The method's likelihood of token ids [R, N], such as a memory-mapped array.
 
-    Rows are read a batch at a time, and the result does not depend on its size. With `limit` that
-    many rows, evenly spread over the split, stand for it; a row's estimate is the same with and
-    without. `fixed` [N] marks positions that are given in every row. `filled` (row, count) says
-    that so many tokens at the end of that row only fill it up, and do not count: see
-    `_without_fill`. `weight` is a flow's, see `elbo`.
+    - `limit`: evaluate this many sequences, evenly spaced. Their estimates are the same as without
+      a limit.
+    - `fixed` [N]: positions that are given in every sequence.
+    - `padding`: (sequence, count), the one sequence that ends in padding, and by how many tokens.
+      They do not count.
+    - `weight`: the context weight of a flow, see `elbo`.
+
+    Sequences are read one batch at a time. The result does not depend on `batch_size`.
     """
-    _check_rows(rows)
+    _check_sequences(sequences)
     check_integer("batch_size", batch_size)
-    check_integer("limit", len(rows) if limit is None else limit)
-    fixed_N = torch.zeros(rows.shape[1], dtype=torch.bool) if fixed is None else fixed
-    check_mask("fixed", fixed_N, (rows.shape[1],))
+    check_integer("limit", len(sequences) if limit is None else limit)
+    fixed_N = torch.zeros(sequences.shape[1], dtype=torch.bool) if fixed is None else fixed
+    check_mask("fixed", fixed_N, (sequences.shape[1],))
     fixed_N = fixed_N.cpu()
-    count = min(len(rows), limit or len(rows))
-    index_R = torch.arange(count) * len(rows) // count
-    last, fill = filled or (-1, 0)
-    full, short = (index_R != last).nonzero()[:, 0], (index_R == last).nonzero()[:, 0]
-    asked = [(place_B, fixed_N) for place_B in full.split(batch_size)]
-    asked += [(short, part_n) for part_n in _without_fill(method, fixed_N, fill)]
+    count = min(len(sequences), limit or len(sequences))
+    index_R = torch.arange(count) * len(sequences) // count
+    padded, pad_count = padding or (-1, 0)
+    full, short = (index_R != padded).nonzero()[:, 0], (index_R == padded).nonzero()[:, 0]
+    terms = [(place_B, fixed_N) for place_B in full.split(batch_size)]
+    terms += [(short, given_n) for given_n in _without_padding(method, fixed_N, pad_count)]
     device = model_device(model) or torch.device("cpu")
     likelihood: Callable[..., Bound] = method.likelihood
     if weight is not None:
         likelihood = partial(likelihood, weight=weight)
     nats_R, tokens_R = torch.zeros(2, count, dtype=torch.float64)
     variance = 0.0
-    for place_B, given_n in asked:
+    for place_B, given_n in terms:
         if not len(place_B):
             continue
         index_B = index_R[place_B]
-        x_1 = _read(rows, index_B)[:, : len(given_n)].to(device)
+        x_1 = _read(sequences, index_B)[:, : len(given_n)].to(device)
         bound = likelihood(
             model,
             x_1,
@@ -141,12 +183,12 @@ def bound_split(
         variance += (bound.standard_error * bound.tokens) ** 2
     mean, error = _ratio(nats_R, tokens_R)
     total = int(tokens_R.sum())
-    return SplitBound(
+    return DatasetLikelihood(
         nats_per_token=mean,
         standard_error=error,
         noise_error=math.sqrt(variance) / total,
         sequences=count,
-        of=len(rows),
+        of=len(sequences),
         tokens=total,
         draws=draws,
         seed=seed,
@@ -154,47 +196,42 @@ def bound_split(
     )
 
 
-def _check_rows(rows: Tensor | NDArray[Any]) -> None:
-    whole = isinstance(rows, np.ndarray) and rows.dtype.kind in "iu"
-    whole = whole or (isinstance(rows, Tensor) and not rows.is_floating_point())
-    if not whole or rows.ndim != 2 or 0 in rows.shape:
+def _check_sequences(sequences: Tensor | NDArray[Any]) -> None:
+    is_integer = isinstance(sequences, np.ndarray) and sequences.dtype.kind in "iu"
+    is_integer |= isinstance(sequences, Tensor) and not sequences.is_floating_point()
+    if not is_integer or sequences.ndim != 2 or 0 in sequences.shape:
         raise InputError(
-            f"rows must be token ids [sequences, length] with at least one of each, got "
-            f"{describe(rows)}"
+            f"sequences must be token ids [sequences, length], not empty, got {describe(sequences)}"
         )
 
 
 def _ratio(nats_R: Tensor, tokens_R: Tensor) -> tuple[float, float | None]:
-    """sum nats / sum tokens, and the standard error of such a ratio; None for a single row."""
+    """sum nats / sum tokens, and the standard error of this ratio; None for one sequence."""
     count, total = len(nats_R), float(tokens_R.sum())
     mean = float(nats_R.sum()) / total
     residual = float((nats_R - mean * tokens_R).square().sum())
     return mean, math.sqrt(residual * count / (count - 1)) / total if count > 1 else None
 
 
-def _without_fill(method: Method, fixed_N: Tensor, fill: int) -> list[Tensor]:
-    """How to leave the last `fill` tokens of a row out of its likelihood, a sum of such terms.
+def _without_padding(method: Method, fixed_N: Tensor, pad_count: int) -> list[Tensor]:
+    """Masks [n] of given tokens; the sum of their likelihoods leaves out the last `pad_count`.
 
-    Each term is that of the row's first n tokens, [n] saying which of them are given.
-    A method that looks both ways is given them. One from left to right predicts each block without
-    those behind it (a block of one token, if autoregressive): whole blocks of text stand alone,
-    and in the block where the text ends the fill is given, as are the blocks before.
+    Each mask stands for the likelihood of the sequence's first n tokens. A bidirectional method is
+    given the padding. A method that generates blocks from left to right scores a block without
+    those after it: complete blocks of text are scored as they are, and in the block where the text
+    ends the padding is given, together with the blocks before.
     """
-    length = len(fixed_N)
-    place_N, end = torch.arange(length), length - fill
-    if isinstance(method, Autoregressive):
-        block = 1
-    elif isinstance(method, BlockDiffusion):
-        block = method.block
-    else:
-        return [fixed_N | (place_N >= end)]
-    whole = end // block * block
-    broken_N = fixed_N | (place_N < whole) | (place_N >= end)
-    terms = [fixed_N[:whole], broken_N[: whole + block]]
+    length, block = len(fixed_N), method.causal_block
+    position_N, end = torch.arange(length), length - pad_count
+    if block is None:
+        return [fixed_N | (position_N >= end)]
+    complete = end // block * block
+    last_N = fixed_N | (position_N < complete) | (position_N >= end)
+    terms = [fixed_N[:complete], last_N[: complete + block]]
     return [given_n for given_n in terms if not bool(given_n.all())]
 
 
-def _read(rows: Tensor | NDArray[Any], index_B: Tensor) -> Tensor:
-    if isinstance(rows, Tensor):
-        return rows[index_B.to(rows.device)].long()
-    return torch.from_numpy(rows[index_B.numpy()].astype(np.int64))
+def _read(sequences: Tensor | NDArray[Any], index_B: Tensor) -> Tensor:
+    if isinstance(sequences, Tensor):
+        return sequences[index_B.to(sequences.device)].long()
+    return torch.from_numpy(sequences[index_B.numpy()].astype(np.int64))

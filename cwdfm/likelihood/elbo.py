@@ -1,20 +1,20 @@
-"""The evidence lower bound on log p(x_1): test perplexity.
+"""The evidence lower bound of a discrete flow, as an upper bound on -log p(x_1).
 
 The bound belongs to a definite generative process: the chain with the model's rates up to the time
-t* at which kappa = KAPPA_END, then one draw of every coordinate from p_{1|t*}, as in the sampler's
-last step. By the chain rule for relative entropy,
+t* at which kappa = KAPPA_END, then one draw of every position from p_{1|t*}, as in the last step of
+the sampler. By the chain rule for relative entropy,
 
     -log p(x_1) <= integral_0^{KAPPA_END} E sum_i alpha^i D^i / (1 - kappa) dkappa
                    + E sum_i -log p^i(x_1^i | x_t*)
 
-with D^i the rate divergence over lambda_t (Shaul et al. 2025; with weights, the paper's fourth
-proposition). Stopping before kappa = 1 keeps the integrand bounded, and the second term keeps the
-bound a bound: nothing is thrown away.
+where D^i is the rate divergence over lambda_t (Shaul et al. 2025; with weights, the paper's fourth
+proposition). Stopping before kappa = 1 keeps the integrand bounded. The second term accounts for
+the last draw, so the sum is still a bound.
 
-The integral is taken over v = sqrt(1 - kappa), where dkappa / (1 - kappa) = 2 dv / v. The number of
-masked coordinates has mean and variance near N v^2 as v -> 0, so that at uniform v the integrand's
-variance stays flat. At uniform kappa it grows as 1 / (1 - kappa): rare, huge terms, and a standard
-error that misses them.
+The integral is estimated over v = sqrt(1 - kappa), where dkappa / (1 - kappa) = 2 dv / v. The
+number of masked positions has mean and variance near N v^2 as v -> 0, so the variance of the
+integrand is flat in v. With uniform kappa it would grow as 1 / (1 - kappa): rare, huge terms, which
+a standard error misses.
 """
 
 import math
@@ -22,14 +22,13 @@ import math
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer
-from cwdfm.likelihood.bound import END_DRAWS, Bound, Terms, free_tokens, stratum_places
+from cwdfm.errors import InputError
+from cwdfm.likelihood.bound import END_DRAWS, Bound, BoundTerms, estimate_bound, stratum_offsets
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.positions import Positions
-from cwdfm.model.predict import check_flow_network, evaluating, predict_logits
+from cwdfm.model.predict import check_flow_network, predict_logits
 from cwdfm.model.protocol import Model
-from cwdfm.ops.random import sample_index
 from cwdfm.path import Path, PathSample, path_for
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -38,7 +37,6 @@ from cwdfm.weight import Weight
 KAPPA_END = 1 - 1e-3
 
 
-@torch.no_grad()
 def elbo(
     model: Model,
     source: Source,
@@ -52,32 +50,55 @@ def elbo(
     index: Tensor | None = None,
     batch_size: int = 256,
 ) -> Bound:
-    """An upper bound on -log p(x_1) in nats per free token, by `draws` times a sequence.
+    """An upper bound on -log p(x_1) of sequences [B, N], in nats per free token.
 
-    `fixed` [B, N] marks given tokens: the bound is then on the conditional likelihood of the rest.
-    `weight` bounds the likelihood of the context-weighted chain instead; the path follows it.
-    `index` [B] numbers the sequences, so that a part of a data set gives what the whole gives for
-    it. The result does not depend on `batch_size`.
+    - `draws`: the number of random times per sequence, at least 2.
+    - `weight`: bound the likelihood of the context-weighted chain; the path uses the same weight.
+    - `fixed` [B, N]: given tokens. The bound is on the likelihood of the others given these.
+    - `index` [B]: global indices of the sequences, which determine their noise. A subset of a
+      dataset then has the same estimates as in the whole.
+
+    The result does not depend on `batch_size`.
     """
     check_flow_network(model)
     path = path_for(source, schedule, weight)
     if weight is not None and not source.marks_noise:
         raise InputError(
-            f"a context-weighted bound needs a source whose state tells what is revealed, and "
-            f"{source} does not: alpha is then no function of x_t, data and model rates carry "
-            f"different weights, and the sum is no bound; leave weight out, or use a mask source"
+            f"a context-weighted bound needs a source whose state shows which tokens are revealed, "
+            f"and {source} does not: alpha is then not a function of x_t, the rates of data and "
+            f"model have different weights, and the sum is not a bound; omit weight, or use a mask "
+            f"source"
         )
-    x_1, fixed, tokens = free_tokens(model, x_1, fixed, source.vocab_size, batch_size)
-    check_integer("draws", draws, 2)  # for a standard error
-    index_B = sample_index(index, len(x_1), x_1.device)
-    parts = []
-    with evaluating(model):
-        for rows in torch.arange(len(x_1), device=x_1.device).split(batch_size):
-            chunk = (x_1[rows], fixed[rows], index_B[rows])
-            integral = _integral(model, path, *chunk, seed=seed, draws=draws)
-            end = _end(model, path, *chunk, seed=seed, first_step=draws)
-            parts.append(Terms(integral, end))
-    return Bound.estimated(parts, tokens)
+
+    def terms(x_1: Tensor, fixed: Tensor, index_B: Tensor) -> BoundTerms:
+        return flow_terms(model, path, x_1, fixed, index_B, seed=seed, draws=draws)
+
+    return estimate_bound(
+        model,
+        x_1,
+        terms,
+        vocab_size=source.vocab_size,
+        draws=draws,
+        fixed=fixed,
+        index=index,
+        batch_size=batch_size,
+    )
+
+
+def flow_terms(
+    model: Model,
+    path: Path,
+    x_1: Tensor,
+    fixed: Tensor,
+    index_B: Tensor,
+    *,
+    seed: int,
+    draws: int,
+) -> BoundTerms:
+    """The terms of the bound for one batch; x_1 and `fixed` are [B, N]."""
+    batch = (model, path, x_1, fixed, index_B)
+    integral = _integral(*batch, seed=seed, draws=draws)
+    return BoundTerms(integral, _end(*batch, seed=seed, first_step=draws))
 
 
 def _integral(
@@ -90,11 +111,11 @@ def _integral(
     seed: int,
     draws: int,
 ) -> Tensor:
-    """Estimates [draws, B] of the integral, each on its own stratum of v = sqrt(1 - kappa)."""
+    """Estimates [draws, B] of the integral, one per stratum of v = sqrt(1 - kappa)."""
     estimates = []
     v_end = math.sqrt(1 - KAPPA_END)
     for d in range(draws):
-        v_B = v_end + (1 - v_end) * (d + stratum_places(seed, d, index_B)) / draws
+        v_B = v_end + (1 - v_end) * (d + stratum_offsets(seed, d, index_B)) / draws
         t_B = path.schedule.inverse(1 - v_B**2)
         batch = path.sample(x_1, t_B, seed=seed, step=d, index=index_B, fixed=fixed)
         alpha_BN = 1.0 if batch.weight is None else batch.weight(batch.revealed)
@@ -115,7 +136,7 @@ def _end(
     seed: int,
     first_step: int,
 ) -> Tensor:
-    """Estimates [END_DRAWS, B] of the last step's cross-entropy at KAPPA_END."""
+    """Estimates [END_DRAWS, B] of the cross-entropy of the last step, at KAPPA_END."""
     estimates = []
     t_B = path.schedule.inverse(KAPPA_END).to(x_1.device).expand(len(x_1))
     for step in range(first_step, first_step + END_DRAWS):
@@ -125,9 +146,10 @@ def _end(
 
 
 def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]:
-    """log p(x_1^i), log p(x_t^i), and where they count, each [B, N]; 0 where they do not.
+    """log p(x_1^i), log p(x_t^i) and the positions where they count, each [B, N].
 
-    A mask source carries revealed tokens over, with probability 1: only masked ones count.
+    The log-probabilities are 0 elsewhere. With a mask source revealed tokens stay with
+    probability 1, so only masked positions count.
     """
     rows = Positions.of(batch.source.movable(batch.x_t, batch.fixed))
     tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)

@@ -74,6 +74,14 @@ class Method(ABC):
         """Whether `likelihood` is -log p itself, and no bound that hangs on times and noise."""
         return False
 
+    @property
+    def causal_block(self) -> int | None:
+        """Tokens per block of a method that generates blocks from left to right, else None.
+
+        Such a method predicts a block without the tokens after it.
+        """
+        return None
+
     def network(self, config: DiTConfig) -> DiTConfig:
         """The shape that the method needs of a transformer of a given size."""
         return replace(config, num_tokens=self.num_tokens)

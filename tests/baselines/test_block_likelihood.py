@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.baselines.bd3lm.network import Beside
+from cwdfm.baselines.bd3lm.network import ParallelBlocks
 from cwdfm.model.attention import CausalAttention
 from cwdfm.model.transformer import DiT
 from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
@@ -32,7 +32,7 @@ def test_blocks_of_one_token_have_the_autoregressive_likelihood() -> None:
     torch.testing.assert_close(found.nats_B, truth, rtol=1e-9, atol=0.0)
     assert (found.exact, found.standard_error, found.tokens) == (True, 0.0, 120)
     bound = cwdfm.elbo(
-        Beside(model, x_1), cwdfm.MaskSource(7), LINEAR, x_1, draws=400, batch_size=20
+        ParallelBlocks(model, x_1), cwdfm.MaskSource(7), LINEAR, x_1, draws=400, batch_size=20
     )
     exact = float(truth.sum()) / x_1.numel()
     assert bound.nats_per_token == pytest.approx(exact, abs=5 * bound.standard_error)

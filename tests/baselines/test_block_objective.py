@@ -31,7 +31,7 @@ def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: flo
     fixed = torch.zeros(6, length, dtype=torch.bool)
     fixed[:, 0], fixed[3, 5:8] = True, True
     given = DataBatch(x_1, t, fixed, torch.arange(10, 16), seed=1, step=5)
-    batch = objective.corrupted(given)
+    batch = objective.corrupt(given)
     total = 0.0
     for b, k in product(range(6), range(4)):
         place = slice(k * block, (k + 1) * block)
@@ -65,7 +65,7 @@ def test_blocks_are_masked_as_often_as_their_times_say() -> None:
     x_1 = tokens(20_000, 8)
     fixed = torch.zeros_like(x_1, dtype=torch.bool)
     t = torch.full((20_000,), 0.3)
-    batch = objective.corrupted(DataBatch(x_1, t, fixed, torch.arange(20_000), seed=0, step=0))
+    batch = objective.corrupt(DataBatch(x_1, t, fixed, torch.arange(20_000), seed=0, step=0))
     for k, u in enumerate((0.3, 0.8)):
         share = float((batch.x_t[:, 4 * k : 4 * k + 4] == 7).double().mean())
         mask = 0.95 - 0.5 * u

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.baselines.sedd.graph import Move
+from cwdfm.baselines.sedd.graph import JumpLaw
 from cwdfm.baselines.sedd.method import SEDD, score_grid
-from cwdfm.baselines.sedd.solver import Analytic, Reverse, ScoreEuler, ScoreSolver
+from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreEuler, ScoreSolver
 from cwdfm.method import DrawRequest, Flow
 from tests.support.exact import Array, correlated_target
 from tests.support.exact_score import SETTINGS, ExactScore, Model, Process, flawed
@@ -158,8 +158,8 @@ def test_a_token_left_out_changes_no_pace() -> None:
     )
     assert free.rows == left.rows
     half = torch.full((2,), 0.5, dtype=torch.float64)
-    move = Move(half, half, torch.zeros(2, 3)).without(torch.tensor([0, 1]), [1])
-    assert move.chance_K.tolist() == [0.5, 1.0]
+    law = JumpLaw(half, half, torch.zeros(2, 3)).excluding(torch.tensor([0, 1]), [1])
+    assert law.prob_K.tolist() == [0.5, 1.0]
 
 
 def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:
@@ -213,9 +213,9 @@ def test_other_solvers_are_refused_with_the_reason() -> None:
     flow = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
     with pytest.raises(cwdfm.InputError, match="Analytic"):
         flow.draw(model, Analytic(), DrawRequest((2, 3), 4))
-    with pytest.raises(cwdfm.InputError, match="without must name"):
+    with pytest.raises(cwdfm.InputError, match="without must contain"):
         method.draw(model, None, DrawRequest((2, 3), 4, without=(5,)))
-    with pytest.raises(cwdfm.InputError, match="without must name"):
+    with pytest.raises(cwdfm.InputError, match="without must contain"):
         method.draw(model, None, DrawRequest((2, 3), 4, without=(0, 1, 2, 3, 4)))
     with pytest.raises(cwdfm.InputError, match="top_p"):
         Analytic(top_p=0.0)
@@ -224,20 +224,20 @@ def test_other_solvers_are_refused_with_the_reason() -> None:
 @pytest.mark.parametrize("rule", SOLVERS, ids=type)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_step_s_law_is_one_whatever_the_score(graph: GraphName, rule: ScoreSolver) -> None:
-    """Scores far too large would have a token move more than surely."""
+    """Scores far too large would have a token law more than surely."""
     method = SEDD(3, graph)
     x, logits = torch.full((4,), method.num_tokens - 1), torch.full((4, 3), 9.0)
-    move = rule.move(method.forward_graph, method.noise_process, logits, x, 0.9, 0.1)
-    assert bool((move.go_K >= 0).all())
-    assert bool((move.stay_K >= 0).all())
-    assert bool((move.chance_K <= 1).all())
+    law = rule.law(method.forward_graph, method.noise_process, logits, x, 0.9, 0.1)
+    assert bool((law.jump_K >= 0).all())
+    assert bool((law.stay_K >= 0).all())
+    assert bool((law.prob_K <= 1).all())
 
 
 def test_the_last_step_leaves_what_is_left_out() -> None:
     """Noise may be such a token, and Tweedie's floor would let it stay, or come, in rare cases."""
     method = SEDD(3, "uniform")
-    solver = Reverse(Analytic(), method.forward_graph, method.noise_process, without=(2,))
-    move = solver._move(torch.zeros(2, 3), torch.tensor([2, 0]), 0.9, 1.0)
-    assert float(move.chance_K[0]) == 1
-    assert move.weight_KV[:, 2].tolist() == [-math.inf] * 2
-    assert float(move.chance_K[1]) < 1
+    solver = ReverseChain(Analytic(), method.forward_graph, method.noise_process, without=(2,))
+    law = solver._law(torch.zeros(2, 3), torch.tensor([2, 0]), 0.9, 1.0)
+    assert float(law.prob_K[0]) == 1
+    assert law.log_weight_KV[:, 2].tolist() == [-math.inf] * 2
+    assert float(law.prob_K[1]) < 1

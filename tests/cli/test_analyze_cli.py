@@ -16,7 +16,7 @@ import cwdfm
 from cwdfm.cli import analyze, main, perplexity
 from cwdfm.data import ByteTokenizer, SmilesTokenizer, TextFiles, load, prepare
 from cwdfm.generation import generate
-from cwdfm.likelihood.dataset import bound_split
+from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow
 from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.updates import update_statistics
@@ -83,7 +83,7 @@ def test_perplexity_is_that_of_the_function(
     record = read(out)
     (result,) = record["results"]
     trained, rows = cwdfm.load(folder / "text"), load(data).valid
-    direct = bound_split(trained.method, trained.model, rows, limit=20, draws=3, seed=5)
+    direct = dataset_likelihood(trained.method, trained.model, rows, limit=20, draws=3, seed=5)
     for key, value in direct.to_json().items():
         assert result[key] == pytest.approx(value, rel=1e-6), key
     assert result["perplexity"] == pytest.approx(math.exp(result["nats_per_token"]))
@@ -242,7 +242,7 @@ def test_wrong_input(
         (["perplexity", text], "data"),
         (["perplexity", text, "--data"], "no data; give at least one"),
         (["perplexity", "nowhere", "--data", whale], "neither a folder nor a model in the box"),
-        ([*bound, "qm9"], "as a model of bytes tokens needs it: molecules need"),
+        ([*bound, "qm9"], "which are the model's: molecules need"),
         (
             ["perplexity", folder / "molecules", "--data", whale],
             "got one of smiles; give other",

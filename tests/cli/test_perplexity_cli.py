@@ -15,7 +15,7 @@ from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.cli import main, perplexity
 from cwdfm.data import ByteTokenizer, TextFiles, load, prepare
 from cwdfm.data.text.pack import held_out_fill
-from cwdfm.likelihood.dataset import bound_split
+from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
@@ -95,15 +95,16 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
     trained = cwdfm.load(models / name)
     asked = (trained.method, trained.model)
     bounds = [
-        bound_split(*asked, rows, filled=(3, 9), draws=3, batch_size=size) for size in (1, 4, 50)
+        dataset_likelihood(*asked, rows, padding=(3, 9), draws=3, batch_size=size)
+        for size in (1, 4, 50)
     ]
     assert {b.tokens for b in bounds} == {7 * LENGTH - 9}
     for bound in bounds[1:]:
         assert bound.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=1e-5)
         assert bound.standard_error == pytest.approx(bounds[0].standard_error, rel=1e-4)
-    plain = bound_split(*asked, np.delete(rows, 3, axis=0), draws=3)
+    plain = dataset_likelihood(*asked, np.delete(rows, 3, axis=0), draws=3)
     assert plain.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=0.2)
-    untouched = bound_split(*asked, rows, filled=(3, 9), limit=2, draws=3)  # rows 0 and 3
+    untouched = dataset_likelihood(*asked, rows, padding=(3, 9), limit=2, draws=3)  # rows 0 and 3
     assert untouched.tokens == 2 * LENGTH - 9
 
 
@@ -249,4 +250,4 @@ def test_another_tokenizer_and_another_length(
         said = " ".join(capsys.readouterr().err.split())
         for part in (*parts, "prepare the text again"):
             assert part in said
-        assert "(here length and tokenizer are the model's)" in said
+        assert "with length 16 and bytes tokens, which are the model's" in said

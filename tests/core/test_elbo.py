@@ -13,7 +13,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
-from cwdfm.likelihood.bound import stratified_variance, stratum_places
+from cwdfm.likelihood.bound import stratified_variance, stratum_offsets
 from cwdfm.likelihood.elbo import KAPPA_END, _integral
 from tests.core.test_theorem1 import PositionalBias
 from tests.support.exact import Chain, correlated_target
@@ -239,17 +239,17 @@ def test_independent_of_batch_size_and_of_the_part_evaluated() -> None:
 @pytest.mark.parametrize("first", [0, 10**5, 2**30])
 def test_sequences_in_a_row_share_a_stratum_evenly(first: int) -> None:
     """Wherever in a data set they stand: no two of a thousand are farther apart than 3 / 1000."""
-    place = stratum_places(0, 3, torch.arange(first, first + 1000))
+    place = stratum_offsets(0, 3, torch.arange(first, first + 1000))
     assert place.dtype == torch.float64
     around = place.sort().values
     assert float(torch.cat([around.diff(), around[:1] + 1 - around[-1:]]).max()) < 3e-3
     assert float(around.diff().min()) > 1e-4
 
 
-def test_every_stratum_places_a_sequence_anew() -> None:
+def test_every_stratum_offsets_a_sequence_anew() -> None:
     """Those of a stratum and of the next are uniform and independent, in 5 x 5 cells."""
     one = torch.zeros(1, dtype=torch.int64)
-    cell = (torch.cat([stratum_places(0, d, one) for d in range(4_000)]) * 5).long()
+    cell = (torch.cat([stratum_offsets(0, d, one) for d in range(4_000)]) * 5).long()
     counts = (cell[::2] * 5 + cell[1::2]).bincount(minlength=25)
     assert_follows(counts.numpy(), np.full(25, 1 / 25))
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight
 from cwdfm.baselines.bd3lm import BlockDiffusion
-from cwdfm.baselines.left_to_right import LeftToRight
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
@@ -268,7 +267,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "weighted-elbo-uniform": (
         lambda: cwdfm.elbo(SmallModel(5), UNIFORM, SCHEDULE, X, weight=cwdfm.Neighbor(1, 1.0)),
-        "no bound; leave weight out, or use a mask source",
+        "use a mask source",
     ),
     "bregman-masked-uniform": (
         lambda: cwdfm.Bregman("masked")(
@@ -370,7 +369,7 @@ UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
     "fixed-as-list": ({"fixed": [1]}, r"fixed must be a bool tensor of shape \(3, 8\), got list"),
     "fixed-as-numbers": ({"fixed": X}, "fixed must be a bool tensor"),
     "fixed-one-row": ({"fixed": NOTHING[0]}, "fixed must be a bool tensor"),
-    "all-fixed": ({"fixed": ~NOTHING}, "no token is left whose likelihood to find"),
+    "all-fixed": ({"fixed": ~NOTHING}, "all positions are fixed"),
 }
 
 

@@ -17,7 +17,7 @@ import torch
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.likelihood.dataset import bound_split
+from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow
 from cwdfm.metrics.embed import Embedder
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
@@ -409,7 +409,7 @@ def test_the_bound_does_not_depend_on_batches() -> None:
     model = SmallModel(6)
     whole = cwdfm.elbo(model, SOURCE, SCHEDULE, torch.from_numpy(ROWS).long(), draws=4)
     for size in (1, 5, 23, 100):
-        split = bound_split(Flow(SOURCE, SCHEDULE), model, ROWS, draws=4, batch_size=size)
+        split = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, ROWS, draws=4, batch_size=size)
         assert split.nats_per_token == pytest.approx(whole.nats_per_token, rel=1e-12)
         assert split.noise_error == pytest.approx(whole.standard_error, rel=1e-12)
         spread = whole.nats_B.numpy().std(ddof=1) / math.sqrt(23) / 7
@@ -424,12 +424,12 @@ def test_the_bound_does_not_depend_on_batches() -> None:
 def test_a_limit_takes_rows_evenly_and_leaves_their_estimates() -> None:
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     whole = cwdfm.elbo(model, SOURCE, SCHEDULE, x, draws=4)
-    some = bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=4, batch_size=3)
+    some = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=4, batch_size=3)
     chosen = whole.nats_B[[0, 5, 11, 17]]
     assert some.nats_per_token == pytest.approx(float(chosen.sum()) / 28)
     assert (some.sequences, some.of) == (4, 23)
-    assert bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=99).of == 23
-    one = bound_split(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=1)
+    assert dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=99).of == 23
+    one = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=1)
     assert (one.standard_error, one.perplexity_error) == (None, None)
     assert "1 of 23 sequences" in str(one)
     assert json.loads(json.dumps(one.to_json()))["perplexity_error"] is None
@@ -438,7 +438,7 @@ def test_a_limit_takes_rows_evenly_and_leaves_their_estimates() -> None:
 def test_the_bound_of_given_positions() -> None:
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     fixed = torch.tensor([True] + [False] * 6)
-    ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, fixed=fixed, draws=4, batch_size=6)
+    ours = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, fixed=fixed, draws=4, batch_size=6)
     truth = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed.expand(23, 7), draws=4)
     assert ours.nats_per_token == pytest.approx(truth.nats_per_token)
     assert ours.tokens == 23 * 6
@@ -449,7 +449,7 @@ def test_a_row_of_few_tokens_counts_for_little_in_the_error() -> None:
     would make it a seventh larger.
     """
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
-    ours = bound_split(Flow(SOURCE, SCHEDULE), model, x, filled=(4, 6), draws=4)
+    ours = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, padding=(4, 6), draws=4)
     fixed = torch.zeros(23, 7, dtype=torch.bool)
     fixed[4, 1:] = True
     nats = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed, draws=4).nats_B.numpy()
@@ -614,15 +614,15 @@ REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     "statistics-float": (lambda _: text_statistics(torch.zeros(3, 4)), "float32 tensor"),
     "statistics-one": (lambda _: text_statistics(IDS), "5 folds need at least 5 samples, got 1"),
     "split-shape": (
-        lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS[0]),
-        "rows must be token ids",
+        lambda _: dataset_likelihood(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS[0]),
+        "sequences must be token ids",
     ),
     "split-limit": (
-        lambda _: bound_split(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS, limit=0),
+        lambda _: dataset_likelihood(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS, limit=0),
         "limit must be an integer >= 1",
     ),
     "split-fixed": (
-        lambda _: bound_split(
+        lambda _: dataset_likelihood(
             Flow(SOURCE, SCHEDULE),
             SmallModel(6),
             ROWS,

@@ -2,12 +2,12 @@
 
     p(x) = prod_k p(x_k | x_<k),   x_k the k-th block of `block` tokens,
 
-each factor a masked diffusion of its own. With blocks of one token that is an autoregressive model,
-with one block it is MDLM.
+where each factor is a masked diffusion. With blocks of one token this is an autoregressive model,
+with a single block it is MDLM.
 """
 
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
 from cwdfm.baselines.bd3lm.objective import BlockObjective
-from cwdfm.baselines.bd3lm.sampling import BlockSolver
+from cwdfm.baselines.bd3lm.solver import BlockSolver
 
 __all__ = ["BlockDiffusion", "BlockObjective", "BlockSolver"]

@@ -1,54 +1,17 @@
-"""The network as the library's solvers and bounds know models: one block, or a whole sequence.
-
-Shapes: B sequences, L tokens a block, C tokens of context before it, N length, D width.
-"""
+"""What BD3LM asks of networks and sequences: checks, and a model of all blocks in one pass."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.model.attention import CachedAttention, KVCache
+from cwdfm.errors import InputError
 from cwdfm.model.transformer import DiT
 
 
-class OneBlock(nn.Module):
-    """A split model of the block behind a cache of clean ones.
+class ParallelBlocks(nn.Module):
+    """A split model that predicts every block of x_t [B, N] given the clean blocks before it.
 
-    It is given [B, C + L] tokens, the last C clean ones and the block: solvers and weights see
-    them, the network has them in its cache. Their hidden vectors are zeros that nobody reads.
+    One pass over [x_t, x_1], with a block mask in the attention, covers all blocks.
     """
-
-    def __init__(self, model: DiT, cache: KVCache, context: int = 0) -> None:
-        super().__init__()
-        self.model, self.cache, self.context, self.readout = model, cache, context, model.readout
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        return self.head(self.trunk(x, t))
-
-    def trunk(self, x: Tensor, t: Tensor) -> Tensor:
-        """Hidden vectors [B, C + L, D]."""
-        hidden_BLD = self.model.trunk(x[:, self.context :], t, CachedAttention(self.cache))
-        return F.pad(hidden_BLD, (0, 0, self.context, 0)) if self.context else hidden_BLD
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """The model's own."""
-        return self.model.head(hidden)
-
-    def select(self, active_B: Tensor) -> "OneBlock":
-        """The same for some of the sequences."""
-        if bool(active_B.all()):
-            return self
-        return OneBlock(self.model, self.cache.select(active_B), self.context)
-
-    def remember(self, x_BL: Tensor) -> None:
-        """Read a finished block into the cache."""
-        t_B = torch.zeros(len(x_BL), device=x_BL.device)
-        self.model.trunk(x_BL, t_B, CachedAttention(self.cache))
-        self.cache.length += x_BL.shape[1]
-
-
-class Beside(nn.Module):
-    """A split model of all blocks at once, each behind the clean ones before it: [x_t, x_1]."""
 
     def __init__(self, model: DiT, x_1: Tensor) -> None:
         super().__init__()
@@ -58,13 +21,63 @@ class Beside(nn.Module):
         return self.head(self.trunk(x_t, t))
 
     def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """Hidden vectors [B, N, D] of the noised half."""
+        """Hidden states [B, N, D] of the noised half."""
         return self.model.trunk(torch.cat([x_t, self.x_1], dim=1), t)[:, : x_t.shape[1]]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """The model's own."""
+        """Logits of the model."""
         return self.model.head(hidden)
 
-    def select(self, active_B: Tensor) -> "Beside":
-        """The same for some of the sequences."""
-        return self if bool(active_B.all()) else Beside(self.model, self.x_1[active_B])
+    def select(self, active_B: Tensor) -> "ParallelBlocks":
+        """The model for a subset of the sequences."""
+        return self if bool(active_B.all()) else ParallelBlocks(self.model, self.x_1[active_B])
+
+
+def check_network(model: nn.Module, block: int) -> DiT:
+    """Return the model if it is a transformer for blocks of `block` tokens."""
+    if not isinstance(model, DiT):
+        raise InputError(
+            f"block diffusion needs a DiT, whose trunk accepts an attention, got "
+            f"{type(model).__name__}; build it with DiT(method.network(config))"
+        )
+    config = model.config
+    if (config.attention, config.block) != ("block", block) or config.time == "given":
+        raise InputError(
+            f"block diffusion with blocks of {block} tokens needs a network with "
+            f"attention='block', block={block} and time='zero', got "
+            f"attention={config.attention!r}, block={config.block}, time={config.time!r}; build it "
+            f"with DiT(method.network(config))"
+        )
+    return model
+
+
+def check_length(length: int, block: int) -> None:
+    """Check that a sequence divides into blocks."""
+    if length % block:
+        raise InputError(
+            f"a sequence of {length} tokens does not divide into blocks of {block}: cut or pad it "
+            f"to a multiple, such as {(length // block + 1) * block}, or train with a block that "
+            f"divides {length}"
+        )
+
+
+def check_fixed(fixed_BN: Tensor, block: int) -> None:
+    """Check that no fixed token comes after a block with a free one.
+
+    Blocks are generated from left to right, and a block does not see later ones. So a sequence may
+    begin with complete fixed blocks, followed by one block that is fixed in part, with holes
+    anywhere in it. The rest must be free.
+    """
+    fixed_BKL = fixed_BN.unflatten(1, (-1, block))
+    some_fixed_BK, some_free_BK = fixed_BKL.any(2), ~fixed_BKL.all(2)
+    free_before_BK = (some_free_BK.int().cumsum(1) - some_free_BK.int()) > 0
+    wrong_BK = some_fixed_BK & free_before_BK
+    if bool(wrong_BK.any()):
+        b, k = wrong_BK.nonzero()[0].tolist()
+        first = int(some_free_BK[b].int().argmax())
+        raise InputError(
+            f"sequence {b} has fixed tokens in block {k} (positions {k * block}.."
+            f"{(k + 1) * block - 1}) and free ones in the earlier block {first}, which cannot "
+            f"condition on later blocks; fix complete blocks at the start and then part of one "
+            f"block, or use a flow to fill holes"
+        )

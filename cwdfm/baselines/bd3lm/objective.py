@@ -1,4 +1,7 @@
-"""BD3LM's training: every block noised at a time of its own, and a clipped range of noise."""
+"""The training objective of BD3LM: one time per block, and a clipped range of noise levels.
+
+Shapes: B batch, N length, M = 2 N, K blocks, D width.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from cwdfm.baselines.bd3lm.checks import check_length
+from cwdfm.baselines.bd3lm.network import check_length
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
@@ -18,30 +21,29 @@ from cwdfm.schedule import Linear, Schedule, stratified_times
 from cwdfm.source import MaskSource
 
 LOSS = NELBO("masked")
-# The clip ranges that the search compares: all windows of these widths on a grid of GRID, and no
-# clipping at all. As BD3LM's.
+# The search compares all ranges of these widths on a grid of GRID, and no clipping, as BD3LM does.
 WIDTHS = (0.5, 0.6, 0.7, 0.8, 0.9)
 GRID = 0.05
-# Of the search's own counted randomness: no training step has this number.
-SEARCH_STEP = 2**31 + 1
-SEARCH_TOKENS = 2**18  # looked at for each range ...
-CHUNK_TOKENS = 2**16  # ... so many at once
+SEARCH_STEP = 2**31 + 1  # step number of the search's randomness, beyond all training steps
+SEARCH_TOKENS = 2**18  # tokens evaluated per range
+CHUNK_TOKENS = 2**16  # tokens per forward pass of the search
 
 
 @dataclass(frozen=True)
 class BlockObjective(Objective):
     """L = E sum_k lambda_{t_k} sum_{i masked in block k} -log p(x_1^i | x_{t_k}, clean x_<k).
 
-    One t gives each of the K blocks its own, t_k = (t + k/K) mod 1, so that a sequence's times are
-    spread evenly. The network reads [x_t, x_1], 2N tokens, and its first half is scored.
+    A time t per sequence gives block k of K the time t_k = (t + k/K) mod 1, so the times of a
+    sequence are spread evenly. The network reads [x_t, x_1], 2N tokens, and the loss is taken on
+    the first half.
 
-    `low`, `high` clip the probability of a mask. By its inverse the terms of the linear schedule
-    are weighted: little noise makes for rare, huge terms, and the most noise for terms that teach
-    little. Times are uniform over the rest, and terms scaled so that a constant cross-entropy is
-    its own mean; low = high is noise at one level alone. What is minimised is then no bound, and
-    losses under different ranges do not compare: `BlockDiffusion.likelihood` covers all.
-
-    `search`: look for the range of lowest variance at each validation.
+    - `low`, `high`: the range of the mask probability. Terms of the linear schedule are weighted by
+      its inverse: low noise gives rare, huge terms, and the highest noise gives terms with little
+      information. Times are uniform over the range, and terms are scaled such that a constant
+      cross-entropy keeps its value. low = high trains at a single noise level. A clipped loss is
+      not a bound, and losses with different ranges are not comparable;
+      `BlockDiffusion.likelihood` covers the whole range.
+    - `search`: choose the range with the lowest variance at each validation.
     """
 
     source: MaskSource
@@ -57,21 +59,21 @@ class BlockObjective(Objective):
         check_integer("block", self.block)
         if not 0 <= self.low <= self.high <= 1 or self.high == 0:
             raise InputError(
-                f"the mask probability is clipped to low..high with 0 <= low <= high <= 1 and "
-                f"high > 0, got {self.low}..{self.high}; 0..1 clips nothing"
+                f"the clip range low..high of the mask probability needs 0 <= low <= high <= 1 and "
+                f"high > 0, got {self.low}..{self.high}; 0..1 disables clipping"
             )
 
     def training_batch(self, batch: DataBatch) -> TrainingBatch:
-        noised = self.corrupted(batch)
+        noised = self.corrupt(batch)
         rows = Positions.of(LOSS.needed(noised))
-        read = partial(self._read, batch=noised, rows=rows, per_token=False)
-        return TrainingBatch(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, read)
+        loss = partial(self._loss, batch=noised, rows=rows, per_token=False)
+        return TrainingBatch(torch.cat([noised.x_t, batch.x_1], dim=1), batch.t, loss)
 
-    def corrupted(self, batch: DataBatch) -> PathSample:
-        """x_t with one time a block, from one uniform t [B] a sequence."""
+    def corrupt(self, batch: DataBatch) -> PathSample:
+        """Sample x_t with one time per block."""
         length = batch.x_1.shape[1]
         check_length(length, self.block)
-        return MixturePath(self.source, self._clock).sample(
+        return MixturePath(self.source, self._schedule).sample(
             batch.x_1,
             self.times(batch.t, length),
             seed=batch.seed,
@@ -81,7 +83,7 @@ class BlockObjective(Objective):
         )
 
     def times(self, t_B: Tensor, length: int) -> Tensor:
-        """The time [B, N] of each token, the same throughout a block, float64."""
+        """The time of each token [B, N] float64, constant within a block, from t [B]."""
         blocks = length // self.block
         offset_K = torch.arange(blocks, device=t_B.device, dtype=torch.float64) / blocks
         u_BK = (t_B.double()[:, None] + offset_K) % 1.0
@@ -89,23 +91,23 @@ class BlockObjective(Objective):
         return (first + (last - first) * u_BK).repeat_interleave(self.block, dim=1)
 
     @property
-    def _clock(self) -> Schedule:
-        # At one level of noise alone all clocks are the same, and this one never stands still.
+    def _schedule(self) -> Schedule:
+        # At a single noise level all schedules agree, and this one has a positive derivative.
         return Linear() if self.low == self.high else self.schedule
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """The first time and the last."""
-        clock = self._clock
-        return float(clock.inverse(1.0 - self.high)), float(clock.inverse(1.0 - self.low))
+        """The first and the last time."""
+        schedule = self._schedule
+        return float(schedule.inverse(1.0 - self.high)), float(schedule.inverse(1.0 - self.low))
 
     @property
     def _scale(self) -> float:
-        """1 / mean of kappa' over the range: 1 for a linear schedule, or without clipping."""
+        """1 / (mean of kappa' over the range): 1 for a linear schedule or without clipping."""
         first, last = self._ends
         return 1.0 if self.low == self.high else (last - first) / (self.high - self.low)
 
-    def _read(
+    def _loss(
         self,
         hidden_BMD: Tensor,
         readout: nn.Linear,
@@ -114,25 +116,25 @@ class BlockObjective(Objective):
         per_token: bool,
         rows: Positions | None = None,
     ) -> Tensor:
-        """The loss, or its terms [B, N], from the hidden vectors of both halves."""
+        """The loss, or its terms [B, N], from the hidden states of [x_t, x_1]."""
         noised_BND = hidden_BMD[:, : batch.x_1.shape[1]]
         loss = LOSS.from_head(
-            noised_BND, readout, batch, self._clock, rows=rows, per_token=per_token
+            noised_BND, readout, batch, self._schedule, rows=rows, per_token=per_token
         )
         return self._scale * loss
 
     @property
     def worst_weight(self) -> float:
         last = min(self._ends[1], 1 - TIME_EPSILON)
-        return self._scale * float(self._clock.hazard(last))
+        return self._scale * float(self._schedule.hazard(last))
 
     @property
     def held_out(self) -> "BlockObjective":
-        """With all of the noise: losses under different ranges do not compare."""
+        """Without clipping, since losses with different ranges are not comparable."""
         return replace(self, low=0.0, high=1.0)
 
     def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> "BlockObjective":
-        """With the clip range of lowest variance, if `search`; every range sees the same noise."""
+        """With `search`, the clip range of lowest variance; all ranges use the same noise."""
         if not self.search:
             return self
         ranges = [replace(self, low=low, high=high) for low, high in clip_ranges(self.block)]
@@ -140,10 +142,10 @@ class BlockObjective(Objective):
 
     @torch.no_grad()
     def variance(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> float:
-        """The variance of a block's loss, nats a token, over data, times and noise.
+        """The variance of the loss of a block, in nats per token, over data, times and noise.
 
-        Of blocks and not of sequences, since sequences average over many blocks, and what is left
-        is mostly how they differ from each other, whatever the range.
+        It is taken over blocks and not over sequences. A sequence averages over many blocks, so the
+        variance between sequences mostly reflects the data and hardly depends on the range.
         """
         length = x_1.shape[1]
         x_1, fixed = (x[: max(1, SEARCH_TOKENS // length)] for x in (x_1, fixed))
@@ -151,12 +153,12 @@ class BlockObjective(Objective):
         t_B = stratified_times(0, SEARCH_STEP, index_B, len(x_1))
         blocks: list[Tensor] = []
         for rows in index_B.split(max(1, CHUNK_TOKENS // length)):
-            batch = self.corrupted(
+            batch = self.corrupt(
                 DataBatch(x_1[rows], t_B[rows], fixed[rows], rows, seed=0, step=SEARCH_STEP)
             )
-            read: Callable[..., Tensor] = partial(self._read, batch=batch, per_token=True)
-            clean = batch.x_1
-            terms_BN = forward(torch.cat([batch.x_t, clean], dim=1), t_B[rows].float(), read)
+            loss: Callable[..., Tensor] = partial(self._loss, batch=batch, per_token=True)
+            input_BM = torch.cat([batch.x_t, batch.x_1], dim=1)
+            terms_BN = forward(input_BM, t_B[rows].float(), loss)
             terms_BK = terms_BN.double().unflatten(1, (-1, self.block)).sum(2)
             free_BK = (~batch.fixed).unflatten(1, (-1, self.block)).sum(2)
             blocks.append((terms_BK / free_BK)[free_BK > 0])
@@ -173,7 +175,8 @@ class BlockObjective(Objective):
 def clip_ranges(block: int) -> list[tuple[float, float]]:
     """The ranges of the mask probability that the search compares.
 
-    For blocks of one token, which carry no loss unless masked: all, or masked always.
+    A block of one token has a loss only if it is masked, so there the choice is between the full
+    range and always masking.
     """
     if block == 1:
         return [(0.0, 1.0), (1.0, 1.0)]

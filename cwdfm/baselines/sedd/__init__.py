@@ -1,4 +1,4 @@
-"""SEDD: score entropy discrete diffusion."""
+"""SEDD (Lou, Meng and Ermon 2024): score entropy discrete diffusion, a network of ratios of p_t."""
 
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.baselines.sedd.objective import ScoreEntropyObjective

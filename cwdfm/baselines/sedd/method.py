@@ -1,4 +1,4 @@
-"""SEDD (Lou, Meng and Ermon 2024): a network of the ratios of p_t, and how to sample it."""
+"""SEDD as a method: its network, sampling and likelihood."""
 
 import math
 from dataclasses import dataclass
@@ -6,31 +6,29 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from cwdfm.baselines.sedd.absorb import Absorb
-from cwdfm.baselines.sedd.graph import Graph
-from cwdfm.baselines.sedd.likelihood import score_bound
+from cwdfm.baselines.sedd.graph import Absorb, Graph, Uniform
+from cwdfm.baselines.sedd.likelihood import ScoreBound
 from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
-from cwdfm.baselines.sedd.solver import Analytic, Reverse, ScoreSolver
-from cwdfm.baselines.sedd.uniform import Uniform
+from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreSolver
 from cwdfm.errors import InputError, check_choice
-from cwdfm.likelihood.bound import Bound
+from cwdfm.likelihood.bound import Bound, BoundTerms, estimate_bound
 from cwdfm.method.base import DrawRequest, Method, refuse_solver
 from cwdfm.schedule import Linear, Spacing, time_grid
 from cwdfm.solver import Samples, sample
 
-ALLOWED = "Analytic() (--solver analytic), or ScoreEuler() (--solver score-euler)"
+ALLOWED = "Analytic() or ScoreEuler() (solver analytic or score-euler)"
 REASON = (
-    "its network gives scores, ratios of probabilities that need not sum to anything, and not the "
-    "p_{1|t} that flow solvers and context weights read"
+    "its network outputs scores, unnormalized ratios of probabilities, and not the p_{1|t} that "
+    "the solvers and context weights of flows need"
 )
 
 
 @dataclass(frozen=True)
 class SEDD(Method):
-    """A network of log-scores, with the graph and the noise it was trained for.
+    """A network of log-scores, with the graph and the noise that it was trained for.
 
-    - `graph`: "absorb", into a mask id behind the data tokens; or "uniform".
-    - `noise`: "loglinear", with `epsilon`; or "geometric", from `sigma_min` to `sigma_max`.
+    - `graph`: "absorb", into a mask id after the data tokens, or "uniform".
+    - `noise`: "loglinear", with `epsilon`, or "geometric", from `sigma_min` to `sigma_max`.
     """
 
     vocab_size: int
@@ -43,7 +41,7 @@ class SEDD(Method):
     def __post_init__(self) -> None:
         check_choice("graph", self.graph, ("absorb", "uniform"))
         check_choice("noise", self.noise, ("loglinear", "geometric"))
-        _ = self.forward_graph.source, self.noise_process  # which check their own fields
+        _ = self.forward_graph.source, self.noise_process  # these check their own fields
 
     @property
     def forward_graph(self) -> Graph:
@@ -52,7 +50,7 @@ class SEDD(Method):
 
     @property
     def noise_process(self) -> Noise:
-        """How much noise there is when."""
+        """The noise schedule."""
         if self.noise == "loglinear":
             return LogLinear(self.epsilon)
         return Geometric(self.sigma_min, self.sigma_max)
@@ -62,17 +60,21 @@ class SEDD(Method):
         return self.forward_graph.source.num_tokens
 
     def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
-        """Sequences. `asked.grid` "kappa" is uniform in exp(-sigma), the share of tokens kept."""
+        """Sample sequences. The grid "kappa" is uniform in exp(-sigma)."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
-        self._check_without(asked.without)
+        if not set(asked.without) < set(range(self.vocab_size)):
+            raise InputError(
+                f"without must contain some of the data tokens 0..{self.vocab_size - 1}, and not "
+                f"all of them, got {asked.without}"
+            )
         graph, noise = self.forward_graph, self.noise_process
         return sample(
             model,
             graph.source,
-            Linear(),  # not asked: the noise is the solver's
-            Reverse(rule, graph, noise, asked.without),
+            Linear(),  # unused: the solver has its own noise schedule
+            ReverseChain(rule, graph, noise, asked.without),
             shape=asked.shape,
             steps=asked.steps,
             seed=asked.seed,
@@ -83,14 +85,6 @@ class SEDD(Method):
             batch_size=asked.batch_size,
             progress=asked.tick,
         )
-
-    def _check_without(self, tokens: tuple[int, ...]) -> None:
-        known = set(range(self.vocab_size))
-        if not set(tokens) < known:
-            raise InputError(
-                f"without must name some data tokens, 0..{self.vocab_size - 1}, and not all of "
-                f"them, got {tokens}"
-            )
 
     def likelihood(
         self,
@@ -103,12 +97,16 @@ class SEDD(Method):
         index: Tensor | None = None,
         batch_size: int = 256,
     ) -> Bound:
-        return score_bound(
+        graph, noise = self.forward_graph, self.noise_process
+
+        def terms(x_1: Tensor, fixed: Tensor, index_B: Tensor) -> BoundTerms:
+            return ScoreBound(model, graph, noise, x_1, fixed, index_B, seed).terms(draws)
+
+        return estimate_bound(
             model,
-            self.forward_graph,
-            self.noise_process,
             x_1,
-            seed=seed,
+            terms,
+            vocab_size=self.vocab_size,
             draws=draws,
             fixed=fixed,
             index=index,
@@ -123,5 +121,5 @@ def score_grid(noise: Noise, steps: int, spacing: Spacing | Tensor) -> Tensor:
         return grid
     first, last = (math.exp(-noise.sigma_at(s)) for s in (1.0, 0.0))
     grid = 1 - noise.inverse(-(first + (last - first) * grid).log())
-    grid[0], grid[-1] = 0.0, 1.0  # not left to the rounding of the inverse
+    grid[0], grid[-1] = 0.0, 1.0  # free of the rounding of the inverse
     return grid

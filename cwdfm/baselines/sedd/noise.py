@@ -1,7 +1,7 @@
-"""How much noise there is: sigma(s), the integrated rate of the forward chain.
+"""The noise schedule sigma(s), the integrated rate of the forward chain.
 
-s = 1 - t runs against the library's time: s = 0 is data, s = 1 is noise. A token that has seen
-sigma of noise is still untouched with probability exp(-sigma).
+s = 1 - t runs against the library's time: s = 0 is data, s = 1 is noise. After noise sigma a token
+is unchanged with probability exp(-sigma).
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_positive
 
-MOST = 30.0  # exp(-MOST) of a token's law is data: more noise is lost in float64's rounding
+MAX_SIGMA = 30.0  # beyond it, the data's share exp(-sigma) is lost in the rounding of float64
 
 
 class Noise(ABC):
-    """sigma(s), increasing, with its derivative and its inverse. All float64, of any shape."""
+    """An increasing sigma(s) with its derivative and inverse. Tensors are float64, of any shape."""
 
     @abstractmethod
     def sigma(self, s: Tensor) -> Tensor:
@@ -25,32 +25,32 @@ class Noise(ABC):
 
     @abstractmethod
     def rate(self, s: Tensor) -> Tensor:
-        """d sigma / ds: the rate of the forward chain."""
+        """d sigma / ds, the rate of the forward chain."""
 
     @abstractmethod
     def inverse(self, sigma: Tensor) -> Tensor:
-        """The s at which there is that much noise."""
+        """The s at which the noise is sigma."""
 
     def sigma_at(self, s: float) -> float:
-        """`sigma` of a number."""
+        """`sigma` of a Python float."""
         return float(self.sigma(torch.tensor(s, dtype=torch.float64)))
 
     def rate_at(self, s: float) -> float:
-        """`rate` of a number."""
+        """`rate` of a Python float."""
         return float(self.rate(torch.tensor(s, dtype=torch.float64)))
 
 
 @dataclass(frozen=True)
 class LogLinear(Noise):
-    """sigma(s) = -log(1 - (1 - epsilon) s): a share (1 - epsilon) s of the tokens is touched."""
+    """sigma(s) = -log(1 - (1 - epsilon) s): a fraction (1 - epsilon) s of the tokens is noised."""
 
     epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.epsilon, float) and math.exp(-MOST) <= self.epsilon < 1):
+        if not (isinstance(self.epsilon, float) and math.exp(-MAX_SIGMA) <= self.epsilon < 1):
             raise InputError(
-                f"epsilon, the share of tokens that the noise leaves untouched, must lie between "
-                f"{math.exp(-MOST):.1g} and 1, got {self.epsilon!r}; the paper has 1e-3"
+                f"epsilon, the fraction of tokens without noise at s = 1, must lie between "
+                f"{math.exp(-MAX_SIGMA):.1g} and 1, got {self.epsilon!r}; the SEDD paper uses 1e-3"
             )
 
     def sigma(self, s: Tensor) -> Tensor:
@@ -73,21 +73,21 @@ class Geometric(Noise):
     def __post_init__(self) -> None:
         check_positive("sigma_min", self.sigma_min)
         check_positive("sigma_max", self.sigma_max)
-        if not self.sigma_min < self.sigma_max <= MOST:
+        if not self.sigma_min < self.sigma_max <= MAX_SIGMA:
             raise InputError(
-                f"sigma_min must be less than sigma_max, and that at most {MOST}, got "
-                f"{self.sigma_min} and {self.sigma_max}; the paper has 1e-4 and 20"
+                f"noise needs sigma_min < sigma_max <= {MAX_SIGMA}, got sigma_min="
+                f"{self.sigma_min} and sigma_max={self.sigma_max}; the SEDD paper uses 1e-4 and 20"
             )
 
     @property
-    def _octaves(self) -> float:
+    def _log_ratio(self) -> float:
         return math.log(self.sigma_max / self.sigma_min)
 
     def sigma(self, s: Tensor) -> Tensor:
-        return self.sigma_min * torch.exp(self._octaves * s)
+        return self.sigma_min * torch.exp(self._log_ratio * s)
 
     def rate(self, s: Tensor) -> Tensor:
-        return self._octaves * self.sigma(s)
+        return self._log_ratio * self.sigma(s)
 
     def inverse(self, sigma: Tensor) -> Tensor:
-        return (sigma / self.sigma_min).log() / self._octaves
+        return (sigma / self.sigma_min).log() / self._log_ratio

@@ -1,43 +1,53 @@
-"""The denoising score entropy, as a training objective."""
+"""Denoising score entropy as a training objective.
+
+Shapes: B batch, N length, K positions, k positions of a chunk, D width, V data tokens.
+"""
 
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from cwdfm.baselines.sedd.graph import LogitSums
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.positions import Positions
-from cwdfm.ops.precision import product_dtype
+from cwdfm.ops.head_loss import head_log_prob
+from cwdfm.ops.head_rows import MAX_ELEMENTS
+from cwdfm.ops.precision import product_dtype, sum_dtype
 
 
 @dataclass(frozen=True)
 class ScoreEntropyObjective(Objective):
     """L = E d sigma/ds sum_i sum_{y != x^i} Q(y, x^i) [s_y - r_y log s_y + r_y (log r_y - 1)].
 
-    The bound's integrand, constant included, at s uniform in [TIME_EPSILON, 1]. The network is told
-    sigma in the place of the time. Absorbing graph: only masked tokens have terms.
+    This is the integrand of the likelihood bound, including its constant, at s uniform in
+    [TIME_EPSILON, 1]. The network is conditioned on sigma instead of the time. With the absorbing
+    graph only masked tokens have terms.
     """
 
     method: SEDD
 
     def training_batch(self, batch: DataBatch) -> TrainingBatch:
         s_B = TIME_EPSILON + (1 - TIME_EPSILON) * (1 - batch.t.double())
-        noise = self.method.noise_process
-        sigma_B, rate_B = noise.sigma(s_B), noise.rate(s_B)
-        x_t = self.method.forward_graph.corrupt(
-            batch.x_1,
-            sigma_B,
-            batch.fixed,
-            seed=batch.seed,
-            step=batch.step,
-            index=batch.index,
+        graph, noise = self.method.forward_graph, self.method.noise_process
+        sigma_B = noise.sigma(s_B)
+        x_t = graph.corrupt(
+            batch.x_1, sigma_B, batch.fixed, seed=batch.seed, step=batch.step, index=batch.index
         )
-        rows = Positions.of(self.method.forward_graph.rows(x_t, batch.fixed))
-        read = partial(self._loss, batch=batch, x_t=x_t, sigma_B=sigma_B, rate_B=rate_B, rows=rows)
-        return TrainingBatch(x_t, sigma_B.float(), read)
+        loss = partial(
+            self._loss,
+            batch=batch,
+            x_t=x_t,
+            sigma_B=sigma_B,
+            rate_B=noise.rate(s_B),
+            rows=Positions.of(graph.movable(x_t, batch.fixed)),
+        )
+        return TrainingBatch(x_t, sigma_B.float(), loss)
 
     def _loss(
         self,
@@ -50,19 +60,76 @@ class ScoreEntropyObjective(Objective):
         rate_B: Tensor,
         rows: Positions,
     ) -> Tensor:
-        """The mean over tokens that are not fixed, from hidden vectors [B, N, D] and the head."""
+        """The mean over tokens that are not fixed, from hidden states and the head."""
         graph = self.method.forward_graph
         hidden_KD = rows.take(hidden_BND)
         hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
         x_K, x_1_K = rows.take(x_t), rows.take(batch.x_1)
         with torch.autocast(hidden_BND.device.type, enabled=False):
-            sums = graph.head_sums(hidden_KD, readout, x_K, x_1_K)
+            if graph.source.marks_noise:
+                sums = masked_head_sums(hidden_KD, readout, x_1_K, graph.vocab_size)
+            else:
+                sums = head_sums(hidden_KD, readout, x_K, x_1_K, graph.vocab_size)
             sigma_K, rate_K = (y_B[rows.sequence].to(sums.target) for y_B in (sigma_B, rate_B))
-            terms_K = rate_K * graph.entropy(sums, x_K == x_1_K, sigma_K)
+            terms_K = rate_K * graph.score_entropy(sums, x_K == x_1_K, sigma_K)
             return terms_K.sum() / (~batch.fixed).sum().clamp(min=1)
 
     @property
     def worst_weight(self) -> float:
         noise, graph = self.method.noise_process, self.method.forward_graph
         ends = torch.tensor([TIME_EPSILON, 1.0], dtype=torch.float64)
-        return float((noise.rate(ends) * graph.largest_weight(noise.sigma(ends))).max())
+        return float((noise.rate(ends) * graph.max_weight(noise.sigma(ends))).max())
+
+
+def head_sums(
+    hidden_KD: Tensor, readout: nn.Linear, x_K: Tensor, x_1_K: Tensor, vocab_size: int
+) -> LogitSums:
+    """The sums of readout(hidden), differentiable, with the logits of one chunk in memory.
+
+    The logits of a chunk are discarded after the forward pass and recomputed in the backward pass.
+    """
+    size = max(1, MAX_ELEMENTS.get(hidden_KD.device.type, MAX_ELEMENTS["cpu"]) // vocab_size)
+    parts = [
+        checkpoint(
+            _chunk_sums,
+            *(hidden_kD, readout.weight, readout.bias, x_k, x_1_k, vocab_size),
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        for hidden_kD, x_k, x_1_k in zip(
+            *(x.split(size) for x in (hidden_KD, x_K, x_1_K)), strict=True
+        )
+    ]
+    return LogitSums(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _chunk_sums(
+    hidden_kD: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    x_k: Tensor,
+    x_1_k: Tensor,
+    vocab_size: int,
+) -> LogitSums:
+    dtype = hidden_kD.dtype
+    weight = weight[:vocab_size].to(dtype)
+    bias = None if bias is None else bias[:vocab_size].to(dtype)
+    return LogitSums.of(F.linear(hidden_kD, weight, bias), x_k, x_1_k)
+
+
+def masked_head_sums(
+    hidden_KD: Tensor, readout: nn.Linear, x_1_K: Tensor, vocab_size: int
+) -> LogitSums:
+    """The sums of readout(hidden) if every current token is the mask; `total` is NaN.
+
+    log sum_y exp(l_y) = l_{x_1} - log p(x_1), by the fused `head_log_prob` and one dot product per
+    position.
+    """
+    log_p_K = head_log_prob(hidden_KD, readout, x_1_K[:, None], vocab_size)[:, 0]
+    dtype, wide = hidden_KD.dtype, sum_dtype(hidden_KD)
+    weight_KD = F.embedding(x_1_K, readout.weight).to(dtype)
+    target_K = (hidden_KD.to(wide) * weight_KD.to(wide)).sum(-1)
+    if readout.bias is not None:
+        target_K = target_K + F.embedding(x_1_K, readout.bias[:, None])[:, 0].to(dtype).to(wide)
+    target_K = target_K.to(dtype).to(log_p_K.dtype)  # rounded like the logits inside log p
+    return LogitSums(target_K - log_p_K, torch.full_like(target_K, torch.nan), target_K)

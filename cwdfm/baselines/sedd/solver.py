@@ -1,8 +1,10 @@
-"""Samplers that read a score: Euler steps, and the analytic ones.
+"""Samplers of a score: Euler steps and analytic steps.
 
-Both decide for every coordinate on its own whether it moves, and then where: `temperature` and
-`top_p` act on where a token goes, not on whether it does. The last step, to data, is Tweedie's rule
-for either. With the absorbing graph and log-linear noise the two are one and the same.
+Both decide for every position whether it jumps and then where to: `temperature` and `top_p` change
+the target of a jump, not its probability. The last step, to data, follows Tweedie's rule in both.
+With the absorbing graph and log-linear noise the two samplers are identical.
+
+Shapes: B batch, N length, K positions, k positions of a chunk, V data tokens.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cwdfm.baselines.sedd.graph import Graph, Move
+from cwdfm.baselines.sedd.graph import Graph, JumpLaw
 from cwdfm.baselines.sedd.noise import Noise
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
@@ -27,7 +29,7 @@ from cwdfm.source import Source
 
 @dataclass(frozen=True)
 class ScoreSolver(ABC):
-    """One way to follow the reverse chain of a score."""
+    """A step rule for the reverse chain of a score."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -37,41 +39,43 @@ class ScoreSolver(ABC):
         check_draw(self.temperature, self.top_p, self.dtype)
 
     @abstractmethod
-    def move(
+    def law(
         self, graph: Graph, noise: Noise, logits_KV: Tensor, x_K: Tensor, s: float, s_next: float
-    ) -> Move:
-        """The law of a step from s to s_next < s."""
+    ) -> JumpLaw:
+        """The distribution of a step from s to s_next < s."""
 
 
 @dataclass(frozen=True)
 class ScoreEuler(ScoreSolver):
-    """A first-order step: p(y) = (s - s_next) d sigma/ds Q(y, x) s_y, never more than 1 in all."""
+    """A first-order step: p(y) = (s - s_next) d sigma/ds Q(y, x) s_y, with a total of at most 1."""
 
-    def move(
+    def law(
         self, graph: Graph, noise: Noise, logits_KV: Tensor, x_K: Tensor, s: float, s_next: float
-    ) -> Move:
-        rate_K, weight_KV = graph.rate(logits_KV, x_K, noise.sigma_at(s))
-        go_K = ((s - s_next) * noise.rate_at(s) * rate_K).clamp(max=1)
-        return Move(go_K, 1 - go_K, weight_KV)
+    ) -> JumpLaw:
+        rate_K, weight_KV = graph.reverse_rate(logits_KV, x_K, noise.sigma_at(s))
+        jump_K = ((s - s_next) * noise.rate_at(s) * rate_K).clamp(max=1)
+        return JumpLaw(jump_K, 1 - jump_K, weight_KV)
 
 
 @dataclass(frozen=True)
 class Analytic(ScoreSolver):
-    """Tweedie's rule: with a true score, the true law of each token after the step."""
+    """Tweedie's rule: with the true score, the true distribution of each token after a step."""
 
-    def move(
+    def law(
         self, graph: Graph, noise: Noise, logits_KV: Tensor, x_K: Tensor, s: float, s_next: float
-    ) -> Move:
+    ) -> JumpLaw:
         return graph.tweedie(logits_KV, x_K, noise.sigma_at(s), noise.sigma_at(s_next))
 
 
 @dataclass(frozen=True)
-class Reverse(Solver):
-    """A score's solver in the library's sampling loop, along t = 1 - s.
+class ReverseChain(Solver):
+    """A step rule as a `Solver` of the library's sampling loop, along t = 1 - s.
 
-    With the absorbing graph the chain starts at sigma = infinity, where all is masked. The noise
-    begins at sigma(1): there a share exp(-sigma(1)) of the tokens is no mask. They are drawn from
-    what the network says of the fully masked sequence, as part of the first step.
+    With the absorbing graph the initial sequence is fully masked, as at sigma = infinity. The noise
+    schedule begins at sigma(1), where a fraction exp(-sigma(1)) of the tokens is not masked. These
+    are drawn from the network's prediction for the fully masked sequence, in the first step.
+
+    `without`: tokens that are never sampled.
     """
 
     rule: ScoreSolver
@@ -91,42 +95,42 @@ class Reverse(Solver):
     ) -> tuple[State, Info]:
         check_step(t, t_next)
         x_BN = state.tokens
-        sigma = self.noise.sigma_at(1 - t)
-        rows = Positions.of(self.graph.rows(x_BN, state.fixed))
+        rows = Positions.of(self.graph.movable(x_BN, state.fixed))
         b_K, i_K = rows.sequence, rows.position
-        whether_K, where_K = (
+        jump_u_K, target_u_K = (
             uniform(state.seed, purpose, state.index[b_K], state.step, i_K)
             for purpose in (Purpose.FORWARD, Purpose.PROPOSAL)
         )
         tokens_BN = x_BN.clone()
+        sigma = self.noise.sigma_at(1 - t)
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
         for k, logits_kV in predict_logits(model, source, x_BN, sigma_B, rows):
             b_k, i_k = b_K[k], i_K[k]
-            move = self._move(logits_kV, x_BN[b_k, i_k], t, t_next)
-            goes_k = whether_K[k] < move.chance_K
-            if bool(goes_k.any()):
-                tokens_BN[b_k[goes_k], i_k[goes_k]] = sample_categorical(
-                    move.weight_KV[goes_k],
-                    where_K[k][goes_k],
+            law = self._law(logits_kV, x_BN[b_k, i_k], t, t_next)
+            jumps_k = jump_u_K[k] < law.prob_K
+            if bool(jumps_k.any()):
+                tokens_BN[b_k[jumps_k], i_k[jumps_k]] = sample_categorical(
+                    law.log_weight_KV[jumps_k],
+                    target_u_K[k][jumps_k],
                     temperature=self.rule.temperature,
                     top_p=self.rule.top_p,
                     dtype=self.rule.dtype,
                 )
-        went_BN = tokens_BN != x_BN
-        none_BN = torch.zeros_like(went_BN)
-        info = Info(t, t_next, went_BN, none_BN, len(rows), rows.mask.any(1))
+        changed_BN = tokens_BN != x_BN
+        none_BN = torch.zeros_like(changed_BN)
+        info = Info(t, t_next, changed_BN, none_BN, len(rows), rows.mask.any(1))
         return moved(source, state, tokens_BN), info
 
-    def _move(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> Move:
-        sigma = self.noise.sigma_at(1 - t)
-        if self.without:
-            logits_KV = self.graph.conditioned(logits_KV, x_K, sigma, list(self.without))
+    def _law(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> JumpLaw:
+        sigma, banned = self.noise.sigma_at(1 - t), list(self.without)
+        if banned:
+            logits_KV = self.graph.excluding(logits_KV, x_K, sigma, banned)
         if t_next == 1:
-            move = self.graph.tweedie(logits_KV, x_K, sigma, 0.0)
-            return move.without(x_K, list(self.without)) if self.without else move
-        move = self.rule.move(self.graph, self.noise, logits_KV, x_K, 1 - t, 1 - t_next)
+            law = self.graph.tweedie(logits_KV, x_K, sigma, 0.0)
+            return law.excluding(x_K, banned) if banned else law
+        law = self.rule.law(self.graph, self.noise, logits_KV, x_K, 1 - t, 1 - t_next)
         if t > 0:
-            return move
-        kept = self.graph.unmasked(sigma)
-        chance_K = kept + (1 - kept) * move.chance_K
-        return replace(move, go_K=chance_K, stay_K=1 - chance_K)
+            return law
+        kept = self.graph.unmasked_fraction(sigma)
+        jump_K = kept + (1 - kept) * law.prob_K
+        return replace(law, jump_K=jump_K, stay_K=1 - jump_K)
