@@ -1,10 +1,10 @@
-"""Algorithm 1 on a CPU: cost against length, and against the naive loop.
+"""Cost of Algorithm 1 on a CPU, by sequence length and against the naive loop.
 
-    python -m experiments.studies.context_path --out results/context_path.json
+    python -m experiments.studies.context_path --out context_path.json
 
-Half of the coordinates of 64 sequences are revealed with Neighbor(radius=3, scale=1). To be shown:
-time at N = 8,192 at most 10 times that at N = 1,024 (linear is 8), and at least 50 times less than
-the naive loop at N = 1,024.
+Half of the coordinates of 64 sequences are revealed with Neighbor(radius=3, scale=1). Targets: the
+time at N = 8,192 is at most 10 times that at N = 1,024 (linear would be 8), and the naive loop is
+at least 50 times slower at N = 1,024.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from cwdfm.files import write_json
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.path.algorithm1 import reveal_in_order, reveal_naive
 from cwdfm.provenance import provenance
-from experiments.studies.timing import median_seconds, verdict
+from experiments.studies.timing import check_targets, median_seconds
 
 BATCH = 64
 WEIGHT = cwdfm.Neighbor(radius=3, scale=1.0)
@@ -39,7 +39,7 @@ def main() -> None:
     lengths = (256, 1024, 4096, 8192)
     work = {length: example(length) for length in lengths}
     times: dict[int, list[float]] = {length: [] for length in lengths}
-    for _ in range(21):  # turn about, so that a machine's drift falls on all lengths alike
+    for _ in range(21):  # interleaved, so that drift of the machine affects all lengths equally
         for length in lengths:
             times[length].append(median_seconds(partial(reveal_in_order, *work[length]), 1, 0))
     rows = {length: {"buckets": statistics.median(times[length][1:])} for length in lengths}
@@ -55,7 +55,7 @@ def main() -> None:
         print(f"{length:>6} {row['buckets'] * 1e3:>11.2f} {naive_ms}")
     growth = rows[8192]["buckets"] / rows[1024]["buckets"]
     speedup = rows[1024]["naive"] / rows[1024]["buckets"]
-    claims = {
+    targets = {
         f"N = 8192 costs {growth:.1f} times N = 1024, at most 10": growth <= 10,
         f"the naive loop costs {speedup:.0f} times the buckets, at least 50": speedup >= 50,
     }
@@ -69,10 +69,10 @@ def main() -> None:
             "path_sample_seconds": whole,
             "growth_8192_over_1024": growth,
             "naive_over_buckets_1024": speedup,
-            "claims": claims,
+            "claims": targets,
         },
     )
-    verdict(claims)
+    check_targets(targets)
 
 
 if __name__ == "__main__":

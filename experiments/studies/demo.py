@@ -1,8 +1,8 @@
-"""How long `make demo` takes once everything is installed.
+"""Duration of `make demo` after installation.
 
-    python -m experiments.studies.demo --out results/demo.json
+    python -m experiments.studies.demo --out demo.json
 
-With an empty cache, so that preparing QM9 is part of it, as on a newcomer's machine.
+The cache is empty at the start, so the preparation of QM9 is included.
 """
 
 import argparse

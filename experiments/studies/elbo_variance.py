@@ -1,10 +1,10 @@
-"""Over which variable to integrate the likelihood bound: kappa, or v = sqrt(1 - kappa)?
+"""Variance of the likelihood bound with times uniform in kappa and in v = sqrt(1 - kappa).
 
-    python -m experiments.studies.elbo_variance --out results/elbo_variance.json
+    python -m experiments.studies.elbo_variance --out elbo_variance.json
 
-The exact posterior of a small target with a mask source, where the bound is tight, so the truth is
-known. Both estimators get the same number of draws; 400 seeds each. Coverage is how often the truth
-lies within two of the standard errors that the estimate itself reports: 95% if they are right.
+The model is the exact posterior of a small target with a mask source, where the bound is tight, so
+the true value is known. Both estimators use the same number of draws, with 400 seeds each. Coverage
+is the share of seeds whose truth lies within two reported standard errors; it should be 95%.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DRAWS, SEEDS, LENGTH, COPIES, KAPPA_END = 8, 400, 4, 2, 1 - 1e-3
 def over_kappa(
     model: cwdfm.Model, x_1: Tensor, seed: int, strata_DB: Tensor
 ) -> tuple[float, float]:
-    """The bound and its standard error at stratified uniform kappa, the textbook way."""
+    """The bound and its standard error with stratified times uniform in kappa."""
     path = cwdfm.MixturePath(SOURCE, SCHEDULE)
     estimates = []
     for d, u_B in enumerate(strata_DB):

@@ -1,6 +1,6 @@
-"""Run the tests that need a GPU, and record how they went.
+"""Run the tests that need a GPU and record their outcomes.
 
-python -m experiments.studies.gpu_tests --out results/gpu_tests.json -n 8
+python -m experiments.studies.gpu_tests --out gpu_tests.json -n 8
 """
 
 import argparse
@@ -19,45 +19,45 @@ from cwdfm.provenance import provenance
 
 
 def files() -> list[str]:
-    """Those that speak of GPUs: others may import what this machine lacks."""
+    """Test files that mention a GPU. Others may import packages that are not installed here."""
     found = sorted(Path("tests").rglob("test_*.py"))
     return [str(path) for path in found if re.search(r"\bgpu\b|\bCOMPILED\b", path.read_text())]
 
 
 def outcomes(report: Path) -> tuple[Counter[str], dict[str, str]]:
-    """How many tests passed, failed or were skipped by a JUnit report, and why those failed."""
+    """The number of passed, failed and skipped tests of a JUnit report, and reasons of failures."""
     counts: Counter[str] = Counter()
     failed: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag: child for child in case}
-        wrong = kinds.get("failure", kinds.get("error"))
-        if wrong is not None:
+        failure = kinds.get("failure", kinds.get("error"))
+        if failure is not None:
             name = f"{case.get('classname')}.{case.get('name')}"
-            failed[name] = (wrong.get("message") or wrong.tag).splitlines()[0]
+            failed[name] = (failure.get("message") or failure.tag).splitlines()[0]
         counts[
-            "failed" if wrong is not None else "skipped" if "skipped" in kinds else "passed"
+            "failed" if failure is not None else "skipped" if "skipped" in kinds else "passed"
         ] += 1
     return counts, failed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Run the tests that need a GPU; others go to pytest."
+        description="Run the tests that need a GPU; other options are passed to pytest."
     )
     parser.add_argument("--out", type=Path, required=True)
     options, rest = parser.parse_known_args()
     if not torch.cuda.is_available():
-        print("there is no GPU here; these tests would all be skipped", file=sys.stderr)
+        print("no GPU found: all of these tests would be skipped", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         code = pytest.main(["-m", "gpu", *files(), f"--junitxml={report}", *rest])
-        if not report.exists():  # pytest has said why
+        if not report.exists():  # pytest has printed the reason
             return int(code)
         counts, failed = outcomes(report)
     record = {"config": {}, "exit_code": int(code), "outcomes": counts, "failed": failed}
     write_json(options.out, provenance() | record)
-    print(f"{dict(counts)}; written: {options.out}")
+    print(f"{dict(counts)}; wrote {options.out}")
     return int(code)
 
 

@@ -1,10 +1,10 @@
-"""Where the time of a training step and of a sampling step goes, by kind of kernel.
+"""Time of a training step and of a sampling step by kind of kernel.
 
-    python -m experiments.studies.profile --out results/profile.json
+    python -m experiments.studies.profile --out profile.json
 
-On a GPU, with the shapes of `python -m experiments bench`: the paper's text network with both sources, its
-molecules, and one step of sampling text. `--scale tiny --device cpu` tries it out, with operators
-in the kernels' place.
+Uses the shapes of `python -m experiments bench` on a GPU: training the paper's text network with
+both sources, training on molecules, and one sampling step on text. `--scale tiny --device cpu` is a
+quick check that lists operators instead of kernels.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE, make_model, make_run
 from experiments.bench.training import masked_text_changes, molecule_changes, text_changes
 
-# The first that fits names a kernel's kind.
+# The first pattern that matches a kernel's name gives its kind.
 KINDS = {
     "attention": r"sdpa|flash|fmha|attend|cudnn::fusion|attention",
     "matrix products": r"nvjet|gemm|cutlass|cublas|splitK|aten::(addmm|mm|bmm|linear)",
@@ -46,8 +46,8 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, sign in KINDS.items() if re.search(sign, kernel)), "all else")
 
 
-def shares(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
-    """Milliseconds of one call, by the clock and by kind of kernel, and the largest kernels."""
+def time_by_kind(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
+    """Milliseconds per call: wall-clock, by kind of kernel, and of the slowest kernels."""
     for _ in range(3):
         work()
     cuda = device.type == "cuda"
@@ -67,7 +67,7 @@ def shares(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
     launches = 0
     for event in seen.key_averages():
         each = event.self_device_time_total if cuda else event.self_cpu_time_total
-        if each and not event.key.startswith("Optimizer."):  # a span around kernels, not one
+        if each and not event.key.startswith("Optimizer."):  # a span of several kernels
             kernels[event.key] += each / 1e3 / REPEATS
             launches += event.count // REPEATS
     kinds: dict[str, float] = defaultdict(float)
@@ -86,14 +86,14 @@ def shares(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
 def training(
     settings: Settings, recipe: str, vocab: int, changes: dict[str, Any]
 ) -> dict[str, Any]:
-    """An optimiser step of one micro-batch."""
+    """An optimizer step with one micro-batch."""
     changes |= {"batch_size": changes["batch_size"] // changes.get("accumulation", 1)}
     run = make_run(settings, RECIPES[recipe](), vocab, **changes | {"accumulation": 1})
-    return shares(run.train_step, settings.device)
+    return time_by_kind(run.train_step, settings.device)
 
 
 def sampling(settings: Settings) -> dict[str, Any]:
-    """A step of Euler's solver with a uniform source."""
+    """An Euler step with a uniform source."""
     shapes, device = settings.shapes, settings.device
     source, solver = UniformSource(shapes.vocab), Euler()
     model = make_model(settings, source)
@@ -106,7 +106,7 @@ def sampling(settings: Settings) -> dict[str, Any]:
         solver.step(model, source, SCHEDULE, state, first, next_)
 
     with settings.precision(), evaluating(model):
-        return shares(work, device)
+        return time_by_kind(work, device)
 
 
 def main() -> None:

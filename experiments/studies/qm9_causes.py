@@ -1,11 +1,11 @@
-"""What of a sampler could explain that others count far fewer valid molecules than we do.
+"""Details of a sampler that could explain a low count of valid molecules.
 
-    python -m experiments.studies.qm9_causes --out results/qm9_causes.json
+    python -m experiments.studies.qm9_causes --out qm9_causes.json
 
-The paper has 135 valid molecules of 1,024 with a mask source where our models have several times as
-many. Here is a plain walk of the chain, written down apart from the library's solvers, in which one
-thing at a time is done otherwise: carry-over, the last step, precision, and what padding leaves.
-The model is the one in the box.
+The paper reports 135 valid molecules of 1,024 with a mask source, where our models give several
+times as many. This is a plain sampler, written independently of the library's solvers, with one
+detail changed at a time: carry-over, the last step, precision, and decoding. It samples from the
+bundled model.
 """
 
 import argparse
@@ -32,16 +32,16 @@ WEIGHTS = {"Euler": None, "Neighbor": Neighbor(radius=1, scale=4.0)}
 
 @dataclass(frozen=True)
 class Walk:
-    """What is done otherwise."""
+    """A sampler; the defaults are those of the library."""
 
-    carry: bool = True  # a revealed token stays; else it is drawn again at the rate lambda, and all
-    # are in the last step
-    draws: torch.dtype = torch.float64  # of uniforms and masses
+    carry: bool = True  # keep revealed tokens; otherwise redraw them at the rate lambda, and all of
+    # them in the last step
+    draws: torch.dtype = torch.float64  # of uniforms and probabilities
     logits: torch.dtype = torch.float32
-    gumbel: bool = False  # the largest of logits and Gumbel noise, instead of an inverse transform
+    gumbel: bool = False  # Gumbel-max instead of an inverse transform
 
     def draw(self, logits_ANV: Tensor, v_AN: Tensor, random: torch.Generator) -> Tensor:
-        """Tokens [A, N] by logits, from uniforms or with noise of their own."""
+        """Draw tokens [A, N] from logits, with the given uniforms or with Gumbel noise."""
         logits_ANV = logits_ANV.to(self.logits).to(self.draws)
         if self.gumbel:
             noise_ANV = torch.rand(logits_ANV.shape, generator=random, dtype=self.draws)
@@ -64,10 +64,10 @@ WALKS = {
 def walk(
     trained: Pretrained, how: Walk, weight: Neighbor | None, n: int, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [n, N] before and after the last step, in which all that is masked is revealed.
+    """Tokens [n, N] before and after the last step, which reveals all remaining masks.
 
-    Rate lambda = kappa' / (1 - kappa) for every masked token, kappa = t^2, and alpha times that
-    with a weight; a jump in dt has probability 1 - exp(-alpha lambda dt).
+    The rate of a masked token is alpha lambda with lambda = kappa' / (1 - kappa), kappa = t^2, and
+    alpha = 1 without a weight. It jumps within dt with probability 1 - exp(-alpha lambda dt).
     """
     random = torch.Generator().manual_seed(SEED)
     mask_id = trained.source.num_tokens - 1
@@ -90,7 +90,7 @@ def walk(
         jumps_BN = (u_BN < -torch.expm1(-rate_BN)) & ~fixed_N
         if how.carry:
             jumps_BN &= masked_BN
-        some_A = jumps_BN.any(1).nonzero()[:, 0]  # no others need the model
+        some_A = jumps_BN.any(1).nonzero()[:, 0]  # only these need the model
         logits_ANV = trained.model(x_BN[some_A], torch.full((len(some_A),), t))[..., :mask_id]
         drawn_AN = how.draw(logits_ANV, v_BN[some_A], random)
         last_BN = x_BN
@@ -99,7 +99,7 @@ def walk(
 
 
 def texts(trained: Pretrained, tokens_BN: Tensor, *, ends: bool = True) -> list[str]:
-    """Molecules; masks leave no trace, and without `ends` an end token neither."""
+    """Decode SMILES. Masks are dropped, and without `ends` so are end tokens."""
     left_out = {trained.source.num_tokens - 1}
     if not ends:
         left_out.add(trained.tokenizer.eos_id)
@@ -108,7 +108,7 @@ def texts(trained: Pretrained, tokens_BN: Tensor, *, ends: bool = True) -> list[
 
 
 def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
-    """Counts for each solver and change."""
+    """Counts for each solver and each change."""
     trained = cwdfm.load(MODEL, torch.device("cpu"))
     training = CanonicalSet(data.load("qm9").texts("train"))
     for (solver, weight), (name, how) in (
@@ -127,7 +127,7 @@ def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What of a sampler changes the counts.")
+    parser = argparse.ArgumentParser(description="Change details of a sampler and count molecules.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--n", type=int, default=SAMPLES)
     parser.add_argument("--steps", type=int, default=STEPS)

@@ -1,10 +1,10 @@
-"""What the reading of sequences changes in the counts of the paper's own setting on QM9.
+"""Ways to decode the samples of the paper's own setting on QM9, and their counts.
 
-    python -m experiments.studies.qm9_endings --jobs DIR/jobs --out results/qm9_endings.json
+    python -m experiments.studies.qm9_endings --cells DIR --out qm9_endings.json
 
-DIR is the folder of `python -m experiments run headline --scale small --out DIR`, with its samples. A sequence is
-`<bos> molecule <eos> <pad> ...`; we read up to the first end. Others may read on, or refuse what is
-not framed like that.
+DIR holds the cells of `python -m experiments run headline --scale small`, samples included. A
+sequence is `<bos> molecule <eos> <pad> ...`, which we decode up to the first end token. Others may
+ignore end tokens, or reject sequences of another form.
 """
 
 import argparse
@@ -26,12 +26,12 @@ Reading = Callable[[SmilesTokenizer, list[int]], str]
 
 
 def on(tokenizer: SmilesTokenizer, ids: list[int]) -> str:
-    """As if there were no end tokens."""
+    """Decode the whole sequence without its end tokens."""
     return tokenizer.decode(i for i in ids if i != tokenizer.eos_id)
 
 
 def framed(tokenizer: SmilesTokenizer, ids: list[int]) -> str:
-    """The molecule if it is framed as in training, else nothing."""
+    """The molecule if the sequence has the form of the training data, otherwise nothing."""
     inner = ids[1 : ids.index(tokenizer.eos_id)] if tokenizer.eos_id in ids[1:] else []
     plain = not {tokenizer.bos_id, tokenizer.pad_id} & set(inner)
     return tokenizer.decode(ids) if plain and ids == tokenizer.pack(inner, len(ids)) else ""
@@ -45,7 +45,7 @@ READINGS: dict[str, Reading] = {
 
 
 def rows(store: Store) -> Iterator[dict[str, object]]:
-    """Counts for each training, solver and reading, at the most steps."""
+    """Counts for each training, solver and decoding, at the largest number of steps."""
     tokens = data.load("qm9")
     training, tokenizer = CanonicalSet(tokens.texts("train")), tokens.tokenizer
     assert isinstance(tokenizer, SmilesTokenizer)
@@ -70,14 +70,14 @@ def rows(store: Store) -> Iterator[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the reading of sequences changes.")
-    parser.add_argument("--jobs", type=Path, required=True)
+    parser = argparse.ArgumentParser(description="Compare ways to decode sequences.")
+    parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    found = list(rows(Store(options.jobs)))
+    found = list(rows(Store(options.cells)))
     if not found:
         raise InputError(
-            f"no samples in {options.jobs}; give the jobs of `python -m experiments run headline`"
+            f"no samples in {options.cells}; give the cells of `python -m experiments run headline`"
         )
     for row in found:
         print(*row.values())

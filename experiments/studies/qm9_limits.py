@@ -1,12 +1,12 @@
-"""What limits a small model of QM9: one change at a time, at equal steps.
+"""Changes of the training recipe of small QM9 models, one at a time.
 
-    python -m experiments.studies.qm9_limits run --work DIR     # on a GPU, all cells at once
-    python -m experiments.studies.qm9_limits score --work DIR --out results/qm9_limits.json
+    python -m experiments.studies.qm9_limits run --work DIR     # on a GPU
+    python -m experiments.studies.qm9_limits score --work DIR --out qm9_limits.json
 
-`run` trains every cell of CELLS in a process of its own, all side by side, and draws 1,024 samples
-of each with Euler and with Neighbor weights at 128 steps; when time is up, trainings save and stop
-where they are, and the row says at which step. `score` counts molecules, and needs RDKit
-where `run` does not. results/qm9_limits.tgz holds what a `run` left in DIR.
+`run` trains all CELLS at once, each in a separate process, and draws 1,024 samples of each with
+Euler and with Neighbor weights in 128 steps. Trainings stop at the time limit, and the scores
+record the step they reached. `score` needs RDKit. results/samples/qm9_limits.tgz holds the samples
+of the recorded run.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def cwdfm(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def stop(processes: "list[subprocess.Popen[bytes]]", seconds: float) -> None:
-    """Let trainings end, or have them save and stop when their time is up."""
+    """Wait for the trainings; after the time limit ask them to save and stop."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(1)
@@ -57,11 +57,11 @@ def stop(processes: "list[subprocess.Popen[bytes]]", seconds: float) -> None:
     finish(processes, 128 + signal.SIGTERM)
 
 
-def finish(processes: "list[subprocess.Popen[bytes]]", *right: int) -> None:
-    """Wait for the processes; any exit code but the `right` ones, of which 0 is one, ends all."""
+def finish(processes: "list[subprocess.Popen[bytes]]", *expected: int) -> None:
+    """Wait for the processes and exit if one of them failed; 0 and `expected` are successes."""
     codes = [process.wait() for process in processes]
-    if not {*codes} <= {0, *right}:
-        raise SystemExit("a process failed; see above")
+    if not {*codes} <= {0, *expected}:
+        raise SystemExit("a process failed; its output is above")
 
 
 def run(source: str, work: Path, steps: int, samples: int, seconds: float) -> None:
@@ -107,18 +107,18 @@ def score(work: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    first = verbs.add_parser("run")
-    first.add_argument("--data", default="qm9")
-    first.add_argument("--work", type=Path, required=True)
-    first.add_argument("--steps", type=int, default=2500)
-    first.add_argument("--samples", type=int, default=1024)
-    first.add_argument("--seconds", type=float, default=400, help="for training; then it stops")
-    second = verbs.add_parser("score")
-    second.add_argument("--work", type=Path, required=True)
-    second.add_argument("--out", type=Path, required=True)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("--data", default="qm9")
+    running.add_argument("--work", type=Path, required=True)
+    running.add_argument("--steps", type=int, default=2500)
+    running.add_argument("--samples", type=int, default=1024)
+    running.add_argument("--seconds", type=float, default=400, help="time limit of the training")
+    scoring = commands.add_parser("score")
+    scoring.add_argument("--work", type=Path, required=True)
+    scoring.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.verb == "run":
+    if options.command == "run":
         run(options.data, options.work, options.steps, options.samples, options.seconds)
     else:
         score(options.work, options.out)

@@ -1,24 +1,22 @@
-"""Which sampler gives the most valid molecules, and at what cost in novel ones.
+"""Search for samplers with many valid and novel molecules.
 
-    python -m experiments.studies.qm9_search sample --models qm9-uniform-small RUN --work DIR   # on a GPU
-    python -m experiments.studies.qm9_search score --work DIR --out results/qm9_search.json     # with RDKit
+    python -m experiments.studies.qm9_search sample --models qm9-uniform-small --work DIR \
+        --setting solver=euler,steps=64,mend=80
+    python -m experiments.studies.qm9_search score --work DIR --out qm9_search.json
 
-One setting is varied at a time from Neighbor weights with 256 steps, then those that pull in
-opposite directions together: temperature, which makes novel molecules, against the corrector and
-steps, which make valid ones. `--what refine` asks what a few rounds of refining are worth beside as
-many steps, `--what mend` how far mending goes from few steps and hot ones. All that is with another
-seed than the one results are reported with, which is 0: `--what best --seed 0 --n 2048`. `--what
-hot` begins with hot steps and mends with care. Every sample's plausibility is kept, and `score`
-tells what accepting the more plausible ones would give, and by which bar.
+`--setting` names a sampler by the fields of `Setting` that differ from their defaults.
+`--settings-of RECORD` repeats the samplers of a recorded search, for example `qm9_mend`. Searches
+use seed 100; final results use `--seed 0`. `score` needs RDKit. It also counts what rejection of
+the least plausible samples would leave.
 
-Models that know little by heart should make more novel molecules: trained in several spellings of
-each (`cwdfm prepare qm9 --spellings 8 --out qm9-8.npz`), and looked at on the way.
+Models that memorize less should give more novel molecules. `train` trains one on data with several
+randomized SMILES per molecule (see `cwdfm prepare qm9 --help`):
 
-    python -m experiments.studies.qm9_search train --data qm9-8.npz --steps 8000 --keep 4000 --models DIR
-    python -m experiments.studies.qm9_search sample --models DIR/model --what spelled --work SAMPLES
-    python -m experiments.studies.qm9_search score --work SAMPLES --training DIR/training.json --out FILE
-
-A single sampler is named by what differs from the usual one: `--setting steps=64,mend=80`.
+    python -m experiments.studies.qm9_search train --data qm9-24.npz --steps 12000 --models DIR
+    python -m experiments.studies.qm9_search sample --models DIR/model --settings-of qm9_spelled24 \
+        --work SAMPLES
+    python -m experiments.studies.qm9_search score --work SAMPLES --training DIR/training.json \
+        --out qm9_spelled24.json
 """
 
 import argparse
@@ -27,7 +25,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +36,65 @@ from cwdfm import data
 from cwdfm.files import write_json
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
+from cwdfm.postprocess.refine import Refine
+from cwdfm.postprocess.reject import Accept
+from cwdfm.postprocess.resample import Mend
 from cwdfm.provenance import provenance
+from cwdfm.solver_config import Name, SolverChoice
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from experiments.jobs import Snapshots
-from experiments.studies.qm9_settings import WHAT, Setting
+from experiments.results import record
 
-SAMPLES, SEED = 1024, 100  # unless others are asked for
-KEPT = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)  # shares that are accepted at once
+SAMPLES, SEED = 1024, 100
+KEPT = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)  # shares of samples that rejection keeps
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A sampler with its post-processing. The field names are those of the recorded results."""
+
+    solver: Name = "neighbor"
+    radius: int = 1
+    scale: float = 4.0
+    beta: float = 6.0
+    corrector: float = 0.0
+    temperature: float = 1.0
+    steps: int = 256
+    rounds: int = 0  # of refinement, 6 steps each
+    share: float = 0.1  # of the tokens that a round of refinement noises
+    cold: float = 1.0  # temperature of refinement
+    mend: int = 0  # maximum rounds of resampling
+    noise: float = 0.5  # share of the tokens that resampling assumes to be wrong
+    trust: float = 0.8  # probability above which resampling keeps a token
+    again: float = 1.0  # temperature of resampling
+    accept: float = 0.0  # plausibility below which a sample is rejected
+    tries: int = 8  # maximum draws per sample
+    glance: float | None = None  # share of wrong tokens assumed by the plausibility
+
+    def choice(self) -> SolverChoice:
+        return SolverChoice(
+            solver=self.solver,
+            radius=self.radius,
+            scale=self.scale,
+            beta=self.beta,
+            corrector=self.corrector,
+            temperature=self.temperature,
+        )
+
+    def refine(self) -> Refine | None:
+        return Refine(self.rounds, self.share, temperature=self.cold) if self.rounds else None
+
+    def resample(self) -> Mend | None:
+        return Mend(self.mend, self.noise, self.trust, self.again) if self.mend else None
+
+    def reject(self) -> Accept | None:
+        return Accept(self.accept, self.tries, self.glance) if self.accept else None
 
 
 def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int) -> None:
-    """A model of 17M with a uniform source, and what it was after some steps; a record of it."""
+    """Train a 17M model with a uniform source; keep snapshots and a record of the training."""
     recipe = replace(
         RECIPES["qm9-small"](),
         data=place,
@@ -68,7 +112,7 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int
     run = Run(recipe, tokens, folder / "run", device)
     run.resume()
     if stopped := fit(run, [Snapshots(run, keep, folder)]):
-        sys.exit(128 + stopped)  # a checkpoint is there
+        sys.exit(128 + stopped)
     run.averaged().save_pretrained(folder / "model")
     models = ["model", *(f"model-{step}" for step in keep)]
     found = {
@@ -80,40 +124,27 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int
     write_json(folder / "training.json", provenance() | found)
 
 
-def draw(
-    models: list[str],
-    what: Iterable[Setting],
-    work: Path,
-    n: int,
-    seed: int,
-    most: int,
-    budget: float,
-) -> None:
-    """Samples of every model and setting that is not there yet, until the time is up."""
+def draw(models: list[str], settings: Iterable[Setting], work: Path, n: int, seed: int) -> None:
+    """Draw samples for every model and setting whose file does not exist yet."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    start = time.perf_counter()
     for name in models:
         trained = cwdfm.load(name, device)
-        trained.model.capture_trunk()
-        for setting in (setting for setting in what if setting.steps <= most):
-            usual = asdict(Setting())
-            changed = {k: v for k, v in asdict(setting).items() if v != usual[k]}
-            said = "-".join(f"{name}-{value}" for name, value in changed.items()) or "usual"
-            path = work / f"{trained.fingerprint()[:8]}-{n}-{seed}-{said}.json"
-            if path.exists():
-                continue
-            if time.perf_counter() - start > budget:
-                print("the time is up")
-                return
-            found = drawn(trained, setting, n, seed)
-            write_json(path, provenance() | {"model": name} | found)
-            print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
+        trained.model.record_trunk()
+        for setting in settings:
+            default = asdict(Setting())
+            changed = {k: v for k, v in asdict(setting).items() if v != default[k]}
+            label = "-".join(f"{k}-{v}" for k, v in changed.items()) or "default"
+            path = work / f"{trained.fingerprint()[:8]}-{n}-{seed}-{label}.json"
+            if not path.exists():
+                found = sample(trained, setting, n, seed)
+                write_json(path, provenance() | {"model": name} | found)
+                print(f"{path.stem}: {found['seconds']:.1f} s", flush=True)
 
 
-def drawn(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> dict[str, Any]:
-    """Samples by one setting, with their plausibility and what they took."""
+def sample(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> dict[str, Any]:
+    """Samples of one setting, with their plausibility and their cost."""
     device = next(trained.model.parameters()).device
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         out = generate(
             trained,
@@ -122,10 +153,10 @@ def drawn(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> dic
             steps=setting.steps,
             seed=seed,
             refine=setting.refine(),
-            mend=setting.mending(),
-            accept=setting.acceptance(),
+            mend=setting.resample(),
+            accept=setting.reject(),
         )
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         plausible = cwdfm.plausibility(
             trained.model,
             trained.source,
@@ -148,7 +179,7 @@ def drawn(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> dic
 
 
 def counts(texts: list[str], training: CanonicalSet, fold: int = SAMPLES) -> dict[str, float]:
-    """Of so many, or of all if they are fewer: the mean over folds."""
+    """Valid, unique and novel molecules per fold: means over folds."""
     scores = score_molecules(texts, training, fold_size=fold).to_json()
     return {name: scores[name]["mean"] for name in ("valid", "unique", "novel")}
 
@@ -156,10 +187,10 @@ def counts(texts: list[str], training: CanonicalSet, fold: int = SAMPLES) -> dic
 def accepting(
     texts: list[str], plausible: list[float], training: CanonicalSet
 ) -> Iterator[dict[str, float]]:
-    """What the counts of 1,024 would be, were the least plausible drawn again until they are more.
+    """Counts per 1,024 samples if the least plausible samples were rejected.
 
-    Those left make folds of one size, and their counts are scaled up: where folds are smaller, a
-    little too many are unique and novel.
+    The remaining samples form folds of equal size, and counts are scaled to 1,024. With smaller
+    folds the unique and novel counts are slightly too high.
     """
     order = sorted(range(len(texts)), key=lambda i: -plausible[i])
     for share in KEPT:
@@ -170,8 +201,8 @@ def accepting(
         yield {"share": share, "least": plausible[kept[-1]]} | scaled
 
 
-def score(work: Path, out: Path, record: Path | None) -> None:
-    """Count what is valid, unique and novel; with the record of the models' training."""
+def score(work: Path, out: Path, trained: Path | None) -> None:
+    """Score all samples in a folder; include the record of the models' training."""
     training = CanonicalSet(data.load("qm9").texts("train"))
     rows = []
     for path in sorted(work.glob("*.json")):
@@ -182,20 +213,19 @@ def score(work: Path, out: Path, record: Path | None) -> None:
             row["accepting"] = list(accepting(texts, plausible, training))
         rows.append(row)
     seeds = {row["seed"] for row in rows}
-    assert len(seeds) <= 1, f"samples of several seeds in {work}: {sorted(seeds)}"
-    trained = json.loads(record.read_text()) if record else None
-    if trained is not None:
-        strange = {row["weights"] for row in rows} - set(trained["weights"].values())
-        assert not strange, f"samples in {work} of models that {record} does not know: {strange}"
+    assert len(seeds) <= 1, f"{work} has samples of several seeds: {sorted(seeds)}"
+    made = json.loads(trained.read_text()) if trained else None
+    if made is not None:
+        unknown = {row["weights"] for row in rows} - set(made["weights"].values())
+        assert not unknown, f"{work} has samples of models that are not in {trained}: {unknown}"
     rows.sort(key=lambda row: -row["valid"])
     for row in rows:
-        what = " ".join(str(value) for value in row["setting"].values())
-        print(f"{row['model']:20} {what:34} {row['valid']:7.1f} {row['novel']:7.1f}")
-    write_json(out, provenance() | {"config": {}, "training": trained, "rows": rows})
+        print(f"{row['model']:20} {row['valid']:7.1f} {row['novel']:7.1f} {row['setting']}")
+    write_json(out, provenance() | {"config": {}, "training": made, "rows": rows})
 
 
-def named(text: str) -> Setting:
-    """By what differs from the usual one."""
+def parse_setting(text: str) -> Setting:
+    """A setting from `name=value,name=value`."""
     pairs = dict(part.split("=") for part in text.split(","))
     values: dict[str, Any] = {k: v if k == "solver" else json.loads(v) for k, v in pairs.items()}
     try:
@@ -204,37 +234,39 @@ def named(text: str) -> Setting:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def settings_of(name: str) -> list[Setting]:
+    """The settings of a recorded search."""
+    return list(dict.fromkeys(Setting(**row["setting"]) for row in record(name)["rows"]))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Search for the best sampler of molecules.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    training = verbs.add_parser("train")
+    parser = argparse.ArgumentParser(description="Search for samplers of molecules.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    training = commands.add_parser("train")
     training.add_argument("--data", required=True)
     training.add_argument("--steps", type=int, default=8000)
-    training.add_argument("--keep", type=int, nargs="*", default=[])
-    training.add_argument("--models", type=Path, required=True, help="folder for them")
+    training.add_argument("--keep", type=int, nargs="*", default=[], help="steps to snapshot")
+    training.add_argument("--models", type=Path, required=True, help="output folder")
     training.add_argument("--seed", type=int, default=0)
-    sample = verbs.add_parser("sample")
-    sample.add_argument("--models", nargs="+", required=True)
-    sample.add_argument("--work", type=Path, required=True)
-    what = sample.add_mutually_exclusive_group()
-    what.add_argument("--what", choices=list(WHAT), default="search")
-    what.add_argument("--setting", type=named, nargs="+", help="name=value,name=value,...")
-    sample.add_argument("--n", type=int, default=SAMPLES)
-    sample.add_argument("--seed", type=int, default=SEED)
-    sample.add_argument("--most", type=int, default=1024, help="leave out settings of more steps")
-    sample.add_argument("--budget", type=float, default=600.0, help="seconds")
-    scoring = verbs.add_parser("score")
-    scoring.add_argument("--work", type=Path, required=True)
-    scoring.add_argument("--training", type=Path, help="the record that `train` left")
+    sampling = commands.add_parser("sample")
+    sampling.add_argument("--models", nargs="+", required=True)
+    sampling.add_argument("--work", type=Path, required=True, help="folder of the samples")
+    which = sampling.add_mutually_exclusive_group(required=True)
+    which.add_argument("--setting", type=parse_setting, nargs="+", help="name=value,name=value")
+    which.add_argument("--settings-of", type=settings_of, help="a recorded search")
+    sampling.add_argument("--n", type=int, default=SAMPLES)
+    sampling.add_argument("--seed", type=int, default=SEED)
+    scoring = commands.add_parser("score")
+    scoring.add_argument("--work", type=Path, required=True, help="folder of the samples")
+    scoring.add_argument("--training", type=Path, help="training.json of the models")
     scoring.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.verb == "train":
+    if options.command == "train":
         train(options.data, options.steps, tuple(options.keep), options.models, options.seed)
-    elif options.verb == "sample":
+    elif options.command == "sample":
         options.work.mkdir(parents=True, exist_ok=True)
-        chosen = options.setting or list(WHAT[options.what]())
-        sizes = (options.n, options.seed, options.most, options.budget)
-        draw(options.models, chosen, options.work, *sizes)
+        chosen = options.setting or options.settings_of
+        draw(options.models, chosen, options.work, options.n, options.seed)
     else:
         score(options.work, options.out, options.training)
 

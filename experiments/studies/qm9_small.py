@@ -1,13 +1,14 @@
-"""Score the samples that the models in the box gave on a GPU.
+"""Score samples of the bundled models.
 
-    python -m experiments.studies.qm9_small --samples SAMPLES.tgz --out results/qm9_small.json
+    python -m experiments.studies.qm9_small --samples SAMPLES.tgz --out qm9_small.json
 
-The archive holds 2,048 SMILES a file, named source-solver-steps.smi, each drawn by
+The archive (results/samples/qm9_small.tgz) holds files SOURCE-SOLVER-STEPS.smi of 2,048 SMILES,
+each drawn on a GPU by
 
     cwdfm sample MODEL --out FILE --n 2048 --batch-size 2048 --steps STEPS --solver SOLVER
 
-with seed 0 and the solver's defaults (radius 1, scale 4, beta 6) from the float32 weights, of which
-the box holds float16 copies. Training's own record is in the models' config.json.
+with seed 0 and the default weights (radius 1, scale 4, beta 6) from the float32 weights; the
+package has float16 copies. The record of the training is in the models' config.json.
 """
 
 import argparse
@@ -25,7 +26,7 @@ SAMPLES = 2048
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Score samples of the models in the box.")
+    parser = argparse.ArgumentParser(description="Score samples of the bundled models.")
     parser.add_argument("--samples", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -36,7 +37,7 @@ def main() -> None:
             file = archive.extractfile(member)
             if file is None:
                 continue
-            # An empty line is a sample too: one that ended at once.
+            # An empty line is a sample that ended immediately.
             texts = file.read().decode().split("\n")[:SAMPLES]
             source, solver, steps = Path(member.name).stem.split("-")
             row: dict[str, Any] = {"source": source, "solver": solver, "steps": int(steps)}

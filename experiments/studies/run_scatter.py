@@ -38,13 +38,6 @@ def last_validation(record: Record) -> float:
     return float(losses[-1])
 
 
-def early(record: Record) -> float:
-    """The training loss at the first logged step after a quarter of the training."""
-    steps = record["job"]["recipe"]["steps"]
-    metrics = [m for m in record["result"]["metrics"] if "loss" in m]
-    return float(next(m["loss"] for m in metrics if 4 * m["step"] >= steps))
-
-
 def training(job: Record) -> str:
     """A key for what is trained: the corpus and the recipe."""
     recipe = dict(job["recipe"])
@@ -72,7 +65,6 @@ def compare(folders: list[Path]) -> list[dict[str, Any]]:
                 **{name: job["recipe"][name] for name in FIELDS},
                 "steps": job["recipe"]["steps"],
                 "losses": [last_validation(found[date]) for date in dates],
-                "early": [early(found[date]) for date in dates],
                 "samples": [
                     json.loads(how)
                     | {what: [by_run.get(d) for d in dates] for what, by_run in each}

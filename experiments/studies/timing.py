@@ -1,4 +1,4 @@
-"""How the benchmarks measure: medians of repeated runs, peaks of memory in a process of its own."""
+"""Measurements for the studies: median run times and peak memory."""
 
 import statistics
 import sys
@@ -19,17 +19,17 @@ def median_seconds(work: Callable[[], object], repeats: int = 5, warmup: int = 1
     return statistics.median(seconds)
 
 
-def verdict(claims: dict[str, bool]) -> None:
-    """Print what was to be shown and whether it was; a claim that fails fails the benchmark."""
-    for claim, holds in claims.items():
-        print(f"{'holds' if holds else 'FAILS'}: {claim}")
-    if not all(claims.values()):
+def check_targets(targets: dict[str, bool]) -> None:
+    """Print each target and whether it was met; exit with 1 if one was missed."""
+    for target, met in targets.items():
+        print(f"{'met' if met else 'MISSED'}: {target}")
+    if not all(targets.values()):
         sys.exit(1)
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """How much resident memory rose above its present level while working (Linux only)."""
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    """The rise of the resident set above its current size during a call (Linux only)."""
+    Path("/proc/self/clear_refs").write_text("5")  # reset the recorded peak
     before = _status("VmRSS")
     work()
     return _status("VmHWM") - before

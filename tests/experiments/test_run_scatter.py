@@ -1,4 +1,4 @@
-"""What runs of the same training have in common, and what they do not."""
+"""Repeated runs of the same training are matched with their samples."""
 
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,10 @@ def sample(
     record(folder, f"text-{date}", {"samples": drawn}, scores, date)
 
 
-def test_runs_are_told_apart_by_date_and_samples_go_to_theirs(tmp_path: Path) -> None:
+def test_samples_are_assigned_to_their_run(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     train(old, recipe(), 3.0, "day 1")
-    sample(old, recipe(), 0, 100.0, "day 2")  # does not say of which run: of the last before it
+    sample(old, recipe(), 0, 100.0, "day 2")  # names no run: belongs to the last one before it
     train(new, recipe(), 3.5, "day 3")
     sample(new, recipe(), 0, 100.0, "day 2")  # kept from the old folder
     sample(new, recipe(), 1, 400.0, "day 4", needs={"train-1": "day 1"})
@@ -54,7 +54,6 @@ def test_runs_are_told_apart_by_date_and_samples_go_to_theirs(tmp_path: Path) ->
     (row,) = compare([old, new])
     assert row["dates"] == ["day 1", "day 3"]
     assert row["losses"] == [3.0, 3.5]
-    assert row["early"] == [26.0, 31.0]  # after 4 of 9 steps: 2 are no quarter
     (samples,) = row["samples"]
     assert samples["perplexities"] == pytest.approx([200.0, 900.0])  # sqrt(100 * 400)
     assert samples["entropies"] == pytest.approx([7.0, 7.0])
@@ -62,11 +61,11 @@ def test_runs_are_told_apart_by_date_and_samples_go_to_theirs(tmp_path: Path) ->
     assert "seed" not in samples
 
 
-def test_bregman_of_masked_tokens_is_a_run_of_nelbo_with_samples_of_its_own(tmp_path: Path) -> None:
+def test_bregman_on_masked_tokens_counts_as_nelbo(tmp_path: Path) -> None:
     other = recipe(loss="bregman")
     train(tmp_path, recipe(), 3.0, "day 1")
     train(tmp_path, other, 4.0, "day 2", "train-2")
-    sample(tmp_path, recipe(), 0, 10.0, "day 3")  # after both, of the one with its name
+    sample(tmp_path, recipe(), 0, 10.0, "day 3")  # belongs to the run of the same loss
     sample(tmp_path, other, 0, 20.0, "day 4")
     (row,) = compare([tmp_path])
     assert row["loss"] == "nelbo"
@@ -74,33 +73,34 @@ def test_bregman_of_masked_tokens_is_a_run_of_nelbo_with_samples_of_its_own(tmp_
     assert row["samples"][0]["perplexities"] == pytest.approx([10.0, 20.0])
 
 
-def test_what_was_done_once_tells_nothing(tmp_path: Path) -> None:
+def test_single_runs_are_left_out(tmp_path: Path) -> None:
     train(tmp_path, recipe(), 3.0, "day 1")
     assert compare([tmp_path, tmp_path]) == []
     train(tmp_path, recipe(), 3.0, "day 2", "train-2")
     sample(tmp_path, recipe(), 0, 10.0, "day 3")
     (row,) = compare([tmp_path])
-    assert row["samples"] == []  # of one run alone
+    assert row["samples"] == []  # from one run only
 
 
-def test_of_a_run_its_first_quarter_and_its_end_are_told(tmp_path: Path) -> None:
+def test_last_validation_loss_is_recorded(tmp_path: Path) -> None:
     metrics = [{"step": k, "loss": 10.0 - k, "validation_loss": abs(k - 5.0)} for k in (1, 2, 4, 8)]
     for day in (1, 3):
         record(tmp_path, f"train-{day}", recipe(steps=8), {"metrics": metrics}, f"day {day}")
-    sample(tmp_path, recipe(steps=8), 0, 10.0, "day 1")  # within a second of its training's end
+    sample(
+        tmp_path, recipe(steps=8), 0, 10.0, "day 1"
+    )  # within a second of the training
     sample(tmp_path, recipe(steps=8), 1, 20.0, "day 3")
     sample(tmp_path, recipe(steps=8), 0, 30.0, "day 2", steps=64)
     sample(tmp_path, recipe(steps=8), 1, 40.0, "day 4", steps=64)
     (row,) = compare([tmp_path])
-    assert row["losses"] == [3.0, 3.0]  # not the lowest
-    assert row["early"] == [8.0, 8.0]
+    assert row["losses"] == [3.0, 3.0]  # the last, not the lowest
     few, many = row["samples"]
     assert few["perplexities"] == pytest.approx([10.0, 20.0])
     assert many["perplexities"] == pytest.approx([30.0, 40.0])
 
 
-def test_what_was_done_again_has_a_name_of_its_own() -> None:
-    """In the results of this project: rows of one name would hide each other on the pages."""
+def test_descriptions_are_unique() -> None:
+    """Recorded rows with equal descriptions could not be told apart on the page."""
     rows = recorded("run_scatter")["rows"]
     names = [(row["corpus"], describe(row)) for row in rows]
     assert len(set(names)) == len(names)

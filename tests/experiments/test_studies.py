@@ -1,4 +1,4 @@
-"""What benchmarks read from files, of others and their own."""
+"""Reports of tests, and files of studies."""
 
 from pathlib import Path
 
@@ -13,20 +13,20 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_report_of_tests_is_counted(tmp_path: Path) -> None:
+def test_outcomes_are_counted(tmp_path: Path) -> None:
     (tmp_path / "report.xml").write_text(REPORT)
     counts, failed = outcomes(tmp_path / "report.xml")
     assert counts == {"passed": 1, "skipped": 1, "failed": 2}
     assert failed == {"tests.a.wrong": "assert 1 == 2", "tests.b.early": "error"}
 
 
-def test_files_with_tests_for_a_gpu_are_found() -> None:
+def test_gpu_tests_are_found() -> None:
     found = {Path(name).name for name in files()}
     assert {"test_gpu.py", "test_ahead.py", "test_block.py"} <= found
     assert "test_parity.py" not in found
 
 
-def test_sources_in_one_folder_are_told_apart() -> None:
+def test_entries_are_selected_by_source() -> None:
     names = ("data-a", "mask-euler-64", "uniform-euler-64", "training-mask", "context-uniform")
     found = dict.fromkeys(names, 0)
     assert list(of_source("mask", found)) == ["data-a", "mask-euler-64", "training-mask"]
