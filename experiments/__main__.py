@@ -12,7 +12,8 @@ COMMANDS = {
     "list": (lambda words: run.main(["list", *words]), "list the experiments and their cost"),
     "run": (run.main, "run experiments: train, sample, score, write tables and figures"),
     "bench": (bench.main, "measure the speed of training and sampling on this machine"),
-    "collect": (results.main, "add finished cells and studies to the recorded results"),
+    "collect": (results.collect_command, "add finished cells and studies to results/"),
+    "restore": (results.restore_command, "copy the recorded cells into a run folder"),
     "report": (report.main, "write the tables of the recorded results into docs/ and results/"),
 }
 

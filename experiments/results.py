@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError
-from cwdfm.files import replacing
+from cwdfm.files import replacing, write_json
 from experiments.job import Job, Result, Store
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def collect(run: Path, folder: Path = RESULTS) -> list[str]:
     A cell of the same name in the pack is replaced: the run is newer.
     """
     found: dict[str, Records] = {}
-    for path in sorted(run.glob("*/result.json")):
+    for path in sorted(_cells(run).glob("*/result.json")):
         name = path.parent.name
         found.setdefault(kind_of(name), {})[name] = json.loads(path.read_text())
     for kind, cells in found.items():
@@ -81,13 +81,37 @@ def collect(run: Path, folder: Path = RESULTS) -> list[str]:
     return [name for cells in found.values() for name in cells]
 
 
+def restore(run: Path, folder: Path = RESULTS) -> int:
+    """Write the packed cells into a run folder, so that runs there do not repeat them."""
+    cells = [path.name.partition(".")[0] for path in (folder / "cells").glob("*.jsonl.xz")]
+    found = {name: each for kind in cells for name, each in read(f"cells/{kind}", folder).items()}
+    for name, each in found.items():
+        inputs = isinstance(each, str)  # the fingerprint of a corpus or evaluator
+        path = run / "jobs" / (f"{name}.json" if inputs else f"{name}/result.json")
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, each)
+    return len(found)
+
+
+def _cells(run: Path) -> Path:
+    return run / "jobs" if (run / "jobs").is_dir() else run
+
+
 def kind_of(name: str) -> str:
     """The kind of a cell, by its name KIND-CHECKSUM."""
     return name.rpartition("-")[0]
 
 
-def main(words: list[str]) -> None:
-    """Add to the packs: a run folder's finished cells, or the JSON files of studies and bench."""
+def restore_command(words: list[str]) -> None:
+    """`python -m experiments restore DIR`."""
+    if len(words) != 1:
+        raise InputError("give one run folder: python -m experiments restore DIR")
+    print(f"{words[0]}: {restore(Path(words[0]))} cells")
+
+
+def collect_command(words: list[str]) -> None:
+    """`python -m experiments collect PATH...`: run folders, or JSON files of studies and bench."""
     if not words:
         raise InputError("give run folders, or JSON files of studies or of the benchmark")
     for path in map(Path, words):
@@ -104,15 +128,10 @@ def main(words: list[str]) -> None:
 class Recorded(Store):
     """The packed cells, read in place of a run folder."""
 
-    def __init__(self, folder: Path = RESULTS) -> None:
-        super().__init__(folder)
+    def __init__(self) -> None:
+        super().__init__(RESULTS / "cells")
 
     def result(self, job: Job) -> Result | None:
         """The record of a cell; None if it is not recorded."""
-        found: Result | None = self._pack(job.kind).get(job.name)
+        found: Result | None = _cached(f"cells/{job.kind}").get(job.name)
         return found
-
-    def _pack(self, kind: str) -> Records:
-        if self.folder == RESULTS:
-            return _cached(f"cells/{kind}")
-        return read(f"cells/{kind}", self.folder)

@@ -129,7 +129,7 @@ def draw(models: list[str], settings: Iterable[Setting], work: Path, n: int, see
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for name in models:
         trained = cwdfm.load(name, device)
-        trained.model.record_trunk()
+        trained.model.capture_trunk()
         for setting in settings:
             default = asdict(Setting())
             changed = {k: v for k, v in asdict(setting).items() if v != default[k]}

@@ -46,11 +46,25 @@ def test_finished_cells_of_a_run_are_collected(tmp_path: Path) -> None:
     assert results.read("cells/sample", tmp_path) == {"sample-2": {"result": "sample-2"}}
 
 
+def test_recorded_cells_can_be_restored(tmp_path: Path) -> None:
+    results.write("cells/train", {"train-1": {"result": 1}}, tmp_path)
+    results.write("cells/inputs", {"text-512": "abc"}, tmp_path)
+    run = tmp_path / "run"
+    assert results.restore(run, tmp_path) == 2
+    assert json.loads((run / "jobs" / "text-512.json").read_text()) == "abc"
+    (run / "jobs" / "train-1" / "result.json").write_text(json.dumps({"result": 2}))
+    results.restore(run, tmp_path)  # does not overwrite
+    assert results.collect(run, tmp_path) == ["train-1"]
+    assert results.read("cells/train", tmp_path) == {"train-1": {"result": 2}}
+    with pytest.raises(InputError):
+        results.restore_command([])
+
+
 def test_collect_rejects_other_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=re.escape("notes.txt")):
-        results.main([str(tmp_path / "notes.txt")])
+        results.collect_command([str(tmp_path / "notes.txt")])
     with pytest.raises(InputError):
-        results.main([])
+        results.collect_command([])
 
 
 def test_recorded_cells_belong_to_experiments() -> None:

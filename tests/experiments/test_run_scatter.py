@@ -86,9 +86,7 @@ def test_last_validation_loss_is_recorded(tmp_path: Path) -> None:
     metrics = [{"step": k, "loss": 10.0 - k, "validation_loss": abs(k - 5.0)} for k in (1, 2, 4, 8)]
     for day in (1, 3):
         record(tmp_path, f"train-{day}", recipe(steps=8), {"metrics": metrics}, f"day {day}")
-    sample(
-        tmp_path, recipe(steps=8), 0, 10.0, "day 1"
-    )  # within a second of the training
+    sample(tmp_path, recipe(steps=8), 0, 10.0, "day 1")  # within a second of the training
     sample(tmp_path, recipe(steps=8), 1, 20.0, "day 3")
     sample(tmp_path, recipe(steps=8), 0, 30.0, "day 2", steps=64)
     sample(tmp_path, recipe(steps=8), 1, 40.0, "day 4", steps=64)
