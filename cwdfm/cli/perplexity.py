@@ -1,8 +1,8 @@
-"""`cwdfm perplexity MODEL --data NAME ...`: how well a model predicts data it has not seen."""
+"""`cwdfm perplexity MODEL --data NAME ...`: the likelihood of held-out data under a model."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
 from cwdfm.cli.unused_options import check_exact, check_read_with
@@ -19,57 +19,59 @@ from cwdfm.report.text_table import spread
 from cwdfm.weight import Neighbor, Weight
 
 READ_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
-COLUMNS = ("data", "perplexity", "bits a token", "nats a token", "sequences", "tokens")
+COLUMNS = ("data", "perplexity", "bits per token", "nats per token", "sequences", "tokens")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Test perplexity, with its standard error: an upper bound, by the ELBO, or exact.
+    """Test perplexity with its standard error: exact, or an upper bound from the ELBO.
 
-    The result does not depend on the batch size. (The perplexity of samples under a judge is
-    another thing: see `cwdfm eval`.)
+    The result does not depend on the batch size. For the perplexity of samples under an evaluator
+    LM, see `cwdfm eval`.
     """
 
-    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
-    # with a model, a run or a checkpoint.
+    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small), or a folder
+    # with a model, a training run or a checkpoint.
     model: str
-    data: tuple[str, ...]  # datasets, corpora, files, or what was prepared from them
-    part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
-    rows: int = 1024  # sequences that stand for all, evenly spread over them; 0 for all
-    draws: int = 16  # times at which each sequence is looked at
-    seed: int = 0  # of all randomness
-    weight: Literal["none", "neighbor"] = "none"  # neighbor: of sampling with Neighbor weights
-    radius: int = 1  # neighbor: how far a neighbour may be
-    scale: float = 1.0  # neighbor: how much one revealed neighbour speeds a token up
-    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    data: tuple[str, ...]  # names of datasets or corpora, files, or prepared folders
+    # Part of a text corpus: valid or test, or all for your own text. Default: the held-out part.
+    part: str | None = None
+    rows: int = 1024  # number of sequences to evaluate, evenly spaced; 0 for all
+    draws: int = 16  # random times per sequence
+    seed: int = 0  # seed of times and noise
+    weight: Literal["none", "neighbor"] = "none"  # context weight of the sampling chain to evaluate
+    radius: int = 1  # neighbor: window radius in tokens
+    scale: float = 1.0  # neighbor: rate increase per revealed neighbor
+    batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
-    out: Path | None = None  # a .json file for every number
+    out: Path | None = None  # write all numbers to this .json file
     force: bool = False  # overwrite that file
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, bound, print the table."""
-    asked = model_first("perplexity", arguments)
-    options = parse("perplexity MODEL", asked, lambda missing: Options(missing, missing))
-    given = fields_given(Options, asked)
+    """Parse the options, evaluate the likelihoods, print a table."""
+    arguments = model_first("perplexity", arguments)
+    options = parse("perplexity MODEL", arguments, lambda missing: Options(missing, missing))
+    given = fields_given(Options, arguments)
     with by_flags(Options):
         check(options)
     check_read_with(options, given, READ_WITH)
+    weight = context_weight(options)
     with process_group(options.device) as device:
         trained = load(options.model, device)
-        check_exact(given, options.model, trained.flow if weight_of(options) else trained.method)
+        check_exact(given, options.model, trained.method if weight is None else trained.flow)
         with by_flags(Options):
-            check_window(weight_of(options), trained.length)
-            found = [(name, load_held_out(trained, name, options.part)) for name in options.data]
-        bounds = []
-        for name, data in found:
-            rows = min(len(data.valid), options.rows or len(data.valid))
-            print(f"{name}: {rows:,} of {len(data.valid):,} sequences", flush=True)
-            bounds.append(
+            check_window(weight, trained.length)
+            datasets = [load_held_out(trained, name, options.part) for name in options.data]
+        results = []
+        for name, data in zip(options.data, datasets, strict=True):
+            count = min(len(data.valid), options.rows or len(data.valid))
+            print(f"{name}: {count:,} of {len(data.valid):,} sequences", flush=True)
+            results.append(
                 held_out_likelihood(
                     trained,
                     data,
-                    weight=weight_of(options),
+                    weight=weight,
                     limit=options.rows or None,
                     draws=options.draws,
                     seed=options.seed,
@@ -77,74 +79,79 @@ def main(arguments: list[str]) -> None:
                 )
             )
     if options.out is not None:
-        write(options, trained, list(zip(found, bounds, strict=True)))
-    print("\n".join(table(options, bounds).lines()))
+        write(options.out, options, trained, datasets, results)
+    print("\n".join(table(options, results).lines()))
     if options.out is not None:
         print(f"written: {options.out}")
 
 
 def check(options: Options) -> None:
-    """Refuse what is wrong before any model is loaded."""
+    """Check the options before loading a model."""
     check_integer("rows", options.rows, 0)
     check_integer("draws", options.draws, 2, MAX_STEPS)
     check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
     check_seed(options.seed)
     if not options.data:
-        raise InputError("no data; give at least one name or path behind --data")
-    weight_of(options)
+        raise InputError("no data; give at least one name or path after --data")
+    context_weight(options)  # checks radius and scale
     if options.force and options.out is None:
-        raise InputError("--force is read with --out alone; leave it out, or give --out too")
+        raise InputError("--force applies only with --out; omit it, or add --out")
     if options.out is not None:
         if options.out.suffix != ".json":
             raise InputError(f"--out must end in .json, got {str(options.out)!r}")
         check_output_file(options.out, force=options.force)
 
 
-def weight_of(options: Options) -> Weight | None:
-    """The weight of the chain whose likelihood is bounded."""
+def context_weight(options: Options) -> Weight | None:
+    """The weight of the sampling chain whose likelihood is evaluated."""
     return Neighbor(options.radius, options.scale) if options.weight == "neighbor" else None
 
 
-def table(options: Options, bounds: list[DatasetLikelihood]) -> Table:
-    """A row for each dataset; behind ± is the standard error."""
+def table(options: Options, results: list[DatasetLikelihood]) -> Table:
+    """One row per dataset, with standard errors after ±."""
     rows = []
-    for name, found in zip(options.data, bounds, strict=True):
-        numbers = (
-            ("" if found.exact else "<= ") + _spread(found.perplexity, found.perplexity_error),
-            f"{found.bits_per_token:.4f}",
-            _spread(found.nats_per_token, found.standard_error),
-            f"{found.sequences:,} of {found.of:,}",
-            f"{found.tokens:,}",
+    for name, result in zip(options.data, results, strict=True):
+        perplexity = with_error(result.perplexity, result.perplexity_error)
+        columns = (
+            name,
+            perplexity if result.exact else f"<= {perplexity}",
+            f"{result.bits_per_token:.4f}",
+            with_error(result.nats_per_token, result.standard_error),
+            f"{result.sequences:,} of {result.of:,}",
+            f"{result.tokens:,}",
         )
-        rows.append(Row(options.model, (name, *numbers)))
+        rows.append(Row(options.model, columns))
     return Table(COLUMNS, tuple(rows))
 
 
-def _spread(value: float, error: float | None) -> str:
-    plain = f"{value:.5g}" if value < 1e5 else f"{value:,.0f}"
-    return plain if error is None else spread(value, error)
+def with_error(value: float, error: float | None) -> str:
+    """The value rounded to the precision of its error, or to five digits without one."""
+    if error is not None:
+        return spread(value, error)
+    return f"{value:.5g}" if value < 1e5 else f"{value:,.0f}"
 
 
 def write(
+    path: Path,
     options: Options,
     trained: Pretrained,
-    found: list[tuple[tuple[str, TokenData], DatasetLikelihood]],
+    datasets: list[TokenData],
+    results: list[DatasetLikelihood],
 ) -> None:
-    """Every number, with where it comes from."""
-    assert options.out is not None
-    results: list[dict[str, Any]] = [
-        {"data": name, "source": data.source, **bound.to_json()} for (name, data), bound in found
-    ]
+    """Write all numbers and their provenance to a JSON file."""
     record = {
         "provenance": provenance(),
-        "options": asdict(options) | {"out": str(options.out)},
+        "options": asdict(options) | {"out": str(path)},
         "weights": trained.fingerprint(),
         "fix_first": trained.fix_first,
-        "results": results,
+        "results": [
+            {"data": name, "source": data.source, **result.to_json()}
+            for name, data, result in zip(options.data, datasets, results, strict=True)
+        ],
     }
     try:
-        write_json(options.out, record)
+        write_json(path, record)
     except OSError as error:
         raise InputError(
-            f"cannot write {options.out}: {error.strerror or error}; {write_advice(error)}"
+            f"cannot write {path}: {error.strerror or error}; {write_advice(error)}"
         ) from error

@@ -259,7 +259,7 @@ def test_wrong_input(
         ([*bound, whale, "--draws", 10**12], "--draws must be an integer <= 1,000,000, got 1000"),
         ([*bound, whale, "--seed", -1], "cwdfm: --seed must be an integer in 0..2^64-1"),
         ([*bound, "no", "--weight", "neighbor", "--radius", 8], "cwdfm: --radius 8 is too large"),
-        ([*bound, whale, "--force"], "--force is read with --out alone; leave it out, or give --o"),
+        ([*bound, whale, "--force"], "--force applies only with --out"),
         (["analyze", "context", text, "--out", out], "data"),
         ([*context, full], "is not empty; give another folder, or --force"),
         ([*context, full / "mine.json"], "is a file"),

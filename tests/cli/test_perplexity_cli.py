@@ -120,7 +120,7 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
 def test_numbers_are_shown_as_far_as_they_are_known(
     value: float, error: float | None, shown: str
 ) -> None:
-    assert perplexity._spread(value, error) == shown
+    assert perplexity.with_error(value, error) == shown
 
 
 def test_a_window_too_wide_is_told_by_what_can_be_done(models: Path) -> None:
