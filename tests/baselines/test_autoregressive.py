@@ -1,6 +1,6 @@
-"""Autoregressive models: exact likelihoods, the law of their samples, what they refuse.
+"""Autoregressive models: exact likelihoods, the distribution of samples, input errors.
 
-Laws are judged at a false-alarm rate of 1e-6 each (`tests.support.stats`).
+Tests of a distribution have a false-alarm rate of 1e-6 (`tests.support.stats`).
 """
 
 import itertools
@@ -58,7 +58,7 @@ def draw(model: DiT, solver: Any = None, **changes: Any) -> cwdfm.Samples:
 
 
 def brute(model: DiT, x_1: Tensor, vocab: int = VOCAB) -> Tensor:
-    """log p(x_k | x_<k) [B, N], each from its own call on its own prefix."""
+    """log p(x_k | x_<k) [B, N], each from a separate call on its prefix."""
     terms = []
     for k in range(x_1.shape[1]):
         start = torch.full((len(x_1), 1), vocab)
@@ -70,7 +70,7 @@ def brute(model: DiT, x_1: Tensor, vocab: int = VOCAB) -> Tensor:
 # --- likelihood and loss ---
 
 
-def test_the_likelihood_is_the_product_over_prefixes() -> None:
+def test_likelihood_is_the_product_over_prefixes() -> None:
     model, x_1 = network().eval(), rows(10)
     expected = -brute(model, x_1).sum(1).detach()
     bound = METHOD.likelihood(model.train(), x_1, batch_size=4)
@@ -83,21 +83,21 @@ def test_the_likelihood_is_the_product_over_prefixes() -> None:
     assert not Bound(1.0, 0.1, expected, 10).exact
 
 
-def test_a_prompt_is_conditioned_on() -> None:
+def test_likelihood_is_conditioned_on_the_prompt() -> None:
     model, x_1 = network().eval(), rows(4)
     fixed = torch.arange(LENGTH) < torch.tensor([0, 1, 5, LENGTH])[:, None]
     terms = brute(model, x_1).detach().masked_fill(fixed, 0.0)
     bound = METHOD.likelihood(model, x_1, fixed=fixed, batch_size=1)
     torch.testing.assert_close(bound.nats_B, -terms.sum(1), rtol=0, atol=1e-10)
     assert bound.tokens == int((~fixed).sum())
-    # fixed tokens are read: another first token, another likelihood of the rest
+    # a different fixed token changes the likelihood of the rest
     other = x_1.clone()
     other[2, 0] = (other[2, 0] + 1) % VOCAB
     assert METHOD.likelihood(model, other, fixed=fixed).nats_B[2] != bound.nats_B[2]
     assert loss(model, x_1, fixed).item() == pytest.approx(bound.nats_per_token, abs=1e-12)
 
 
-def test_the_loss_is_the_mean_likelihood_and_its_gradient_the_plain_one() -> None:
+def test_loss_is_the_mean_likelihood_with_the_same_gradient() -> None:
     model, x_1 = network().eval(), rows(6)
     value = loss(model, x_1)
     assert value.item() == pytest.approx(METHOD.likelihood(model, x_1).nats_per_token, abs=1e-12)
@@ -107,7 +107,7 @@ def test_the_loss_is_the_mean_likelihood_and_its_gradient_the_plain_one() -> Non
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-def test_the_first_loss_is_log_v_since_the_start_id_has_no_probability() -> None:
+def test_initial_loss_is_log_v_without_the_start_token() -> None:
     model = DiT(METHOD.network(SMALL))
     assert model.config.num_tokens == VOCAB + 1
     assert loss(model, rows(5)).item() == pytest.approx(math.log(VOCAB), abs=1e-6)
@@ -120,14 +120,14 @@ def test_the_first_loss_is_log_v_since_the_start_id_has_no_probability() -> None
     assert int(draw(model, LeftToRight(top_p=0.9, cached=False)).tokens.max()) < VOCAB
 
 
-def test_the_network_s_shape() -> None:
+def test_network_config() -> None:
     config = METHOD.network(preset("debug", 99))
     assert (config.num_tokens, config.attention, config.time) == (VOCAB + 1, "causal", "none")
     assert METHOD.num_tokens == VOCAB + 1
 
 
-def test_a_few_steps_of_training_lower_the_loss() -> None:
-    """Sequences that count up: the first token is free, the rest follows."""
+def test_training_lowers_the_loss() -> None:
+    """Sequences that count up: the first token is random and determines the rest."""
     torch.manual_seed(0)
     model = DiT(METHOD.network(preset("debug", 1)))
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -145,7 +145,7 @@ def test_a_few_steps_of_training_lower_the_loss() -> None:
 
 
 def test_agrees_with_gpt_neox() -> None:
-    """The same function as an architecture that others wrote, with our weights copied over."""
+    """An independent implementation with the same weights computes the same function."""
     import transformers
 
     library: Any = transformers
@@ -173,7 +173,7 @@ def test_agrees_with_gpt_neox() -> None:
     for i, block in enumerate(model.blocks):
         at = f"layers.{i}."
         qkv = block.get_parameter("qkv.weight")
-        # rows here: q, k, v, and in each the heads; there: heads, and in each q, k, v
+        # our rows are (q, k, v) x heads, theirs are heads x (q, k, v)
         state[at + "attention.query_key_value.weight"] = (
             qkv.view(3, 4, 8, 32).transpose(0, 1).reshape(96, 32)
         )
@@ -195,7 +195,7 @@ def test_agrees_with_gpt_neox() -> None:
     log_p = theirs[..., :VOCAB].log_softmax(-1).gather(-1, x_1[..., None])[..., 0]
     bound = METHOD.likelihood(model, x_1)
     torch.testing.assert_close(bound.nats_B, -log_p.sum(1), rtol=0, atol=1e-9)
-    # a control: parallel residuals are another function
+    # control: parallel residuals are a different function
     twin.config.use_parallel_residual = True
     for layer in twin.gpt_neox.layers:
         layer.use_parallel_residual = True
@@ -218,7 +218,7 @@ def tiny(solver: LeftToRight | None = None, count: int = 20_000, **changes: Any)
 
 
 def tiny_law(temperature: float = 1.0, top_p: float = 1.0) -> Any:
-    """All 27 probabilities, each token's by brute force from the logits of its prefix."""
+    """All 27 probabilities, by brute force from the logits of each prefix."""
     model = network(TINY).eval()
     law = torch.ones(27, dtype=torch.float64)
     for k in range(3):
@@ -230,7 +230,7 @@ def tiny_law(temperature: float = 1.0, top_p: float = 1.0) -> Any:
     return law.numpy()
 
 
-def test_samples_follow_the_exact_law() -> None:
+def test_samples_follow_the_exact_distribution() -> None:
     exact = np.exp(-TINY.likelihood(network(TINY), SEQUENCES).nats_B.numpy())
     assert exact.sum() == pytest.approx(1, abs=1e-9)
     np.testing.assert_allclose(exact, tiny_law(), rtol=0, atol=1e-12)
@@ -248,26 +248,26 @@ def test_temperature_and_nucleus(temperature: float, top_p: float) -> None:
     assert_differs(counts, tiny_law())
 
 
-def test_a_prompt_gives_the_conditional_law() -> None:
+def test_prompt_gives_the_conditional_distribution() -> None:
     prompt, fixed = torch.tensor([2, 0, 0]), torch.tensor([True, False, False])
     counts = tiny(prompt=prompt, fixed=fixed)
     exact = np.exp(-TINY.likelihood(network(TINY), SEQUENCES).nats_B.numpy())
     exact[:18] = 0
     assert_follows(counts, exact / exact.sum())
-    # without a token: the law of the rest, token by token
+    # with a banned token: the distribution of the others, renormalized token by token
     law = tiny_law()
     assert_differs(tiny(without=(1,)), law)
     assert tiny(without=(1,))[(SEQUENCES == 1).any(1).numpy()].sum() == 0
 
 
-# Twelve prompts of some tokens, up to a whole sequence.
+# Twelve prompts, from no tokens to a whole sequence.
 PROMPT = rows(12)
 FIXED = torch.arange(LENGTH) < torch.tensor([2, 3, 5, 2, 9, 4] * 2)[:, None]
 GIVEN: tuple[dict[str, Any], ...] = ({}, {"prompt": PROMPT, "fixed": FIXED})
 
 
 @pytest.mark.parametrize("solver", [LeftToRight(), LeftToRight(0.7, 0.8, torch.float32)], ids=str)
-def test_cache_and_batch_size_do_not_show(solver: LeftToRight) -> None:
+def test_samples_do_not_depend_on_cache_and_batch_size(solver: LeftToRight) -> None:
     model = network()
     plain = replace(solver, cached=False)
     for given in GIVEN:
@@ -283,7 +283,7 @@ def test_cache_and_batch_size_do_not_show(solver: LeftToRight) -> None:
     assert model.training
 
 
-def test_prompts_are_kept_and_what_it_took_is_told() -> None:
+def test_prompts_are_kept_and_evaluations_counted() -> None:
     prompt, fixed = PROMPT, FIXED
     out = draw(network(), prompt=prompt, fixed=fixed)
     assert torch.equal(out.tokens[fixed], prompt[fixed])
@@ -291,12 +291,12 @@ def test_prompts_are_kept_and_what_it_took_is_told() -> None:
     assert int(out.loops.sum()) == 0
     assert torch.equal(out.evaluations, (~fixed).sum(1))
     assert out.rows == int((~fixed).sum())
-    # the start id marks what is free
+    # the start token marks free positions
     marked = torch.where(fixed, prompt, VOCAB)
     assert torch.equal(draw(network(), prompt=marked).tokens, out.tokens)
 
 
-def test_the_cache_reads_every_token_once_and_a_prompt_at_once(
+def test_cache_evaluates_every_token_once_and_a_prompt_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, calls = network(), []
@@ -312,7 +312,7 @@ def test_the_cache_reads_every_token_once_and_a_prompt_at_once(
 
 
 @pytest.mark.parametrize("steps", [1, 4, 9, 100])
-def test_progress_adds_up_to_the_steps_asked_for(steps: int) -> None:
+def test_progress_adds_up_to_the_requested_steps(steps: int) -> None:
     for given in GIVEN:
         ticks: list[int] = []
         draw(network(), steps=steps, tick=ticks.append, batch_size=5, **given)
@@ -320,7 +320,7 @@ def test_progress_adds_up_to_the_steps_asked_for(steps: int) -> None:
         assert min(ticks) > 0
 
 
-def test_longer_than_trained_and_no_longer_than_learned() -> None:
+def test_length_is_limited_by_learned_positions() -> None:
     assert draw(network(), shape=(2, 50)).tokens.shape == (2, 50)
     learned = network(positions=LENGTH)
     assert torch.equal(draw(learned).tokens, draw(learned, LeftToRight(cached=False)).tokens)
@@ -333,7 +333,7 @@ def test_longer_than_trained_and_no_longer_than_learned() -> None:
             call()
 
 
-def test_a_compiled_model_is_not_compiled_again_for_every_token() -> None:
+def test_compiled_model_is_not_recompiled_for_every_token() -> None:
     model = network()
     expected = draw(model).tokens
     graphs = []
@@ -365,10 +365,10 @@ ON_A_GPU = (
 @pytest.mark.parametrize(
     "device", [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=ON_A_GPU)]
 )
-def test_draws_fused_with_the_head_are_the_plain_ones(
+def test_fused_draws_equal_unfused_draws(
     device: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """A float32 model, 72 free tokens: a draw at a boundary within rounding would be rare."""
+    """A float32 model with 72 free tokens: a draw within rounding of a boundary is unlikely."""
     if device == "cpu":
         request.getfixturevalue("plain_norms")
         request.getfixturevalue("plain_rotations")
@@ -396,10 +396,10 @@ def test_draws_fused_with_the_head_are_the_plain_ones(
     assert not calls
 
 
-# --- refusals ---
+# --- input errors ---
 
 
-def test_holes_are_refused() -> None:
+def test_fixed_tokens_must_be_a_prefix() -> None:
     fixed = torch.zeros(LENGTH, dtype=torch.bool)
     fixed[[0, 1, 4]] = True
     with pytest.raises(cwdfm.InputError, match=r"position 4 of sequence 0 is fixed and position 3"):
@@ -409,7 +409,7 @@ def test_holes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("solver", [cwdfm.Euler(), cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0))])
-def test_other_solvers_are_refused(solver: cwdfm.Solver) -> None:
+def test_other_solvers_are_rejected(solver: cwdfm.Solver) -> None:
     with pytest.raises(
         cwdfm.InputError,
         match=r"Euler.* cannot sample from Autoregressive: .*no rates.*use LeftToRight\(\)",
@@ -445,7 +445,7 @@ def test_bad_input() -> None:
 
 
 class Bigram(torch.nn.Module):
-    """A model that is no transformer."""
+    """A model that is not a transformer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -456,7 +456,7 @@ class Bigram(torch.nn.Module):
         return F.embedding(x, self.table)
 
 
-def test_any_callable_will_do_without_a_cache() -> None:
+def test_any_callable_works_without_a_cache() -> None:
     model = Bigram()
     asked = DrawRequest(shape=(5, LENGTH), steps=1)
     tokens = METHOD.draw(model, LeftToRight(1e-6, cached=False), asked).tokens

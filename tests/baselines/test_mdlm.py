@@ -30,7 +30,7 @@ def network(asked: Task) -> DiT:
 
 
 class Answers(torch.nn.Module):
-    """A network of random logits that notes what it was asked."""
+    """A network of random logits that records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,16 +43,16 @@ class Answers(torch.nn.Module):
 
 
 @torch.no_grad()
-def test_the_loss_is_cross_entropy_of_masked_tokens_over_the_mask_probability() -> None:
+def test_loss_is_masked_cross_entropy_over_the_mask_probability() -> None:
     asked, model = task(), Answers()
     x = torch.randint(0, VOCAB, (4, 9), generator=torch.manual_seed(2))
     t = torch.tensor([0.1, 0.4, 0.7, 0.95], dtype=torch.float64)
     fixed = torch.zeros_like(x, dtype=torch.bool)
     loss = asked.objective(model, DataBatch(x, t, fixed, torch.arange(4), seed=3, step=0))
     logits = model.readout(model.hidden)
-    logits[..., VOCAB] = -torch.inf  # SUBS: no probability for the mask
+    logits[..., VOCAB] = -torch.inf  # SUBS: the mask has probability zero
     nats = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
-    mask_probability = 1 - t  # log-linear noise, MDLM's time running the other way
+    mask_probability = 1 - t  # log-linear noise; MDLM's time runs backwards
     masked = model.x_t == VOCAB
     assert masked.any()
     assert (~masked).any()
@@ -61,8 +61,8 @@ def test_the_loss_is_cross_entropy_of_masked_tokens_over_the_mask_probability() 
 
 
 @torch.no_grad()
-def test_the_loss_is_bregman_s() -> None:
-    """With a mask source and the same schedule, and so both are the same bound."""
+def test_loss_equals_the_bregman_loss() -> None:
+    """With a mask source and the same schedule both are the same bound."""
     asked, model = task(), Answers()
     assert isinstance(asked.objective, FlowObjective)
     bregman = replace(asked.objective, loss=cwdfm.Bregman("masked"))
@@ -75,7 +75,7 @@ def test_the_loss_is_bregman_s() -> None:
     assert one == pytest.approx(other, rel=1e-6)
 
 
-def test_the_network_does_not_hear_the_time() -> None:
+def test_network_is_not_conditioned_on_time() -> None:
     asked = task()
     model, x = network(asked), torch.randint(0, VOCAB, (2, 9))
     assert asked.model.time == "zero"
@@ -88,11 +88,11 @@ def test_the_network_does_not_hear_the_time() -> None:
     )
 
 
-def test_the_ancestral_sampler_is_the_integrated_hazard() -> None:
+def test_ancestral_sampler_is_the_integrated_hazard() -> None:
     """A token that is masked at mask probability m is unmasked by m' with chance (m - m') / m.
 
-    400 tokens x 500 sequences; the share's standard deviation is below 0.0012, and five of them
-    are allowed: a false alarm once in a million.
+    400 tokens x 500 sequences: the standard deviation of the fraction is below 0.0012, and 5 are
+    allowed: a false alarm in 2 million.
     """
     asked = task()
     assert isinstance(asked.method, Flow)
@@ -112,8 +112,8 @@ def test_the_ancestral_sampler_is_the_integrated_hazard() -> None:
     assert control != pytest.approx((m - smaller) / m, abs=5 * 0.0012)
 
 
-def test_nothing_is_computed_where_nothing_changes() -> None:
-    """MDLM's cache helps while the whole batch stays unchanged; ours, each sequence by itself."""
+def test_unchanged_sequences_are_not_evaluated() -> None:
+    """MDLM caches while the whole batch is unchanged; here this works per sequence."""
     asked = task()
     assert isinstance(asked.method, Flow)
     calls = []
@@ -152,12 +152,12 @@ def test_context_weights_apply(weight: cwdfm.Weight) -> None:
             callback=lambda state, _: seen.append(state.tokens != VOCAB),
         )
         assert int(out.tokens.max()) < VOCAB
-    # The same clocks, and other rates: tokens appear at other times.
+    # The same random numbers with other rates: tokens appear at other times.
     assert any(not torch.equal(a, b) for a, b in zip(seen[:6], seen[6:], strict=True))
 
 
 def test_worst_weights() -> None:
-    """The hazard 1/1000 before the end: 1000 for t, 2 (1 - e) / (e (2 - e)) for t^2."""
+    """The hazard at e = 1/1000 before the end: 1000 for t, 2 (1 - e) / (e (2 - e)) for t^2."""
     assert task().objective.worst_weight == pytest.approx(1000, rel=1e-3)
     path = cwdfm.MixturePath(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(2.0))
     for loss in (cwdfm.NELBO(), cwdfm.Bregman()):

@@ -1,4 +1,4 @@
-"""SEDD: its chains, loss and likelihood, against matrices, sums and quadrature."""
+"""SEDD: graphs, loss and likelihood, against matrix exponentials, sums and quadrature."""
 
 import json
 import math
@@ -48,7 +48,7 @@ TARGET = correlated_target(3, 2, seed=0)
 
 
 def ends(method: SEDD) -> tuple[float, float]:
-    """The noise at which the bound's integral begins and ends."""
+    """The noise levels at the ends of the bound's integral."""
     return method.noise_process.sigma_at(1.0), method.noise_process.sigma_at(TIME_EPSILON)
 
 
@@ -58,12 +58,12 @@ def network(graph: str, exact: bool) -> Model:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_transitions_are_the_exponential_of_q(graph: str) -> None:
+def test_ratio_follows_the_matrix_exponential(graph: str) -> None:
     chain = SEDD(5, graph).forward_graph  # type: ignore[arg-type]
     q = torch.from_numpy(rate_matrix(5, graph == "absorb"))
     for sigma in (1e-4, 0.1, 1.0, 7.0):
         truth = torch.matrix_exp(sigma * q)
-        # of a token that noise has changed: the ratio of staying to becoming this one
+        # for a changed token x: P(unchanged) / P(changed to x)
         x = 5 if graph == "absorb" else 3
         ratio = chain.ratio(torch.tensor(sigma, dtype=torch.float64))
         torch.testing.assert_close(ratio, truth[0, 0] / truth[0, x], rtol=1e-9, atol=0)
@@ -99,8 +99,8 @@ def test_corruption_follows_the_chain(graph: str) -> None:
     assert torch.equal(kept, x_1)
 
 
-def test_every_step_of_training_has_noise_of_its_own() -> None:
-    """At 15 nats nothing is left of the data: two steps agree in 1 of V tokens; 5 deviations."""
+def test_every_training_step_has_its_own_noise() -> None:
+    """At sigma = 15 only noise is left: two steps agree in 1 of V tokens, within 5 deviations."""
     chain, x_1 = SEDD(4, "uniform").forward_graph, torch.zeros(3_000, 4, dtype=torch.int64)
     fixed, index = torch.zeros_like(x_1, dtype=torch.bool), torch.arange(len(x_1))
     sigma = torch.full((len(x_1),), 15.0, dtype=torch.float64)
@@ -127,7 +127,7 @@ def entropy_by_sum(chain: Graph, logits: Tensor, x: int, x_1: int, sigma: float)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_entropy_is_the_sum_over_tokens(graph: str) -> None:
+def test_score_entropy_is_the_sum_over_tokens(graph: str) -> None:
     vocab = 6
     chain = SEDD(vocab, graph).forward_graph  # type: ignore[arg-type]
     rows = torch.randn(40, vocab, dtype=torch.float64, generator=torch.manual_seed(0))
@@ -146,8 +146,8 @@ def test_entropy_is_the_sum_over_tokens(graph: str) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_sums_of_a_head_and_their_gradients(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In chunks of three rows, against the logits of all of them at once."""
+def test_head_sums_and_their_gradients(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks of three positions, against all logits at once."""
     monkeypatch.setattr(objective_module, "MAX_ELEMENTS", {"cpu": 3 * 7})
     generator = torch.manual_seed(0)
     hidden = torch.randn(10, 5, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -172,8 +172,8 @@ def test_sums_of_a_head_and_their_gradients(bias: bool, monkeypatch: pytest.Monk
     torch.testing.assert_close(gradient(masked, 0.0), gradient(plain, 0.0))
 
 
-def test_sums_of_a_head_in_half_precision() -> None:
-    """The logit of x_1 is rounded as the logits in the sum are: few rows are off."""
+def test_head_sums_in_half_precision() -> None:
+    """The logit of x_1 is rounded like the logits in the sum, so most positions agree."""
     generator = torch.manual_seed(0)
     hidden = torch.randn(200, 32, generator=generator).bfloat16() * 3
     readout = nn.Linear(32, 50)
@@ -184,12 +184,12 @@ def test_sums_of_a_head_in_half_precision() -> None:
     logits = nn.functional.linear(hidden, weight, shift).float()[:, :49]
     off = (found.log_sum.detach() - logits.logsumexp(-1)).abs()
     assert float(off.median()) < 1e-5
-    assert float(off.max()) < 0.3  # where two ways to add up round to different sides
+    assert float(off.max()) < 0.3  # where two orders of summation round differently
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_the_loss_is_least_at_the_true_score(graph: str) -> None:
-    """The exact expectation over data and noise; and its gradient there is zero."""
+def test_true_score_minimizes_the_loss(graph: str) -> None:
+    """The exact expectation over data and noise has zero gradient at the true score."""
     absorb = graph == "absorb"
     chain, sigma = SEDD(3, graph).forward_graph, 0.8  # type: ignore[arg-type]
     model = ExactScore(TARGET, absorb)
@@ -224,7 +224,7 @@ def test_the_loss_is_least_at_the_true_score(graph: str) -> None:
         TARGET[x_1] * Process(model, 3, 2, absorb).entropy(x_1, sigma)
         for x_1 in product(range(3), repeat=2)
     )
-    assert least == pytest.approx(brute, rel=1e-6)  # whose network is told a float32
+    assert least == pytest.approx(brute, rel=1e-6)  # its network receives float32 sigmas
 
 
 @pytest.mark.parametrize("noise", SETTINGS)
@@ -243,8 +243,8 @@ def test_bound_against_quadrature(graph: str, noise: str, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_bound_on_what_sampling_draws(graph: str) -> None:
-    """Never below -log p of the network's own process, and for a true score nowhere far above."""
+def test_bound_holds_for_the_sampled_distribution(graph: str) -> None:
+    """Never below -log p of the network's process, and close to it for the true score."""
     method = SEDD(3, graph)  # type: ignore[arg-type]
     for exact in (True, False):
         process = Process(network(graph, exact), 3, 2, graph == "absorb")
@@ -254,8 +254,8 @@ def test_a_bound_on_what_sampling_draws(graph: str) -> None:
         gap = bounds - cost
         assert gap.min() > -1e-4
         if exact:
-            # All that is left is the last step, which draws tokens on their own, and for the
-            # uniform graph the start. Rare sequences pay most for these.
+            # The gap comes from the last step, which samples tokens independently, and for the
+            # uniform graph from the start. It is largest for rare sequences.
             assert (law * gap).sum() < (1e-5 if graph == "absorb" else 1e-3)
             np.testing.assert_allclose(law, TARGET.ravel(), atol=1e-4)
         else:
@@ -271,8 +271,8 @@ def test_tight_for_the_true_score_of_the_absorbing_graph() -> None:
     assert bound.standard_error < 0.01 * truth
 
 
-def test_standard_error_credits_the_strata() -> None:
-    """As for flows (tests/test_elbo.py), with 8 draws: one choice of seeds in 25 would fail."""
+def test_standard_error_accounts_for_stratification() -> None:
+    """As for flows (tests/core/test_elbo.py), with 8 draws: 1 choice of seeds in 25 would fail."""
     length = 32
     generator = torch.manual_seed(0)
     table = torch.randn(length, 4, generator=generator, dtype=torch.float64).log_softmax(-1)
@@ -288,7 +288,7 @@ def test_standard_error_credits_the_strata() -> None:
     assert 0.6 < np.mean([b.standard_error**2 for b in bounds]) / real < 1.8
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """A posterior network as a score network: s = p_{1|t} / expm1(sigma)."""
 
     def __init__(self, model: SmallModel) -> None:
@@ -301,7 +301,7 @@ class Normalised(nn.Module):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_standard_error_counts_the_last_draw(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_error_includes_the_last_step(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for flows: the spread of 20,000 estimates of one sequence, within 10%, known to 1%."""
     monkeypatch.setattr("cwdfm.baselines.sedd.likelihood.TIME_EPSILON", 0.5)
     method = SEDD(3, graph)  # type: ignore[arg-type]
@@ -315,11 +315,11 @@ def test_standard_error_counts_the_last_draw(graph: str, monkeypatch: pytest.Mon
     assert (bound.standard_error * bound.tokens / len(x_1)) ** 2 == pytest.approx(spread, rel=0.1)
 
 
-def test_normalised_scores_have_the_nelbo_of_mdlm() -> None:
-    """The same bound, draw for draw: with hardly an epsilon, the noise is the linear schedule."""
+def test_normalized_scores_have_the_nelbo_of_mdlm() -> None:
+    """The bounds agree draw by draw: as epsilon -> 0 the noise is the linear schedule."""
     vocab = 5
     posterior = SmallModel(vocab + 1)
-    score = Normalised(posterior)
+    score = Normalized(posterior)
     x_1 = torch.randint(vocab, (40, 7), generator=torch.manual_seed(0))
     method = SEDD(vocab, epsilon=1e-12)
     source, schedule = cwdfm.MaskSource(vocab), cwdfm.Linear()
@@ -328,24 +328,24 @@ def test_normalised_scores_have_the_nelbo_of_mdlm() -> None:
         lambda x, t: posterior(x, torch.zeros_like(t)), source, schedule, x_1, draws=4
     )
     torch.testing.assert_close(found.nats_B, truth.nats_B, rtol=1e-6, atol=1e-6)
-    # and a network that does not sum to one pays for it
+    # scores that do not sum to one have a larger bound
     loud = method.likelihood(lambda x, t: score(x, t) + 0.5, x_1, draws=4)  # type: ignore[arg-type]
     assert bool((loud.nats_B > found.nats_B + 0.01).all())
 
 
-def test_normalised_scores_have_the_loss_of_mdlm() -> None:
+def test_normalized_scores_have_the_loss_of_mdlm() -> None:
     vocab = 5
     posterior = SmallModel(vocab + 1)
     x_1 = torch.randint(vocab, (40, 7), generator=torch.manual_seed(0))
     t = stratified_times(0, 0, torch.arange(40), 40)
     fixed = torch.zeros_like(x_1, dtype=torch.bool)
     fixed[:, 0] = True
-    # A network whose head is the identity, so that the hidden vectors are its logits.
+    # The head is the identity, so the hidden states are the logits.
     readout = nn.Linear(vocab + 1, vocab + 1, bias=False).double()
     nn.init.eye_(readout.weight)
 
     def forward(x: Tensor, t: Tensor, read: cwdfm.model.transformer.Read) -> Tensor:
-        return read(Normalised(posterior)(x, t), readout)
+        return read(Normalized(posterior)(x, t), readout)
 
     flow = Flow(cwdfm.MaskSource(vocab), cwdfm.Linear())
     mdlm = FlowObjective(MixturePath(flow.source, flow.schedule), NELBO())
@@ -357,10 +357,10 @@ def test_normalised_scores_have_the_loss_of_mdlm() -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_objective_at_first_and_fixed_tokens(graph: str) -> None:
-    """A new network costs what knowing nothing costs; fixed tokens are neither changed nor count.
+def test_initial_loss_and_fixed_tokens(graph: str) -> None:
+    """A new network has the loss of a uniform guess; fixed tokens are kept and do not count.
 
-    Absorbing graph: weight 1 / s on a share (1 - epsilon) s of the tokens, each ln V.
+    Absorbing graph: weight 1 / s on a fraction (1 - epsilon) s of the tokens, each log V.
     """
     method = SEDD(6, graph)  # type: ignore[arg-type]
     objective = ScoreEntropyObjective(method)
@@ -386,7 +386,7 @@ def test_objective_at_first_and_fixed_tokens(graph: str) -> None:
     torch.testing.assert_close(told, sigma.float())
     if graph == "absorb":
         assert loss_value == pytest.approx(math.log(6), rel=0.15)
-    other = torch.where(fixed, (x_1 + 1) % 6, x_1)  # with a network that knows nothing
+    other = torch.where(fixed, (x_1 + 1) % 6, x_1)  # a new network does not depend on its input
     same = objective(forward, DataBatch(other, t, fixed, index, seed=0, step=0))
     assert float(same.detach()) == pytest.approx(loss_value)
     assert objective.worst_weight == pytest.approx(1000, rel=0.01 if graph == "absorb" else 0.2)
@@ -395,8 +395,8 @@ def test_objective_at_first_and_fixed_tokens(graph: str) -> None:
 
 
 @pytest.mark.parametrize(("graph", "noise"), [("absorb", "geometric"), ("uniform", "loglinear")])
-def test_a_small_transformer_learns(graph: str, noise: str) -> None:
-    """Sixty steps on sequences that repeat one token: the bound on new ones falls by half."""
+def test_training_lowers_the_bound(graph: str, noise: str) -> None:
+    """After 60 steps on sequences that repeat one token the held-out bound has halved."""
     torch.manual_seed(0)
     method = SEDD(5, graph, noise)  # type: ignore[arg-type]
     objective = ScoreEntropyObjective(method)
@@ -430,7 +430,7 @@ def test_fixed_tokens_give_the_conditional_likelihood() -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_bound_is_independent_of_batch_size_and_of_the_part_evaluated(graph: str) -> None:
+def test_bound_does_not_depend_on_batch_size_and_subset(graph: str) -> None:
     method = SEDD(5, graph)  # type: ignore[arg-type]
     x_1 = torch.randint(5, (20, 6), generator=torch.manual_seed(0))
     whole = method.likelihood(SmallModel(method.num_tokens), x_1, draws=3)
@@ -442,7 +442,7 @@ def test_bound_is_independent_of_batch_size_and_of_the_part_evaluated(graph: str
     torch.testing.assert_close(part.nats_B, whole.nats_B[9:])
 
 
-def test_configuration_and_refusals() -> None:
+def test_config_and_input_errors() -> None:
     method = SEDD(7, "uniform", "geometric", sigma_max=10.0)
     written = json.loads(json.dumps(to_config(method)))
     assert from_config(written, {"SEDD": SEDD}) == method
@@ -465,10 +465,10 @@ def test_configuration_and_refusals() -> None:
 
 @pytest.mark.parametrize("graph", [Absorb(6), Uniform(6)], ids=str)
 @pytest.mark.parametrize("sigma", [1e-3, 0.5, 5.0])
-def test_the_max_weight_bounds_the_factors_of_all_log_scores(graph: Graph, sigma: float) -> None:
-    """With scores of nearly 0 the entropy is linear in their logarithms: gradients are factors."""
+def test_max_weight_bounds_the_factors_of_log_scores(graph: Graph, sigma: float) -> None:
+    """For tiny scores the entropy is linear in the log-scores, so gradients are the factors."""
     x = torch.tensor([graph.source.num_tokens - 1] * 2)
-    x_1 = torch.tensor([0, min(int(x[0]), 5)])  # another token, and the same where that has a term
+    x_1 = torch.tensor([0, min(int(x[0]), 5)])  # another token, and the same one if it has a term
     logits = torch.full((2, 6), -60.0, dtype=torch.float64, requires_grad=True)
     rate = torch.full((2,), sigma, dtype=torch.float64)
     graph.score_entropy(LogitSums.of(logits, x, x_1), x == x_1, rate).sum().backward()
@@ -478,8 +478,8 @@ def test_the_max_weight_bounds_the_factors_of_all_log_scores(graph: Graph, sigma
     assert bound / 2 < most <= bound * (1 + 1e-9)
 
 
-def test_tweedie_s_rule_leaves_the_least_share_of_a_score() -> None:
-    """s exp(-c Q) at y is (e^c - (e^c - 1) mean / s_y) s_y: here negative, but for the largest."""
+def test_tweedie_leaves_a_floor_of_the_score() -> None:
+    """[s exp(-c Q)]_y = (e^c - (e^c - 1) mean / s_y) s_y, negative here except for the largest."""
     logits, change = torch.tensor([[0.0, -8.0, -9.0]], dtype=torch.float64), 1.0
     found = Uniform(3).staggered_score(logits, torch.tensor([0]), change)[0]
     mean = logits.exp().mean()
@@ -489,7 +489,7 @@ def test_tweedie_s_rule_leaves_the_least_share_of_a_score() -> None:
 
 
 def test_huge_scores_do_not_overflow() -> None:
-    """exp(200) is beyond float32, and so is what it is divided by."""
+    """exp(200) overflows float32."""
     logits, x = torch.tensor([[0.0, 200.0, 199.0, -30.0]]), torch.tensor([0])
     rough, fine = (
         Uniform(4).staggered_score(z, x, 0.3).double() for z in (logits, logits.double())
@@ -498,7 +498,7 @@ def test_huge_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("graph", ["absorb", "uniform"])
-def test_given_tokens_are_shown_in_every_term_of_the_bound(
+def test_every_term_of_the_bound_is_given_the_fixed_tokens(
     graph: Literal["absorb", "uniform"],
 ) -> None:
     method, x_1 = SEDD(4, graph), torch.tensor([[0, 1, 2, 3]] * 3)
@@ -510,5 +510,5 @@ def test_given_tokens_are_shown_in_every_term_of_the_bound(
         return torch.zeros(*x.shape, method.num_tokens)
 
     method.likelihood(model, x_1, draws=4, fixed=fixed)  # type: ignore[arg-type]
-    assert len(seen) > 2  # where little noise masks nothing, nothing is asked
+    assert len(seen) > 2  # the model is not called if no token is masked
     assert all(torch.equal(x, x_1[:, ::2]) for x in seen)

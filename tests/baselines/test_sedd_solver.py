@@ -1,4 +1,4 @@
-"""SEDD's samplers: the law of what they draw, against the exact chain."""
+"""Samplers of SEDD: the distribution of samples, against the exact chain."""
 
 import math
 from itertools import pairwise
@@ -26,7 +26,7 @@ SOLVERS = [Analytic(), ScoreEuler()]
 
 
 def exact_law(method: SEDD, model: Model, solver: ScoreSolver, steps: int) -> Array:
-    """The law of the sequences that a solver draws in `steps` even steps."""
+    """The distribution of samples after `steps` uniform steps."""
     noise, s = method.noise_process, [1 - k / steps for k in range(steps)]
     sizes = [noise.rate_at(x) / steps for x in s] if isinstance(solver, ScoreEuler) else None
     process = Process(model, 3, 2, method.graph == "absorb")
@@ -42,7 +42,7 @@ def draw(method: SEDD, model: Any, solver: Any, n: int, steps: int, **asked: Any
 @pytest.mark.parametrize("solver", SOLVERS, ids=type)
 @pytest.mark.parametrize("exact", [True, False], ids=["true score", "flawed network"])
 @pytest.mark.parametrize("steps", [1, 2, 6])
-def test_draws_follow_the_exact_chain(
+def test_samples_follow_the_exact_chain(
     graph: GraphName,
     noise: Literal["loglinear", "geometric"],
     solver: ScoreSolver,
@@ -59,8 +59,8 @@ def test_draws_follow_the_exact_chain(
 
 
 @pytest.mark.parametrize(("graph", "solver"), list(zip(GRAPHS, SOLVERS, strict=True)), ids=str)
-def test_many_steps_draw_the_target(graph: GraphName, solver: ScoreSolver) -> None:
-    """With the true score the law's distance from the target falls like 1 / steps."""
+def test_many_steps_converge_to_the_target(graph: GraphName, solver: ScoreSolver) -> None:
+    """With the true score the distance to the target falls like 1 / steps."""
     method, model = SEDD(3, graph), ExactScore(TARGET, graph == "absorb")
     laws = [exact_law(method, model, solver, steps) for steps in (32, 64, 128)]
     distances = [0.5 * np.abs(law - TARGET.ravel()).sum() for law in laws]
@@ -70,18 +70,18 @@ def test_many_steps_draw_the_target(graph: GraphName, solver: ScoreSolver) -> No
     assert_follows(histogram(draw(method, model, solver, 20_000, 128), 3), laws[-1])
 
 
-def test_one_token_is_drawn_exactly_by_the_analytic_sampler() -> None:
-    """Tweedie's rule is exact for a token: with one left free, any number of steps will do."""
+def test_analytic_sampler_is_exact_for_one_token() -> None:
+    """Tweedie's rule is exact for a single free token, with any number of steps."""
     model = ExactScore(TARGET, absorb=True)
-    prompt = torch.tensor([2, 3])  # the mask id is 3: with it, the prompt says what is given
+    prompt = torch.tensor([2, 3])  # 3 is the mask id, which marks free positions
     for steps in (1, 3):
         x = draw(SEDD(3), model, None, 20_000, steps, prompt=prompt)
         assert bool((x[:, 0] == 2).all())
         assert_follows(histogram(x[:, 1:], 3), TARGET[2] / TARGET[2].sum())
 
 
-def test_euler_and_analytic_are_one_for_absorbing_loglinear_noise() -> None:
-    """Up to rounding of the probabilities; with geometric noise they are not."""
+def test_euler_equals_analytic_for_absorbing_loglinear_noise() -> None:
+    """They agree up to rounding; with geometric noise they differ."""
     asked = DrawRequest((500, 12), 9, seed=3)
     for noise, same in (("loglinear", True), ("geometric", False)):
         method = SEDD(5, noise=noise)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_euler_and_analytic_are_one_for_absorbing_loglinear_noise() -> None:
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("solver", SOLVERS, ids=type)
-def test_samples_hang_on_their_number_alone(graph: GraphName, solver: ScoreSolver) -> None:
+def test_samples_depend_on_their_index_only(graph: GraphName, solver: ScoreSolver) -> None:
     method = SEDD(5, graph)
     model = SmallModel(method.num_tokens)
     whole = method.draw(model, solver, DrawRequest((30, 8), 6, seed=2))
@@ -109,16 +109,16 @@ def test_samples_hang_on_their_number_alone(graph: GraphName, solver: ScoreSolve
     few = method.draw(model, solver, DrawRequest((3, 8), 6, seed=2, index=some))
     assert torch.equal(few.tokens, whole.tokens[some])
     assert not torch.equal(method.draw(model, solver, DrawRequest((30, 8), 6)).tokens, whole.tokens)
-    if graph == "absorb":  # one change a token, and scores of masked ones alone
+    if graph == "absorb":  # one update per token, and scores of masked tokens only
         assert bool((whole.updates == 1).all())
         assert whole.rows < 30 * 8 * 6
-        # check_split asks for a few rows, twice
+        # check_split evaluates a few positions, twice
         assert split.rows <= parts.rows + 16
     assert int(whole.evaluations.max()) <= 6
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_prompts_and_tokens_left_out(graph: GraphName) -> None:
+def test_prompts_and_banned_tokens(graph: GraphName) -> None:
     method = SEDD(5, graph)
     model = SmallModel(method.num_tokens)
     prompt = torch.randint(5, (40, 8), generator=torch.manual_seed(0))
@@ -136,8 +136,8 @@ def test_prompts_and_tokens_left_out(graph: GraphName) -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_token_left_out_conditions(graph: GraphName) -> None:
-    """A target of independent tokens: without one of them, what is drawn is the rest's law."""
+def test_banned_token_gives_the_conditional_distribution(graph: GraphName) -> None:
+    """For independent tokens, samples follow the target conditioned on the allowed tokens."""
     first, second = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
     method, model = SEDD(3, graph), ExactScore(np.outer(first, second), graph == "absorb")
     x = draw(method, model, None, 20_000, 64, without=(0,))
@@ -145,8 +145,8 @@ def test_a_token_left_out_conditions(graph: GraphName) -> None:
     assert_follows(histogram(x - 1, 2), law / law.sum())
 
 
-def test_a_token_left_out_changes_no_pace() -> None:
-    """As many are unmasked in each step; who has it leaves it, whatever the chance to stay."""
+def test_banned_token_keeps_the_rate_of_unmasking() -> None:
+    """Each step unmasks as many tokens as before; a banned token always jumps away."""
     logits = torch.tensor([1.0, 0.0, 2.0, 0.5])
 
     def model(x: Tensor, sigma: Tensor) -> Tensor:
@@ -162,8 +162,8 @@ def test_a_token_left_out_changes_no_pace() -> None:
     assert law.prob_K.tolist() == [0.5, 1.0]
 
 
-def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:
-    """One masked token and one step: softmax(logits / temperature), cut."""
+def test_temperature_and_top_p_change_the_target_of_jumps() -> None:
+    """One masked token and one step: softmax(logits / temperature), truncated by top_p."""
     logits = torch.tensor([[1.0, 0.0, 2.0, 0.5]])
 
     def model(x: Tensor, sigma: Tensor) -> Tensor:
@@ -174,14 +174,14 @@ def test_temperature_and_nucleus_act_on_where_tokens_go() -> None:
     assert_follows(histogram(x, 3), (2 * logits[0, :3].double()).softmax(-1).numpy())
     x = SEDD(3).draw(model, ScoreEuler(top_p=0.6), DrawRequest((n, 1), 3)).tokens  # type: ignore[arg-type]
     assert set(x.flatten().tolist()) == {2}
-    # whether a token moves is not touched: with logits that sum to V, in every step as often
+    # the probability of a jump is unchanged: the same number of evaluations
     level = logits - logits[:, :3].logsumexp(-1) + math.log(3)
 
-    def normalised(x: Tensor, sigma: Tensor) -> Tensor:
+    def normalized(x: Tensor, sigma: Tensor) -> Tensor:
         return level.expand(len(x), x.shape[1], 4)
 
     cold, warm = (
-        SEDD(3).draw(normalised, Analytic(temperature=t), DrawRequest((200, 9), 7))  # type: ignore[arg-type]
+        SEDD(3).draw(normalized, Analytic(temperature=t), DrawRequest((200, 9), 7))  # type: ignore[arg-type]
         for t in (0.3, 1.0)
     )
     assert cold.rows == warm.rows
@@ -200,7 +200,7 @@ def test_grids() -> None:
         score_grid(method.noise_process, 2, own.flip(0))
 
 
-def test_other_solvers_are_refused_with_the_reason() -> None:
+def test_other_solvers_are_rejected() -> None:
     method, model = SEDD(5), SmallModel(6)
     for solver in (
         cwdfm.Euler(),
@@ -223,8 +223,8 @@ def test_other_solvers_are_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize("rule", SOLVERS, ids=type)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_step_s_law_is_one_whatever_the_score(graph: GraphName, rule: ScoreSolver) -> None:
-    """Scores far too large would have a token law more than surely."""
+def test_step_is_a_distribution_for_any_score(graph: GraphName, rule: ScoreSolver) -> None:
+    """Scores that are far too large do not give a jump probability above 1."""
     method = SEDD(3, graph)
     x, logits = torch.full((4,), method.num_tokens - 1), torch.full((4, 3), 9.0)
     law = rule.law(method.forward_graph, method.noise_process, logits, x, 0.9, 0.1)
@@ -233,8 +233,8 @@ def test_a_step_s_law_is_one_whatever_the_score(graph: GraphName, rule: ScoreSol
     assert bool((law.prob_K <= 1).all())
 
 
-def test_the_last_step_leaves_what_is_left_out() -> None:
-    """Noise may be such a token, and Tweedie's floor would let it stay, or come, in rare cases."""
+def test_last_step_leaves_banned_tokens() -> None:
+    """Noise may be a banned token, and the floor of Tweedie's rule would let it stay."""
     method = SEDD(3, "uniform")
     solver = ReverseChain(Analytic(), method.forward_graph, method.noise_process, without=(2,))
     law = solver._law(torch.zeros(2, 3), torch.tensor([2, 0]), 0.9, 1.0)

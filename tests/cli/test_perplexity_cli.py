@@ -1,4 +1,4 @@
-"""`cwdfm perplexity`: what fills a window up does not count, and only what is needed is read."""
+"""`cwdfm perplexity`: padding does not count, data parts are chosen, wrong input is rejected."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ METHODS: dict[str, Method] = {
 
 
 def tiny(method: Method) -> cwdfm.Pretrained:
-    """A model whose predictions depend on what it sees; untrained."""
+    """An untrained model whose predictions depend on the context."""
     torch.manual_seed(0)
     model = DiT(method.network(preset("debug", VOCAB + 1, dropout=0.0, positions=LENGTH)))
     for weight in model.parameters():
@@ -51,7 +51,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prepared data leave no trace."""
+    """Keep prepared data out of the user's cache."""
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
 
 
@@ -62,35 +62,35 @@ def scored(model: Path, data: str | Path, *flags: str, out: Path) -> dict[str, A
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_fill_of_a_short_file_does_not_count(models: Path, tmp_path: Path, name: str) -> None:
+def test_padding_of_a_short_file_does_not_count(models: Path, tmp_path: Path, name: str) -> None:
     text = "whale"
     (tmp_path / "tiny.txt").write_text(text)
     found = scored(
         models / name, tmp_path / "tiny.txt", "--part", "all", out=tmp_path / "bound.json"
     )
-    assert found["tokens"] == len(text) + 1  # its end token counts
+    assert found["tokens"] == len(text) + 1  # including the end token
     assert found["standard_error"] is None
     trained = cwdfm.load(models / name)
     assert found["exact"] == trained.method.exact
     ids = torch.tensor([[*text.encode(), VOCAB - 1]])
-    filled = torch.cat([ids, torch.full((1, LENGTH - 6), VOCAB - 1)], dim=1)
+    padded = torch.cat([ids, torch.full((1, LENGTH - 6), VOCAB - 1)], dim=1)
     place = torch.arange(LENGTH)
-    if name == "autoregressive":  # the same as of a shorter window
+    if name == "autoregressive":  # equal to a shorter sequence
         truth = float(trained.method.likelihood(trained.model, ids).nats_B)
-    elif name == "blocks":  # the first block, and of the second what is text
-        block = trained.method.likelihood(trained.model, filled[:, :4])
+    elif name == "blocks":  # the first block, and the text in the second
+        block = trained.method.likelihood(trained.model, padded[:, :4])
         given = ((place < 4) | (place >= 6))[None, :8]
-        rest = trained.method.likelihood(trained.model, filled[:, :8], fixed=given)
+        rest = trained.method.likelihood(trained.model, padded[:, :8], fixed=given)
         truth = float(block.nats_B + rest.nats_B)
     else:
         given = (place >= 6)[None]
-        truth = float(trained.method.likelihood(trained.model, filled, fixed=given).nats_B)
+        truth = float(trained.method.likelihood(trained.model, padded, fixed=given).nats_B)
     assert found["nats_per_token"] == pytest.approx(truth / 6, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_one_filled_window_among_many(models: Path, name: str) -> None:
-    """Neither batches nor the fill's own content matter, but to a flow, which is given it."""
+def test_one_padded_sequence_among_many(models: Path, name: str) -> None:
+    """The result does not depend on the batch size."""
     rows = np.random.default_rng(0).integers(VOCAB - 1, size=(7, LENGTH)).astype(np.int16)
     trained = cwdfm.load(models / name)
     asked = (trained.method, trained.model)
@@ -104,8 +104,8 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
         assert bound.standard_error == pytest.approx(bounds[0].standard_error, rel=1e-4)
     plain = dataset_likelihood(*asked, np.delete(rows, 3, axis=0), draws=3)
     assert plain.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=0.2)
-    untouched = dataset_likelihood(*asked, rows, padding=(3, 9), limit=2, draws=3)  # rows 0 and 3
-    assert untouched.tokens == 2 * LENGTH - 9
+    limited = dataset_likelihood(*asked, rows, padding=(3, 9), limit=2, draws=3)  # rows 0 and 3
+    assert limited.tokens == 2 * LENGTH - 9
 
 
 @pytest.mark.parametrize(
@@ -117,24 +117,22 @@ def test_one_filled_window_among_many(models: Path, name: str) -> None:
         (1234567.8, None, "1,234,568"),
     ],
 )
-def test_numbers_are_shown_as_far_as_they_are_known(
-    value: float, error: float | None, shown: str
-) -> None:
+def test_numbers_are_rounded_to_their_error(value: float, error: float | None, shown: str) -> None:
     assert perplexity.with_error(value, error) == shown
 
 
-def test_a_window_too_wide_is_told_by_what_can_be_done(models: Path) -> None:
-    """Windows that are cut are the library's alone."""
+def test_too_large_radius_suggests_what_the_command_allows(models: Path) -> None:
+    """boundary="cut" is available in the library only."""
     flags = ["--data", "nowhere.txt", "--weight", "neighbor", "--radius", "8"]
     with pytest.raises(cwdfm.InputError, match=r"^--radius 8 is .*; use a radius below 16/2$"):
         perplexity.main([str(models / "mask"), *flags])
 
 
 @pytest.mark.parametrize("flags", ["--draws 8", "--seed=1"])
-def test_what_only_bounds_read_is_refused_where_nothing_is_drawn(
+def test_options_of_random_draws_are_rejected_for_exact_likelihoods(
     models: Path, tmp_path: Path, flags: str
 ) -> None:
-    """Before the data are read: here there are none."""
+    """The error comes before the data is read, which does not exist here."""
     tiny(BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)).save_pretrained(tmp_path / "b")
     for model in (models / "autoregressive", tmp_path / "b"):
         told = rf"{flags[:6]}.* is read for bounds alone, .* of {model}, .* is exact; leave it out"
@@ -152,7 +150,7 @@ def windows(text: str) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 14, 15, 16, 30, 31, 100, 333, 351])
-def test_where_the_fill_is(tmp_path: Path, size: int) -> None:
+def test_position_of_the_padding(tmp_path: Path, size: int) -> None:
     text = "x" * size
     (tmp_path / "a.txt").write_text(text)
     data = load(tmp_path / "a.txt", tokenizer="bytes", length=LENGTH, part="all")
@@ -168,7 +166,7 @@ def test_where_the_fill_is(tmp_path: Path, size: int) -> None:
     assert ends.sum(1)[found[0]] == ends.sum() == count + 1
 
 
-def test_where_the_fill_is_when_windows_to_train_on_are_filled_too(tmp_path: Path) -> None:
+def test_position_of_the_padding_with_padded_training_sequences(tmp_path: Path) -> None:
     lines = ["y" * (3 + n % 7) for n in range(200)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     data = load(tmp_path / "a.txt", tokenizer="bytes", length=LENGTH, documents="lines")
@@ -176,12 +174,12 @@ def test_where_the_fill_is_when_windows_to_train_on_are_filled_too(tmp_path: Pat
     to_train = LENGTH - 2 - int(np.flatnonzero(last != VOCAB - 1)[-1])
     found = held_out_fill(data)
     assert (found[1] if found else 0) == data.report["filled"] - to_train
-    (tmp_path / "one.txt").write_text("z" * 500)  # its last windows are held out
+    (tmp_path / "one.txt").write_text("z" * 500)  # its last sequences are held out
     data = load(tmp_path / "one.txt", tokenizer="bytes", length=LENGTH)
     assert held_out_fill(data) == (0, windows("z" * 500) * LENGTH - 501)
 
 
-def test_held_out_text_needs_nothing_to_train_on(
+def test_held_out_part_does_not_need_the_training_part(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CWDFM_DATA", str(tmp_path))
@@ -194,14 +192,14 @@ def test_held_out_text_needs_nothing_to_train_on(
     test = scored(models / "autoregressive", "wikitext-2", "--part", "test", out=out)
     assert default == valid
     assert test["tokens"] > valid["tokens"]
-    # with it, the same windows are held out
+    # with the training part, the same sequences are held out
     (tmp_path / "wikitext-2" / "train.txt").write_text(" = Other = \n\n the ship \n" * 9)
     both = load("wikitext-2", tokenizer="bytes", length=LENGTH)
     alone = load("wikitext-2", tokenizer="bytes", length=LENGTH, part="valid")
     assert np.array_equal(both.valid, alone.valid)
 
 
-def test_a_prepared_folder_is_what_it_is_though_a_corpus_has_its_name(
+def test_prepared_folder_takes_precedence_over_a_corpus_name(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,10 +209,10 @@ def test_a_prepared_folder_is_what_it_is_though_a_corpus_has_its_name(
     assert found["tokens"] == len("a captain of the sea") + 1
 
 
-def test_molecules_are_told_by_what_can_be_done(
+def test_errors_for_molecules_suggest_what_the_command_allows(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here is no --tokenizer, and no vocabulary to prepare molecules with."""
+    """The command has no --tokenizer and does not prepare molecules."""
     pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
     monkeypatch.chdir(tmp_path)
     Path("a.smi").write_text("CCO\nCCN\nCCC\n")

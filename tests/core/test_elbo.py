@@ -1,4 +1,4 @@
-"""The likelihood bound: against quadrature of the formula, and against exact likelihoods."""
+"""The likelihood bound of flows, against quadrature and exact likelihoods."""
 
 import importlib
 import math
@@ -23,7 +23,7 @@ SCHEDULE = cwdfm.Polynomial(2.0)
 
 
 def flawed(model: cwdfm.ExactPosterior) -> cwdfm.Model:
-    """A model that is wrong on purpose: tempered posteriors mixed with a preference for token 0."""
+    """An inexact model: tempered posteriors with a preference for token 0."""
 
     def logits(x_t: Tensor, t: Tensor) -> Tensor:
         z = 0.6 * model(x_t, t).clamp(min=-20)
@@ -36,7 +36,7 @@ def flawed(model: cwdfm.ExactPosterior) -> cwdfm.Model:
 def predictions(
     model: cwdfm.Model, chain: Chain, x: Sequence[tuple[int, ...]], kappa: float
 ) -> np.ndarray:
-    """Of all states at once, [S, N, V]."""
+    """Predicted probabilities of all states, [S, N, V]."""
     t = torch.full((len(x),), math.sqrt(kappa), dtype=torch.float64)
     return model(torch.tensor(x), t)[..., : chain.vocab].double().softmax(-1).numpy()
 
@@ -44,7 +44,7 @@ def predictions(
 def bound_by_quadrature(
     model: cwdfm.Model, chain: Chain, x_1: tuple[int, ...], end: float = KAPPA_END
 ) -> float:
-    """The bound's formula, with all x_t enumerated and the integral over kappa by quadrature."""
+    """The formula of the bound, with all x_t enumerated and the integral by quadrature."""
     n, vocab = chain.length, chain.vocab
 
     def states(kappa: float) -> tuple[list[tuple[int, ...]], list[float]]:
@@ -104,7 +104,7 @@ def test_tight_for_the_true_posterior_of_a_mask_source() -> None:
     chain = Chain(correlated_target(2, 3, seed=1), mask=True)
     model = cwdfm.ExactPosterior(torch.from_numpy(chain.target), cwdfm.MaskSource(2), SCHEDULE)
     for x_1 in product(range(2), repeat=3):
-        # up to the factorised last draw, which costs O((1 - KAPPA_END)^2)
+        # up to the factorized last step, which costs O((1 - KAPPA_END)^2)
         truth = -math.log(chain.target[x_1])
         assert bound_by_quadrature(model, chain, x_1) == pytest.approx(truth, abs=1e-4)
     everything = model.states_SN.repeat(500, 1)
@@ -114,8 +114,8 @@ def test_tight_for_the_true_posterior_of_a_mask_source() -> None:
     assert bound.standard_error < 0.01 * truth
 
 
-def test_a_flawed_model_pays_more_than_its_own_likelihood() -> None:
-    """Below the exact log-likelihood of the model itself, which is what its chain generates."""
+def test_bound_of_an_inexact_model_exceeds_its_negative_log_likelihood() -> None:
+    """The exact likelihood is that of the distribution that the model's chain generates."""
     base = Chain(correlated_target(2, 3, seed=2), mask=True)
     posterior = cwdfm.ExactPosterior(torch.from_numpy(base.target), cwdfm.MaskSource(2), SCHEDULE)
     model = flawed(posterior)
@@ -125,7 +125,7 @@ def test_a_flawed_model_pays_more_than_its_own_likelihood() -> None:
             return np.asarray(predictions(model, self, [x], kappa)[0])
 
     chain = Flawed(base.target, mask=True)
-    # This model does not see the time, so the chain's law up to KAPPA_END is one exponential.
+    # The model does not depend on time, so one matrix exponential reaches KAPPA_END.
     hazard = -math.log(1 - KAPPA_END)
     before = chain.start() @ expm(hazard * chain.generator(0.5))
     law = chain.data_law(before @ chain.step_matrix(0.5, math.inf))
@@ -134,12 +134,13 @@ def test_a_flawed_model_pays_more_than_its_own_likelihood() -> None:
         bound = bound_by_quadrature(model, chain, x_1)
         assert bound > -math.log(law[s]) - 1e-5
         gaps.append(bound + math.log(law[s]))
-    assert max(gaps) > 5e-3  # strictly below somewhere
+    assert max(gaps) > 5e-3  # not tight everywhere
 
 
-def test_uniform_source_is_below_and_not_tight() -> None:
-    """Even the true posterior's bound is loose with a uniform source: the conditional path jumps
-    once a coordinate, the marginal chain may jump more often, and a path's law is not its own.
+def test_bound_of_a_uniform_source_is_not_tight() -> None:
+    """Even the true posterior has a loose bound with a uniform source.
+
+    The conditional path jumps once per position, and the marginal chain may jump more often.
     """
     chain = Chain(correlated_target(3, 2, seed=0), mask=False)
     model = cwdfm.ExactPosterior(torch.from_numpy(chain.target), cwdfm.UniformSource(3), SCHEDULE)
@@ -150,8 +151,8 @@ def test_uniform_source_is_below_and_not_tight() -> None:
     assert min(gaps) > 0.1
 
 
-def test_the_last_draw_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopping at kappa = 0.7 moves a good part of the bound into the last step's cross-entropy."""
+def test_bound_includes_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping at kappa = 0.7 moves much of the bound into the cross-entropy of the last step."""
     monkeypatch.setattr(importlib.import_module("cwdfm.likelihood.elbo"), "KAPPA_END", 0.7)
     for mask in (True, False):
         chain = Chain(correlated_target(3, 2, seed=0), mask)
@@ -165,11 +166,11 @@ def test_the_last_draw_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bound.standard_error * 2 < 0.02 * truth
 
 
-def test_weighted_bound_of_a_flawed_model() -> None:
-    """Path and rates both carry alpha, or the sum comes out wrong.
+def test_weighted_bound_of_an_inexact_model() -> None:
+    """The path and the rates must both be weighted by alpha.
 
-    A model that sees no context, with another cross-entropy at each position, under a weight that
-    prefers the left. Every coordinate jumps exactly once whatever its alpha, so the truth is the
+    The model ignores the context and has a different cross-entropy at each position, and the weight
+    prefers the left. Every position jumps exactly once for any alpha, so the true value is the
     plain sum. Without alpha in the integrand the estimate is off by more than 100 standard errors,
     with the unweighted path by more than 50.
     """
@@ -188,7 +189,7 @@ def test_weighted_bound_of_a_flawed_model() -> None:
     assert bound.nats_per_token == pytest.approx(truth, abs=5 * bound.standard_error)
     plain = cwdfm.elbo(model, source, SCHEDULE, x_1, batch_size=2_000, draws=16)
     assert plain.nats_per_token == pytest.approx(truth, abs=5 * plain.standard_error)
-    # the control: the weighted path without alpha, by the same estimator's parts
+    # control: the integrand on the weighted path differs without alpha
     path = cwdfm.ContextPath(source, SCHEDULE, PositionalBias(1.5))
     late = path.sample(x_1, torch.full((2_000,), 0.7))
     alpha, ce = PositionalBias(1.5)(late.revealed), -table[:, :3].log_softmax(-1)[:, 1]
@@ -197,9 +198,9 @@ def test_weighted_bound_of_a_flawed_model() -> None:
 
 
 @pytest.mark.parametrize("weight", [cwdfm.Neighbor(1, 2.0), cwdfm.Distance(1.0, 2)], ids=str)
-def test_weighted_bound_is_tight_too(weight: cwdfm.Weight) -> None:
-    """The fourth proposition at work: with weighted path and rates, the true posterior of a mask
-    source still attains the exact likelihood, since any reveal order does.
+def test_weighted_bound_is_tight(weight: cwdfm.Weight) -> None:
+    """The fourth proposition: with weighted path and rates, the true posterior of a mask source
+    attains the exact likelihood, since every reveal order does.
     """
     target = correlated_target(2, 4, seed=3)
     source = cwdfm.MaskSource(2)
@@ -223,7 +224,7 @@ def test_fixed_tokens_give_the_conditional_likelihood() -> None:
     assert bound.nats_per_token == pytest.approx(truth, abs=5 * bound.standard_error)
 
 
-def test_independent_of_batch_size_and_of_the_part_evaluated() -> None:
+def test_bound_does_not_depend_on_batch_size_and_subset() -> None:
     source = cwdfm.UniformSource(3)
     model = cwdfm.ExactPosterior(
         torch.from_numpy(correlated_target(3, 3, seed=5)), source, SCHEDULE
@@ -237,8 +238,8 @@ def test_independent_of_batch_size_and_of_the_part_evaluated() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 10**5, 2**30])
-def test_sequences_in_a_row_share_a_stratum_evenly(first: int) -> None:
-    """Wherever in a data set they stand: no two of a thousand are farther apart than 3 / 1000."""
+def test_consecutive_sequences_share_a_stratum_evenly(first: int) -> None:
+    """Anywhere in a dataset, the gaps between 1000 offsets are below 3 / 1000."""
     place = stratum_offsets(0, 3, torch.arange(first, first + 1000))
     assert place.dtype == torch.float64
     around = place.sort().values
@@ -246,8 +247,8 @@ def test_sequences_in_a_row_share_a_stratum_evenly(first: int) -> None:
     assert float(around.diff().min()) > 1e-4
 
 
-def test_every_stratum_offsets_a_sequence_anew() -> None:
-    """Those of a stratum and of the next are uniform and independent, in 5 x 5 cells."""
+def test_strata_have_independent_offsets() -> None:
+    """The offsets of adjacent strata are uniform and independent, in 5 x 5 cells."""
     one = torch.zeros(1, dtype=torch.int64)
     cell = (torch.cat([stratum_offsets(0, d, one) for d in range(4_000)]) * 5).long()
     counts = (cell[::2] * 5 + cell[1::2]).bincount(minlength=25)
@@ -255,9 +256,9 @@ def test_every_stratum_offsets_a_sequence_anew() -> None:
 
 
 def test_one_sequence_is_unbiased_over_seeds() -> None:
-    """Its times, too, are a seed's own. Tokens predicted apart, so that the bound is tight.
+    """The times depend on the seed, too. Tokens are independent, so the bound is tight.
 
-    The mean of 150 seeds lies within 5 of its standard errors: a false alarm in 6e-7 of them.
+    The mean of 150 seeds lies within 5 standard errors: false-alarm rate 6e-7.
     """
     length, source = 48, cwdfm.MaskSource(4)
     table = torch.randn(length, 5, generator=torch.manual_seed(1), dtype=torch.float64)
@@ -273,7 +274,7 @@ def test_one_sequence_is_unbiased_over_seeds() -> None:
     assert abs(np.mean(found) - float(truth)) < 5 * np.std(found, ddof=1) / math.sqrt(150)
 
 
-def test_standard_error_covers() -> None:
+def test_coverage_of_the_standard_error() -> None:
     """Over 200 seeds the truth lies within 2 standard errors in at least 90%.
 
     At a true coverage of 95.4%, fewer would have probability 1e-3.
@@ -287,18 +288,18 @@ def test_standard_error_covers() -> None:
     off = np.array([b.nats_per_token - truth for b in bounds])
     errors = np.array([b.standard_error for b in bounds])
     assert np.mean(np.abs(off) < 2 * errors) >= 0.9
-    # and it is no larger than it needs to be
+    # and it is not much too large
     assert 0.8 < errors.mean() / np.sqrt((off**2).mean()) < 1.5
 
 
 @pytest.mark.parametrize("draws", [4, 16])
-def test_standard_error_credits_the_strata(draws: int) -> None:
+def test_standard_error_accounts_for_stratification(draws: int) -> None:
     """Over 60 seeds the mean reported variance is 0.6 to 1.8 times that of the bounds.
 
-    Tokens predicted apart, so that the integrand is a line in v plus noise; sequences are long
-    enough for the line to be most of the spread between strata. The variance of 60 bounds has a
+    Tokens are independent, so the integrand is linear in v plus noise. Sequences are long enough
+    for the linear trend to dominate the spread between strata. The variance of 60 bounds has a
     relative standard deviation of 18%, and the true ratio is 1.3 with 4 draws and 1.1 with 16: one
-    choice of seeds in 25 would fail, so they are fixed.
+    choice of seeds in 25 would fail, so the seeds are fixed.
     """
     length, source = 32, cwdfm.MaskSource(4)
     generator = torch.manual_seed(0)
@@ -311,7 +312,7 @@ def test_standard_error_credits_the_strata(draws: int) -> None:
     bounds = [cwdfm.elbo(model, source, SCHEDULE, x_1, seed=s, draws=draws) for s in range(60)]
     real = np.var([b.nats_per_token for b in bounds], ddof=1)
     assert 0.6 < np.mean([b.standard_error**2 for b in bounds]) / real < 1.8
-    # the control: draws taken for independent ones
+    # control: the variance of independent draws is far too large
     path = cwdfm.MixturePath(source, SCHEDULE)
     index, fixed = torch.arange(24), torch.zeros_like(x_1, dtype=torch.bool)
     parts = [
@@ -321,12 +322,12 @@ def test_standard_error_credits_the_strata(draws: int) -> None:
     assert float(torch.stack(parts).sum(1).mean()) / x_1.numel() ** 2 > 2 * real
 
 
-def test_standard_error_counts_the_last_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With most of the bound in the last draw, whose noise is none of the integral's.
+def test_standard_error_includes_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the bound is in the last step, whose noise is independent of the integral's.
 
-    20,000 times the same sequence, so that the spread of the estimates is the error of each. It is
-    known to 1%, the standard deviation of a variance of so many: within 10% in all but 1e-6 of
-    seeds. Counting one draw for two would give a ratio of 1.8, noise that is shared one of 0.6.
+    With 20,000 copies of a sequence the spread of the estimates is the error of each. It is known
+    to 1%, so it is within 10% for all but 1e-6 of seeds. Counting one draw instead of two would
+    give a ratio of 1.8, shared noise one of 0.6.
     """
     monkeypatch.setattr(importlib.import_module("cwdfm.likelihood.elbo"), "KAPPA_END", 0.5)
     source, x_1 = cwdfm.MaskSource(3), torch.tensor([[0, 1, 2, 1]]).expand(20_000, 4)
@@ -339,8 +340,8 @@ def test_standard_error_counts_the_last_draw(monkeypatch: pytest.MonkeyPatch) ->
     assert (bound.standard_error * bound.tokens / len(x_1)) ** 2 == pytest.approx(spread, rel=0.1)
 
 
-def test_stratified_variance_leaves_a_line_out() -> None:
-    """Noise of variance 1 on a steep line: unbiased to 3%, 4 standard errors of 20,000 draws."""
+def test_stratified_variance_ignores_a_linear_trend() -> None:
+    """Unit-variance noise on a steep line: unbiased to 3%, 4 standard errors of 20,000 draws."""
     noise = torch.randn(5, 20_000, generator=torch.manual_seed(0), dtype=torch.float64)
     line = 100 * torch.arange(5.0, dtype=torch.float64)[:, None]
     assert float(stratified_variance(noise + line).mean()) == pytest.approx(1 / 5, rel=0.03)

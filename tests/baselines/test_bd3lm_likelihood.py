@@ -1,4 +1,4 @@
-"""Block diffusion: likelihoods and bounds, against enumeration and the models at either end."""
+"""Block diffusion: likelihoods and bounds, against enumeration and both limits of block size."""
 
 from dataclasses import replace
 from itertools import product
@@ -15,7 +15,7 @@ from tests.support.blocks import LINEAR, method, network, plain_logits, tokens
 
 
 def test_blocks_of_one_token_have_the_autoregressive_likelihood() -> None:
-    """By reading one token after the other; and as the bound would have it, drawn.
+    """Against one call per token, and against the sampled bound.
 
     The bound of one token is integral dkappa/(1 - kappa) P(masked) (-log p) = -log p. Within 5
     standard errors: a false alarm in 2 million.
@@ -39,8 +39,8 @@ def test_blocks_of_one_token_have_the_autoregressive_likelihood() -> None:
     assert bound.standard_error < 0.01 * exact
 
 
-def test_one_block_is_the_masked_diffusion() -> None:
-    """The same weights with full attention, under `cwdfm.elbo`: the same estimate."""
+def test_one_block_is_masked_diffusion() -> None:
+    """The same weights with full attention give the same estimate with `cwdfm.elbo`."""
     length = 12
     model = network(length, double=True)
     full = DiT(replace(model.config, attention="full", block=0)).double().eval()
@@ -53,14 +53,14 @@ def test_one_block_is_the_masked_diffusion() -> None:
     assert ours.nats_per_token == pytest.approx(theirs.nats_per_token, rel=1e-9)
 
 
-def test_the_bound_is_the_sum_of_the_blocks_bounds() -> None:
+def test_bound_is_the_sum_over_blocks() -> None:
     """Against quadrature over kappa with all x_t enumerated. 5 standard errors: 1 in 2 million."""
     model, x_1 = network(2, 3, double=True), (0, 2, 1, 1)
     nodes, weights = np.polynomial.legendre.leggauss(60)
     truth = 0.0
     for k in (0, 2):
         before = torch.tensor([x_1[:k]], dtype=torch.int64)
-        cost = {}  # what the masked tokens of each state cost
+        cost = {}  # cross-entropy of the masked tokens of each state
         for masked in product([False, True], repeat=2):
             x = torch.tensor([[3 if m else x_1[k + i] for i, m in enumerate(masked)]])
             p = plain_logits(model, before, x)[0, :, :3].log_softmax(-1)
@@ -75,7 +75,7 @@ def test_the_bound_is_the_sum_of_the_blocks_bounds() -> None:
     assert bound.standard_error * 4 < 0.01 * truth
 
 
-def test_likelihood_does_not_hang_on_the_batch() -> None:
+def test_likelihood_does_not_depend_on_the_batch() -> None:
     model, x_1 = network(3, double=True).train(), tokens(7, 12)
     fixed = torch.zeros(7, 12, dtype=torch.bool)
     fixed[:, 0], fixed[2], fixed[5, :5] = True, True, True

@@ -1,4 +1,4 @@
-"""Block diffusion: the law of its samples, its cache, prompts and ends, against the truth."""
+"""Block diffusion: the distribution of samples, the cache, prompts and end tokens."""
 
 import math
 from dataclasses import replace
@@ -29,14 +29,14 @@ from tests.support.stats import assert_differs, assert_follows, histogram
 
 @cache
 def prediction(model: DiT, before: Tokens, x: Tokens) -> Array:
-    """p(v | before, x) of the tokens of a block, [2, 3]."""
+    """p(v | before, x) for the tokens of a block, [2, 3]."""
     clean = torch.tensor([before], dtype=torch.int64)
     logits = plain_logits(model, clean, torch.tensor([x]))[0, :, :3]
     return np.asarray(logits.double().softmax(-1).numpy())
 
 
 def block_law(model: DiT, before: Tokens, times: list[float], **options: Any) -> Array:
-    """The exact law of a block of two, V = 3, behind given tokens, after the steps of a grid."""
+    """The exact distribution of a block of two tokens after fixed ones, V = 3, along a grid."""
 
     class Block(Chain):
         def posterior(self, x: Tokens, kappa: float) -> Array:
@@ -51,7 +51,7 @@ def block_law(model: DiT, before: Tokens, times: list[float], **options: Any) ->
 
 
 def one_by_one(model: DiT, before: Tokens) -> Array:
-    """The law of a block of two, unmasked in an order drawn at random, [9]."""
+    """The distribution of a block of two tokens unmasked in random order, [9]."""
     neither, law = prediction(model, before, (3, 3)), []
     for a, b in product(range(3), repeat=2):
         left = neither[0, a] * prediction(model, before, (a, 3))[1, b]
@@ -61,7 +61,7 @@ def one_by_one(model: DiT, before: Tokens) -> Array:
 
 
 def joint_law(model: DiT, times: list[float], first: Any = None, second: Any = None) -> Array:
-    """Of four tokens in two blocks, [81] in row-major order."""
+    """The distribution of four tokens in two blocks, [81] in row-major order."""
     law = []
     for before, chance in zip(
         product(range(3), repeat=2), block_law(model, (), times, log_weight=first), strict=True
@@ -74,23 +74,23 @@ THREE = [0.0, 1 / 3, 2 / 3, 1.0]
 
 
 def strong(vocab: int = 3) -> DiT:
-    """A network whose blocks hang on each other visibly."""
+    """A network with strong dependence between blocks."""
     model = network(2, vocab, double=True, seed=5)
     with torch.no_grad():
         model.readout.weight.mul_(2.5)
     return model
 
 
-def test_the_law_of_samples() -> None:
-    """Chi-square over all 81 sequences, false-alarm rate 1e-6; wrong laws are told apart."""
+def test_samples_follow_the_exact_distribution() -> None:
+    """Chi-square over all 81 sequences, false-alarm rate 1e-6; wrong distributions are detected."""
     model = strong()
     asked = DrawRequest(shape=(20_000, 4), steps=6, seed=11)
     counts = histogram(method(2, 3).draw(model, None, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE))
     apart = block_law(model, (), THREE)
-    assert_differs(counts, np.outer(apart, apart).ravel())  # blocks that do not see each other
-    assert_differs(counts, joint_law(model, [0.0, 1.0]))  # in one step each
-    # one token a step, whatever the grid
+    assert_differs(counts, np.outer(apart, apart).ravel())  # independent blocks
+    assert_differs(counts, joint_law(model, [0.0, 1.0]))  # one step per block
+    # one token per step, for any grid
     single = histogram(method(2, 3).draw(model, FirstHitting(), replace(asked, steps=4)).tokens, 3)
     pairs = product(range(3), repeat=2)
     behind = np.stack([one_by_one(model, before) for before in pairs])
@@ -98,8 +98,8 @@ def test_the_law_of_samples() -> None:
     assert_differs(single, joint_law(model, [0.0, 1.0]))
 
 
-def test_the_law_with_a_neighbor_weight() -> None:
-    """The window reaches into the block before, and does not go round. False-alarm rate 1e-6."""
+def test_neighbor_weight_follows_the_exact_distribution() -> None:
+    """The window includes the previous block and does not wrap around. False-alarm rate 1e-6."""
     model, scale = strong(), 2.0
 
     def first(revealed: NDArray[np.bool_], _: Array) -> Array:
@@ -112,13 +112,13 @@ def test_the_law_with_a_neighbor_weight() -> None:
     asked = DrawRequest(shape=(40_000, 4), steps=6, seed=12)
     counts = histogram(method(2, 3).draw(model, solver, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE, first, second))
-    assert_differs(counts, joint_law(model, THREE, first, first))  # a block that sees itself alone
+    assert_differs(counts, joint_law(model, THREE, first, first))  # a window inside the block only
 
 
 def uncached(
     model: DiT, solver: cwdfm.Solver, shape: tuple[int, int], steps: int, seed: int
 ) -> Tensor:
-    """Block by block with the solver stepped by hand, all read again at every step."""
+    """Step the solver by hand, block by block, without a cache."""
     block, vocab = model.config.block, model.config.num_tokens - 1
     done = torch.zeros(shape[0], 0, dtype=torch.int64)
     for k in range(shape[1] // block):
@@ -143,7 +143,7 @@ SOLVERS = [
 ]
 
 
-def test_the_widest_of_several_weights_says_how_much_is_seen() -> None:
+def test_widest_weight_sets_the_context() -> None:
     wide, near = (cwdfm.Neighbor(r, 1.0, boundary="cut") for r in (3, 1))
     for weight in (wide, wide + near, near + wide, near + (wide + cwdfm.Entropy(1.0)) + near):
         assert weight_radius(cwdfm.Euler(weight)) == 3
@@ -152,7 +152,7 @@ def test_the_widest_of_several_weights_says_how_much_is_seen() -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 4, 12])
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-def test_the_cache_changes_no_token(block: int, solver: cwdfm.Solver | None) -> None:
+def test_cache_does_not_change_samples(block: int, solver: cwdfm.Solver | None) -> None:
     model, per_block = network(block, double=True), 3
     asked = DrawRequest(shape=(16, 12), steps=per_block * 12 // block, seed=4)
     cached = method(block).draw(model, solver, asked)
@@ -164,7 +164,7 @@ def test_the_cache_changes_no_token(block: int, solver: cwdfm.Solver | None) -> 
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, cwdfm.Euler(cwdfm.Neighbor(2, 3.0, "cut"))], ids=str)
-def test_samples_do_not_hang_on_the_batch(solver: cwdfm.Solver | None) -> None:
+def test_samples_do_not_depend_on_the_batch(solver: cwdfm.Solver | None) -> None:
     model = network(3, double=True)
     how = BlockSolver(stop=2) if solver is None else BlockSolver(solver, stop=2)
     prompt = torch.full((12,), 7)
@@ -184,18 +184,18 @@ def test_samples_do_not_hang_on_the_batch(solver: cwdfm.Solver | None) -> None:
     assert not torch.equal(method(3).draw(model, how, replace(asked, seed=7)).tokens, whole.tokens)
 
 
-def test_the_end_token_ends_a_sequence() -> None:
+def test_end_token_ends_a_sequence() -> None:
     model, stop, block = network(3), 2, 3
     asked = DrawRequest(shape=(200, 12), steps=12, seed=8)
     free = method(block).draw(model, None, asked)
     told: list[int] = []
     ended = method(block).draw(model, BlockSolver(stop=stop), replace(asked, tick=told.append))
-    assert sum(told) == 200 * 12  # what is not needed is done too
+    assert sum(told) == 200 * 12  # skipped steps are reported too
     lengths = []
     for row in range(200):
         line, drawn = ended.tokens[row].tolist(), free.tokens[row].tolist()
         end = drawn.index(stop) if stop in drawn else 12
-        # up to its end a sequence is what it would have been; behind it, nothing but the end token
+        # unchanged up to the end token, then filled with it
         assert line == drawn[:end] + [stop] * (12 - end)
         made = min(end // block + 1, 4)
         assert int(ended.updates[row, made * block :].sum()) == 0
@@ -205,10 +205,10 @@ def test_the_end_token_ends_a_sequence() -> None:
     assert 0 < sum(end < 9 for end in lengths) < 200
     assert int(ended.evaluations.sum()) < int(free.evaluations.sum())
     assert ended.rows < free.rows
-    # stopped in its first block, it is read no more: its steps there are all that it cost
+    # a sequence that stops in its first block is evaluated only there
     early = torch.tensor([end < block for end in lengths])
     assert int(ended.evaluations[early].max()) <= 3
-    # a given end token is no end, and given tokens stay
+    # an end token in the prompt does not stop, and prompts are kept
     prompt = torch.tensor([stop, stop, stop, 7, 7, 4, *[7] * 6])
     prompted = method(block).draw(model, BlockSolver(stop=stop), replace(asked, prompt=prompt))
     assert bool((prompted.tokens[:, 5] == 4).all())
@@ -219,12 +219,12 @@ def test_prompts_are_kept_and_cost_nothing() -> None:
     model = network(4)
     prompt = tokens(1, 12)[0]
     fixed = torch.arange(12) < 8
-    fixed[9] = True  # a hole in the block where the prompt ends
+    fixed[9] = True  # with a hole in the last block of the prompt
     asked = DrawRequest(shape=(20, 12), steps=30, prompt=prompt, fixed=fixed)
     out = method(4).draw(model, None, asked)
     assert bool((out.tokens[:, fixed] == prompt[fixed]).all())
     assert int(out.updates[:, fixed].sum()) == 0
-    assert int(out.evaluations.max()) <= 2 + 3  # two blocks read, at most three jumps
+    assert int(out.evaluations.max()) <= 2 + 3  # two blocks added to the cache, at most three jumps
     others = [torch.arange(12) % 4 == 3, torch.arange(12) == 11]
     for wrong in others:
         with pytest.raises(cwdfm.InputError, match=r"fixed tokens in block .* earlier block 0"):
@@ -233,7 +233,7 @@ def test_prompts_are_kept_and_cost_nothing() -> None:
             method(4).likelihood(model, prompt[None], fixed=wrong[None])
 
 
-def test_tokens_left_out_are_never_drawn() -> None:
+def test_banned_tokens_are_never_sampled() -> None:
     model = network(3)
     drawn = method(3).draw(model, None, DrawRequest(shape=(100, 12), steps=12)).tokens
     assert len(drawn.unique()) == 7
@@ -242,8 +242,8 @@ def test_tokens_left_out_are_never_drawn() -> None:
 
 
 @torch.no_grad()
-def test_a_model_without_some_tokens_carries_what_it_did() -> None:
-    """What belongs to a sequence stays with it where only some sequences are asked about."""
+def test_banned_tokens_keep_the_context_of_each_sequence() -> None:
+    """The clean tokens of a sequence stay with it if only some sequences are evaluated."""
     model, x_1 = network(3), tokens(4, 12)
     x_t, t = torch.full_like(x_1, 7), torch.zeros(4)
     rows = Positions.of((torch.arange(4) % 2 == 1)[:, None].expand(4, 12))
@@ -256,7 +256,7 @@ def test_a_model_without_some_tokens_carries_what_it_did() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 5, 12, 30])
-def test_steps_are_shared_out(steps: int) -> None:
+def test_steps_are_split_over_blocks(steps: int) -> None:
     grids = block_grids(LINEAR, steps, 4, "t")
     counts = [len(grid) - 1 for grid in grids]
     assert sum(counts) == max(4, steps)
@@ -271,8 +271,8 @@ def test_steps_are_shared_out(steps: int) -> None:
         assert block_grids(LINEAR, steps, 4, custom)[2] == custom.tolist()
 
 
-def test_no_two_blocks_share_a_step_s_number() -> None:
-    """Seven steps of three blocks, which do not divide evenly: draws hang on these numbers."""
+def test_step_numbers_are_unique() -> None:
+    """Seven steps over three blocks, which do not divide evenly; randomness uses these numbers."""
     seen: list[int] = []
 
     class Watched(cwdfm.Euler):
@@ -284,13 +284,13 @@ def test_no_two_blocks_share_a_step_s_number() -> None:
     assert len(seen) == len(set(seen)) == 7
 
 
-def test_a_finished_block_is_read_once_unless_it_is_the_last() -> None:
+def test_all_blocks_but_the_last_are_added_to_the_cache() -> None:
     found = method(4).draw(network(4), None, DrawRequest(shape=(2, 12), steps=3))
-    assert found.evaluations.tolist() == [3 + 2] * 2  # a step each, and two blocks to remember
+    assert found.evaluations.tolist() == [3 + 2] * 2  # three steps, two blocks cached
 
 
-def test_one_block_is_a_line_whose_ends_may_meet() -> None:
-    """Circular weights, which blocks behind others refuse: the samples are those of a flow."""
+def test_one_block_allows_circular_weights() -> None:
+    """With a single block the samples are those of a flow, circular windows included."""
     model, solver = network(6, double=True), cwdfm.Euler(cwdfm.Neighbor(1, 2.0))
 
     def whole(x: Tensor, t: Tensor) -> Tensor:
@@ -301,10 +301,10 @@ def test_one_block_is_a_line_whose_ends_may_meet() -> None:
     assert torch.equal(found, flow.tokens)
 
 
-def test_a_compiled_network_samples_as_written() -> None:
+def test_compiled_network_samples_uncompiled() -> None:
     model = network(3)
     asked = DrawRequest(shape=(4, 6), steps=4)
     truth = method(3).draw(model, None, asked).tokens
-    for part in model.blocks:  # as compile_trunk leaves them, without its minute of compiling
+    for part in model.blocks:  # as compile_trunk leaves them, without the time to compile
         part.forward = part.forward
     assert torch.equal(method(3).draw(model, None, asked).tokens, truth)

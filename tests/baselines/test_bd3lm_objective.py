@@ -1,4 +1,4 @@
-"""Block diffusion: its loss, and the search for the range that it is clipped to."""
+"""Block diffusion: the loss, and the search for the clip range."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.support.blocks import LINEAR, called, method, network, plain_logits, 
     "schedule", [LINEAR, cwdfm.Polynomial(2.0), cwdfm.Cosine()], ids=lambda s: type(s).__name__
 )
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.3, 0.8), (0.6, 0.6)])
-def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: float) -> None:
+def test_loss_follows_its_formula(schedule: cwdfm.Schedule, low: float, high: float) -> None:
     block, length = 3, 12
     model, x_1 = network(block, double=True), tokens(6, length)
     objective = BlockObjective(cwdfm.MaskSource(7), schedule, block, low, high)
@@ -36,13 +36,13 @@ def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: flo
     for b, k in product(range(6), range(4)):
         place = slice(k * block, (k + 1) * block)
         u = (float(t[b]) + k / 4) % 1.0
-        # the clock runs evenly from mask probability `high` to `low`
+        # times are uniform between mask probability `high` and `low`
         ends = [float(schedule.inverse(1 - high)), float(schedule.inverse(1 - low))]
         time = ends[0] + (ends[1] - ends[0]) * u
         mask = 1 - float(schedule.kappa(time))
         assert low - 1e-9 <= mask <= high + 1e-9
         weight = 1 / mask
-        if low < high:  # dkappa/dt, over its mean
+        if low < high:  # dkappa/dt divided by its mean
             mean = (high - low) / (ends[1] - ends[0])
             weight *= float(schedule.kappa_dot(time)) / mean
         logits = plain_logits(model, x_1[b : b + 1, : k * block], batch.x_t[b : b + 1, place])
@@ -59,7 +59,7 @@ def test_the_loss_is_its_formula(schedule: cwdfm.Schedule, low: float, high: flo
     assert loss.item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_blocks_are_masked_as_often_as_their_times_say() -> None:
+def test_masked_fraction_of_a_block_follows_its_time() -> None:
     """Counts of masked tokens in 20000 blocks: 5 standard errors, a false alarm in 2 million."""
     objective = BlockObjective(cwdfm.MaskSource(7), LINEAR, 4, 0.45, 0.95)
     x_1 = tokens(20_000, 8)
@@ -76,7 +76,7 @@ def test_blocks_are_masked_as_often_as_their_times_say() -> None:
 
 
 def test_times_by_token_on_a_path() -> None:
-    """A row of equal times is the row of that one time; a context path refuses."""
+    """Equal times per token equal one time per sequence; a context path rejects them."""
     source, x_1 = cwdfm.MaskSource(7), tokens(5, 12)
     t = torch.linspace(0.1, 0.9, 5)
     path = cwdfm.MixturePath(source, LINEAR)
@@ -96,7 +96,7 @@ def test_times_by_token_on_a_path() -> None:
 
 
 class Table(nn.Module):
-    """A network that knows how many of a block's tokens are masked, and gives that its loss."""
+    """A network whose loss is a function of the number of masked tokens in the block."""
 
     def __init__(self, block: int, nats: list[float]) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Table(nn.Module):
 
 
 def known_variance(low: float, high: float, block: int, nats: list[float]) -> float:
-    """Of a block's loss count/(m L) nats[count], count ~ Binomial(L, m), m uniform."""
+    """The variance of a block's loss count/(m L) nats[count], count ~ Binomial(L, m), m uniform."""
     nodes, weights = np.polynomial.legendre.leggauss(200)
     m = low + (high - low) * 0.5 * (nodes + 1)
     moments = np.zeros(2)
@@ -126,16 +126,16 @@ def known_variance(low: float, high: float, block: int, nats: list[float]) -> fl
     return float(moments[1] - moments[0] ** 2)
 
 
-# The loss of a token by how many of its block's four are masked.
+# The loss of a token by the number of masked tokens in its block of four.
 FLAT, HARD = [1.0, 1.0, 1.0, 1.0], [0.2, 0.4, 1.0, 6.0]
 
 
 @pytest.mark.parametrize("nats", [FLAT, HARD], ids=["flat", "hard where all is masked"])
-def test_the_search_finds_the_range_of_lowest_variance(nats: list[float]) -> None:
+def test_search_finds_the_range_of_lowest_variance(nats: list[float]) -> None:
     """Variances over 16384 blocks within 10% of the known ones; the best range within 5%.
 
-    With a flat loss the variance is E (1 - m)/(m L): the range of most noise has the least. Where
-    an all-masked block is hard, less noise is better.
+    With a constant loss the variance is E (1 - m)/(m L), which is lowest at the highest noise. If
+    a fully masked block is hard, less noise is better.
     """
     objective = BlockObjective(cwdfm.MaskSource(2), LINEAR, 4, search=True)
     forward, x_1 = Table(4, nats), torch.ones(2048, 32, dtype=torch.int64)
@@ -157,10 +157,10 @@ def test_the_search_finds_the_range_of_lowest_variance(nats: list[float]) -> Non
     assert replace(objective, search=False).adapted(forward, x_1, fixed).high == 1.0
 
 
-def test_variances_are_those_of_free_tokens() -> None:
-    """Blocks of four with two given are blocks of two, and a block that is all given is none.
+def test_variance_covers_free_tokens_only() -> None:
+    """A block of four with two fixed counts as a block of two; a fixed block does not count.
 
-    14336 blocks, within 10%: 8 standard deviations of so many blocks' variance.
+    14336 blocks, within 10%: 8 standard deviations of a variance of so many blocks.
     """
     objective = BlockObjective(cwdfm.MaskSource(2), LINEAR, 4, 0.3, 0.8)
     x_1 = torch.ones(2048, 32, dtype=torch.int64)
@@ -169,12 +169,12 @@ def test_variances_are_those_of_free_tokens() -> None:
     assert measured == pytest.approx(known_variance(0.3, 0.8, 2, HARD[:2]), rel=0.1)
 
 
-def test_the_ranges_that_are_searched() -> None:
+def test_clip_ranges() -> None:
     ranges = clip_ranges(4)
     assert len(ranges) == len(set(ranges)) == 36
     assert {(0.0, 1.0), (0.45, 0.95), (0.3, 0.8), (0.0, 0.5), (0.1, 1.0)} <= set(ranges)
     assert all(0 <= low < high <= 1 for low, high in ranges)
-    # one token a block: noise at its fullest has no variance but the data's
+    # one token per block: at full noise only the data contributes variance
     objective = BlockObjective(cwdfm.MaskSource(2), cwdfm.Polynomial(2.0), 1, search=True)
     x_1 = torch.ones(64, 8, dtype=torch.int64)
     found = objective.adapted(Table(1, [1.0]), x_1, torch.zeros_like(x_1, dtype=torch.bool))
@@ -189,11 +189,11 @@ def test_worst_weights() -> None:
     assert BlockObjective(source, LINEAR, 4).worst_weight == pytest.approx(1000)
 
 
-# A whole training
+# Training
 
 
-def test_a_few_steps_lower_the_loss() -> None:
-    """The data are runs: after the first token of a block before, the rest are certain."""
+def test_training_lowers_the_loss() -> None:
+    """Every sequence repeats one token: after the first block the rest is certain."""
     torch.manual_seed(1)
     way = method(4)
     size = DiTConfig(8, width=64, depth=2, heads=2, conditioning=32, dropout=0.0)
@@ -219,4 +219,4 @@ def test_a_few_steps_lower_the_loss() -> None:
     assert bound.nats_per_token < 0.5 * math.log(7)
     out = way.draw(model, None, DrawRequest(shape=(64, 16), steps=16))
     runs = ((out.tokens[:, 1:] - out.tokens[:, :-1]) % 7 == 1).double().mean()
-    assert float(runs) > 0.3  # by chance 1/7, give or take 0.011
+    assert float(runs) > 0.3  # chance level 1/7, standard deviation 0.011

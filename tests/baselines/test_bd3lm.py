@@ -1,4 +1,4 @@
-"""Block diffusion: its mask, three ways to the same logits, and what is refused."""
+"""Block diffusion: the attention mask, three ways to the same logits, input errors."""
 
 from dataclasses import replace
 from itertools import product
@@ -32,7 +32,7 @@ from tests.support.blocks import CPU, LINEAR, called, method, network, plain_log
 
 
 @pytest.mark.parametrize(("length", "block"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (10, 5)])
-def test_the_mask_is_its_definition(length: int, block: int) -> None:
+def test_mask_follows_its_definition(length: int, block: int) -> None:
     mask = dense_block_diffusion_mask(length, block, CPU)
     asked = flex_mask_mod(length, block)
     zero = torch.tensor(0)
@@ -55,10 +55,10 @@ def test_the_mask_is_its_definition(length: int, block: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("length", "block"), [(6, 2), (64, 4), (150, 3), (192, 16)])
-def test_flex_attention_is_the_matrix(
+def test_flex_attention_equals_dense_attention(
     length: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lengths that are and are not multiples of its tiles of 128; uncompiled, as a CPU can."""
+    """Lengths with and without multiples of the tile size 128; uncompiled, for the CPU."""
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     monkeypatch.setattr(attention, "_compiled_flex", lambda: flex.flex_attention)
     mixed = attention._flex_attention(length, block, CPU)
@@ -69,7 +69,7 @@ def test_flex_attention_is_the_matrix(
     q, k, v = torch.randn(3, 2, 2, 2 * length, 16, generator=torch.manual_seed(0)).unbind(0)
     dense = attention.block_diffusion_attention(length, block, CPU)
     torch.testing.assert_close(mixed(q, k, v), dense(q, k, v), atol=1e-5, rtol=1e-4)
-    # no fused kernel for these: the matrix, without being asked
+    # without a fused kernel the dense mask is used
     assert torch.equal(mixed(q.double(), k.double(), v.double()), dense(*map(_double, (q, k, v))))
     narrow = [x[..., :8] for x in (q, k, v)]
     assert torch.equal(mixed(*narrow), dense(*narrow))
@@ -86,9 +86,9 @@ def _double(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_flex_attention_on_a_gpu(length: int, block: int, compiled: bool, half: bool) -> None:
-    """Values and gradients of a network with FlexAttention and with the matrix."""
+    """Values and gradients of a network with FlexAttention and with a dense mask."""
     assert attention.FLEX
-    torch.compiler.reset()  # a second length would be compiled for any, which FlexAttention refuses
+    torch.compiler.reset()  # a second length would compile dynamic shapes
     model = network(block).cuda()
     x = torch.cat([torch.full((3, length), 7), tokens(3, length)], dim=1).cuda()
     found = []
@@ -112,7 +112,7 @@ def test_flex_attention_on_a_gpu(length: int, block: int, compiled: bool, half: 
 @pytest.mark.parametrize("block", [1, 2, 3, 4, 6, 12])
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 @torch.no_grad()
-def test_halves_and_cache_and_reading_all_again_agree(block: int, double: bool) -> None:
+def test_parallel_cached_and_plain_logits_agree(block: int, double: bool) -> None:
     model, length = network(block, double=double), 12
     close: dict[str, Any] = {"atol": 1e-9, "rtol": 1e-9} if double else {"atol": 1e-5, "rtol": 1e-5}
     x_1 = tokens(5, length)
@@ -135,7 +135,7 @@ def test_halves_and_cache_and_reading_all_again_agree(block: int, double: bool) 
         torch.testing.assert_close(one.head(wide[:, one.context :]), truth, **close)
         one.context = 0
         one.append(x_1[:, place])
-    # a control: clean tokens that come later change nothing, those before do
+    # control: clean tokens before a block matter, later ones do not
     other = x_1.clone()
     other[:, -block:] = (other[:, -block:] + 1) % 7
     torch.testing.assert_close(ParallelBlocks(model, other)(x_t, t), beside, **close)
@@ -147,8 +147,8 @@ def test_halves_and_cache_and_reading_all_again_agree(block: int, double: bool) 
 
 
 @torch.no_grad()
-def test_sequences_in_any_order_are_answered_by_what_belongs_to_them() -> None:
-    """A solver may ask for some of them, those with most to do first."""
+def test_active_sequences_in_any_order_keep_their_context() -> None:
+    """A solver may evaluate a subset of the sequences, in any order."""
     model, x_1, x_t = network(4), tokens(5, 12), torch.full((5, 12), 7)
     place = torch.tensor([4 * 12 + 9, 1 * 12 + 7, 3 * 12 + 5, 1 * 12 + 10])
 
@@ -160,10 +160,10 @@ def test_sequences_in_any_order_are_answered_by_what_belongs_to_them() -> None:
     torch.testing.assert_close(answer(torch.tensor([4, 1, 3])), answer(None))
 
 
-# What is refused
+# Input errors
 
 
-def test_refusals() -> None:
+def test_input_errors() -> None:
     way, model, asked = method(4), network(4), DrawRequest(shape=(2, 12), steps=4)
     source = cwdfm.MaskSource(7)
 
@@ -217,6 +217,6 @@ def test_refusals() -> None:
     with refused("all positions are fixed"):
         everything = torch.ones(2, 12, dtype=torch.bool)
         way.likelihood(model, tokens(2, 12), fixed=everything)
-    # one block is the whole sequence, whose circle is closed
+    # a single block is the whole sequence, where circular windows are allowed
     whole = method(12)
     whole.draw(network(12), cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)
