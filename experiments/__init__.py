@@ -1,1 +1,1 @@
-"""The paper as commands: jobs, and the tables and figures made of them."""
+"""The paper as commands: tasks, and the tables and figures made of them."""

@@ -9,7 +9,7 @@ from experiments import report, results
 from experiments.cli import bench, run
 
 COMMANDS = {
-    "list": (lambda words: run.main(["list", *words]), "list the experiments and their cost"),
+    "list": (run.list_command, "list the experiments and their cost"),
     "run": (run.main, "run experiments: train, sample, score, write tables and figures"),
     "bench": (bench.main, "measure the speed of training and sampling on this machine"),
     "collect": (results.collect_command, "add finished cells and studies to results/"),
@@ -19,7 +19,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Dispatch to a command."""
+    """Run a command."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in HELP:
         print("usage: python -m experiments COMMAND ...\n\ncommands:")

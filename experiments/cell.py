@@ -5,14 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cwdfm.solver_config import SolverChoice
-from experiments.job import Job, Store
-from experiments.jobs import Corpus, Sample, Train
 from experiments.measure import Measure, measure, over_seeds
 from experiments.scale import Scale, size
-from experiments.scores import Likelihood
+from experiments.store import Store
 from experiments.table import Column, Value
+from experiments.tasks.base import Corpus, Task
+from experiments.tasks.sample import Sample
+from experiments.tasks.score import Likelihood
+from experiments.tasks.train import Train
 
-# Cost is counted, not timed: jobs may have shared their GPU.
+# Cost is counted, not timed: tasks may have shared their GPU.
 ERROR = "Behind held-out PPL ± is one standard error."
 TRAINING = (Column("held-out PPL", False), Column("tokens read, M"), Column("evaluations"))
 
@@ -56,11 +58,11 @@ class Cell:
         """How well the model predicts held-out data."""
         return Likelihood(self.train(seed), size(self.corpus, self.scale).rows)
 
-    def jobs(self, *, likelihood: bool = False) -> tuple[Job, ...]:
+    def tasks(self, *, likelihood: bool = False) -> tuple[Task, ...]:
         """All that must be done to know the cell's values."""
-        found: list[Job] = []
+        found: list[Task] = []
         for seed in range(self.seeds):
-            found += measure(self.corpus, self.scale).jobs(self.sample(seed))
+            found += measure(self.corpus, self.scale).tasks(self.sample(seed))
             found += [self.likelihood(seed)] if likelihood else []
         return tuple(found)
 
@@ -71,7 +73,7 @@ class Cell:
 
     def one_run(self, store: Store) -> bool:
         """Whether samples and likelihood, if both are there, come from one run of the training."""
-        runs = {store.run_of(self.train(), job) for job in (self.sample(), self.likelihood())}
+        runs = {store.run_date(self.train(), task) for task in (self.sample(), self.likelihood())}
         return len(runs - {None}) < 2
 
     def runs(self, store: Store) -> int:
@@ -84,7 +86,7 @@ class Cell:
 
     def training(self, store: Store) -> tuple[Value, ...]:
         """Likelihood, tokens that training reads, network evaluations a sample: see TRAINING."""
-        job = self.train()
+        task = self.train()
         bound, drawn = store.result(self.likelihood()), store.result(self.sample())
         likelihood = evaluations = Value(None)
         if bound is not None:
@@ -92,10 +94,10 @@ class Cell:
             likelihood = Value(found["perplexity"], found["perplexity_error"], 3)
         if drawn is not None:
             evaluations = Value(drawn["result"]["evaluations"], None, 1)
-        recipe = job.recipe
+        recipe = task.recipe
         reads = 2 if recipe.method == "bd3lm" else 1  # every sequence noised and clean
         read = reads * recipe.steps * recipe.batch_size * recipe.length / 1e6
-        return likelihood, Value(None if store.result(job) is None else read, None, 1), evaluations
+        return likelihood, Value(None if store.result(task) is None else read, None, 1), evaluations
 
 
 def flow(source: str, loss: str = "ce", **more: Any) -> dict[str, Any]:
@@ -113,9 +115,9 @@ def apart_note(rows: Sequence[tuple[tuple[str, ...], Cell]], store: Store) -> tu
     drawn: dict[Train, dict[str, list[tuple[str, ...]]]] = {}
     for labels, cell in rows:
         for seed in range(cell.seeds):
-            job = cell.train(seed)
-            if date := store.run_of(job, cell.sample(seed)):
-                drawn.setdefault(job, {}).setdefault(date, []).append(labels)
+            task = cell.train(seed)
+            if date := store.run_date(task, cell.sample(seed)):
+                drawn.setdefault(task, {}).setdefault(date, []).append(labels)
     every: dict[str, set[str]] = {}
     for labels, _ in rows:
         every.setdefault(labels[0], set()).add(" ".join(labels[1:]))

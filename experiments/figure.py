@@ -94,7 +94,7 @@ class Curves:
             and any(ours[panel].value is not None for _, ours in self.lines[name])
         }
 
-    def drawn(self, formats: Sequence[str]) -> dict[str, bytes]:
+    def render(self, formats: Sequence[str]) -> dict[str, bytes]:
         """The figure as a file of each format, such as "png"."""
         figure, found = self.figure(), {}
         for name in formats:

@@ -17,11 +17,11 @@ from experiments.cell import (
 )
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.job import Store
-from experiments.jobs import Train
 from experiments.measure import measure
 from experiments.scale import Scale, held_out
+from experiments.store import Store
 from experiments.table import Row, Table, Value
+from experiments.tasks.train import Train
 
 UNTOLD = "Paper: its tables, at its own scale; they do not tell the number of steps."
 TIMES = "≈: about {:g} (valid) and {:g} (novel) times its tables' Euler, as its text tells."
@@ -79,8 +79,8 @@ def grid(
         def figures(store: Store) -> list[Curves]:
             return [] if x is None else [curves(title, x, found, store, log=log)]
 
-        jobs = [job for entry in found for job in entry.cell.jobs(likelihood=likelihood)]
-        return Plan((*jobs, *how.jobs(data)), tables, figures)
+        tasks = [task for entry in found for task in entry.cell.tasks(likelihood=likelihood)]
+        return Plan((*tasks, *how.tasks(data)), tables, figures)
 
     return plan
 
@@ -136,9 +136,9 @@ def settings(cells: Sequence[Cell]) -> tuple[str, ...]:
     return *solver_notes(cells), *loss_note(cells), drawn_note(cells)
 
 
-def trained(job: Train, store: Store) -> str:
+def trained(task: Train, store: Store) -> str:
     """How large a model is, and how long it was trained."""
-    done, recipe = store.result(job), job.recipe
+    done, recipe = store.result(task), task.recipe
     told = f"{recipe.steps:,} training steps of {recipe.batch_size:,} sequences"
     if done is None:
         return told

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from experiments import paper
-from experiments.job import Job, Store
-from experiments.jobs import Corpus, HeldOut, Sample
 from experiments.scale import JUDGE, Scale, held_out, size
-from experiments.scores import MauveScore, Molecules, Text
+from experiments.store import Store
 from experiments.table import Column, Value
+from experiments.tasks.base import Corpus, Task
+from experiments.tasks.sample import HeldOut, Sample
+from experiments.tasks.score import MauveScore, Molecules, Text
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,12 @@ class Measure(ABC):
         """What is measured."""
 
     @abstractmethod
-    def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
+    def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         """What must be done to know it."""
 
     @abstractmethod
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
-        """What is known of it: blanks where jobs are not done."""
+        """What is known of it: blanks where tasks are not done."""
 
     @abstractmethod
     def reported(self, name: str) -> tuple[Value, ...]:
@@ -63,12 +64,12 @@ class MoleculeMeasure(Measure):
         names = (f"valid of {fold}", "unique", "novel")
         return tuple(Column(name, True, "zero") for name in names)
 
-    def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
+    def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         return (Molecules(samples, size("molecules", self.scale).fold_size),)
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
-        (job,) = self.jobs(samples)
-        done = store.result(job)
+        (task,) = self.tasks(samples)
+        done = store.result(task)
         if done is None:
             return (Value(None),) * 3
         found = [done["result"][name] for name in ("valid", "unique", "novel")]
@@ -116,13 +117,13 @@ class TextMeasure(Measure):
             Column("entropy, bits", True),
         )
 
-    def jobs(self, samples: Sample | HeldOut) -> tuple[Job, ...]:
+    def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         judge = JUDGE[self.scale]
         read = Text(samples, judge)
         return read, MauveScore(read, Text(held_out("text", self.scale, 1), judge))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
-        read, compared = (store.result(job) for job in self.jobs(samples))
+        read, compared = (store.result(task) for task in self.tasks(samples))
         mauve = judged = entropy = Value(None)
         if compared is not None:
             mauve = Value(compared["result"]["mauve"], compared["result"]["std"], 3)

@@ -4,8 +4,8 @@ Text is OpenWebText: MAUVE, generative perplexity and entropy. Molecules are QM9
 of 1,024.
 """
 
-from experiments.jobs import Corpus
 from experiments.table import Value
+from experiments.tasks.base import Corpus
 
 # Labels in the paper's source, in their order there: so LaTeX numbers them.
 TABLES = (

@@ -26,11 +26,11 @@ from cwdfm.model.transformer import DiT
 from experiments.bench.projection import Job as PaperRun
 from experiments.bench.projection import project
 from experiments.catalog import EXPERIMENTS
-from experiments.experiment import numbered, written
+from experiments.experiment import numbered, write_file
 from experiments.results import RESULTS, ROOT, Recorded, read, record
 from experiments.studies.tables import TABLES
-from experiments.sweep import in_order
 from experiments.table import Column, Row, Table, Value
+from experiments.tasks.base import in_order
 
 BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 STORE = Recorded()
@@ -173,7 +173,7 @@ def origin(name: str) -> tuple[str, str, str]:
     if name in TABLES:
         made = record(name)
         return made["command"], *_origins([made, *_rows_with_origin(made)])
-    cells = in_order(EXPERIMENTS[name].plan("small").jobs)
+    cells = in_order(EXPERIMENTS[name].plan("small").tasks)
     results = [result for cell in cells if (result := STORE.result(cell)) is not None]
     command = f"python -m experiments run {name} --scale small"
     return command, *_origins(result["provenance"] for result in results)
@@ -225,7 +225,7 @@ def draw(folder: Path = ROOT / "docs" / "figures") -> None:
     for experiment in EXPERIMENTS.values():
         for stem, figure in numbered(experiment.name, experiment.plan("small").figures(STORE)):
             if not figure.blank:
-                written(folder / f"{stem}.png", figure.drawn(["png"])["png"])
+                write_file(folder / f"{stem}.png", figure.render(["png"])["png"])
 
 
 def main(words: list[str] | None = None) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 from cwdfm.errors import InputError
 from cwdfm.files import replacing, write_json
-from experiments.job import Job, Result, Store
+from experiments.store import Store
+from experiments.tasks.base import Result, Task
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -131,7 +132,7 @@ class Recorded(Store):
     def __init__(self) -> None:
         super().__init__(RESULTS / "cells")
 
-    def result(self, job: Job) -> Result | None:
+    def result(self, task: Task) -> Result | None:
         """The record of a cell; None if it is not recorded."""
-        found: Result | None = _cached(f"cells/{job.kind}").get(job.name)
+        found: Result | None = _cached(f"cells/{task.kind}").get(task.name)
         return found

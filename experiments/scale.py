@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from cwdfm.train.recipe import Recipe
 from cwdfm.train.recipes import RECIPES
-from experiments.jobs import Corpus, HeldOut
+from experiments.tasks.base import Corpus
+from experiments.tasks.sample import HeldOut
 
 Scale = Literal["smoke", "small", "paper"]
 

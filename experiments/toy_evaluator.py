@@ -1,7 +1,7 @@
-"""A judge for toys: a causal language model of bytes with random weights, made on the spot."""
+"""An evaluator LM for smoke tests: a byte-level GPT-2 with random weights."""
 
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -13,21 +13,21 @@ SIZES = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
 
 def toy_evaluator(folder: Path) -> str:
-    """Its folder, made unless it is there. What it says of texts means nothing."""
+    """Create the model in `folder` unless it exists, and return the path."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-            made = Path(beside) / "judge"
-            _make(made)
+        with TemporaryDirectory(dir=folder.parent) as parent:
+            made = Path(parent) / "model"
+            _create(made)
             try:
                 made.rename(folder)
             except OSError:  # another process was faster
                 if not folder.is_dir():
                     raise
-    return str(folder)
+    return str(folder.absolute())
 
 
-def _make(folder: Path) -> None:
+def _create(folder: Path) -> None:
     transformers = load_extra("transformers", "text")
     tokenizers = load_extra("tokenizers", "text")
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

@@ -24,7 +24,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # Files whose fixtures are worth making once.
 ONE_WORKER = tuple(
-    f"test_{name}.py" for name in ("bench", "data", "methods", "repro", "train", "workers")
+    f"test_{name}.py" for name in ("bench", "data", "engine", "methods", "run_command", "train")
 )
 
 

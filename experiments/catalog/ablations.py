@@ -18,10 +18,10 @@ from experiments.cell import Cell, flow, weights_told
 from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.grid import Entry, grid, trained
-from experiments.job import Store
-from experiments.jobs import Corpus
 from experiments.scale import NAMES, Scale, size
+from experiments.store import Store
 from experiments.table import Column, Value
+from experiments.tasks.base import Corpus
 
 RADII = (1, 2, 3, 5, 8)
 REVEALED = (

@@ -11,11 +11,11 @@ from experiments import paper
 from experiments.cell import ERROR, TRAINING, Cell, drawn_note, flow, loss_note, runs_note
 from experiments.experiment import Plan
 from experiments.grid import data_row
-from experiments.job import Store
-from experiments.jobs import Corpus
 from experiments.measure import measure
 from experiments.scale import CORPORA, Scale, held_out, size
+from experiments.store import Store
 from experiments.table import Row, Table
+from experiments.tasks.base import Corpus
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ KINDS = (
     *(_block(block) for block in (4, 8, 16)),
     Kind(NON, "SEDD", {"method": "sedd", "source": "mask"}, "SEDD"),
     Kind(NON, "MDLM", {"method": "mdlm", "source": "mask"}, "MDLM", solver="ancestral"),
-    # By name, since it is part of a job's key: other experiments share these cells.
+    # By name, since it is part of a task's key: other experiments share these cells.
     Kind(NON, "DFM, uniform", flow("uniform"), "uniform, ce", "euler"),
     Kind(NON, "DFM, mask", flow("mask"), "mask, ce, main table", "euler"),
     Kind(OURS, "DFM + SCE, uniform", flow("uniform", "sce"), "uniform, sce", "euler"),
@@ -106,15 +106,15 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
 
 def plan(scale: Scale) -> Plan:
     """Both tables."""
-    jobs = [
-        job
+    tasks = [
+        task
         for corpus in CORPORA
         for kind in KINDS
-        for job in kind.cell(corpus, scale).jobs(likelihood=True)
+        for task in kind.cell(corpus, scale).tasks(likelihood=True)
     ]
     for corpus in CORPORA:
-        jobs += measure(corpus, scale).jobs(held_out(corpus, scale, 0))
+        tasks += measure(corpus, scale).tasks(held_out(corpus, scale, 0))
     return Plan(
-        jobs=tuple(jobs),
+        tasks=tuple(tasks),
         tables=lambda store: [table(corpus, scale, store) for corpus in CORPORA],
     )

@@ -12,8 +12,8 @@ from experiments.catalog.training import EULER, PATHS, SOURCES, loss_line, searc
 from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
-from experiments.jobs import Corpus
 from experiments.scale import NAMES, Scale, size
+from experiments.tasks.base import Corpus
 
 POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale that they are tried with
 SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest

@@ -18,9 +18,9 @@ from experiments.cell import Cell, apart_note, drawn_note, loss_note, runs_note,
 from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.grid import Entry, curves
-from experiments.job import Store
 from experiments.measure import measure
 from experiments.scale import Scale, held_out, size
+from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 
 CONTEXT_PATHS = tuple(line for line in PATHS if line.on_context)
@@ -167,10 +167,10 @@ def plan(scale: Scale) -> Plan:
     found = trainings(scale)
     how = measure("molecules", scale)
     cells = [cell for each in found for row in each.cells.values() for cell in row.values()]
-    jobs = [job for cell in cells for job in cell.jobs()]
-    jobs += how.jobs(held_out("molecules", scale, 0))
+    tasks = [task for cell in cells for task in cell.tasks()]
+    tasks += how.tasks(held_out("molecules", scale, 0))
     return Plan(
-        jobs=tuple(jobs),
+        tasks=tuple(tasks),
         tables=lambda store: _tables(scale, store, found),
         figures=lambda store: _figures(store, found),
     )

@@ -6,10 +6,11 @@ from experiments.cell import Cell, flow, weights_note
 from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.grid import trained
-from experiments.job import Result, Store
 from experiments.scale import Scale, size
-from experiments.scores import Context, Updates
+from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
+from experiments.tasks.base import Result
+from experiments.tasks.score import Context, Updates
 
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
 STATES = 16_000  # partly masked sequences that the paper's figures of context are of
@@ -31,10 +32,10 @@ def binned(kind: str) -> str:
 def context(scale: Scale) -> Plan:
     """Entropy and negative log-likelihood against neighbours and distance; mask source, text."""
     rows = STATES // Context.draws if scale == "paper" else size("text", scale).rows
-    job = Context(Cell("text", scale, flow("mask")).train(), rows)
+    task = Context(Cell("text", scale, flow("mask")).train(), rows)
 
     def points(store: Store, kind: str) -> list[tuple[float, tuple[Value, ...]]]:
-        done = store.result(job)
+        done = store.result(task)
         if done is None:
             return []
         curve = done["result"][kind]
@@ -50,7 +51,7 @@ def context(scale: Scale) -> Plan:
         ]
 
     def tables(store: Store) -> list[Table]:
-        states = f"{rows:,} held-out texts, each masked in part {job.draws} times"
+        states = f"{rows:,} held-out texts, each masked in part {task.draws} times"
         told = f"{states}; ± is one standard error."
         return [
             Table(
@@ -72,13 +73,13 @@ def context(scale: Scale) -> Plan:
                 MEASURES,
                 {"CE": found[kind]},
                 note="Bars: one standard error.",
-                about=trained(job.model, store),
+                about=trained(task.model, store),
                 last=f"≥{found[kind][-1][0]:g}" if kind == OPEN and found[kind] else "",
             )
             for kind, name in AGAINST.items()
         ]
 
-    return Plan((job,), tables, figures)
+    return Plan((task,), tables, figures)
 
 
 def updates(scale: Scale) -> Plan:
@@ -86,12 +87,12 @@ def updates(scale: Scale) -> Plan:
     sizes = size("text", scale)
     model = Cell("text", scale, flow("uniform")).train()
     choices = best("text", "uniform")
-    jobs = {
+    tasks = {
         name: Updates(model, choices[name], sizes.steps, sizes.n) for name in ("Euler", "Neighbor")
     }
 
     def found(store: Store) -> dict[str, Result]:
-        done = {name: store.result(job) for name, job in jobs.items()}
+        done = {name: store.result(task) for name, task in tasks.items()}
         return {name: result["result"] for name, result in done.items() if result is not None}
 
     title = f"Updates per token, text, uniform source, {sizes.steps:,} steps"
@@ -105,11 +106,11 @@ def updates(scale: Scale) -> Plan:
             for name, each in found(store).items()
         }
         blank = (Value(None), Value(None))
-        rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in jobs)
+        rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in tasks)
         columns = (Column("updates per token"), Column("loops, %"))
         told = f"{sizes.n:,} samples of one run; ± is one standard error. {LOOPS}"
         theirs = f"{paper.OWN_TEXT}; {FOLDS}"
-        notes = (*weights_note(choices[name] for name in jobs), told, theirs)
+        notes = (*weights_note(choices[name] for name in tasks), told, theirs)
         return [Table(title, ("solver",), columns, rows, columns, notes)]
 
     def figures(store: Store) -> list[Curves]:
@@ -125,4 +126,4 @@ def updates(scale: Scale) -> Plan:
         about, last = trained(model, store), f"≥{MANY}"
         return [Curves(title, "updates", (column,), lines, note=note, about=about, last=last)]
 
-    return Plan(tuple(jobs.values()), tables, figures)
+    return Plan(tuple(tasks.values()), tables, figures)

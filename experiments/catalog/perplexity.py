@@ -3,10 +3,10 @@
 from experiments import paper
 from experiments.cell import Cell, flow
 from experiments.experiment import Plan
-from experiments.job import Store
 from experiments.scale import Scale, size
-from experiments.scores import TestLikelihood
+from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
+from experiments.tasks.score import TestLikelihood
 
 # The paper's, and one that is easier to come by: WikiText-2's articles are WikiText-103's.
 TEST_CORPORA = (*paper.TEST_CORPORA, "wikitext-2")
@@ -26,7 +26,7 @@ def plan(scale: Scale) -> Plan:
     """The table; at the paper's scale of its own corpora alone."""
     tests = paper.TEST_CORPORA if scale == "paper" else TEST_CORPORA
 
-    def job(name: str, source: str, test: str) -> TestLikelihood:
+    def task(name: str, source: str, test: str) -> TestLikelihood:
         fields = flow(source, "sce" if "SCE" in name else "ce")
         return TestLikelihood(Cell("text", scale, fields).train(), test, size("text", scale).rows)
 
@@ -35,7 +35,7 @@ def plan(scale: Scale) -> Plan:
         for (name, source), reported in paper.TESTS.items():
             values = []
             for test in tests:
-                done = store.result(job(name, source, test))
+                done = store.result(task(name, source, test))
                 found = {} if done is None else done["result"]
                 values.append(Value(found.get("perplexity"), found.get("perplexity_error"), 2))
             theirs = tuple(Value(value, None, 2) for value in reported)
@@ -46,5 +46,5 @@ def plan(scale: Scale) -> Plan:
         labels, notes = ("model", "source"), (*same, BEYOND, ERRORS, OWN)
         return [Table("Test perplexity", labels, columns, tuple(rows), known, notes)]
 
-    jobs = [job(*key, test) for key in paper.TESTS for test in tests]
-    return Plan(tuple(jobs), tables)
+    tasks = [task(*key, test) for key in paper.TESTS for test in tests]
+    return Plan(tuple(tasks), tables)

@@ -11,11 +11,11 @@ from experiments import paper
 from experiments.cell import Cell, flow, weights_told
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
-from experiments.job import Store
-from experiments.jobs import Corpus
 from experiments.measure import measure
 from experiments.scale import NAMES, Scale, size
+from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
+from experiments.tasks.base import Corpus
 
 RADII = (1, 2, 3)
 SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)

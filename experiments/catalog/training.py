@@ -10,11 +10,11 @@ from experiments import paper
 from experiments.cell import Cell, drawn_note, flow, loss_note, runs_note
 from experiments.experiment import Plan
 from experiments.grid import data_row
-from experiments.job import Store
-from experiments.jobs import Corpus
 from experiments.measure import measure
 from experiments.scale import CORPORA, NAMES, Scale, held_out, size
+from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
+from experiments.tasks.base import Corpus
 
 EULER = SolverChoice(solver="euler")
 PATH_RADIUS: dict[Corpus, int] = {"text": 3, "molecules": 1}  # the paper has 3 on text
@@ -141,9 +141,9 @@ def plan_of(
     def plan(scale: Scale) -> Plan:
         corpora = [c for c in CORPORA if all(line.paper(c) for line in lines)]
         cells = [line.cell(corpus, scale) for corpus in corpora for line in lines]
-        data = [measure(c, scale).jobs(held_out(c, scale, 0)) for c in corpora]
+        data = [measure(c, scale).tasks(held_out(c, scale, 0)) for c in corpora]
         return Plan(
-            jobs=(*chain.from_iterable(cell.jobs() for cell in cells), *chain(*data)),
+            tasks=(*chain.from_iterable(cell.tasks() for cell in cells), *chain(*data)),
             tables=lambda store: [table(corpus, scale, store) for corpus in corpora],
         )
 

@@ -7,8 +7,8 @@ from experiments.catalog.training import EULER, SOURCES, context_line, loss_line
 from experiments.cell import Cell, flow, weights_told
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
-from experiments.jobs import Corpus
 from experiments.scale import NAMES, Scale, size
+from experiments.tasks.base import Corpus
 
 RUNS = 3
 # What `sweep-training-*` find best on molecules, and `radius` on text: r and s of the loss, of the

@@ -9,11 +9,11 @@ from experiments.cell import Cell, bars_note
 from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.grid import Entry, grid, settings, trained
-from experiments.job import Store
-from experiments.jobs import Corpus
 from experiments.measure import measure
 from experiments.scale import NAMES, Scale, held_out, size
+from experiments.store import Store
 from experiments.table import Value
+from experiments.tasks.base import Corpus
 
 
 @dataclass(frozen=True)

@@ -1,143 +1,156 @@
-"""`python -m experiments run NAME ... --scale SCALE --out DIR`: tables and figures of the paper, from nothing."""
+"""`python -m experiments run NAME ... --scale SCALE --out DIR`."""
 
-import math
 import signal
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 
-import torch
-
-from cwdfm.cli.options import HELP, fields_given, parse, words
-from cwdfm.distributed import process_group
-from cwdfm.errors import InputError
+from cwdfm.cli.options import HELP, fields_given, parse
+from cwdfm.errors import InputError, RunError
 from cwdfm.files import check_output_folder
-from experiments.brought import check_brought, unread
 from experiments.catalog import EXPERIMENTS
-from experiments.catalog.perplexity import TEST_CORPORA
-from experiments.cli.options import Options, check_alone, check_seconds, places, understood
-from experiments.cli.summary import foretell, refusal_told, report, together
-from experiments.cli.workers import dealt, side_by_side
-from experiments.cost import cost, trainings
+from experiments.cli.options import Options, parse_command
+from experiments.cli.resources import (
+    check_fingerprints,
+    check_given,
+    given_resources,
+    unused_flags,
+    with_smoke_corpora,
+    with_smoke_evaluator,
+)
+from experiments.engine import DEPENDENCY_FAILED, Outcome, run_tasks, unavailable_tasks, unfinished
 from experiments.experiment import Plan, write
-from experiments.job import Job, Resources, Store
-from experiments.jobs import Corpus, Train, corpus_of, tokens_of
-from experiments.listing import listed
-from experiments.places import is_on_hub
-from experiments.scores import Text, evaluator_identity, evaluator_note
-from experiments.sweep import check, foreseen, in_order, wanted, work
-from experiments.toy_evaluator import toy_evaluator
-
-TOPICS = "python-topics"  # text in the box
-LOOK = 3.0  # seconds after which workers look again, unless --wait says
+from experiments.listing import list_experiments
+from experiments.store import FAILURE, Store
+from experiments.tasks.base import Resources, Task, in_order
+from experiments.tasks.train import Train
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, work, write the tables."""
-    if not arguments or arguments[0] in ("list", *HELP):
+    """Parse the command line, run the tasks, write tables and figures."""
+    if not arguments or arguments[0] in HELP:
         usage(arguments)
         return
-    names, flags, options = understood(arguments)
-    check_seconds(options)
-    check_alone(options.workers)
-    places(options.tests)
+    names, flags, options = parse_command(arguments)
     if not (options.dry_run and options.out.is_dir()):
         check_writable(options)
     store = Store(options.out / "jobs")
     plans = {name: EXPERIMENTS[name].plan(options.scale) for name in names}
-    order = asked(plans, options)
-    todo = wanted(store, order)
-    left = f"{len(todo)} of {len(order)} jobs to do, {trainings(todo)}"
-    print(f"{together(names)} at {options.scale} scale: {left}")
-    here = [job for job in todo if not options.only or job.kind in options.only]
-    if told := cost(here, options.scale):
-        print(fill(f"cost: {told}", 100, subsequent_indent="  ", break_on_hyphens=False))
-    hangup = options.workers > 1  # nobody shall be left behind
-    with stopped_in_order(hangup=hangup), process_group(options.device) as device:
-        brought, given = brought_by(options, device), fields_given(Options, flags)
-        check_brought(brought, given)
-        if idle := unread(brought, given, order):
-            why = f"read by no job of {together(names)}"
-            print(f"note: {', '.join(idle)}: {why}", file=sys.stderr)
-        resources = resources_of(options, device)
-        lacks = check(todo, resources, options.only)
-        if options.dry_run:
-            dry_run(store, order, todo, lacks, options, resources)
-            return
-        check_possible(lacks, done=len(order) - len(todo))
-        check_device(options, device, lacks)
-        check_folder(store, order, options, resources)
-        if options.scale == "smoke":
-            resources = with_toy_evaluator(resources, store, todo)
-        possible = sum(why is None for why in lacks.values())
-        begun = time.monotonic()
+    order = select_tasks(plans, options)
+    todo = unfinished(store, order)
+    print(f"{names_of(names)} at {options.scale} scale: {len(order)} tasks, {len(todo)} to run")
+    resources = prepare_resources(options, fields_given(Options, flags), order, names)
+    unavailable = unavailable_tasks(todo, _with_evaluator(resources, options))
+    if options.dry_run:
+        dry_run(store, order, todo, unavailable, options, resources)
+        return
+    check_any_available(todo, unavailable, finished=len(order) - len(todo))
+    check_device(options, resources, (task for task in todo if task not in unavailable))
+    check_fingerprints(store, order, options, resources)
+    if options.scale == "smoke":
+        resources = with_smoke_evaluator(resources, store, todo)
+    with exit_on_signals():
         try:
-            since = side_by_side_since(names, options, resources, min(options.workers, possible))
-            limit = max(0.0, options.limit - (time.monotonic() - begun))
-            only, wait = options.only, options.wait
-            outcome = work(store, order, resources, only=only, wait=wait, limit=limit)
-            outcome = outcome.with_failures(store, since)
-        finally:  # interrupted, too: what is done is worth having
-            wrong = show(plans, store, options.out / options.scale)
-    report(outcome, store, limit=options.limit, unwritten=wrong)
+            outcome = run_tasks(
+                store,
+                order,
+                resources,
+                workers=options.workers,
+                config=options.config,
+                time_limit=options.time_limit,
+            )
+        finally:  # after an interruption, too
+            not_written = write_all(plans, store, options.out / options.scale)
+    report(outcome, store, not_written)
+
+
+def list_command(arguments: list[str]) -> None:
+    """`python -m experiments list`."""
+    if arguments and not any(word in HELP for word in arguments):
+        raise InputError(
+            f"`python -m experiments list` takes no arguments, got {' '.join(arguments)}; `python "
+            f"-m experiments run NAME --out DIR --dry-run` shows what an experiment would run"
+        )
+    print(list_experiments())
 
 
 def usage(arguments: list[str]) -> None:
-    """List the experiments; after --help the options too, after nothing with exit code 2."""
-    helps = any(word in HELP for word in arguments)
-    if len(arguments) > 1 and not helps:
-        raise InputError(
-            f"`python -m experiments list` lists all experiments and takes nothing more, got "
-            f"{' '.join(arguments[1:])}; what one would do and cost, `python -m experiments run NAME --scale "
-            f"SCALE --out DIR --dry-run` tells"
-        )
-    print(f"usage: python -m experiments run NAME ... --out DIR [options]\n\n{listed()}\n")
-    if helps:
-        parse("repro NAME ...", ["--help"], lambda missing: Options(missing))  # and leaves
+    """Print the experiments, and after --help also the options."""
+    print(
+        f"usage: python -m experiments run NAME ... --out DIR [options]\n\n{list_experiments()}\n"
+    )
+    if arguments:
+        parse("run NAME ...", ["--help"], lambda missing: Options(missing))  # exits
     print("`python -m experiments run --help` shows all options.")
-    if not arguments:
-        sys.exit(2)
+    sys.exit(2)
+
+
+def select_tasks(plans: Mapping[str, Plan], options: Options) -> list[Task]:
+    """The tasks on the selected corpora, in topological order."""
+    tasks = [task for plan in plans.values() for task in plan.tasks]
+    if options.corpora:
+        tasks = [task for task in tasks if task.corpus_kind in options.corpora]
+    if not tasks:
+        raise InputError(
+            f"--corpora {' '.join(options.corpora)}: {', '.join(plans)} has no task on it; leave "
+            f"--corpora out"
+        )
+    return in_order(tasks)
+
+
+def prepare_resources(
+    options: Options, flags: Collection[str], order: Sequence[Task], names: Sequence[str]
+) -> Resources:
+    """The resources of the command, checked."""
+    given = given_resources(options)
+    check_given(given, flags)
+    if unused := unused_flags(given, flags, order):
+        print(f"note: {', '.join(unused)}: not used by {names_of(names)}", file=sys.stderr)
+    return with_smoke_corpora(given) if options.scale == "smoke" else given
+
+
+def _with_evaluator(resources: Resources, options: Options) -> Resources:
+    """Checks at smoke scale assume the toy evaluator, which is created later."""
+    if options.scale == "smoke" and resources.eval_model is None:
+        return replace(resources, eval_model="toy")
+    return resources
 
 
 def dry_run(
     store: Store,
-    order: Sequence[Job],
-    todo: Sequence[Job],
-    lacks: Mapping[Job, str | None],
+    order: Sequence[Task],
+    todo: Sequence[Task],
+    unavailable: Mapping[Task, str],
     options: Options,
     resources: Resources,
 ) -> None:
-    """Say what the command would do, and what it would be refused for."""
-    device = resources.device
-    judged = resources
-    if options.scale == "smoke":  # the toy judge is not made for that
-        judged = replace(resources, eval_model=resources.eval_model or "toy")
-    foretell(order, todo, foreseen(todo, judged, options.only), device)
-    if options.workers > 1:
-        print(f"by {options.workers} processes side by side: --workers")
-    with refusal_told():
+    """Print what the command would do, and which error it would end with."""
+    runnable = [task for task in todo if task not in unavailable]
+    remaining = set(todo)
+    print(f"finished: {count_kinds(task for task in order if task not in remaining)}")
+    print(f"would run: {count_kinds(runnable)}")
+    report_unavailable(unavailable)
+    try:
         check_writable(options)
-        check_device(options, device, lacks)
-    check_folder(store, order, options, resources)
-    print("nothing was done: --dry-run")
+        check_device(options, resources, runnable)
+    except InputError as error:
+        print(f"the command would stop here: {error}")
+    check_fingerprints(store, order, options, resources)
+    print("dry run: nothing was executed")
 
 
 @contextmanager
-def stopped_in_order(*, hangup: bool = False) -> Iterator[None]:
-    """Let SIGTERM, by which schedulers end a job, be an exit like others: tables are written.
-
-    With `hangup` let a terminal that is closed be one too, unless (`nohup`) it shall not matter.
-    """
+def exit_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exit that stops the workers and writes the tables."""
 
     def stop(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
-    if hangup and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, stop)
     try:
         yield
@@ -146,143 +159,87 @@ def stopped_in_order(*, hangup: bool = False) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def side_by_side_since(
-    names: Sequence[str], options: Options, resources: Resources, count: int
-) -> float:
-    """Let `count` processes do what can be done: when they began; never, if one were alone.
-
-    They wait for each other's jobs. What failed for one of them is left by the others, and tried
-    once more by this process at the end, when all memory is free.
-    """
-    if count < 2 or not options.limit:
-        return math.inf
-    since = time.time()
-    devices = dealt(options.device, resources.device, count)
-    print(f"{count} processes side by side, on {', '.join(dict.fromkeys(devices))}", flush=True)
-    same = replace(options, workers=1, wait=options.wait or LOOK, eval_model=resources.eval_model)
-    each = [words(replace(same, device=device)) for device in devices]
-    side_by_side([[str(since), *names, *flags] for flags in each], devices)
-    return since
-
-
-def brought_by(options: Options, device: torch.device) -> Resources:
-    """What the command brings along."""
-    tests = places(options.tests)
-    return Resources(device, options.molecules, options.text, options.eval_model, tests)
-
-
-def resources_of(options: Options, device: torch.device) -> Resources:
-    """What there is for jobs: what the command brings along, and toys; not yet a toy judge."""
-    brought = brought_by(options, device)
-    return with_toys(brought) if options.scale == "smoke" else brought
-
-
-def asked(plans: Mapping[str, Plan], options: Options) -> list[Job]:
-    """The jobs of the corpora that are asked for, in their order."""
-    jobs = [job for plan in plans.values() for job in plan.jobs]
-    order = in_order(j for j in jobs if not options.corpora or corpus_of(j) in options.corpora)
-    if not order:
-        raise InputError(
-            f"--corpora {' '.join(options.corpora)}: {', '.join(plans)} has no job on it; leave "
-            f"--corpora out"
-        )
-    check_kinds(options, {job.kind for job in order})
-    return order
-
-
-def check_kinds(options: Options, there: Set[str]) -> None:
-    """See that `--only` leaves some job; one line can serve experiments that lack some kinds."""
-    absent = sorted(set(options.only) - there)
-    if not absent:
-        return
-    plans = (experiment.plan(options.scale) for experiment in EXPERIMENTS.values())
-    known = {job.kind for plan in plans for job in in_order(plan.jobs)}
-    wrong = [kind for kind in absent if kind not in known]
-    if wrong or not there & set(options.only):
-        kinds = ", ".join(sorted(there))
-        raise InputError(f"--only {' '.join(wrong or absent)}: no such jobs; there are {kinds}")
-    print(f"note: --only {' '.join(absent)}: no such jobs here", file=sys.stderr)
-
-
-def with_toys(brought: Resources) -> Resources:
-    """At smoke scale nobody need bring text, or corpora to test on."""
-    tests = dict.fromkeys(TEST_CORPORA, TOPICS) | dict(brought.tests)
-    return replace(brought, text=brought.text or TOPICS, tests=tuple(sorted(tests.items())))
-
-
-def with_toy_evaluator(brought: Resources, store: Store, todo: Iterable[Job]) -> Resources:
-    """Nor a judge of text: one is made, once nothing else is wrong."""
-    if brought.eval_model is not None or not any(isinstance(job, Text) for job in todo):
-        return brought
-    try:
-        return replace(brought, eval_model=toy_evaluator(store.folder / "toy-evaluator"))
-    except InputError as error:
-        print(f"text is not judged: {error}")
-        return brought
-
-
 def check_writable(options: Options) -> None:
-    """Refuse a folder that jobs, or what is made of them, cannot be written into."""
+    """Raise if the output folders cannot be written."""
     for folder in (options.out, options.out / "jobs", options.out / options.scale):
         check_output_folder(folder)
 
 
-def check_possible(lacks: Mapping[Job, str | None], done: int) -> None:
-    """Refuse to begin where no job can be done; tables of what is done are worth having, though."""
-    first = [why for job, why in lacks.items() if not lacks.keys() & set(job.needs)]
-    if first and all(first) and not done:
-        raise InputError(f"nothing can be done here: {first[0]}")
+def check_any_available(
+    todo: Sequence[Task], unavailable: Mapping[Task, str], finished: int
+) -> None:
+    """Raise if no task can run and there is nothing to write a table from."""
+    if todo and not finished and all(task in unavailable for task in todo):
+        raise InputError(f"no task can run here: {unavailable[todo[0]]}")
 
 
-def check_device(options: Options, device: torch.device, lacks: Mapping[Job, str | None]) -> None:
-    """Refuse to train on a CPU for days unasked."""
-    trains = any(isinstance(job, Train) and why is None for job, why in lacks.items())
-    unasked = (options.device, device.type) == ("auto", "cpu") and options.limit > 0
-    if options.scale != "smoke" and trains and unasked:
+def check_device(options: Options, resources: Resources, runnable: Iterable[Task]) -> None:
+    """Raise rather than train large models on a CPU by accident."""
+    on_cpu = options.device == "auto" and resources.torch_device().type == "cpu"
+    local = options.config is None and options.time_limit > 0
+    trains = any(isinstance(task, Train) for task in runnable)
+    if options.scale != "smoke" and on_cpu and local and trains:
         raise InputError(
-            f"--scale {options.scale} is for a GPU, and here is none; give --scale smoke, --limit "
-            f"0 for tables of what is done, or --device cpu for trainings that take days"
+            f"--scale {options.scale} requires a GPU and none was found; use --scale smoke, "
+            f"--config for a cluster, --time-limit 0 to write tables only, or --device cpu to "
+            f"train for days"
         )
 
 
-def check_folder(
-    store: Store, order: Sequence[Job], options: Options, resources: Resources
-) -> None:
-    """Refuse another corpus or judge than the folder's results are of, though all be done.
-
-    A dry run keeps nothing of what it prepares for that, and leaves corpora of the hub alone.
-    """
-    given: dict[Corpus, bool] = {
-        "molecules": options.molecules != Options.molecules,
-        "text": options.text is not None,
-    }
-    lengths = {(job.corpus, job.recipe.length) for job in order if isinstance(job, Train)}
-    for corpus, length in sorted(lengths):
-        if not given[corpus] or not store.remembers(f"{corpus}-{length}"):
-            continue
-        if options.dry_run and is_on_hub(place := resources.corpus(corpus)):
-            print(f"whether {place} is the corpus of {store.folder} is seen when it has been read")
-        else:
-            tokens_of(corpus, length, store, resources, "read" if options.dry_run else True)
-    judges = {job.judge for job in order if isinstance(job, Text)} if options.eval_model else set()
-    for name in judges:
-        if store.remembers(evaluator_note(name)):
-            store.same(evaluator_note(name), evaluator_identity(str(options.eval_model)))
-
-
-def show(plans: Mapping[str, Plan], store: Store, out: Path) -> list[str]:
-    """Write tables and figures of whatever is done, and tell why some are not: their names."""
-
-    def say(line: str) -> None:
-        with suppress(BrokenPipeError):  # files are worth having though nobody reads any more
-            print(line)
-
-    wrong = []
+def write_all(plans: Mapping[str, Plan], store: Store, folder: Path) -> list[str]:
+    """Write tables and figures of everything finished, and return what could not be written."""
+    failed = []
     for name, plan in plans.items():
         try:
-            for path in write(plan, store, out, name):
-                say(f"written: {path}")
+            for path in write(plan, store, folder, name):
+                with suppress(BrokenPipeError):
+                    print(f"wrote {path}")
         except InputError as error:
-            say(f"{name} is not written: {error}")
-            wrong.append(name)
-    return wrong
+            with suppress(BrokenPipeError):
+                print(f"{name} was not written: {error}")
+            failed.append(name)
+    return failed
+
+
+def report(outcome: Outcome, store: Store, not_written: Sequence[str] = ()) -> None:
+    """Print what is left and why; raise if tasks failed."""
+    report_unavailable(outcome.unavailable)
+    if outcome.not_started:
+        print(f"not started because of --time-limit: {count(outcome.not_started)}")
+    if outcome.failed:
+        causes = {task: why for task, why in outcome.failed.items() if why != DEPENDENCY_FAILED}
+        task, why = next(iter(causes.items()))
+        first = ", first" if len(causes) > 1 else ":"
+        blocked = len(outcome.failed) - len(causes)
+        more = f"; {blocked} tasks that depend on them did not run" if blocked else ""
+        raise RunError(
+            f"{count(causes)} failed{first} {task.label}: {why}; see "
+            f"{store.folder(task) / FAILURE}{more}; the same command tries again"
+        )
+    if not_written:
+        raise InputError(f"not written, see above: {', '.join(not_written)}")
+    print("complete" if outcome.complete else "incomplete: the same command continues")
+
+
+def report_unavailable(unavailable: Mapping[Task, str]) -> None:
+    """Print the tasks that cannot run here, grouped by reason."""
+    for reason in dict.fromkeys(unavailable.values()):
+        tasks = [task for task, why in unavailable.items() if why == reason]
+        more = ", ..." if len(tasks) > 1 else ""
+        print(f"skipped {count(tasks)} ({tasks[0].label}{more}): {reason}")
+
+
+def names_of(names: Sequence[str]) -> str:
+    """The experiments of a command, for messages."""
+    return f"all {len(names)} experiments" if len(names) == len(EXPERIMENTS) else ", ".join(names)
+
+
+def count_kinds(tasks: Iterable[Task]) -> str:
+    """The number of tasks of each kind."""
+    counts = Counter(task.kind for task in tasks)
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
+
+
+def count(tasks: Collection[Task]) -> str:
+    """The number of tasks, with its noun."""
+    return "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"

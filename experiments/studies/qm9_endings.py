@@ -19,7 +19,7 @@ from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 from experiments.catalog.headline import entries
-from experiments.job import Store
+from experiments.store import Store
 from experiments.studies.qm9_search import counts
 
 Reading = Callable[[SmilesTokenizer, list[int]], str]
@@ -53,7 +53,7 @@ def rows(store: Store) -> Iterator[dict[str, object]]:
     most = max(entry.x for entry in found)
     for entry in found:
         job = entry.cell.sample()
-        path = store.place(job) / "samples.jsonl"
+        path = store.folder(job) / "samples.jsonl"
         if entry.x < most or not path.exists():
             continue
         drawn = read_samples(path).tokens

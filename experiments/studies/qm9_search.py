@@ -44,8 +44,8 @@ from cwdfm.solver_config import Name, SolverChoice
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
-from experiments.jobs import Snapshots
 from experiments.results import record
+from experiments.tasks.train import Snapshots
 
 SAMPLES, SEED = 1024, 100
 KEPT = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)  # shares of samples that rejection keeps

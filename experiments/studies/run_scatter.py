@@ -22,8 +22,8 @@ from cwdfm.provenance import provenance
 from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import context_line
 from experiments.cell import weights_of, weights_told
-from experiments.jobs import Corpus
 from experiments.results import read
+from experiments.tasks.base import Corpus
 
 WEIGHTS = ("loss_radius", "loss_scale", "path_radius", "path_scale")
 FIELDS = ("method", "block", "source", "loss", "masked_only", "path", *WEIGHTS, "seed")

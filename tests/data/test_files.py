@@ -24,7 +24,7 @@ from cwdfm.files import (
     write_json,
 )
 from cwdfm.sample_file import SampleFile, write_samples
-from experiments.job import Store
+from experiments.store import Store
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
@@ -79,12 +79,12 @@ def test_many_write_one_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_many_say_first_what_a_store_is_made_of(tmp_path: Path) -> None:
+def test_a_fingerprint_can_be_written_at_once_by_many(tmp_path: Path) -> None:
     for number in range(20):
         store = Store(tmp_path / str(number))
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda _, store=store: store.same("text", "abc"), range(8)))
-        assert [path.name for path in store.folder.iterdir()] == ["text.json"]
+            list(pool.map(lambda _, store=store: store.check_fingerprint("text", "abc"), range(8)))
+        assert [path.name for path in store.root.iterdir()] == ["text.json"]
 
 
 def test_what_cannot_be_written_is_known_before(

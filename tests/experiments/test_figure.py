@@ -14,9 +14,9 @@ from experiments.catalog.training import LOSS_NAMES
 from experiments.cell import Cell, bars_note
 from experiments.figure import Curves
 from experiments.grid import UNTOLD
-from experiments.job import Store
 from experiments.measure import measure
 from experiments.scale import Scale
+from experiments.store import Store
 from experiments.table import Column, Value
 
 SOLVERS = [name.capitalize() for name in get_args(Name)]

@@ -13,8 +13,8 @@ from cwdfm.errors import InputError
 from experiments import report, results
 from experiments.catalog import EXPERIMENTS
 from experiments.studies.tables import TABLES, best
-from experiments.sweep import in_order
 from experiments.table import Column, Row, Table, Value
+from experiments.tasks.base import in_order
 
 ALIASES = {
     "71b471869d12": "71b471833dc3"
@@ -69,7 +69,7 @@ def test_collect_rejects_other_files(tmp_path: Path) -> None:
 
 def test_recorded_cells_belong_to_experiments() -> None:
     plans = [experiment.plan("small") for experiment in EXPERIMENTS.values()]
-    planned = {job.name for job in in_order(job for plan in plans for job in plan.jobs)}
+    planned = {job.name for job in in_order(job for plan in plans for job in plan.tasks)}
     packs = [p.name.partition(".")[0] for p in (results.RESULTS / "cells").glob("*.jsonl.xz")]
     recorded = {
         name for pack in packs if pack != "inputs" for name in results.read(f"cells/{pack}")

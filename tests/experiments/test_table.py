@@ -12,8 +12,8 @@ import pytest
 
 from experiments.catalog import EXPERIMENTS
 from experiments.experiment import Plan, numbered, write
-from experiments.job import Store
 from experiments.scale import Scale
+from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 
 
@@ -46,13 +46,13 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
         r"a\_b & 0.50$_{\pm 0.01}$ & 1,234.5 & 0.7$_{\pm 0.1}$ \\",
         r"50\% &  & 2.0$_{\pm 0.5}$ &  \\",
     ]
-    plan = Plan(jobs=(), tables=lambda _: [table])
+    plan = Plan(tasks=(), tables=lambda _: [table])
     files = list(write(plan, Store(tmp_path), tmp_path, "t"))
     assert {path.name for path in files} == {"t.md", "t.csv", "t.tex"}
     *_, last = write(plan, Store(tmp_path), tmp_path / "smoke", "t")
     toys = last.read_text().splitlines()
     assert toys[0].startswith("% `python -m experiments run t` at smoke scale")
-    assert toys[0].endswith("Toys: the numbers mean nothing.")
+    assert toys[0].endswith("the numbers are meaningless.")
     assert "\n".join(toys[1:]) + "\n" == tex
 
 

@@ -1,4 +1,4 @@
-"""What experiments are made of: cells, their jobs, and the notes below tables."""
+"""What experiments are made of: cells, their tasks, and the notes below tables."""
 
 import itertools
 import json
@@ -20,19 +20,22 @@ from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
 from cwdfm.train.recipe import build
 from cwdfm.train.recipes import RECIPES
-from experiments import scores
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
 from experiments.catalog.solvers import _best_of
 from experiments.catalog.training import LOSSES, PATHS, SCALES
 from experiments.cell import Cell, flow, loss_note, runs_note
-from experiments.job import Resources, Store
-from experiments.jobs import HeldOut, trained_by
+from experiments.engine import run_tasks
 from experiments.measure import measure
-from experiments.scores import Context, Molecules
-from experiments.sweep import in_order, work
+from experiments.store import Store
 from experiments.table import Value
-from tests.experiments.test_jobs import HERE, silent
+from experiments.tasks import score as scores
+from experiments.tasks.base import Resources, in_order
+from experiments.tasks.sample import HeldOut
+from experiments.tasks.score import Context, Molecules
+from experiments.tasks.train import load_model
+
+HERE = Resources("cpu")
 
 
 def test_the_paper_s_scale_is_the_paper_s_table() -> None:
@@ -53,8 +56,8 @@ def test_jobs_say_what_they_are_about() -> None:
     cell = Cell("text", "smoke", {"source": "uniform", "loss": "sce", "path": "context"})
     told = "text, uniform source, sce, context path, seed 2"
     assert cell.train(2).label == f"train ({told})"
-    (job, _) = measure("text", "smoke").jobs(cell.sample(2))
-    assert job.label == f"text ({told}; auto, 4 steps)"
+    (task, _) = measure("text", "smoke").tasks(cell.sample(2))
+    assert task.label == f"text ({told}; auto, 4 steps)"
 
 
 def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -> None:
@@ -62,13 +65,13 @@ def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -
     for name, drawn in (("a", "CCO"), ("b", "CCN")):
         carbons = ["C" * length for length in range(1, 20)]
         (tmp_path / f"{name}.smi").write_text("\n".join([*carbons, drawn]))
-    job = Molecules(HeldOut("molecules", 32, 1), 1)
+    task = Molecules(HeldOut("molecules", 32, 1), 1)
     store = Store(tmp_path / "jobs")
     first, second = (Resources(HERE.device, str(tmp_path / f"{name}.smi")) for name in "ab")
-    assert work(store, [job.samples], first, say=silent).complete
-    with pytest.raises(cwdfm.InputError, match=r"other molecules-32 .*give the same, or another"):
-        work(store, [job], second, say=silent)
-    assert work(store, [job], first, say=silent).complete
+    assert run_tasks(store, [task.samples], first, log=lambda _: None).complete
+    with pytest.raises(cwdfm.InputError, match="molecules-32"):
+        run_tasks(store, [task], second, log=lambda _: None)
+    assert run_tasks(store, [task], first, log=lambda _: None).complete
 
 
 @pytest.fixture
@@ -82,29 +85,29 @@ def hundred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resources:
 
 def test_parts_of_what_is_held_out_are_apart(tmp_path: Path, hundred: Resources) -> None:
     store = Store(tmp_path / "jobs")
-    jobs = [HeldOut("molecules", 32, n, part) for n, part in ((2, 0), (2, 1), (5, 0), (2, 2))]
-    outcome = work(store, jobs, hundred, say=silent)
-    assert list(outcome.failed) == jobs[3:]
-    assert "holds out 5 sequences, and 3 times 2 are asked for" in outcome.failed[jobs[3]]
+    tasks = [HeldOut("molecules", 32, n, part) for n, part in ((2, 0), (2, 1), (5, 0), (2, 2))]
+    outcome = run_tasks(store, tasks, hundred, log=lambda _: None)
+    assert list(outcome.failed) == tasks[3:]
+    assert "holds out 5 sequences, but 6 are required" in outcome.failed[tasks[3]]
     rows = load(hundred.molecules).texts("valid")
-    for job, expected in zip(jobs[:3], (rows[:2], rows[2:4], rows), strict=True):
-        assert read_samples(store.place(job) / "samples.jsonl").texts == expected
+    for task, expected in zip(tasks[:3], (rows[:2], rows[2:4], rows), strict=True):
+        assert read_samples(store.folder(task) / "samples.jsonl").texts == expected
 
 
 def test_jobs_read_the_snapshot_and_the_rows_that_they_name(
     tmp_path: Path, hundred: Resources
 ) -> None:
     store, data = Store(tmp_path / "jobs"), load(hundred.molecules)
-    job = replace(Cell("molecules", "smoke").train(), snapshots=(3,))
+    task = replace(Cell("molecules", "smoke").train(), snapshots=(3,))
     source, schedule = cwdfm.MaskSource(data.tokenizer.vocab_size), cwdfm.Linear()
     for at, name in ((None, "model"), (3, "model-3")):
         model = DiT(preset("debug", source.num_tokens)).eval()
         made = cwdfm.Pretrained(model, Flow(source, schedule), data.tokenizer, 32)
-        made.save_pretrained(store.place(job) / name)
-        assert trained_by(job, store, hundred, at).fingerprint() == made.fingerprint()
+        made.save_pretrained(store.folder(task) / name)
+        assert load_model(task, store, hundred, at).fingerprint() == made.fingerprint()
     # Both say nothing of any token yet, so that it is the rows that count.
     rows = torch.from_numpy(data.valid[:3]).long()
-    found = Context(job, rows=3, draws=2).run(tmp_path, store, hundred)
+    found = Context(task, rows=3, draws=2).run(tmp_path, store, hundred)
     assert found == context_analysis(model, source, schedule, rows, draws=2).to_json()
 
 
@@ -115,9 +118,9 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
     assert runs_note(rows, store) == ()
 
     def done(cell: Cell, seed: int) -> None:
-        (job,) = measure("molecules", "smoke").jobs(cell.sample(seed))
+        (task,) = measure("molecules", "smoke").tasks(cell.sample(seed))
         counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
-        place = store.place(job)
+        place = store.folder(task)
         place.mkdir()
         record = {"result": counts, "provenance": {"date": "2026-01-01"}}
         (place / "result.json").write_text(json.dumps(record))
@@ -194,15 +197,15 @@ def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> No
 
 
 def test_context_is_measured_on_as_many_states_as_in_the_paper() -> None:
-    (job,) = EXPERIMENTS["context"].plan("paper").jobs
-    assert isinstance(job, Context)
-    assert job.rows * job.draws == 16_000
+    (task,) = EXPERIMENTS["context"].plan("paper").tasks
+    assert isinstance(task, Context)
+    assert task.rows * task.draws == 16_000
 
 
 def test_test_perplexity_at_the_paper_s_scale_is_of_its_corpora_alone(tmp_path: Path) -> None:
     plans = {scale: EXPERIMENTS["perplexity"].plan(scale) for scale in ("small", "paper")}
     tests = {
-        scale: {job.test for job in plan.jobs if isinstance(job, scores.TestLikelihood)}
+        scale: {task.test for task in plan.tasks if isinstance(task, scores.TestLikelihood)}
         for scale, plan in plans.items()
     }
     assert tests["paper"] == {"wikitext-103", "lambada", "fineweb-edu"}
@@ -247,5 +250,7 @@ def test_tables_have_the_data_s_own_row_and_its_jobs(name: str, tmp_path: Path) 
         assert len(own.labels) == len(table.labels)
         assert len(own.ours) == len(table.columns)
         assert len(own.paper) == len(table.paper)
-    own_rows = [job for job in in_order(plan.jobs) if isinstance(job, HeldOut) and job.part == 0]
+    own_rows = [
+        task for task in in_order(plan.tasks) if isinstance(task, HeldOut) and task.part == 0
+    ]
     assert len(own_rows) == len(tables)

@@ -1,4 +1,4 @@
-"""The jobs that say what a model or its samples are worth."""
+"""Scores of models and of their samples, as tasks."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,13 +25,15 @@ from cwdfm.pretrained import Pretrained
 from cwdfm.report.reference import MoleculeReference
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
-from experiments.job import Job, Resources, Result, Store, Unavailable
-from experiments.jobs import HeldOut, Sample, Train, drawn_from, tokens_of, trained_by
-from experiments.places import check_corpus
+from experiments.store import Store
+from experiments.tasks.base import Resources, Result, Task, Unavailable
+from experiments.tasks.corpora import check_corpus
+from experiments.tasks.sample import SAMPLES, HeldOut, Sample, draw_samples
+from experiments.tasks.train import Train, load_corpus, load_model
 
 
 @dataclass(frozen=True)
-class Molecules(Job):
+class Molecules(Task):
     """Valid, unique and novel molecules among samples."""
 
     samples: Sample | HeldOut
@@ -40,48 +42,48 @@ class Molecules(Job):
     def check(self, resources: Resources) -> None:
         check_corpus(resources.corpus("molecules"), text=False)
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
         drawn = self.samples
         length = drawn.length if isinstance(drawn, HeldOut) else drawn.model.recipe.length
         try:
             reference = known_molecules(resources.corpus("molecules"), length)
         except InputError as error:
             raise Unavailable(str(error)) from error
-        store.same(f"molecules-{length}", reference.about["fingerprint"])
-        found = read_samples(store.place(drawn) / "samples.jsonl")
+        store.check_fingerprint(f"molecules-{length}", reference.about["fingerprint"])
+        found = read_samples(store.folder(drawn) / SAMPLES)
         scores = score_molecules(found.texts, reference.known, fold_size=self.fold_size)
         return {"fold_size": self.fold_size, **scores.to_json()}
 
 
 @dataclass(frozen=True)
-class Text(Job):
-    """Perplexity under the judge, entropy and repetition; the judge's features beside."""
+class Text(Task):
+    """Perplexity under the evaluator LM, entropy and repetition. Saves the LM's features."""
 
     samples: Sample | HeldOut
-    judge: str  # what it is called; where it lies, the machine knows
+    judge: str  # name of the evaluator LM; recorded keys contain this field's name
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     @property
-    def leaves(self) -> tuple[str, ...]:
+    def outputs(self) -> tuple[str, ...]:
         return ("features.npy",)
 
     def check(self, resources: Resources) -> None:
-        locate_model(self._judge(resources))  # a hub name is let through
+        locate_model(self._path(resources))  # accepts any hub name
 
-    def _judge(self, resources: Resources) -> str:
+    def _path(self, resources: Resources) -> str:
         if resources.eval_model is None:
-            what = "a causal language model" if self.judge == "any" else self.judge
-            raise Unavailable(f"needs a judge of text ({what}): give it by --eval-model")
+            name = "a causal language model" if self.judge == "any" else self.judge
+            raise Unavailable(f"requires an evaluator LM ({name}): pass --eval-model")
         return resources.eval_model
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        name = self._judge(resources)
-        # First: what is no judge is not remembered as one.
-        judge = loaded_evaluator(name, self.dtype, str(resources.device))
-        store.same(evaluator_note(self.judge), evaluator_identity(name))
-        found = read_samples(store.place(self.samples) / "samples.jsonl")
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        path = self._path(resources)
+        # Load it first: the store must not remember the fingerprint of something else.
+        judge = load_evaluator(path, self.dtype, str(resources.torch_device()))
+        store.check_fingerprint(evaluator_key(self.judge), evaluator_fingerprint(path))
+        found = read_samples(store.folder(self.samples) / SAMPLES)
         folds = min(5, len(found.texts))
-        np.save(place / "features.npy", judge.features(found.texts))
+        np.save(folder / "features.npy", judge.features(found.texts))
         tokens = torch.tensor(found.tokens)
         return {
             "perplexity": generative_perplexity(found.texts, judge, folds=folds).to_json(),
@@ -90,14 +92,14 @@ class Text(Job):
 
 
 @dataclass(frozen=True)
-class MauveScore(Job):
-    """MAUVE of texts against others, by the features of the judge that read both."""
+class MauveScore(Task):
+    """MAUVE between samples and reference texts, by the features of one evaluator LM."""
 
     samples: Text
     reference: Text
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        sides = [np.load(store.place(t) / "features.npy") for t in (self.samples, self.reference)]
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        sides = [np.load(store.folder(t) / "features.npy") for t in (self.samples, self.reference)]
         try:
             return mauve_score(*sides).to_json()
         except NotInstalled as error:
@@ -105,8 +107,8 @@ class MauveScore(Job):
 
 
 @dataclass(frozen=True)
-class Likelihood(Job):
-    """Negative log-likelihood of held-out rows, or the bound on it."""
+class Likelihood(Task):
+    """Negative log-likelihood of held-out sequences, or an upper bound on it."""
 
     model: Train
     rows: int
@@ -115,18 +117,18 @@ class Likelihood(Job):
     def check(self, resources: Resources) -> None:
         self.model.check(resources)
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        data = tokens_of(self.model.corpus, self.model.recipe.length, store, resources)
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        trained = load_model(self.model, store, resources)
+        data = load_corpus(self.model.corpus, self.model.recipe.length, store, resources)
         return _bound(trained, data, self.rows, self.draws)
 
 
 @dataclass(frozen=True)
-class TestLikelihood(Job):
-    """The same of a corpus that the model was not trained on.
+class TestLikelihood(Task):
+    """The same on a corpus that the model was not trained on.
 
-    Of one by name its test part counts, if it has one; of a prepared one what is held out; files
-    count whole.
+    Evaluates the test split of a named corpus if it has one, the held-out part of a prepared
+    corpus, and all of a file.
     """
 
     model: Train
@@ -137,13 +139,13 @@ class TestLikelihood(Job):
     def check(self, resources: Resources) -> None:
         check_corpus(resources.test(self.test), text=True, length=self.model.recipe.length)
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained, where = trained_by(self.model, store, resources), resources.test(self.test)
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        trained, where = load_model(self.model, store, resources), resources.test(self.test)
         part = None if is_prepared(Path(where)) else "all"
         if part and where in CORPORA:
             part = "test" if "test" in CORPORA[where].part_names else None
         data = load_held_out(trained, where, part)
-        store.same(f"heldout-{self.test}-{trained.length}", data.fingerprint)
+        store.check_fingerprint(f"heldout-{self.test}-{trained.length}", data.fingerprint)
         return _bound(trained, data, self.rows, self.draws)
 
 
@@ -153,8 +155,8 @@ def _bound(trained: Pretrained, data: TokenData, rows: int, draws: int) -> Resul
 
 
 @dataclass(frozen=True)
-class Context(Job):
-    """How hard masked tokens are to predict, by their context."""
+class Context(Task):
+    """Entropy and loss of masked tokens as a function of their context."""
 
     model: Train
     rows: int
@@ -163,10 +165,10 @@ class Context(Job):
     def check(self, resources: Resources) -> None:
         self.model.check(resources)
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        valid = tokens_of(self.model.corpus, self.model.recipe.length, store, resources).valid
-        rows = torch.from_numpy(valid[: self.rows].astype(np.int64)).to(resources.device)
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        trained = load_model(self.model, store, resources)
+        valid = load_corpus(self.model.corpus, self.model.recipe.length, store, resources).valid
+        rows = torch.from_numpy(valid[: self.rows].astype(np.int64)).to(resources.torch_device())
         analysis = context_analysis(
             trained.model,
             trained.source,
@@ -179,42 +181,42 @@ class Context(Job):
 
 
 @dataclass(frozen=True)
-class Updates(Job):
-    """How often a solver changes tokens, and changes them back."""
+class Updates(Task):
+    """How often a solver changes a token, and how often it changes it back."""
 
     model: Train
     choice: SolverChoice
     steps: int
     n: int
 
-    def run(self, place: Path, store: Store, resources: Resources) -> Result:
-        trained = trained_by(self.model, store, resources)
-        out, precision = drawn_from(trained, self.choice, self.n, self.steps)
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        trained = load_model(self.model, store, resources)
+        out, precision = draw_samples(trained, self.choice, self.n, self.steps)
         return {"precision": precision, **update_statistics(out, given(trained)[1]).to_json()}
 
 
 @lru_cache(maxsize=1)
 def known_molecules(name: str, length: int) -> MoleculeReference:
-    """The molecules to train on, canonical."""
+    """The canonical SMILES of the training molecules."""
     reference = MoleculeReference.load(name, length=length)
     assert reference is not None
     return reference
 
 
-def evaluator_note(name: str) -> str:
-    """Under what a folder remembers the judge that a scale calls so: each scale has its own."""
+def evaluator_key(name: str) -> str:
+    """The name under which a store remembers the fingerprint of an evaluator LM."""
     return f"judge-{name}"
 
 
-def evaluator_identity(place: str) -> str:
-    """What tells a judge from another: its files, or its name on the hub."""
-    return model_fingerprint(place)["files"] or place
+def evaluator_fingerprint(path: str) -> str:
+    """A checksum of the evaluator's files, or its name on the hub."""
+    return model_fingerprint(path)["files"] or path
 
 
 @lru_cache(maxsize=1)
-def loaded_evaluator(
-    place: str, dtype: Literal["float32", "bfloat16"], device: str
+def load_evaluator(
+    path: str, dtype: Literal["float32", "bfloat16"], device: str
 ) -> LoadedEvaluatorLM:
-    """The judge, read once, and without a bar between the lines of jobs."""
+    """The evaluator LM, loaded once per worker and without a progress bar."""
     with hub_progress_bars(shown=False):
-        return EvaluatorLM(place, dtype=dtype, device=device).load()
+        return EvaluatorLM(path, dtype=dtype, device=device).load()

@@ -1,4 +1,4 @@
-"""From results of jobs to values and notes of tables, by results made up for it."""
+"""From results of tasks to values and notes of tables, by results made up for it."""
 
 import json
 import statistics
@@ -17,24 +17,25 @@ from experiments.catalog.variety import variety_cells
 from experiments.cell import TRAINING, Cell, apart_note, flow, runs_note, solver_notes, weights_note
 from experiments.figure import Curves
 from experiments.grid import Entry, grid, trained
-from experiments.job import Job, Store
-from experiments.jobs import Corpus, HeldOut, Sample
 from experiments.measure import measure, over_seeds
 from experiments.scale import Scale, held_out, size
-from experiments.scores import MauveScore, Molecules, Updates
+from experiments.store import Store
 from experiments.table import Column, Row, Value
+from experiments.tasks.base import Corpus, Task
+from experiments.tasks.sample import HeldOut, Sample
+from experiments.tasks.score import MauveScore, Molecules, Updates
 
 
-def put(store: Store, job: Job, result: dict[str, Any], day: int = 1, **more: object) -> None:
+def put(store: Store, task: Task, result: dict[str, Any], day: int = 1, **more: object) -> None:
     """A result, of a day."""
-    store.place(job).mkdir(parents=True, exist_ok=True)
+    store.folder(task).mkdir(parents=True, exist_ok=True)
     record = {"result": result, "provenance": {"date": f"2026-01-{day:02d}"}, **more}
-    (store.place(job) / "result.json").write_text(json.dumps(record))
+    (store.folder(task) / "result.json").write_text(json.dumps(record))
 
 
 def test_text_is_shown_by_all_samples_with_the_scatter_of_folds(tmp_path: Path) -> None:
     store, how, cell = Store(tmp_path), measure("text", "small"), Cell("text", "small")
-    read, compared = how.jobs(cell.sample())
+    read, compared = how.tasks(cell.sample())
     put(store, compared, {"mauve": 0.5, "mauve_star": 0.9, "std": 0.03})
     judged = {"value": 80.0, "fold_mean": 81.0, "fold_std": 2.0}
     entropy = {"value": 7.0, "fold_mean": 6.9, "fold_std": 0.2}
@@ -47,13 +48,13 @@ def test_text_is_shown_by_all_samples_with_the_scatter_of_folds(tmp_path: Path) 
 def test_the_data_are_not_compared_with_themselves() -> None:
     """MAUVE's reference is other held-out text than the data's own row, and as much."""
     how, row = measure("text", "small"), held_out("text", "small", 0)
-    _, score = how.jobs(row)
+    _, score = how.tasks(row)
     assert isinstance(score, MauveScore)
     reference = score.reference.samples
     assert isinstance(reference, HeldOut)
     assert reference.n == row.n
     assert reference.part != row.part
-    _, score = how.jobs(Cell("text", "small").sample())
+    _, score = how.tasks(Cell("text", "small").sample())
     assert isinstance(score, MauveScore)
     assert score.reference.samples == reference
 
@@ -145,8 +146,8 @@ def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
     done, none = (Cell("molecules", "smoke", {"loss": loss}, seeds=2) for loss in ("ce", "sce"))
     counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
     for seed in range(2):
-        (job,) = measure("molecules", "smoke").jobs(done.sample(seed))
-        put(store, job, counts)
+        (task,) = measure("molecules", "smoke").tasks(done.sample(seed))
+        put(store, task, counts)
     told = "Means are over 2 runs; ± is one standard deviation between runs."
     assert runs_note([(("a",), done), (("b",), none)], store) == (told,)
 
@@ -156,7 +157,7 @@ def test_spreads_of_data_are_told_apart_from_those_between_runs(tmp_path: Path) 
     store, cell = Store(tmp_path), Cell("text", "small", seeds=2)
     told = "of the data between five folds of the samples, of MAUVE between five resamples."
     for seed, runs in enumerate(("1 of 2 runs; ± is one standard deviation ", "2 runs; ± is one ")):
-        _, compared = measure("text", "small").jobs(cell.sample(seed))
+        _, compared = measure("text", "small").tasks(cell.sample(seed))
         put(store, compared, {"mauve": 0.5, "std": 0.1})
         (note,) = runs_note([(("a",), cell)], store)
         assert note.startswith(f"Means are over {runs}")
@@ -187,18 +188,18 @@ def test_weights_of_a_context_path_are_told_apart() -> None:
 
 @pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])
 def test_a_figure_tells_the_size_of_its_model(tmp_path: Path, parameters: int, told: str) -> None:
-    store, job = Store(tmp_path), Cell("molecules", "small").train()
-    put(store, job, {"parameters": parameters})
-    assert trained(job, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
+    store, task = Store(tmp_path), Cell("molecules", "small").train()
+    put(store, task, {"parameters": parameters})
+    assert trained(task, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
 
 
 def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> None:
     store, plan = Store(tmp_path), EXPERIMENTS["updates"].plan("small")
     counts = [400, 300, 200, 50, 25, 15, 6, 3, 1]
-    for job in plan.jobs:
-        assert isinstance(job, Updates)
+    for task in plan.tasks:
+        assert isinstance(task, Updates)
         found = {"updates_per_token": 1.1, "standard_error": 0.01, "loop_share": 0.02}
-        put(store, job, found | {"histogram": counts, "tokens": sum(counts)})
+        put(store, task, found | {"histogram": counts, "tokens": sum(counts)})
     (table,) = plan.tables(store)
     for row in table.rows:
         assert row.ours == (Value(1.1, 0.01, 3), Value(2.0, None, 2))
@@ -222,12 +223,12 @@ def axis_labels(curves: Curves) -> list[str]:
 def test_the_last_distance_is_told_to_be_that_or_more(tmp_path: Path) -> None:
     """Of neighbours there are no more than the last; of distances all further ones are there."""
     store, plan = Store(tmp_path), EXPERIMENTS["context"].plan("small")
-    (job,) = plan.jobs
+    (task,) = plan.tasks
     names = ("entropy", "entropy_error", "nll", "nll_error")
     bins = {"neighbors": list(range(17)), "distance": list(range(1, 17))}
     curves = {k: {"bins": b} | {n: [1.0] * len(b) for n in names} for k, b in bins.items()}
     assert all(not figure.last for figure in plan.figures(store)), "nothing is done"
-    put(store, job, curves)
+    put(store, task, curves)
     neighbors, distance = map(axis_labels, plan.figures(store))
     assert neighbors[-1] == "16"
     assert (distance[0], distance[-1]) == ("1", "≥16")
@@ -245,9 +246,9 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     entries = [Entry(("Euler",), shown, "Euler", 8.0), Entry(("Entropy",), other)]
     data = held_out("molecules", "small", 0)
     for count, samples in ((512.0, shown.sample()), (256.0, other.sample()), (1000.0, data)):
-        (job,) = how.jobs(samples)
+        (task,) = how.tasks(samples)
         names = ("valid", "unique", "novel")
-        put(store, job, {n: {"mean": count - i, "std": None} for i, n in enumerate(names)})
+        put(store, task, {n: {"mean": count - i, "std": None} for i, n in enumerate(names)})
     put(store, shown.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
     put(store, shown.train(), {"parameters": 4e6}, 9, earlier=["2026-01-01"])
     for day, cell in ((5, other), (10, shown)):  # of the run before, and of the last one
@@ -269,7 +270,7 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     assert runs == "One run of each training; their scatter is that of counting, 16 at most."
     assert error == "Behind held-out PPL ± is one standard error."
     assert earlier.endswith("models were lost: Entropy.")
-    assert {shown.likelihood(), *how.jobs(data), *how.jobs(other.sample())} <= set(plan.jobs)
+    assert {shown.likelihood(), *how.tasks(data), *how.tasks(other.sample())} <= set(plan.tasks)
     (figure,) = plan.figures(store)
     assert (figure.log, list(figure.lines)) == (True, ["Euler"])
     ((x, (valid, novel)),) = figure.lines["Euler"]
@@ -343,15 +344,15 @@ def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
 ) -> None:
     """Also at the paper's scale, where folds give every count a spread that the next is within."""
     store, plan = Store(tmp_path), EXPERIMENTS["sweep-molecules-mask"].plan(scale)
-    for job in plan.jobs:
-        assert isinstance(job, Molecules)
-        if not isinstance(job.samples, Sample):
+    for task in plan.tasks:
+        assert isinstance(task, Molecules)
+        if not isinstance(task.samples, Sample):
             continue
-        choice = job.samples.choice
+        choice = task.samples.choice
         best = (choice.radius, choice.scale, choice.beta) in ((2, 3.0, 6.0), (1, 4.0, 5.0))
         valid = {"mean": 500.0 + best, "std": 9.0 if scale == "paper" else None}
         unique = {"mean": 400.0 + best, "std": None}  # fewer of the others
-        put(store, job, {"valid": valid, "unique": unique, "novel": unique})
+        put(store, task, {"valid": valid, "unique": unique, "novel": unique})
     _, table = plan.tables(store)
     (row,) = table.rows
     assert [value.value for value in row.ours] == [2, 3.0, 5.0]

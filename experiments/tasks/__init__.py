@@ -1,0 +1,1 @@
+"""The tasks that experiments are made of: train, sample, score."""

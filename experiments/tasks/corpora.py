@@ -1,0 +1,83 @@
+"""Checks of corpora before any task starts."""
+
+import glob
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from cwdfm.data import (
+    CORPORA,
+    DATASETS,
+    HubCorpus,
+    SmilesFile,
+    TextFiles,
+    find_corpus,
+    load,
+    reads_text,
+)
+from cwdfm.data.molecule_loader import SPLIT_SEED
+from cwdfm.data.readers import is_table, kind_of
+from cwdfm.data.smiles_file import LINES
+from cwdfm.data.text import is_prepared
+from cwdfm.data.text.text8 import Text8
+from cwdfm.errors import InputError, NotInstalled
+
+_LARGE_FILE = 1 << 20  # bytes; larger text files are assumed not to be blank
+_MANY_LINES = 1000  # longer files of molecules are assumed to hold some
+_LONG = 1000  # tokens per molecule if the length is unknown
+
+
+@cache  # many tasks check the same corpus, and a glob pattern lists folders
+def check_corpus(path: str, *, text: bool, length: int | None = None) -> None:
+    """Raise if a corpus does not exist, is empty, of the wrong kind, or of the wrong length.
+
+    The length is checked for corpora that were prepared with `cwdfm prepare`.
+    """
+    file, named = Path(path), path in DATASETS or path in CORPORA
+    is_folder = file.is_dir() and not is_prepared(file)
+    if not named and (is_folder or (glob.has_magic(path) and not file.exists())):
+        find_corpus(path, CORPORA)  # raises if there are no text files
+    elif not named and not file.exists():
+        load(path)  # raises
+    if reads_text(path, "gpt2" if text else None) != text:
+        if text and file.is_file() and not _is_molecule_file(file):
+            find_corpus(path, CORPORA)  # raises for unknown suffixes
+        kinds = ("molecules", "text")
+        raise InputError(
+            f"{path!r} is read as {kinds[not text]}, but a corpus of {kinds[text]} is required; "
+            f"check --molecules, --text and --tests"
+        )
+    if is_prepared(file) or file.suffix == ".npz":
+        if length is not None:
+            load(path, length=length)
+    elif text and not named:
+        _check_text(TextFiles.of(path))
+    elif not named:
+        _check_molecules(SmilesFile.of(file), length)
+
+
+def is_on_hub(path: str) -> bool:
+    """Whether this is the name of a corpus that has to be downloaded."""
+    return isinstance(CORPORA.get(path), HubCorpus | Text8) and not is_prepared(Path(path))
+
+
+def _is_molecule_file(path: Path) -> bool:
+    return path.suffix == ".npz" or is_table(path) or kind_of(path) in LINES
+
+
+def _check_text(files: TextFiles) -> None:
+    """Raise if all files are blank. Large files are not read."""
+    if any(path.stat().st_size > _LARGE_FILE for path in files.paths):
+        return
+    lines = replace(files, unit="lines").documents(None, None)
+    with suppress(NotInstalled):  # the task itself reports it
+        if not any(line.text.strip() for line in lines):
+            raise InputError(f"{files.name} is blank; choose a different corpus")
+
+
+def _check_molecules(file: SmilesFile, length: int | None) -> None:
+    """Raise if a short file holds no molecules."""
+    with suppress(NotInstalled):  # the task itself reports it
+        if len(list(file.rows(_MANY_LINES))) < _MANY_LINES:
+            file.prepare(length=length or _LONG, limit=None, seed=SPLIT_SEED)  # raises

@@ -1,0 +1,117 @@
+"""Training as a task."""
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cwdfm.data import TokenData
+from cwdfm.data import load as load_tokens
+from cwdfm.data.dataset import CacheMode
+from cwdfm.data.readers import kind_of
+from cwdfm.pretrained import Pretrained, load
+from cwdfm.train.loop import fit
+from cwdfm.train.recipe import Recipe
+from cwdfm.train.run import Run
+from experiments.store import Store
+from experiments.tasks.base import Corpus, Resources, Result, Task
+from experiments.tasks.corpora import check_corpus
+
+
+@dataclass(frozen=True)
+class Train(Task):
+    """A training run. `Resources` maps the corpus to a path; the recipe's `data` is ignored."""
+
+    recipe: Recipe
+    corpus: Corpus
+    snapshots: tuple[int, ...] = ()  # training steps after which the model is saved as well
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ("model", *(f"model-{step}" for step in self.snapshots))
+
+    @property
+    def summary(self) -> str:
+        recipe = self.recipe
+        parts: list[str] = [self.corpus, recipe.method]
+        if recipe.method == "flow":
+            parts = [self.corpus, f"{recipe.source} source", recipe.loss]
+            parts += ["context path"] if recipe.path == "context" else []
+        return ", ".join([*parts, f"seed {recipe.seed}"])
+
+    def check(self, resources: Resources) -> None:
+        path, text = resources.corpus(self.corpus), self.corpus == "text"
+        check_corpus(path, text=text, length=self.recipe.length)
+
+    def run(self, folder: Path, store: Store, resources: Resources) -> Result:
+        recipe = replace(self.recipe, data=resources.corpus(self.corpus))
+        tokens = load_corpus(self.corpus, recipe.length, store, resources)
+        _reset_compiler(recipe)
+        run = Run(recipe, tokens, folder / "run", resources.torch_device())
+        run.resume()  # from the last checkpoint of an attempt that was interrupted
+        if number := fit(run, [Snapshots(run, self.snapshots, folder)]):
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        run.averaged().save_pretrained(folder / "model")
+        lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        return {
+            "parameters": sum(p.numel() for p in run.model.parameters()),
+            "data": tokens.fingerprint,
+            "metrics": [json.loads(line) for line in lines],
+        }
+
+
+# Recipes that agree in these fields can reuse compiled code.
+_COMPILED_FIELDS = (
+    *("method", "block", "time", "source", "model", "learned_positions", "length", "dropout"),
+    *("batch_size", "accumulation", "precision", "compile"),
+)
+_last_compiled: list[Any] = []
+
+
+def _reset_compiler(recipe: Recipe) -> None:
+    """Discard code compiled for other networks, which counts towards the recompile limit."""
+    fields = [getattr(recipe, name) for name in _COMPILED_FIELDS]
+    if fields != _last_compiled:
+        torch.compiler.reset()
+        _last_compiled[:] = fields
+
+
+class Snapshots:
+    """Saves the averaged model after the given steps."""
+
+    def __init__(self, run: Run, steps: tuple[int, ...], folder: Path) -> None:
+        self.run, self.steps, self.folder = run, steps, folder
+
+    def step(self, step: int) -> None:
+        if step in self.steps:
+            self.run.averaged().save_pretrained(self.folder / f"model-{step}")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def load_model(
+    task: Train, store: Store, resources: Resources, snapshot: int | None = None
+) -> Pretrained:
+    """The model that a task trained, or its snapshot after some step, on the worker's device."""
+    name = "model" if snapshot is None else f"model-{snapshot}"
+    return load(store.folder(task) / name, resources.torch_device())
+
+
+def load_corpus(
+    corpus: Corpus, length: int, store: Store, resources: Resources, cache: CacheMode = True
+) -> TokenData:
+    """A corpus in sequences of `length` tokens; raises if the store used a different corpus."""
+    path = resources.corpus(corpus)
+    # Without a tokenizer for text, a .txt file would be read as molecules.
+    tokenizer = "gpt2" if corpus == "text" and kind_of(Path(path)) == ".txt" else None
+    found = load_tokens(path, length=length, tokenizer=tokenizer, cache=cache)
+    store.check_fingerprint(f"{corpus}-{length}", found.fingerprint)
+    return found
