@@ -1,4 +1,4 @@
-"""`cwdfm analyze context|updates MODEL --out DIR`: what models and solvers do, as in the paper."""
+"""`cwdfm analyze context|updates MODEL --out DIR`: the paper's analyses of models and solvers."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
+from cwdfm.cli.options import HELP, by_flags, check_window, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.unused_options import check_read_with
 from cwdfm.distributed import process_group
@@ -17,97 +17,97 @@ from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load
 from cwdfm.files import write_advice, write_json
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.likelihood.dataset import load_held_out
-from cwdfm.metrics.context import ContextCurve, context_analysis
+from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.updates import update_statistics
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance
-from cwdfm.report import align, check_folder
-from cwdfm.report.analysis_plots import context_plot, updates_plot, updates_table
+from cwdfm.report import check_folder
+from cwdfm.report.analysis import context_plot, context_table, updates_plot, updates_table
 from cwdfm.solver_config import POWER, READS, SolverChoice
 from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary
 
 Named = Literal["euler", "neighbor", "entropy"]
-# The settings that some of these solvers read, with those solvers.
+# Options that only some of these solvers use.
 READ_WITH = {
     name: {"solvers": tuple(solver for solver in get_args(Named) if name in READS[solver])}
     for name in ("radius", "scale", "beta")
 }
-MOST_BINS = 10**4  # of neighbours or distances; a curve has a number for each
-ONCE = (
-    "note: with a mask source every token changes exactly once, whatever the solver; give "
-    "--corrector, or a model with a uniform source, to see more"
+MAX_BINS = 10**4  # of neighbors or distances
+MASK_NOTE = (
+    "note: with a mask source each token is updated exactly once by any solver; use --corrector, "
+    "or a model with a uniform source, for further updates"
 )
 
 
 @dataclass(frozen=True)
 class Context:
-    """How hard masked tokens are to predict, by revealed neighbours and by distance to the nearest.
+    """Difficulty of masked tokens, by their revealed neighbors and the distance to the nearest.
 
-    Writes context.json and context.png: the entropy of the prediction and the negative
+    Writes context.json and context.png with the entropy of the prediction and the negative
     log-likelihood of the true token, in nats.
     """
 
-    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
-    # with a model, a run or a checkpoint.
+    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small), or a folder with a
+    # model, a run or a checkpoint.
     model: str
-    data: str  # a dataset, a corpus, files, or what was prepared from them; what is held out counts
-    out: Path  # folder for the results
-    part: str | None = None  # of text: valid, test, or all of one's own; default what is held out
-    rows: int = 256  # sequences, evenly spread over the held-out ones
-    draws: int = 4  # corruptions of each sequence
-    radius: int = 8  # how far a neighbour may be
-    farthest: int = 16  # distances of that and more are one bin
-    boundary: Boundary = "circular"  # whether windows go round the ends or are cut there
-    seed: int = 0  # of all randomness
-    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    data: str  # a dataset, a corpus, files, or prepared data; its held-out part is used
+    out: Path  # output folder
+    part: str | None = None  # for text: valid, test, or all; default: the held-out part
+    rows: int = 256  # number of sequences, evenly spaced in the held-out data
+    draws: int = 4  # corruptions per sequence
+    radius: int = 8  # maximum distance of a neighbor
+    farthest: int = 16  # last bin of the distance, which includes all larger ones
+    boundary: Boundary = "circular"  # whether windows wrap around the ends or are cut there
+    seed: int = 0  # random seed
+    batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # write into a folder that is not empty
 
 
 @dataclass(frozen=True)
 class Updates:
-    """How often solvers change a token on the way, and how often they change it back.
+    """Number of updates per token for several solvers, and the fraction that is undone later.
 
     Writes updates.json and updates.png.
     """
 
-    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
-    # with a model, a run or a checkpoint.
+    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small), or a folder with a
+    # model, a run or a checkpoint.
     model: str
-    out: Path  # folder for the results
-    solvers: tuple[Named, ...] = ("euler", "neighbor")  # to compare
-    n: int = 256  # samples of each solver
-    steps: int = 256  # of each solver
-    seed: int = 0  # of all randomness
-    radius: int = 1  # neighbor: how far a neighbour may be
-    scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
-    beta: float = 6.0  # entropy: how much one nat slows a token down
+    out: Path  # output folder
+    solvers: tuple[Named, ...] = ("euler", "neighbor")  # solvers to compare
+    n: int = 256  # samples per solver
+    steps: int = 256  # steps of each solver
+    seed: int = 0  # random seed
+    radius: int = 1  # neighbor: maximum distance of a neighbor
+    scale: float = 4.0  # neighbor: rate increase per revealed neighbor
+    beta: float = 6.0  # entropy: rate decrease per nat of entropy
     corrector: float = 0.0  # scale of the corrector; 0 for none
-    corrector_power: float = POWER  # a = b in its strength, scale t^a (1 - t)^b
+    corrector_power: float = POWER  # a = b in the corrector strength, scale t^a (1 - t)^b
     temperature: float = 1.0  # of the predictions
-    top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
-    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    top_p: float = 1.0  # nucleus sampling: keep the most likely tokens up to this probability
+    batch_size: int = 0  # sequences per batch; 0 chooses by the free memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # write into a folder that is not empty
 
 
 def main(arguments: list[str]) -> None:
-    """Find the analysis, parse, analyse, write."""
+    """Run one of the analyses."""
     name, *rest = arguments or [""]
     if name in ANALYSES:
         ANALYSES[name](rest)
         return
-    told = ", ".join(ANALYSES)
-    if name and name not in ("-h", "--help"):
-        raise InputError(f"unknown analysis {name!r}; choose from {told}")
+    names = ", ".join(ANALYSES)
+    if name and name not in HELP:
+        raise InputError(f"unknown analysis {name!r}; choose from {names}")
     print("usage: cwdfm analyze ANALYSIS MODEL --out DIR [options]\n\nanalyses:")
     for each, options in (("context", Context), ("updates", Updates)):
         print(f"  {each:8} {(options.__doc__ or '').splitlines()[0]}")
-    print("\n`cwdfm analyze ANALYSIS --help` tells more about one.")
+    print("\nRun `cwdfm analyze ANALYSIS --help` for its options.")
     if not name:
-        raise InputError(f"name an analysis: {told}")
+        raise InputError(f"an analysis is required: {names}")
 
 
 def context(arguments: list[str]) -> None:
@@ -117,12 +117,12 @@ def context(arguments: list[str]) -> None:
         "analyze context MODEL", asked, lambda missing: Context(missing, missing, missing)
     )
     check_folder(options.out, force=options.force)
-    load_extra("matplotlib", "plot")  # for the picture, which comes last
+    load_extra("matplotlib", "plot")  # fail before the work: the figure comes last
     with by_flags(Context):
         check_integer("rows", options.rows)
         check_integer("draws", options.draws, most=MAX_STEPS)
         for name in ("radius", "farthest"):
-            check_integer(name, getattr(options, name), most=MOST_BINS)
+            check_integer(name, getattr(options, name), most=MAX_BINS)
         check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
         check_seed(options.seed)
     with process_group(options.device) as device:
@@ -145,34 +145,17 @@ def context(arguments: list[str]) -> None:
         record = {"data": data.source, "weights": trained.fingerprint(), **analysis.to_json()}
     title = f"{options.model} on {data.name}"
     write(options, record, lambda path: context_plot(analysis, path, title=title))
-    print("\n".join(curve_lines(f"neighbours within {options.radius}", analysis.neighbors)))
-    print("\n".join(curve_lines("distance to the nearest", analysis.distance)))
-    print(f"  {options.farthest}: that far or further, or nothing is revealed")
+    print(context_table(f"neighbors within {options.radius}", analysis.neighbors).text())
+    print(context_table("distance", analysis.distance).text())
+    print(f"distance {options.farthest} includes larger distances and fully masked sequences")
     print(f"written: {options.out}")
 
 
 def spread_rows(rows: np.ndarray, count: int) -> Tensor:
-    """At most `count` rows, evenly spread, as int64."""
+    """At most `count` evenly spaced rows, as int64."""
     count = min(count, len(rows))
     index = np.arange(count) * len(rows) // count
     return torch.from_numpy(rows[index].astype(np.int64))
-
-
-def curve_lines(name: str, curve: ContextCurve) -> list[str]:
-    """A curve as a table for the terminal; behind ± is the standard error over sequences."""
-    rows = [(name, "tokens", "entropy", "neg. log-likelihood")]
-    for i, bin_ in enumerate(curve.bins):
-        entropy = _spread(curve.entropy[i], curve.entropy_error[i])
-        nll = _spread(curve.nll[i], curve.nll_error[i])
-        rows.append((str(bin_), f"{curve.tokens[i]:,}", entropy, nll))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [align(row, widths) for row in rows]
-
-
-def _spread(value: float | None, error: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
 def updates(arguments: list[str]) -> None:
@@ -180,7 +163,7 @@ def updates(arguments: list[str]) -> None:
     asked = model_first("analyze updates", arguments)
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
     check_folder(options.out, force=options.force)
-    load_extra("matplotlib", "plot")  # for the picture, which comes last
+    load_extra("matplotlib", "plot")  # fail before the work: the figure comes last
     with by_flags(Updates):
         check_integer("n", options.n, most=MAX_SAMPLES)
         check_integer("steps", options.steps, most=MAX_STEPS)
@@ -188,7 +171,7 @@ def updates(arguments: list[str]) -> None:
         check_seed(options.seed)
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
-        raise InputError("no solvers; give at least one behind --solvers")
+        raise InputError("no solvers; give at least one after --solvers")
     check_read_with(options, fields_given(Updates, asked), READ_WITH)
     with by_flags(Updates):
         for plan in plans:
@@ -201,7 +184,7 @@ def updates(arguments: list[str]) -> None:
                 check_window(plan.build(trained.flow).weight, trained.length)
         _, fixed = given(trained)
         if isinstance(trained.source, MaskSource) and not options.corrector:
-            print(ONCE)
+            print(MASK_NOTE)
         with Progress("sampling", len(plans) * options.n * options.steps) as progress:
             for plan in plans:
                 samples = generate(
@@ -218,12 +201,12 @@ def updates(arguments: list[str]) -> None:
     record["solvers"] = {name: result.to_json() for name, result in results.items()}
     title = f"{options.model}, {options.steps} steps"
     write(options, record, lambda path: updates_plot(results, path, title=title))
-    print(updates_table(results))
+    print(updates_table(results).text())
     print(f"written: {options.out}")
 
 
 def choice(options: Updates, solver: Named) -> SolverChoice:
-    """One of the solvers to compare."""
+    """The configuration of one solver."""
     return SolverChoice(
         solver=solver,
         radius=options.radius,
@@ -237,7 +220,7 @@ def choice(options: Updates, solver: Named) -> SolverChoice:
 
 
 def label(plan: SolverChoice) -> str:
-    """A solver's name with its parameters."""
+    """The name of a solver with its parameters."""
     parameters = {
         "neighbor": f" (radius {plan.radius}, scale {plan.scale:g})",
         "entropy": f" (beta {plan.beta:g})",
@@ -246,7 +229,7 @@ def label(plan: SolverChoice) -> str:
 
 
 def write(options: Context | Updates, record: dict[str, Any], draw: Callable[[Path], None]) -> None:
-    """NAME.json and NAME.png, by the name of the analysis."""
+    """Write context.json and context.png, or updates.json and updates.png."""
     name = type(options).__name__.lower()
     origin = {"provenance": provenance(), "options": asdict(options) | {"out": str(options.out)}}
     try:

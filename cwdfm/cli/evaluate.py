@@ -1,4 +1,4 @@
-"""`cwdfm eval FILE ... --out DIR`: score samples, draw pictures, write one HTML report."""
+"""`cwdfm eval FILE ... --out DIR`: score sample files and write a report."""
 
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -11,45 +11,46 @@ from cwdfm.report import TextSettings, check_folder, evaluate
 
 @dataclass(frozen=True)
 class Options:
-    """Score files of samples together; those of one model, solver and step count are one set.
+    """Score sample files and write a report. Files of one model, solver and step count are pooled.
 
-    What took long is kept in the folder: the same command goes on after an interruption, and with
-    --force and one file more it computes no more than that file's scores.
+    Scores that take long are cached in the output folder: the same command resumes after an
+    interruption, and with --force and additional files only the new files are scored.
     """
 
-    # FILE ..., the first words: what `cwdfm sample` wrote, of text as .jsonl; of molecules also
-    # files with one a line, or a table.
+    # FILE ..., positional: files written by `cwdfm sample` (.jsonl for text); for molecules also
+    # files with one SMILES per line, or tables.
     files: tuple[Path, ...]
-    # Folder for scores.json, table.md, pictures and report.html; None: the first file's -report.
+    # Folder for scores.json, table.md, figures and report.html; default: the first file's name with
+    # the suffix -report.
     out: Path | None = None
-    # What to compare with: a dataset, a file, prepared data, or none; auto is qm9 for molecules and
-    # none for text, whose held-out windows MAUVE needs.
+    # Data to compare with: a dataset, a file, prepared data, or none. auto is qm9 for molecules and
+    # none for text. MAUVE needs held-out text.
     data: str = "auto"
-    fold_size: int = 1024  # molecules that are counted together
+    fold_size: int = 1024  # molecules per fold
     force: bool = False  # write into a folder that is not empty
     text: TextSettings = field(default_factory=TextSettings)
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, evaluate, print the table."""
+    """Run the command."""
     files = list(takewhile(lambda word: not word.startswith("-"), arguments))
     given = ["--files", *arguments] if files else arguments
     options = parse("eval FILE [FILE ...]", given, lambda missing: Options(missing))
     if not options.files:
-        raise InputError("no files of samples; give at least one")
+        raise InputError("no sample files; give at least one")
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
     check_folder(out, force=options.force)
     with by_flags(Options, dtype="eval_dtype"):
-        found = evaluate(
+        evaluation = evaluate(
             options.files,
             out,
             data=options.data,
             fold_size=options.fold_size,
             text=options.text,
-            say=lambda line: print(line, flush=True),
+            log=lambda line: print(line, flush=True),
         )
-    print("\n".join(found.table.lines()))
-    for note in found.notes:
+    print(evaluation.table.text())
+    for note in evaluation.notes:
         print(f"note: {note}")
     print(f"written: {out / 'report.html'}")

@@ -14,8 +14,7 @@ from cwdfm.likelihood.dataset import DatasetLikelihood, held_out_likelihood, loa
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
-from cwdfm.report import Row, Table
-from cwdfm.report.text_table import spread
+from cwdfm.report.table import Table, format_estimate
 from cwdfm.weight import Neighbor, Weight
 
 READ_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
@@ -80,7 +79,7 @@ def main(arguments: list[str]) -> None:
             )
     if options.out is not None:
         write(options.out, options, trained, datasets, results)
-    print("\n".join(table(options, results).lines()))
+    print(table(options, results).text())
     if options.out is not None:
         print(f"written: {options.out}")
 
@@ -111,24 +110,16 @@ def table(options: Options, results: list[DatasetLikelihood]) -> Table:
     """One row per dataset, with standard errors after ±."""
     rows = []
     for name, result in zip(options.data, results, strict=True):
-        perplexity = with_error(result.perplexity, result.perplexity_error)
-        columns = (
-            name,
+        perplexity = format_estimate(result.perplexity, result.perplexity_error)
+        cells = (
             perplexity if result.exact else f"<= {perplexity}",
             f"{result.bits_per_token:.4f}",
-            with_error(result.nats_per_token, result.standard_error),
+            format_estimate(result.nats_per_token, result.standard_error),
             f"{result.sequences:,} of {result.of:,}",
             f"{result.tokens:,}",
         )
-        rows.append(Row(options.model, columns))
-    return Table(COLUMNS, tuple(rows))
-
-
-def with_error(value: float, error: float | None) -> str:
-    """The value rounded to the precision of its error, or to five digits without one."""
-    if error is not None:
-        return spread(value, error)
-    return f"{value:.5g}" if value < 1e5 else f"{value:,.0f}"
+        rows.append((name, *cells))
+    return Table(COLUMNS, tuple(rows), (options.model,) * len(rows))
 
 
 def write(

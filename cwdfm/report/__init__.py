@@ -1,12 +1,12 @@
-"""Reports: what samples are worth, as a table, pictures, JSON and one HTML page."""
+"""Reports on samples: scores as a table, figures, JSON and one HTML page."""
 
 from cwdfm.report.evaluate import check_folder, evaluate
-from cwdfm.report.evaluation import Evaluation, Excerpt, Picture, Row, Table, align
-from cwdfm.report.molecules import evaluate_molecules
-from cwdfm.report.reference import MoleculeReference
+from cwdfm.report.molecules import MoleculeReference, evaluate_molecules
+from cwdfm.report.page import Evaluation, Excerpt, Picture
 from cwdfm.report.sample_set import File, SampleSet, gather
-from cwdfm.report.settings import Settings, TextSettings
+from cwdfm.report.table import Table
 from cwdfm.report.text import evaluate_text
+from cwdfm.report.text_scores import TextSettings
 
 __all__ = [
     "Evaluation",
@@ -14,12 +14,9 @@ __all__ = [
     "File",
     "MoleculeReference",
     "Picture",
-    "Row",
     "SampleSet",
-    "Settings",
     "Table",
     "TextSettings",
-    "align",
     "check_folder",
     "evaluate",
     "evaluate_molecules",

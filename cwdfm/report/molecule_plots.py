@@ -1,7 +1,4 @@
-"""Pictures of molecules and of their scores: a grid, quality against steps, histograms.
-
-All are PNG files, and each is either the old file or the whole new one.
-"""
+"""Figures of molecules: drawings in a grid, scores against steps, histograms of features."""
 
 import io
 from collections import Counter
@@ -12,46 +9,58 @@ from typing import Any
 
 from cwdfm.data.chemistry import parse
 from cwdfm.errors import InputError, check_strings, describe, load_extra
-from cwdfm.metrics.molecule import FoldCounts, MoleculeScores
-from cwdfm.report.figure import NUMBER, check_png, figure_of, save_figure, styles_of, write_png
+from cwdfm.metrics.molecule import SCORES, MoleculeScores
+from cwdfm.report.figure import (
+    Panel,
+    Point,
+    check_png,
+    figure_of,
+    save_figure,
+    step_curves,
+    write_png,
+)
 
 _DATA, _SAMPLES = "#BBBBBB", "#009988"
 _INVALID, _LABEL, _FRAME = "#BB3333", "#333333", "#E8E8E8"
-_CELL, _DRAWN = 200, 170  # pixels of a square cell, and of the drawing's height in it
+_CELL, _DRAWING = 200, 170  # pixels: side of a cell, height of the drawing in it
 _PIL = ("Image", "ImageDraw", "ImageFont")
-_TALLEST = 32_000  # Cairo's images end at 32,767 pixels
+_MAX_PIXELS = 32_000  # Cairo is limited to 32,767
 
 
 def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 8) -> None:
-    """Draw molecules in rows of `columns`, each above its string as given.
+    """Draw molecules in rows of `columns`, each above its SMILES string.
 
-    All have the same bond length unless they would not fit. A string that is no valid molecule
-    keeps its cell, marked as invalid.
+    All drawings have the same bond length, unless a molecule does not fit. The cell of an invalid
+    string says so.
     """
     check_strings("smiles", smiles, "SMILES strings")
     check_png(path)
-    if not isinstance(columns, int) or not 1 <= columns <= _TALLEST // _CELL:
-        raise InputError(f"columns must be an integer in 1..{_TALLEST // _CELL}, got {columns!r}")
+    if not isinstance(columns, int) or not 1 <= columns <= _MAX_PIXELS // _CELL:
+        raise InputError(
+            f"columns must be an integer in 1..{_MAX_PIXELS // _CELL}, got {columns!r}"
+        )
     columns = min(columns, len(smiles))
     rows = -(-len(smiles) // columns)
-    if rows * _CELL > _TALLEST:
+    if rows * _CELL > _MAX_PIXELS:
         raise InputError(
-            f"{len(smiles):,} molecules in {columns} columns make too tall a picture; "
-            f"give at most {_TALLEST // _CELL * columns:,}, or more columns"
+            f"{len(smiles):,} molecules in {columns} columns do not fit into one image; "
+            f"give at most {_MAX_PIXELS // _CELL * columns:,}, or more columns"
         )
     image, pen, font = (load_extra(f"PIL.{name}", "molecules") for name in _PIL)
     sheet = image.new("RGB", (columns * _CELL, rows * _CELL), "white")
-    canvas, letters = pen.Draw(sheet), font.load_default(13)
+    canvas, typeface = pen.Draw(sheet), font.load_default(13)
     for cell, text in enumerate(smiles):
         left, top = cell % columns * _CELL, cell // columns * _CELL
-        middle = left + _CELL // 2
+        center = left + _CELL // 2
         molecule = parse(text)
         if molecule is None:
-            canvas.text((middle, top + _DRAWN // 2), "invalid", _INVALID, letters, anchor="mm")
+            canvas.text((center, top + _DRAWING // 2), "invalid", _INVALID, typeface, anchor="mm")
         else:
             sheet.paste(image.open(io.BytesIO(_depict(molecule))), (left, top))
         color = _INVALID if molecule is None else _LABEL
-        canvas.text((middle, top + _DRAWN + 4), _label(text, letters), color, letters, anchor="ma")
+        canvas.text(
+            (center, top + _DRAWING + 4), _label(text, typeface), color, typeface, anchor="ma"
+        )
         canvas.rectangle((left, top, left + _CELL - 1, top + _CELL - 1), outline=_FRAME)
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")
@@ -59,25 +68,25 @@ def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 8) -> None:
 
 
 def _depict(molecule: Any) -> bytes:
-    """One molecule as a PNG; CoordGen lays out the many small cages of QM9 best."""
+    """Draw one molecule as a PNG; CoordGen gives the best layout for the small cages in QM9."""
     load_extra("rdkit.Chem.rdCoordGen", "molecules").AddCoords(molecule)
     draw = load_extra("rdkit.Chem.Draw.rdMolDraw2D", "molecules")
-    canvas = draw.MolDraw2DCairo(_CELL, _DRAWN)
+    canvas = draw.MolDraw2DCairo(_CELL, _DRAWING)
     options = canvas.drawOptions()
     options.fixedBondLength = 46
     options.bondLineWidth = 2
     options.maxFontSize = 22
     options.padding = 0.06
-    options.flagCloseContactsDist = -1  # no red boxes: a crowded drawing says nothing of a molecule
+    options.flagCloseContactsDist = -1  # no red boxes around close atoms
     canvas.DrawMolecule(molecule)
     canvas.FinishDrawing()
     return bytes(canvas.GetDrawingText())
 
 
-def _label(text: str, letters: Any) -> str:
-    """The string on one line, cut where it would leave its cell."""
-    label = text = " ".join(text.split())[:_CELL]  # one letter a pixel is more than will fit
-    while letters.getlength(label) > _CELL - 16:
+def _label(text: str, typeface: Any) -> str:
+    """The string on one line, truncated to the width of a cell."""
+    label = text = " ".join(text.split())[:_CELL]
+    while typeface.getlength(label) > _CELL - 16:
         text = text[:-1]
         label = text + "…"
     return label
@@ -93,10 +102,10 @@ class CurvePoint:
 
 
 def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None) -> None:
-    """Draw valid, unique and novel molecules against steps, one line a solver.
+    """Draw valid, unique and novel molecules against the number of steps, one line per solver.
 
-    Error bars are the scores' noise, one standard deviation. Without novelty in every point its
-    panel is left out.
+    Error bars are one standard deviation of a fold's count. The panel of novel molecules is omitted
+    unless all points have a count.
     """
     if not points:
         raise InputError("points is empty; give at least one CurvePoint")
@@ -104,48 +113,32 @@ def curves(points: Sequence[CurvePoint], path: Path, *, title: str | None = None
     if len(sizes) > 1:
         raise InputError(
             f"points were counted in folds of {' and '.join(f'{s:,}' for s in sizes)} samples and "
-            f"cannot share an axis; score all of them with one fold_size"
+            f"cannot share an axis; score all of them with the same fold_size"
         )
-    check_png(path)
-    twice = [key for key, n in Counter((p.solver, p.steps) for p in points).items() if n > 1]
-    if twice:
+    repeated = [key for key, n in Counter((p.solver, p.steps) for p in points).items() if n > 1]
+    if repeated:
+        solver, steps = repeated[0]
         raise InputError(
-            f"points holds {twice[0][0]!r} at {twice[0][1]} steps more than once; give one point "
-            f"for a solver and number of steps, or name the solvers apart"
+            f"points contains {solver!r} at {steps} steps more than once; give one point per "
+            f"solver and number of steps, or use different names"
         )
-    names = ["valid", "unique"] + ["novel"] * all(p.scores.novel is not None for p in points)
-    figure = figure_of(4.2 * len(names), 3.9)
-    axes = figure.subplots(1, len(names), sharey=True)
-    steps = sorted({p.steps for p in points})
-    styles = styles_of(list(dict.fromkeys(p.solver for p in points)))
-    for axis, name in zip(axes, names, strict=True):
-        for solver, style in styles.items():
-            line = sorted((p for p in points if p.solver == solver), key=lambda p: p.steps)
-            counts: list[FoldCounts] = [getattr(p.scores, name) for p in line]
-            axis.errorbar(
-                [p.steps for p in line],
-                [c.mean for c in counts],
-                yerr=[p.scores.noise(name) for p in line],
-                label=solver,
-                **style.drawn,
-            )
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(steps, [NUMBER.format(x=s) for s in steps])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.set(xlabel="steps", title=name)
-    axes[0].set(ylabel=f"molecules of {sizes[0]:,}")
-    axes[0].set_ylim(bottom=0)
-    axes[0].legend(fontsize=8)
-    if title is not None:
-        figure.suptitle(title)
-    save_figure(figure, path)
+    panels = []
+    for name in SCORES:
+        lines: dict[str, list[Point]] = {}
+        for p in points:
+            counts = p.scores.counts()[name]
+            if counts is not None:
+                point = (p.steps, counts.mean, p.scores.noise(name))
+                lines.setdefault(p.solver, []).append(point)
+        if sum(map(len, lines.values())) == len(points):
+            panels.append(Panel(name, lines))
+    step_curves(panels, path, title=title, ylabel=f"molecules of {sizes[0]:,}")
 
 
 def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str | None = None) -> None:
-    """Draw what `histograms` returned: the data's and the samples' shares side by side."""
+    """Draw the result of `histograms`: the shares of data and samples side by side."""
     if not isinstance(result, Mapping) or "features" not in result:
-        raise InputError(f"result must be what histograms() returned, got {describe(result)}")
+        raise InputError(f"result must be the return value of histograms(), got {describe(result)}")
     check_png(path)
     features = result["features"]
     figure = figure_of(13, 6.6)
@@ -155,11 +148,11 @@ def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str | None =
         for shift, side, color in ((-0.2, "reference", _DATA), (0.2, "samples", _SAMPLES)):
             shares = [feature[side].get(b, 0.0) for b in bins]
             axis.bar([i + shift for i in range(len(bins))], shares, 0.4, color=color)
-        every = max(1, -(-len(bins) // 14))  # more labels than that run into each other
+        every = max(1, -(-len(bins) // 14))  # more labels would overlap
         axis.set_xticks(range(0, len(bins), every), bins[::every])
-        apart = feature["total_variation"]
-        distance = "" if apart is None else f" (total variation {apart:.3f})"
-        axis.set(title=name.replace("_", " ") + distance, ylabel="share")
+        distance = feature["total_variation"]
+        label = "" if distance is None else f" (total variation {distance:.3f})"
+        axis.set(title=name.replace("_", " ") + label, ylabel="share")
         axis.grid(alpha=0.3, axis="y")
         axis.set_axisbelow(True)
         axis.set_ylim(0, None if bins else 1)
@@ -172,7 +165,7 @@ def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str | None =
 
 
 def _bins(feature: Mapping[str, Any]) -> list[str]:
-    """All bins: numbers from the lowest to the highest, or names by their share of the data."""
+    """All bins: integers in order without gaps, or names by decreasing share of the data."""
     found = {*feature["reference"], *feature["samples"]}
     if found and all(b.isdigit() for b in found):
         numbers = [int(b) for b in found]
@@ -181,7 +174,7 @@ def _bins(feature: Mapping[str, Any]) -> list[str]:
 
 
 def _legend(axis: Any, result: Mapping[str, Any]) -> None:
-    """Use the panel left over for the legend, with the numbers behind the shares."""
+    """Draw the legend, with the numbers of molecules, into the unused panel."""
     axis.axis("off")
     for side, name, color in (("reference", "data", _DATA), ("samples", "samples", _SAMPLES)):
         size = result[side]

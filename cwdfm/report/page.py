@@ -1,13 +1,14 @@
-"""One HTML page that needs nothing else: the pictures are inside, and there is no script."""
+"""A report as one self-contained HTML page: figures are embedded, and there is no script."""
 
 import base64
 import json
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from cwdfm.report.evaluation import Evaluation, Excerpt, Picture, Table
 from cwdfm.report.sample_set import File
+from cwdfm.report.table import Table
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #5a5a5a;
@@ -45,14 +46,51 @@ dd { margin: 0; overflow-wrap: anywhere; font-family: ui-monospace, monospace; }
 """
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file in the folder of the report."""
+
+    file: str
+    caption: str
+    wide: bool = False  # scrolls on narrow screens
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Texts to read, collapsed under a title."""
+
+    title: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The content of a report."""
+
+    title: str
+    table: Table
+    explanation: tuple[str, ...]  # how to read the table, one paragraph each
+    notes: tuple[str, ...]  # caveats
+    pictures: tuple[Picture, ...]
+    settings: dict[str, Any]  # of the evaluation, for the page
+    scores: dict[str, Any]  # all numbers, for scores.json
+    excerpts: tuple[Excerpt, ...] = ()
+
+
 def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], folder: Path) -> str:
-    """The report; the pictures are read from `folder`."""
+    """Render the report as HTML; pictures are read from `folder`."""
     title = escape(evaluation.title)
-    meaning = "".join(f"<p>{escape(text)}</p>\n" for text in evaluation.meaning)
+    explanation = "".join(f"<p>{escape(text)}</p>\n" for text in evaluation.explanation)
     notes = "".join(f"<li>{escape(note)}</li>\n" for note in evaluation.notes)
-    figures = "".join(_figure(picture, folder) for picture in evaluation.pictures)
-    excerpts = "".join(_excerpt(excerpt) for excerpt in evaluation.excerpts)
-    settings = "".join(_settings(file) for file in files)
+    sections = [
+        ("How to read the table", explanation),
+        ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
+        ("Figures", "".join(_figure(picture, folder) for picture in evaluation.pictures)),
+        ("Samples", "".join(_excerpt(excerpt) for excerpt in evaluation.excerpts)),
+        ("Sample files", "".join(_sample_file(file) for file in files)),
+        ("Provenance of this report", _definitions(origin)),
+    ]
+    body = "\n".join(f"<h2>{name}</h2>\n{content}" for name, content in sections if content)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -64,69 +102,46 @@ def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], fold
 </head>
 <body>
 <h1>{title}</h1>
-{_table(evaluation.table)}
-<h2>What the numbers mean</h2>
-{meaning}{f"<h2>To be noted</h2>{chr(10)}<ul>{chr(10)}{notes}</ul>" if notes else ""}
-{f"<h2>Pictures</h2>{chr(10)}{figures}" if figures else ""}
-{f"<h2>Samples</h2>{chr(10)}{excerpts}" if excerpts else ""}
-<h2>Where the samples come from</h2>
-{settings}
-<h2>Where this report comes from</h2>
-{_list(origin)}
+<div class="scroll">{evaluation.table.html()}</div>
+{body}
 </body>
 </html>
 """
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
-    lines = []
-    for name, rows in table.groups():
-        lines.append(f'<tr><th colspan="{len(table.columns)}">{escape(name)}</th></tr>')
-        lines += [
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) + "</tr>"
-            for row in rows
-        ]
-    body = "\n".join(lines)
-    return (
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody>\n</table></div>"
-    )
-
-
 def _figure(picture: Picture, folder: Path) -> str:
-    inside = base64.b64encode((folder / picture.file).read_bytes()).decode()
+    png = base64.b64encode((folder / picture.file).read_bytes()).decode()
     caption = escape(picture.caption)
     kind = "scroll wide" if picture.wide else "scroll"
     return (
         f'<figure><div class="{kind}"><img alt="{caption}" '
-        f'src="data:image/png;base64,{inside}"></div>'
+        f'src="data:image/png;base64,{png}"></div>'
         f"<figcaption>{caption}</figcaption></figure>\n"
     )
 
 
 def _excerpt(excerpt: Excerpt) -> str:
     texts = "\n".join(
-        f"<blockquote>{escape(_visible(text))}</blockquote>" for text in excerpt.texts
+        f"<blockquote>{escape(_printable(text))}</blockquote>" for text in excerpt.texts
     )
     return f"<details><summary>{escape(excerpt.title)}</summary>\n{texts}</details>\n"
 
 
-def _visible(text: str) -> str:
-    """Without characters that a browser would act upon or refuse: a young model writes any."""
+def _printable(text: str) -> str:
+    """Replace control characters, which an undertrained model may generate."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
-def _settings(file: File) -> str:
+def _sample_file(file: File) -> str:
     count = f"{len(file.samples.texts):,} samples"
-    told = {"sha256": file.sha256, **file.samples.options}
+    settings = {"sha256": file.sha256, **file.samples.options}
     return (
         f'<details class="origin"><summary>{escape(file.path.name)}: {count}</summary>'
-        f"{_list(told)}</details>\n"
+        f"{_definitions(settings)}</details>\n"
     )
 
 
-def _list(values: dict[str, Any]) -> str:
+def _definitions(values: dict[str, Any]) -> str:
     rows = []
     for name, value in values.items():
         if isinstance(value, dict):

@@ -1,11 +1,12 @@
-"""Files of samples, put in order: which model, which solver, how many steps.
+"""Sample files, grouped by model, solver and number of steps.
 
-Files of the same settings and different seeds are one set; a solver is named with those of its
-parameters that differ between the files at hand.
+Files with the same settings and different seeds form one set. The label of a solver includes those
+parameters that differ between the files.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +17,17 @@ from cwdfm.errors import InputError
 from cwdfm.sample_file import SampleFile, read_samples
 from cwdfm.solver_config import READ_BY_SOME, READS
 
-# Options that do not change what is drawn, or that make more of the same.
+# Options that do not change the distribution of the samples.
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
 _GIVEN = ("prompt", "template")
 _REWORK = ("refine", "mend", "accept")  # options that say whether; those that begin so say how
-TEXT = "text"  # the kind of texts whose files name no tokenizer
-_PLACE = frozenset({"model", "solver", "steps"})  # what a set is found under
+TEXT = "text"  # the kind of text files without the name of a tokenizer
+_PLACE = frozenset({"model", "solver", "steps"})  # identify a set
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of samples as it was read."""
+    """A sample file, its path and its checksum."""
 
     path: Path
     sha256: str
@@ -34,13 +35,13 @@ class File:
 
     @property
     def named(self) -> bool:
-        """Whether its head says where the samples belong among others."""
+        """Whether the header states model, solver and steps."""
         given = self.samples.options
         return given.keys() >= _PLACE and isinstance(given["steps"], int)
 
     @property
     def kind(self) -> str | None:
-        """Of the tokenizer, by the head or else by ending and content; None if they do not say."""
+        """The kind of tokenizer, by header, or else by suffix and content; None if unknown."""
         if "tokenizer" in self.samples.head:
             return str(self.samples.head["tokenizer"])
         if self.path.suffix == ".smi":
@@ -49,19 +50,19 @@ class File:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options that matter to what was drawn: without those that lie idle."""
+        """The options that affect the samples."""
         given = self.samples.options
         idle = READ_BY_SOME - set(READS.get(str(given.get("solver")), READ_BY_SOME))
         for name in _REWORK:
             if not given.get(name):
                 idle |= {key for key in given if key.split("_")[0] == name}
         found = {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
-        # A folder may hold other weights by now than when it was sampled before.
+        # The weights in a folder may have changed between two files.
         weights = self.samples.head.get("weights")
         return found | ({"weights": str(weights)[:8]} if weights else {})
 
     def to_json(self) -> dict[str, Any]:
-        """Name, checksum and origin."""
+        """Convert to a plain dict."""
         return {
             "file": str(self.path),
             "sha256": self.sha256,
@@ -75,24 +76,29 @@ class File:
 class SampleSet:
     """Samples of one model, solver and number of steps, from one file or several."""
 
-    model: str  # of a file without a head, its name
+    model: str  # for a file without a header, its name
     solver: str | None
     steps: int | None
     files: tuple[File, ...]
 
     @property
     def texts(self) -> list[str]:
-        """All samples, file after file."""
+        """The samples of all files."""
         return [text for file in self.files for text in file.samples.texts]
 
     @property
     def trained_on(self) -> str | None:
-        """The data of the model by the card in the files; None where it does not say."""
+        """The training data of the model, from its card in the file; None if not stated."""
         card = self.files[0].samples.head.get("model")
         return str(card["data"]) if isinstance(card, dict) and "data" in card else None
 
+    @property
+    def title(self) -> str:
+        """Model, solver and steps."""
+        return self.model if self.solver is None else f"{self.model}, {self}"
+
     def to_json(self) -> dict[str, Any]:
-        """Where the samples belong, and their files."""
+        """Convert to a plain dict."""
         return {
             "model": self.model if self.solver else None,
             "solver": self.solver,
@@ -105,7 +111,7 @@ class SampleSet:
 
 
 def gather(paths: Sequence[Path]) -> list[SampleSet]:
-    """Read the files and sort them into sets: models as they come, solvers, then steps."""
+    """Read files and group them into sets, ordered by model, solver and steps."""
     files = [_read(path) for path in paths]
     _check_once(files)
     together: dict[str, list[File]] = {}
@@ -122,8 +128,8 @@ def gather(paths: Sequence[Path]) -> list[SampleSet]:
             label = _label(first, named)
             sets.append(SampleSet(str(given["model"]), label, given["steps"], tuple(group)))
         else:
-            alone = names.count(first.path.name) == 1
-            name = first.path.name if alone else str(first.path)
+            is_unique = names.count(first.path.name) == 1
+            name = first.path.name if is_unique else str(first.path)
             sets.append(SampleSet(name, None, None, tuple(group)))
     models = list(dict.fromkeys(s.model for s in sets))
     solvers = list(dict.fromkeys(s.solver for s in sets))
@@ -132,36 +138,45 @@ def gather(paths: Sequence[Path]) -> list[SampleSet]:
     )
 
 
-def kind_of(sets: Sequence[SampleSet], unsaid: str) -> str:
-    """What the samples are, by their tokenizer.
+def kind_of(sets: Sequence[SampleSet], default: str) -> str:
+    """The kind of tokenizer of all files.
 
-    A file that does not say is what the others are; `unsaid` where none does.
+    Files of unknown kind are assumed to match the others; `default` if all are unknown.
     """
     files = [file for found in sets for file in found.files]
     kinds = {kind: file.path for file in files if (kind := file.kind) is not None}
     if len(kinds) > 1 and SmilesTokenizer.kind not in kinds:
         kinds.pop(TEXT, None)
     if len(kinds) > 1:
-        told = ", ".join(f"{path} holds {kind}" for kind, path in kinds.items())
-        raise InputError(f"samples of different kinds need reports of their own: {told}")
-    return next(iter(kinds), unsaid)
+        kinds_found = ", ".join(f"{path} contains {kind}" for kind, path in kinds.items())
+        raise InputError(f"samples of different kinds need separate reports: {kinds_found}")
+    return next(iter(kinds), default)
 
 
-def given_tokens(sets: Sequence[SampleSet]) -> list[str]:
-    """What to say of samples that were not drawn whole: nothing, or a note."""
-    begun = [
+def prompt_notes(sets: Sequence[SampleSet]) -> list[str]:
+    """A note on samples with given tokens, which count like sampled ones."""
+    prompted = [
         str(found)
         for found in sets
         if any(file.samples.options.get(name) for file in found.files for name in _GIVEN)
     ]
-    if not begun:
+    if not prompted:
         return []
-    which = "all sets" if len(begun) == len(sets) > 1 else "; ".join(begun)
-    return [f"Given tokens (prompt or template) are counted in, as if drawn: {which}."]
+    which = "all sets" if len(prompted) == len(sets) > 1 else "; ".join(prompted)
+    return [f"Scores include the given tokens (prompt or template): {which}."]
+
+
+def file_suffixes(models: Sequence[str]) -> list[str]:
+    """Suffixes that distinguish the file names of several models, ignoring case."""
+    if len(models) == 1:
+        return [""]
+    names = [re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.") for model in models]
+    ambiguous = len({name.lower() for name in names}) < len(names)
+    return [f"-{i}-{name}" if ambiguous else f"-{name}" for i, name in enumerate(names, start=1)]
 
 
 def _reads_as_text(texts: Sequence[str]) -> bool:
-    """Whether most of them hold blanks, which a SMILES never does."""
+    """Whether most texts contain whitespace, which SMILES strings do not."""
     sizes = [len(text.split()) for text in texts if text.strip()]
     return 2 * sum(size > 1 for size in sizes) > len(sizes)
 
@@ -172,7 +187,7 @@ def _read(path: Path) -> File:
 
 
 def _check_once(files: Sequence[File]) -> None:
-    """Refuse samples that would be counted twice."""
+    """Require that no samples are counted twice."""
     seen: dict[object, Path] = {}
     for file in files:
         keys: list[object] = [file.sha256]
@@ -181,23 +196,23 @@ def _check_once(files: Sequence[File]) -> None:
         for key in keys:
             if key in seen:
                 seed = file.samples.options.get("seed")
-                one = f"have one seed ({seed}) and the same settings"
-                what = "are the same" if key == file.sha256 else one
+                same = f"have the same seed ({seed}) and settings"
+                what = "are identical" if key == file.sha256 else same
                 raise InputError(
                     f"{seen[key]} and {file.path} {what}, so their samples would count twice; give "
-                    f"one of them, or sample again with another --seed"
+                    f"only one of them, or sample again with a different --seed"
                 )
             seen[key] = file.path
 
 
 def _label(file: File, named: Sequence[File]) -> str:
-    """The solver, with the settings by which it differs from others in the company."""
+    """The solver, with the settings that differ between the files."""
     own = file.samples.options
     shown = []
     for key, value in file.settings.items():
-        # Weights tell files of one model apart, and a solver's own settings files of that solver.
-        alike = "model" if key == "weights" else "solver" if key in READ_BY_SOME else None
-        among = [f for f in named if alike is None or f.samples.options[alike] == own[alike]]
-        if key not in _PLACE and len({repr(f.settings.get(key)) for f in among}) > 1:
+        # Compare weights among files of one model, and solver options among files of one solver.
+        scope = "model" if key == "weights" else "solver" if key in READ_BY_SOME else None
+        peers = [f for f in named if scope is None or f.samples.options[scope] == own[scope]]
+        if key not in _PLACE and len({repr(f.settings.get(key)) for f in peers}) > 1:
             shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")
     return str(own["solver"]).capitalize() + (f" ({', '.join(shown)})" if shown else "")

@@ -1,8 +1,8 @@
-"""All scores of a set of texts; those that need a model are computed once and kept."""
+"""Scores of a set of texts. Scores that need a language model are cached in the report folder."""
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,32 +11,101 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cwdfm.errors import InputError, load_extra
+from cwdfm.cache import Cache
+from cwdfm.errors import InputError, check_choice, check_integer, load_extra
 from cwdfm.metrics.embed import Embedder
-from cwdfm.metrics.evaluator import LoadedEvaluatorLM
+from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken, LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
 from cwdfm.metrics.mauve import MIN_SAMPLES, FeatureModel, Mauve, mauve_score
-from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
+from cwdfm.metrics.perplexity import (
+    END,
+    AfterEnd,
+    Average,
+    Perplexity,
+    generative_perplexity,
+)
 from cwdfm.metrics.text import TextStatistics, text_statistics
-from cwdfm.metrics.text_model import model_fingerprint
-from cwdfm.report.score_cache import Cells
-from cwdfm.report.settings import TextSettings
-from cwdfm.report.text_samples import Passages
+from cwdfm.metrics.text_model import Dtype, model_fingerprint
+from cwdfm.report.text_data import Passages
 
-# Settings that change how long it takes, not what comes out; and those of the other score.
-_ASIDE = ("eval_model", "device", "batch_tokens", "reference_size", "data_row", "mauve")
+CACHE = "cache"  # the folder of cached scores in the report folder
+NONE = "none"  # as eval_model or mauve: skip that score
+_COMPUTE = ("batch_tokens", "device")  # settings that affect speed, not scores
+# Settings that do not affect perplexity; the evaluator LM is identified by its fingerprint.
+_NOT_PERPLEXITY = ("eval_model", *_COMPUTE, "reference_size", "data_row", "mauve")
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Settings of the text metrics; see `metrics.perplexity` and `metrics.mauve`."""
+
+    # Evaluator LM for perplexity: a causal LM as a hub name, a folder or a .gguf file; or none.
+    eval_model: str = "gpt2-large"
+    eval_dtype: Dtype = "float32"  # dtype of the evaluator LM
+    eval_context: int = 1024  # context of the evaluator LM in tokens; longer texts use windows
+    retokenize: bool = True  # or score the sampler's tokens, if the vocabularies are the same
+    average: Average = "corpus"  # perplexity over all tokens, or the mean over samples
+    first_token: FirstToken = "skip"  # do not score it, or prepend the start token
+    after_end: AfterEnd = "keep"  # or cut each sample at its first end token
+    folds: int = 5  # folds of a sample set, for standard deviations
+    # Features for MAUVE: of the evaluator LM, of a folder with a sentence-embedding model, or none.
+    mauve: str = "evaluator"
+    reference_size: int = 0  # held-out texts for MAUVE; 0 for the size of the largest sample set
+    data_row: bool = True  # score further held-out texts as a baseline
+    batch_tokens: int = 0  # tokens per forward pass; 0 chooses by the free memory
+    device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
+
+    def __post_init__(self) -> None:
+        check_integer("folds", self.folds)
+        check_integer("reference_size", self.reference_size, 0)
+        check_integer("batch_tokens", self.batch_tokens, 0)
+        check_choice("average", self.average, ("corpus", "sample"))
+        check_choice("first_token", self.first_token, ("skip", "start"))
+        check_choice("after_end", self.after_end, ("keep", "cut"))
+        self.evaluator()
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that affect scores and differ from their defaults."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
+        return {k: v for k, v in values.items() if v != defaults[k] and k not in _COMPUTE}
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether perplexity is computed."""
+        return self.eval_model != NONE
+
+    @property
+    def has_features(self) -> bool:
+        """Whether MAUVE is computed, given held-out text."""
+        return self.has_evaluator if self.mauve == "evaluator" else self.mauve != NONE
+
+    def evaluator(self) -> EvaluatorLM:
+        """The configuration of the evaluator LM."""
+        return EvaluatorLM(
+            self.eval_model,
+            dtype=self.eval_dtype,
+            context=self.eval_context,
+            device=self.model_device,
+            batch_tokens=self.batch_tokens or None,
+        )
+
+    @property
+    def model_device(self) -> str | None:
+        """The device for the metrics, where None is a GPU if there is one."""
+        return None if self.device == "auto" else self.device
 
 
 @dataclass(frozen=True)
 class TextScores:
-    """What a set of texts is worth."""
+    """The scores of a set of texts."""
 
-    perplexity: Perplexity | None  # where there is an evaluator LM
+    perplexity: Perplexity | None  # None without an evaluator LM
     statistics: TextStatistics
     mauve: Mauve | None
 
     def to_json(self) -> dict[str, Any]:
-        """Every number, with its conventions."""
+        """Convert to a plain dict."""
         return {
             "perplexity": self.perplexity and self.perplexity.to_json(),
             "statistics": self.statistics.to_json(),
@@ -45,9 +114,9 @@ class TextScores:
 
 
 class TextScorer:
-    """Scores texts by one evaluator and against one reference.
+    """Computes scores with one evaluator LM and one set of held-out text.
 
-    Models are loaded when the first score is missing, and all of them before the first is computed.
+    `prepare` loads the models that are needed for scores missing in the cache.
     """
 
     def __init__(
@@ -55,68 +124,62 @@ class TextScorer:
         settings: TextSettings,
         reference: Passages | None,
         report: Path,
-        say: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
-        self.settings, self.reference, self.say = settings, reference, say
-        self.cells = Cells(report)
-        self.evaluator_identity = model_fingerprint(settings.eval_model)
-        judged = settings.mauve == "evaluator"
-        self.feature_identity = (
-            self.evaluator_identity if judged else model_fingerprint(settings.mauve)
-        )
+        self.settings, self.reference, self.log = settings, reference, log
+        self.cache = Cache(report / CACHE)
+        self.evaluator_id = model_fingerprint(settings.eval_model)
+        own = settings.mauve == "evaluator"
+        self.feature_id = self.evaluator_id if own else model_fingerprint(settings.mauve)
 
     def prepare(self, sets: Sequence[Passages]) -> None:
-        """Load what the sets need, and refuse what is wrong with it."""
+        """Check the sets, and load all models before the first score is computed."""
         for passages in sets:
             fold_slices(len(passages.texts), self.settings.folds)
-        judged = sets if self.settings.evaluates else []
-        unjudged = [p for p in judged if self.cells.get(self._perplexity_key(p)) is None]
-        uncompared = [
-            p for p in sets if self.compares(p) and not self.cells.get(self._mauve_key(p))
-        ]
-        if uncompared:
+        scored = sets if self.settings.has_evaluator else []
+        unscored = [p for p in scored if self.cache.json(self._perplexity_key(p)) is None]
+        compared = [p for p in sets if self.has_mauve(p)]
+        if any(self.cache.json(self._mauve_key(p)) is None for p in compared):
             load_extra("mauve", "text")
             _ = self.features
-        if unjudged:
+        if unscored:
             _ = self.evaluator
             if not self.settings.retokenize:
-                for passages in unjudged:
-                    check_reads_alike(self.evaluator, passages)
-        self.cells.open()
+                for passages in unscored:
+                    check_same_decoding(self.evaluator, passages)
+        self.cache.folder.mkdir(parents=True, exist_ok=True)
 
     def score(self, passages: Passages) -> TextScores:
-        """Compute, or find, the scores of a set."""
+        """Compute the scores of a set, or read them from the cache."""
         return TextScores(
-            perplexity=self._perplexity(passages) if self.settings.evaluates else None,
+            perplexity=self._perplexity(passages) if self.settings.has_evaluator else None,
             statistics=text_statistics(passages.tokens, folds=self.settings.folds),
-            mauve=self._mauve(passages) if self.compares(passages) else None,
+            mauve=self._mauve(passages) if self.has_mauve(passages) else None,
         )
 
-    def compares(self, passages: Passages) -> bool:
-        """Whether there is a MAUVE score: it needs features, and some texts on both sides."""
-        if self.reference is None or not self.settings.compares:
+    def has_mauve(self, passages: Passages) -> bool:
+        """Whether MAUVE can be computed: it needs features and enough texts on both sides."""
+        if self.reference is None or not self.settings.has_features:
             return False
         return min(len(self.reference.texts), len(passages.texts)) >= MIN_SAMPLES
 
     @cached_property
     def evaluator(self) -> LoadedEvaluatorLM:
-        """The evaluator in memory."""
-        self.say(f"loading the evaluator LM {self.settings.eval_model}")
+        """The evaluator LM, loaded on first use."""
+        self.log(f"loading the evaluator LM {self.settings.eval_model}")
         try:
-            return self.settings.eval_lm().load()
+            return self.settings.evaluator().load()
         except InputError as error:
-            raise InputError(
-                f"{error}; or do without perplexity: evaluator (--eval-model) none"
-            ) from error
+            raise InputError(f"{error}; or skip perplexity with eval_model='none'") from error
 
     @cached_property
     def features(self) -> FeatureModel:
-        """The model whose features MAUVE compares."""
+        """The feature model of MAUVE, loaded on first use."""
         name = self.settings.mauve
         if name == "evaluator":
             return self.evaluator
-        self.say(f"loading the embedding model {name}")
-        return Embedder(name, device=self.settings.model_device()).load()
+        self.log(f"loading the embedding model {name}")
+        return Embedder(name, device=self.settings.model_device).load()
 
     @cached_property
     def _reference_features(self) -> NDArray[np.float32]:
@@ -125,14 +188,13 @@ class TextScorer:
 
     def _perplexity(self, passages: Passages) -> Perplexity:
         key = self._perplexity_key(passages)
-        if (found := self.cells.get(key)) is None:
-            found = self._judged(passages).to_json()
-            self.cells.put(key, found)
+        if (found := self.cache.json(key)) is None:
+            found = self._compute_perplexity(passages).to_json()
+            self.cache.put_json(key, found)
         return Perplexity.from_json(found)
 
-    def _judged(self, passages: Passages) -> Perplexity:
+    def _compute_perplexity(self, passages: Passages) -> Perplexity:
         s = self.settings
-        own = None if s.retokenize else self.evaluator.vocabulary()
         return generative_perplexity(
             passages.texts if s.retokenize else torch.from_numpy(passages.tokens),
             self.evaluator,
@@ -141,49 +203,49 @@ class TextScorer:
             after_end=s.after_end,
             end=END if s.retokenize else self.evaluator.loaded.tokenizer.eos_token or END,
             folds=s.folds,
-            vocabulary=own,
+            vocabulary=None if s.retokenize else self.evaluator.vocabulary(),
         )
 
     def _mauve(self, passages: Passages) -> Mauve:
         key = self._mauve_key(passages)
-        if (found := self.cells.get(key)) is None:
+        if (found := self.cache.json(key)) is None:
             with warnings.catch_warnings():
-                # That few samples make a coarse score is said in the report.
-                warnings.filterwarnings("ignore", "MAUVE of")
+                warnings.filterwarnings("ignore", "MAUVE of")  # the report has a note instead
                 score = mauve_score(
                     self.features.features(passages.texts), self._reference_features
                 )
             found = replace(score, features=self.features.conventions()).to_json()
-            self.cells.put(key, found)
+            self.cache.put_json(key, found)
         return Mauve.from_json(found)
 
     def _perplexity_key(self, passages: Passages) -> dict[str, Any]:
-        how = {k: v for k, v in asdict(self.settings).items() if k not in _ASIDE}
-        key = {"score": "perplexity", "sha256": list(passages.sha256), **how}
-        return key | {"evaluator": self.evaluator_identity}
+        settings = {k: v for k, v in asdict(self.settings).items() if k not in _NOT_PERPLEXITY}
+        key = {"score": "perplexity", "sha256": list(passages.sha256), **settings}
+        return key | {"evaluator": self.evaluator_id}
 
     def _mauve_key(self, passages: Passages) -> dict[str, Any]:
         assert self.reference is not None
         s = self.settings
-        how = {"dtype": s.eval_dtype, "context": s.eval_context} if s.mauve == "evaluator" else {}
-        return how | {
+        own = {"dtype": s.eval_dtype, "context": s.eval_context} if s.mauve == "evaluator" else {}
+        return own | {
             "score": "mauve",
             "sha256": list(passages.sha256),
             "reference": list(self.reference.sha256),
-            "features": self.feature_identity,
+            "features": self.feature_id,
         }
 
 
-def check_reads_alike(evaluator: LoadedEvaluatorLM, passages: Passages) -> None:
-    """Refuse to score tokens as they are by an evaluator LM that reads something else from them."""
+def check_same_decoding(evaluator: LoadedEvaluatorLM, passages: Passages) -> None:
+    """Require that the evaluator LM decodes the tokens of the sampler to the same texts."""
     tokenizer = evaluator.loaded.tokenizer
-    read = tokenizer.batch_decode(
+    decoded = tokenizer.batch_decode(
         passages.tokens.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
-    for number, (theirs, ours) in enumerate(zip(read, passages.texts, strict=True), start=1):
+    for number, (theirs, ours) in enumerate(zip(decoded, passages.texts, strict=True), start=1):
         if theirs.replace(tokenizer.eos_token or END, END) != ours:
             raise InputError(
-                f"the evaluator {evaluator.config.model} has another vocabulary than the samples: "
-                f"from the tokens of {ours[:40]!r} (sample {number}) it reads {theirs[:40]!r}; "
-                f"leave out --no-retokenize, or give an evaluator with the sampler's tokenizer"
+                f"the evaluator LM {evaluator.config.model} and the samples have different "
+                f"vocabularies: it decodes the tokens of {ours[:40]!r} (sample {number}) to "
+                f"{theirs[:40]!r}; retokenize the samples (omit --no-retokenize), or choose an "
+                f"evaluator LM with the tokenizer of the sampler"
             )

@@ -22,7 +22,7 @@ from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint
 from cwdfm.metrics.updates import update_statistics
 from cwdfm.pretrained import Pretrained
-from cwdfm.report.reference import MoleculeReference
+from cwdfm.report.molecules import MoleculeReference
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
 from experiments.store import Store
@@ -51,7 +51,7 @@ class Molecules(Task):
             raise Unavailable(str(error)) from error
         store.check_fingerprint(f"molecules-{length}", reference.about["fingerprint"])
         found = read_samples(store.folder(drawn) / SAMPLES)
-        scores = score_molecules(found.texts, reference.known, fold_size=self.fold_size)
+        scores = score_molecules(found.texts, reference.training, fold_size=self.fold_size)
         return {"fold_size": self.fold_size, **scores.to_json()}
 
 

@@ -147,9 +147,12 @@ def test_context_is_that_of_the_function(
     assert found["options"]["rows"] == 24
     assert (tmp_path / "o" / "context.png").stat().st_size > 20_000
     lines = capsys.readouterr().out.splitlines()
-    assert " ".join(lines[0].split()) == "neighbours within 2 tokens entropy neg. log-likelihood"
+    assert (
+        " ".join(lines[0].split())
+        == "neighbors within 2 tokens entropy, nats negative log-likelihood, nats"
+    )
     assert lines[1].split()[:2] == ["0", f"{direct['neighbors']['tokens'][0]:,}"]
-    assert lines[-2] == "  3: that far or further, or nothing is revealed"
+    assert lines[-2].startswith("distance 3 includes larger distances")
     assert len(lines) == 1 + 5 + 1 + 3 + 2
 
 
@@ -197,7 +200,7 @@ def test_updates_of_a_mask_source_are_one_each(
     tiny(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource).save_pretrained(tmp_path / "model")
     few = [tmp_path / "model", "--n", 16, "--steps", 8, "--solvers", "euler"]
     analyze.main(words("updates", *few, "--out", tmp_path / "one"))
-    assert capsys.readouterr().out.splitlines().count(analyze.ONCE) == 1
+    assert capsys.readouterr().out.splitlines().count(analyze.MASK_NOTE) == 1
     found = read(tmp_path / "one" / "updates.json")["solvers"]["Euler"]
     assert found["updates_per_token"] == 1.0
     assert found["loop_share"] == 0.0
@@ -339,5 +342,5 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         assert message in capsys.readouterr().out
     analyze.main(["--help"])
     told = capsys.readouterr().out
-    assert re.search("context .*hard masked tokens are to predict", told)
+    assert re.search(r"context .*hard masked tokens are to predict", told)
     assert re.search("updates .*often solvers change a token", told)

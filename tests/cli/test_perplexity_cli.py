@@ -19,6 +19,7 @@ from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
+from cwdfm.report.table import format_estimate
 
 pytest.importorskip("safetensors", reason="needs the extra 'cli'")
 pytest.importorskip("tyro", reason="needs the extra 'cli'")
@@ -118,7 +119,7 @@ def test_one_padded_sequence_among_many(models: Path, name: str) -> None:
     ],
 )
 def test_numbers_are_rounded_to_their_error(value: float, error: float | None, shown: str) -> None:
-    assert perplexity.with_error(value, error) == shown
+    assert format_estimate(value, error) == shown
 
 
 def test_too_large_radius_suggests_what_the_command_allows(models: Path) -> None:

@@ -27,7 +27,7 @@ from cwdfm.errors import RunError
 from cwdfm.files import held
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.base import DrawRequest
-from cwdfm.report.settings import TextSettings
+from cwdfm.report.text_scores import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SolverChoice
 from cwdfm.train.recipe import Recipe

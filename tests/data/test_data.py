@@ -32,7 +32,7 @@ from cwdfm.data import (
 from cwdfm.data.molecules import REASONS, pack, split
 from cwdfm.data.packaged import PackagedMolecules
 from cwdfm.data.qm9 import QM9
-from cwdfm.report.reference import MoleculeReference
+from cwdfm.report.molecules import MoleculeReference
 
 pytest.importorskip("rdkit")
 needs_qm9 = pytest.mark.skipif(not importlib.util.find_spec("qm9pack"), reason="needs qm9pack")
@@ -765,4 +765,4 @@ def test_known_molecules_are_known_in_any_spelling(some: TokenData, tmp_path: Pa
     respelled(some, 2).save(tmp_path / "spelled.npz")
     found = MoleculeReference.load(str(tmp_path / "spelled.npz"))
     assert found is not None
-    assert set(found.known) == set(some.texts("train"))
+    assert set(found.training) == set(some.texts("train"))

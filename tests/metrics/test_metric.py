@@ -19,7 +19,7 @@ from cwdfm.metrics.molecule import (
     histograms,
     score_molecules,
 )
-from cwdfm.report import molecule_plots as picture
+from cwdfm.report import figure
 from cwdfm.report.molecule_plots import CurvePoint, curves, histogram_plot, molecule_grid
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -265,7 +265,7 @@ def test_curves_of_one_fold_show_what_chance_does(tmp_path: Path) -> None:
 
 def test_every_panel_has_bars_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(picture, "save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(figure, "save_figure", lambda figure, path: drawn.append(figure))
     valid, unique, novel = (FoldCounts((count,)) for count in (8, 4, 2))  # of 8
     scores = MoleculeScores(valid, unique, novel, 8, 8, 0, False)
     curves([CurvePoint("Euler", 1024, scores)], tmp_path / "a.png")
@@ -342,9 +342,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "grid-too-tall": (lambda: molecule_grid(["C"] * 161, PNG, columns=1), "at most 160, or more"),
     "not-png": (lambda: molecule_grid(["C"], Path("a.jpg")), "end in .png, got 'a.jpg'"),
     "no-points": (lambda: curves([], PNG), "points is empty"),
-    "mixed-folds": (lambda: curves(TWO_SIZES, PNG), "folds of 8 and 1,024.*one fold_size"),
+    "mixed-folds": (lambda: curves(TWO_SIZES, PNG), "folds of 8 and 1,024.*fold_size"),
     "point-twice": (lambda: curves(TWO_SIZES[:1] * 2, PNG), "'Euler' at 8 steps more than once"),
-    "not-histograms": (lambda: histogram_plot({}, PNG), "what histograms.. returned, got dict"),
+    "not-histograms": (lambda: histogram_plot({}, PNG), "histograms.., got dict"),
 }
 
 

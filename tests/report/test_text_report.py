@@ -1,4 +1,4 @@
-"""The report on text: its numbers against the metrics, what is kept, what is refused."""
+"""The text report: scores against the metrics, caching, and input errors."""
 
 import hashlib
 import json
@@ -25,18 +25,24 @@ from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
 from cwdfm.metrics.text_model import model_fingerprint
 from cwdfm.report.sample_set import File, SampleSet
-from cwdfm.report.score_cache import Cells
-from cwdfm.report.settings import Settings, TextSettings
-from cwdfm.report.text import _brief, _excerpts, _notes, _origin, _reference
-from cwdfm.report.text_plots import text_curves, text_pictures
-from cwdfm.report.text_reference import TextReference
-from cwdfm.report.text_samples import Passages
-from cwdfm.report.text_scores import TextScorer, TextScores, check_reads_alike
-from cwdfm.report.text_table import ScoredText, cells, meaning, score_cells, spread
+from cwdfm.report.table import format_estimate
+from cwdfm.report.text import (
+    ScoredText,
+    _conventions,
+    _excerpts,
+    _notes,
+    curves,
+    explanation,
+    pictures,
+    score_cells,
+    summary,
+)
+from cwdfm.report.text_data import Passages, TextReference
+from cwdfm.report.text_scores import TextScorer, TextScores, TextSettings, check_same_decoding
 from cwdfm.sample_file import SampleFile, write_samples
 from tests.cli.test_analyze_cli import tiny
-from tests.report.test_report import Links
 from tests.support.evaluators import byte_tokenizer, gpt2
+from tests.support.html import Links
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
@@ -58,7 +64,7 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared text in bytes, in windows longer than the samples."""
+    """Prepared text in bytes, with windows longer than the samples."""
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS, size=9)) for _ in range(400)]
@@ -69,7 +75,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(path: Path, seed: int = 0, count: int = 30, **options: Any) -> Path:
-    """A file as `cwdfm sample` writes it, of random words in bytes."""
+    """Write random words in bytes, as `cwdfm sample` does."""
     rng = np.random.default_rng(seed)
     texts = [" ".join(rng.choice(WORDS, size=9))[:LENGTH] for _ in range(count)]
     tokens = [ByteTokenizer().encode(text) for text in texts]
@@ -79,7 +85,7 @@ def written(path: Path, seed: int = 0, count: int = 30, **options: Any) -> Path:
 
 
 def run(*arguments: object) -> dict[str, Any]:
-    """Evaluate, and read what was found."""
+    """Run the command and read scores.json."""
     evaluate.main([str(a) for a in arguments])
     out = Path(str(arguments[arguments.index("--out") + 1]))
     scores: dict[str, Any] = json.loads((out / "scores.json").read_text())
@@ -92,7 +98,7 @@ def tokens_of(path: Path) -> tuple[list[str], "np.ndarray[Any, Any]"]:
 
 
 @pytest.mark.filterwarnings("ignore:MAUVE of")
-def test_numbers_are_those_of_the_metrics(
+def test_scores_equal_the_metrics(
     tmp_path: Path, evaluator: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mauve")
@@ -116,9 +122,9 @@ def test_numbers_are_those_of_the_metrics(
     assert found["data_row"]["mauve"] == mauve_score(other, reference, loaded).to_json()
     assert found["data"]["windows"] == 30
     assert found["settings"]["eval_model"] == str(evaluator)
-    # The table shows the same.
+    # The table shows the same values.
     shown = row["perplexity"]["perplexity"]
-    cell = spread(shown["value"], shown["fold_std"])
+    cell = format_estimate(shown["value"], shown["fold_std"])
     printed = capsys.readouterr().out
     for place in (printed, (out / "table.md").read_text(), (out / "report.html").read_text()):
         assert cell in place
@@ -197,7 +203,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_nothing_is_judged_twice(
+def test_scores_are_cached(
     tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mauve")
@@ -221,14 +227,14 @@ def test_nothing_is_judged_twice(
     run(one, *given, "--force", "--average", "sample", "--batch-tokens", 99)
     assert sorted(seen) == ["score 28", "score 30"]  # MAUVE has no average
     seen.clear()
-    cells = sorted((out / "cells").iterdir())
-    cells[0].write_text(cells[0].read_text()[:20])  # a damaged cell is none
+    entries = sorted((out / "cache").iterdir())
+    entries[0].write_text(entries[0].read_text()[:20])  # a damaged entry is recomputed
     run(one, two, *given, "--force")
     run(one, two, *given, "--force", "--average", "sample")
     assert 1 <= len(seen) <= 3
 
 
-def test_an_interrupted_evaluation_goes_on(
+def test_an_interrupted_evaluation_resumes(
     tmp_path: Path, evaluator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [written(tmp_path / f"{i}.jsonl", i, 20 + i, steps=2**i) for i in range(3)]
@@ -244,13 +250,13 @@ def test_an_interrupted_evaluation_goes_on(
         patch.setattr(LoadedEvaluatorLM, "score", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(*given)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["cells"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["cache"]
     seen = counted(monkeypatch)
-    assert len(run(*given)["sets"]) == 3  # without --force: nothing is overwritten
+    assert len(run(*given)["sets"]) == 3  # without --force, since nothing is overwritten
     assert seen == ["score 22"]
 
 
-def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
+def test_fingerprints_distinguish_models_of_the_same_name(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"a" * 200_000)
     one = model_fingerprint(str(tmp_path))
     assert model_fingerprint(str(tmp_path)) == one
@@ -260,13 +266,9 @@ def test_another_judge_of_the_same_name_is_another(tmp_path: Path) -> None:
     alone = model_fingerprint(str(renamed))["files"]
     assert model_fingerprint(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
     assert model_fingerprint("gpt2-large") == {"model": "gpt2-large", "files": None}
-    cells = Cells(tmp_path)
-    cells.put({"evaluator": one}, {"perplexity": 2.0})
-    assert cells.get({"evaluator": one}) == {"perplexity": 2.0}
-    assert cells.get({"evaluator": model_fingerprint(str(tmp_path))}) is None
 
 
-# A value of each setting that is not its default.
+# A non-default value of each setting.
 OTHER: dict[str, Any] = {
     "eval_model": "gpt2",
     "eval_dtype": "bfloat16",
@@ -282,14 +284,14 @@ OTHER: dict[str, Any] = {
     "batch_tokens": 64,
     "device": "cpu",
 }
-# What leaves the scores of given texts as they are: the sizes of sets show in the texts themselves.
-ELSEWHERE = {"reference_size", "data_row", "batch_tokens", "device"}
-PERPLEXITY_NOT = ELSEWHERE | {"mauve"}
+# Settings that do not affect the scores of given texts.
+UNRELATED = {"reference_size", "data_row", "batch_tokens", "device"}
+PERPLEXITY_NOT = UNRELATED | {"mauve"}
 MAUVE_BY_EVALUATOR = {"eval_model", "eval_dtype", "eval_context", "mauve"}
 
 
-def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path) -> None:
-    """One setting is changed at a time; a new one must be given a place here."""
+def test_cache_keys_contain_all_relevant_settings(tmp_path: Path) -> None:
+    """Changes one setting at a time; new settings must be added here."""
     assert OTHER.keys() == {field.name for field in fields(TextSettings)}
     one, two = (Passages([], np.empty((0, 3), np.int64), (name,)) for name in ("one", "two"))
 
@@ -306,7 +308,7 @@ def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path
         perplexity, mauve = keys(replace(plain, **{name: value}))
         assert (perplexity != keys(plain)[0]) is (name not in PERPLEXITY_NOT), name
         assert (mauve != keys(plain)[1]) is (name in MAUVE_BY_EVALUATOR), name
-        # The features of an embedding model have nothing to do with the evaluator LM.
+        # The features of an embedding model do not depend on the evaluator LM.
         mauve = keys(replace(embedded, **{name: value}))[1]
         assert (mauve != keys(embedded)[1]) is (name == "mauve"), name
     texts = [a != b for a, b in zip(keys(plain), keys(plain, passages=two), strict=True)]
@@ -314,13 +316,13 @@ def test_a_score_is_found_again_only_under_all_that_it_depends_on(tmp_path: Path
     assert (texts, reference) == ([True, True], [False, True])
 
 
-def test_without_a_evaluator(
+def test_without_an_evaluator(
     tmp_path: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What needs no language model is told, and none is loaded; where one lacks, that is said."""
+    """Statistics need no language model; with one that cannot be loaded, the error says so."""
 
     def absent(*_: object, **__: object) -> None:
         raise InputError("no such model")
@@ -334,14 +336,16 @@ def test_without_a_evaluator(
     assert re.search(r"Euler +16 +- +\d", capsys.readouterr().out)
     assert (tmp_path / "out" / "curves.png").exists()
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "is left out" in page
-    assert "evaluator none" not in page
-    with pytest.raises(InputError, match=r"no such model; or do without.*--eval-model\) none"):
+    assert "not computed here" in page
+    assert "evaluator LM none" not in page
+    with pytest.raises(
+        InputError, match=r"no such model; or skip perplexity with --eval-model none"
+    ):
         run(files[0], "--out", tmp_path / "other")
 
 
 def test_own_tokens(tmp_path: Path, evaluator: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Judged as they are, the end token too, if the evaluator reads the same from them."""
+    """Token ids are scored directly, end tokens included, if the vocabularies agree."""
     own = FastTokenizer.of((evaluator / "tokenizer.json").read_text(), "here", "<|endoftext|>")
     rng = np.random.default_rng(0)
     rows = [own.encode(" ".join(rng.choice(WORDS, 9)))[:LENGTH] for _ in range(20)]
@@ -382,13 +386,13 @@ def test_embedding_features(
         )
     assert row["mauve"] == expected.to_json()
     assert "held-out text" not in (tmp_path / "out" / "table.md").read_text()
-    # Pictures come last, and what they need is asked for first.
+    # Figures come last, but their requirements are checked first.
     more = written(tmp_path / "b.jsonl", 1, steps=16)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(InputError, match=r"matplotlib is required.*cwdfm\[plot\]"):
             run(file, more, "--out", tmp_path / "two", *flags)
-    # Without the package all but MAUVE works, and that it is missing is said before any work.
+    # Without the package all but MAUVE works; the error comes before any work.
     monkeypatch.setitem(sys.modules, "mauve", None)
     seen = counted(monkeypatch)
     with pytest.raises(InputError, match=r"mauve is required.*cwdfm\[text\]"):
@@ -399,7 +403,7 @@ def test_embedding_features(
     assert row["mauve"] is None
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path, evaluator: Path, data: Path) -> None:
+def test_the_page_is_self_contained(tmp_path: Path, evaluator: Path, data: Path) -> None:
     pytest.importorskip("mauve")
     files = [
         written(
@@ -422,17 +426,19 @@ def test_the_page_needs_nothing_else(tmp_path: Path, evaluator: Path, data: Path
     assert not re.search(r"https?:|url\(|@import", page)
     assert "script" not in links.tags
     assert "<blockquote>&lt;b&gt;&amp;\ufffd bold</blockquote>" in page
-    assert page.count("<blockquote>") == 3 * 3  # two solvers at their most steps, and the data
+    assert (
+        page.count("<blockquote>") == 3 * 3
+    )  # two solvers at their largest number of steps, and the data
     assert "Neighbor, 16 steps: 3 of 30 samples" in page
     assert "Neighbor, 8 steps: 3" not in page
     assert (out / "curves.png").stat().st_size > 20_000
 
 
-def test_given_tokens_are_noted(
+def test_prompts_are_noted(
     tmp_path: Path, evaluator: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     which = "Neighbor (prompt call), 8 steps"
-    note = f"Given tokens (prompt or template) are counted in, as if drawn: {which}."
+    note = f"Scores include the given tokens (prompt or template): {which}."
     plain = written(tmp_path / "a.jsonl", prompt=None)
     begun = written(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
     out = tmp_path / "out"
@@ -440,13 +446,13 @@ def test_given_tokens_are_noted(
     assert f"note: {note}" in capsys.readouterr().out
     assert note in (out / "report.html").read_text()
     alone = run(plain, "--out", tmp_path / "two", "--eval-model", evaluator)
-    assert not any("Given tokens" in note for note in alone["notes"])
+    assert not any("given tokens" in note for note in alone["notes"])
 
 
 def test_text_that_names_no_tokenizer(
     tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evaluator, data of text, the other files or the blanks in it say what it is."""
+    """The kind follows from an evaluator, the data, the other files or whitespace."""
     known = written(tmp_path / "a.jsonl", count=10)
     own, words = tmp_path / "own.jsonl", tmp_path / "words.jsonl"
     own.write_text("\n".join(known.read_text().splitlines()[1:]) + "\n")
@@ -457,11 +463,11 @@ def test_text_that_names_no_tokenizer(
     assert row["perplexity"] == same["perplexity"]
     assert len(run(known, own, "--out", tmp_path / "three", "--eval-model", evaluator)["sets"]) == 2
     run(words, "--out", tmp_path / "four", "--eval-model", evaluator)
-    monkeypatch.setattr(TextSettings, "eval_lm", lambda _: EvaluatorLM(str(evaluator)))
+    monkeypatch.setattr(TextSettings, "evaluator", lambda _: EvaluatorLM(str(evaluator)))
     for name, line in (("five", [own]), ("six", [words, "--data", data])):
         assert "perplexity" in run(*line, "--out", tmp_path / name)["sets"][0]
     (tmp_path / "c.smi").write_text("CCO\n")
-    with pytest.raises(InputError, match=r"need reports of their own: .*holds text"):
+    with pytest.raises(InputError, match=r"need separate reports: .*contains text"):
         run(own, tmp_path / "c.smi", "--out", tmp_path / "seven")
 
 
@@ -469,7 +475,7 @@ def test_few_samples_have_no_mauve(tmp_path: Path, evaluator: Path, data: Path) 
     file = written(tmp_path / "a.jsonl", count=6)
     run(file, "--out", tmp_path / "out", "--eval-model", evaluator, "--data", data)
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "MAUVE needs 20 texts a side, the data have 6: left out." in page
+    assert "MAUVE needs 20 texts per side; the data has 6." in page
     run(
         file,
         "--out",
@@ -483,10 +489,10 @@ def test_few_samples_have_no_mauve(tmp_path: Path, evaluator: Path, data: Path) 
     )
     page = (tmp_path / "big" / "report.html").read_text()
     assert "Fewer than 20 samples, so no MAUVE: tiny, Euler, 8 steps." in page
-    assert "9,999 were wanted" in page
+    assert "9,999 were requested" in page
 
 
-def test_numbers_and_their_spread() -> None:
+def test_rounding_to_the_error() -> None:
     cases: list[tuple[float, float | None, str]] = [
         (82.171, 0.43, "82.17 ± 0.43"),
         (1034.5, 12.3, "1,034 ± 12"),
@@ -498,13 +504,13 @@ def test_numbers_and_their_spread() -> None:
         (math.inf, 3.0, "inf"),
     ]
     for value, std, text in cases:
-        assert spread(value, std) == text
+        assert format_estimate(value, std) == text
 
 
 def made_up(
     steps: int = 8, samples: int = 30, *, solver: str = "Euler", model: str = "m", ppl: float = 50.0
 ) -> ScoredText:
-    """A set with numbers that are all different; two files, of which each tells 45 calls."""
+    """A set with different numbers, in two files with 45 model calls each."""
     told = SampleFile([f"{solver} {steps}"] * (samples // 2), [[1]], {"evaluations": 45})
     files = tuple(File(Path(f"{i}.jsonl"), str(i), told) for i in range(2))
     scores = TextScores(
@@ -545,24 +551,24 @@ def test_cells_of_a_row() -> None:
     """Half the distance of two folds is 1 / sqrt(2) of their standard deviation."""
     one = made_up()
     told = ("50.0 ± 2.8", "5.00 ± 0.71", "0.900 ± 0.424", "0.600", "0.250")
-    assert cells(one) == ("Euler", "8", *told, "3", "30")
+    assert one.cells() == ("Euler", "8", *told, "3", "30")
     assert score_cells(one.scores) == (*told, "-", "30")
-    assert _brief(one.scores) == "perplexity 50.0 ± 2.8, entropy 5.00 ± 0.71, MAUVE 0.900 ± 0.424"
+    assert summary(one.scores) == "perplexity 50.0 ± 2.8, entropy 5.00 ± 0.71, MAUVE 0.900 ± 0.424"
     bare = replace(one.samples.files[1], samples=SampleFile(["a"] * 15, [[1]]))
     part = ScoredText(replace(one.samples, files=(one.samples.files[0], bare)), one.scores)
-    assert part.calls is None  # of half the samples is not known what they took
+    assert part.calls is None  # unknown for half of the samples
 
 
-def test_curves_show_the_table_s_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_show_the_values_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(
-        "cwdfm.report.text_plots.save_figure", lambda figure, _: figures.append(figure)
-    )
+    monkeypatch.setattr("cwdfm.report.figure.save_figure", lambda figure, _: figures.append(figure))
     rows = [made_up(steps, ppl=1e3 / steps) for steps in (8, 16)]
     rows.append(made_up(16, solver="Neighbor", ppl=9.0))
-    text_curves(rows, tmp_path / "a.png", data=made_up(ppl=7.0).scores, title="m")
-    text_curves(rows[1:2], tmp_path / "a.png", data=None, title="m")
-    text_curves([made_up(1024)], tmp_path / "a.png", data=None, title="m")
+    curves(rows, tmp_path / "a.png", baseline=made_up(ppl=7.0).scores, title="m")
+    curves(rows[1:2], tmp_path / "a.png", baseline=None, title="m")
+    curves([made_up(1024)], tmp_path / "a.png", baseline=None, title="m")
     wide, narrow, many = (figure.axes for figure in figures)
     assert [text.get_text() for text in many[0].get_xticklabels()] == ["1,024"]
     found = {(125.0, 62.5): 2.0, (5.0, 5.0): 0.5, (0.9, 0.9): 0.3}
@@ -577,24 +583,24 @@ def test_curves_show_the_table_s_values(tmp_path: Path, monkeypatch: pytest.Monk
         assert list(line.get_ydata()) == [level] * 2
     assert [axis.get_yscale() for axis in wide] == ["log", "linear", "linear"]
     assert wide[2].get_ylim() == (0, 1.05)
-    # Ticks at 1, 2, 5 where values lie far apart, at even distances where they do not.
+    # Ticks at 1, 2, 5 for a wide range of values, evenly spaced for a narrow one.
     assert {10.0, 20.0, 50.0, 100.0} <= set(wide[0].get_yticks())
     assert len([y for y in narrow[0].get_yticks() if 58 <= y <= 67]) > 3
-    (picture,) = text_pictures(rows, rows[0].scores, tmp_path)
-    assert "the broken line is held-out text" in picture.caption
-    assert "broken line" not in text_pictures(rows, None, tmp_path)[0].caption
-    assert text_pictures(rows[:1], None, tmp_path) == ()
+    (picture,) = pictures(rows, rows[0].scores, tmp_path)
+    assert "The dashed line is held-out text" in picture.caption
+    assert "dashed line" not in pictures(rows, None, tmp_path)[0].caption
+    assert pictures(rows[:1], None, tmp_path) == ()
 
 
-def test_notes_tell_what_scores_are_worth() -> None:
-    settings = Settings(text=TextSettings(eval_model="j"))
+def test_notes_on_scores() -> None:
+    settings = TextSettings(eval_model="j")
 
     def notes(rows: Sequence[ScoredText], reference: TextReference | None) -> list[str]:
         return _notes(rows, reference, settings)[: -len(unscored)]
 
     unscored = ["Samples without a token to score: m, Euler, 8 steps (1)."]
     assert _notes([made_up()], compared(2000, 2000), settings)[-1:] == unscored
-    coarse = "MAUVE of {} texts is coarse; 1,000 or more are advised for figures to publish."
+    coarse = "MAUVE of {} texts is coarse; use at least 1,000 for published results."
     assert notes([made_up(samples=1000)], compared(1000, 1000)) == []
     assert notes([made_up(samples=30)], compared(1000, 1000)) == [coarse.format(30)]
     assert notes([made_up(samples=1000)], compared(40, 40)) == [coarse.format(40)]
@@ -603,39 +609,34 @@ def test_notes_tell_what_scores_are_worth() -> None:
     assert notes([made_up(samples=18)], compared(40, 40)) == [few]
     assert notes([made_up(samples=30), made_up(samples=1000)], compared(1000, 1000)) == [
         coarse.format(30),
-        "The sets hold 30 to 1,000 samples: their MAUVE scores do not compare.",
+        "The sets have 30 to 1,000 samples, so their MAUVE scores are not comparable.",
     ]
-    short = "words has held-out text for 1,000 windows a side; 1,001 were wanted."
+    short = "words has only 1,000 held-out windows per side; 1,001 were requested."
     assert notes([made_up(samples=1000)], compared(1000, 1001)) == [short]
-    plain = replace(settings, text=TextSettings(eval_model="j", mauve="none"))
+    plain = TextSettings(eval_model="j", mauve="none")
     assert _notes([made_up()], compared(5, 9), plain) == unscored
     one = made_up()
     assert one.scores.perplexity is not None
     judged = replace(one.scores, perplexity=replace(one.scores.perplexity, unscored=0))
     assert _notes([replace(one, scores=judged)], compared(5, 9), plain) == []
-    for data in ("auto", "none"):
-        assert _reference([one.samples], [], Settings(data=data)) is None
 
 
-def test_the_page_tells_how_scores_were_made() -> None:
-    told = _origin(made_up().scores, compared(40, 40), Settings(text=TextSettings(eval_model="j")))
-    assert told["MAUVE"] == "40 held-out texts, 3 buckets, scaling 5"
-    assert told["data"] == "words"
+def test_the_page_states_the_conventions() -> None:
+    listed = _conventions(made_up().scores, compared(40, 40), TextSettings(eval_model="j"))
+    assert listed["MAUVE"] == "40 held-out texts, 3 buckets, scaling 5"
+    assert listed["data"] == "words"
     given = TextSettings(eval_model="/a/tiny", folds=3)
     by_evaluator, by_folder = (
-        " ".join(meaning(settings, "words"))
+        " ".join(explanation(settings, "words"))
         for settings in (given, replace(given, mauve="/a/bert", average="sample"))
     )
-    assert (
-        "the evaluator tiny, finds the samples: the exponential of its mean surprise"
-        in by_evaluator
-    )
-    assert "by the features of the evaluator: 1" in by_evaluator
-    assert "finds the samples: the mean over samples of the exponential" in by_folder
-    assert "by the features of an embedding model: 1" in by_folder
+    assert "the evaluator LM tiny: the exponential of" in by_evaluator
+    assert "features of the evaluator LM: 1" in by_evaluator
+    assert "tiny: the mean over samples of the exponential" in by_folder
+    assert "features of an embedding model: 1" in by_folder
     assert "over 3 folds" in by_evaluator
-    assert "MAUVE, the closeness to held-out text, is left out" in " ".join(
-        meaning(TextSettings(eval_model="j", mauve="none"), "words")
+    assert "MAUVE, the similarity to held-out text, is not computed" in " ".join(
+        explanation(TextSettings(eval_model="j", mauve="none"), "words")
     )
     two = [made_up(model=name).samples for name in ("m", "n")]
     assert [excerpt.title for excerpt in _excerpts(two, None)] == [
@@ -643,34 +644,34 @@ def test_the_page_tells_how_scores_were_made() -> None:
     ]
 
 
-def test_settings_reach_the_judge_and_the_message() -> None:
+def test_settings_reach_the_evaluator() -> None:
     given = TextSettings("j", "bfloat16", 512, device="cpu", batch_tokens=64)
     loose = {"dtype": "bfloat16", "context": 512, "device": "cpu", "batch_tokens": 64}
-    assert given.eval_lm() == EvaluatorLM("j", **loose)  # type: ignore[arg-type]
-    assert given.flags() == ["--eval-model", "--eval-dtype", "--eval-context"]
-    assert TextSettings(data_row=False, folds=2).flags() == ["--folds", "--no-data-row"]
+    assert given.evaluator() == EvaluatorLM("j", **loose)  # type: ignore[arg-type]
+    assert given.changed() == {"eval_model": "j", "eval_dtype": "bfloat16", "eval_context": 512}
+    assert TextSettings(data_row=False, folds=2).changed() == {"folds": 2, "data_row": False}
     for name in ("average", "first_token", "after_end"):
         with pytest.raises(InputError, match=f"{name} must be one of"):
             TextSettings(**{name: "other"})  # type: ignore[arg-type]
 
 
-def test_held_out_text_beside_samples(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much as the largest set has, in the same vocabulary; the fingerprint is of both parts."""
+def test_held_out_text(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many windows as the largest set has samples; the fingerprint covers both parts."""
     texts = [f"sample {i:05}" for i in range(30)]
     tokens = np.array([ByteTokenizer().encode(text) for text in texts])
     sets = [Passages(texts[:n], tokens[:n], (str(n),)) for n in (20, 30)]
 
     def reference(samples: list[Passages], kind: str = "bytes", **how: Any) -> TextReference:
-        return TextReference.load(str(data), kind, samples, TextSettings("j", **how))
+        return TextReference.load(str(data), kind, samples, **how)
 
     found, valid = reference(sets), load(data).valid
-    assert (len(found.shown.texts), found.wanted) == (30, 30)
+    assert (len(found.reference.texts), found.requested) == (30, 30)
     assert found.about["fingerprint"] == hashlib.sha256(valid[:60].tobytes()).hexdigest()
-    assert len(reference(sets, data_row=False, reference_size=len(valid)).shown.texts) == len(valid)
-    for place, token in ((5, 98), (0, 300)):  # other letters, and no byte at all
+    assert len(reference(sets, baseline=False, size=len(valid)).reference.texts) == len(valid)
+    for place, token in ((5, 98), (0, 300)):  # other letters, and not a byte
         wrong = tokens.copy()
         wrong[place, 2] = token
-        with pytest.raises(InputError, match=f"does not read 'sample 0000{place}' from"):
+        with pytest.raises(InputError, match=f"does not decode the tokens of 'sample 0000{place}'"):
             reference([Passages(texts, wrong, ("w",))], kind="text")
     asked: list[str | None] = []
 
@@ -678,27 +679,25 @@ def test_held_out_text_beside_samples(data: Path, monkeypatch: pytest.MonkeyPatc
         asked.append(tokenizer)
         raise InputError("read")
 
-    monkeypatch.setattr("cwdfm.report.text_reference.load", reading)
+    monkeypatch.setattr("cwdfm.report.text_data.load", reading)
     for kind in ("bytes", "characters", "fast"):
         with pytest.raises(InputError, match="read"):
-            TextReference.load("words.txt", kind, sets, TextSettings("j"))
+            TextReference.load("words.txt", kind, sets)
     assert asked == ["bytes", "chars", "gpt2"]
 
 
-def test_mauve_needs_twenty_texts_a_side(tmp_path: Path) -> None:
+def test_mauve_needs_twenty_texts_per_side(tmp_path: Path) -> None:
     def compares(reference: int, samples: int) -> bool:
         sides = [
             Passages(["a"] * n, np.zeros((n, 2), np.int64), ("",)) for n in (reference, samples)
         ]
-        return TextScorer(TextSettings("j"), sides[0], tmp_path, print).compares(sides[1])
+        return TextScorer(TextSettings("j"), sides[0], tmp_path, print).has_mauve(sides[1])
 
     assert [compares(20, 20), compares(19, 20), compares(20, 19)] == [True, False, False]
 
 
-def test_models_are_loaded_and_asked_as_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The evaluator's own end token where its tokens are judged; the device of the features."""
+def test_settings_reach_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end token for scoring token ids, and the device of the feature model."""
     words = ["a", " b", " .", "</s>"]
 
     def batch_decode(
@@ -714,16 +713,16 @@ def test_models_are_loaded_and_asked_as_told(
         vocabulary=lambda: "own",
     )
     passages = Passages(["a b .<|endoftext|>"], np.array([[0, 1, 2, 3]]), ("",))
-    check_reads_alike(evaluator, passages)
-    with pytest.raises(InputError, match=r"of 'a b' \(sample 1\) it reads 'a b .</s>'"):
-        check_reads_alike(evaluator, replace(passages, texts=["a b"]))
+    check_same_decoding(evaluator, passages)
+    with pytest.raises(InputError, match=r"'a b' \(sample 1\) to 'a b .</s>'"):
+        check_same_decoding(evaluator, replace(passages, texts=["a b"]))
     asked: dict[str, Any] = {}
     for name in ("generative_perplexity", "Embedder"):
         monkeypatch.setattr(f"cwdfm.report.text_scores.{name}", lambda *_, **how: asked.update(how))
     settings = TextSettings("j", retokenize=False, mauve="/a/bert", device="cpu")
     scorer = TextScorer(settings, None, tmp_path, print)
     scorer.__dict__["evaluator"] = evaluator
-    scorer._judged(passages)
+    scorer._compute_perplexity(passages)
     assert (asked["end"], asked["vocabulary"]) == ("</s>", "own")
     with pytest.raises(AttributeError):
         _ = scorer.features
@@ -768,28 +767,28 @@ def test_wrong_input(
         ([good, *no_evaluator, tmp_path / "no.gguf"], "there is no GGUF file"),
         ([good, *no_evaluator, tmp_path / "full"], "has no config.json"),
         ([good, *no_evaluator, "nobody/nothing"], "Hugging Face hub"),
-        ([good, *out, "--no-retokenize"], "has another vocabulary than the samples"),
+        ([good, *out, "--no-retokenize"], "and the samples have different vocabularies"),
         ([good, *out, "--data", "qm9"], "molecules need a SmilesTokenizer"),
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
-        ([foreign, *out, "--data", data], "has another vocabulary than the samples"),
-        ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few to compare"),
+        ([foreign, *out, "--data", data], "and the samples have different vocabularies"),
+        ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few"),
         ([long, *out, "--data", data], f"windows of {LENGTH + 4} tokens, the samples have 20"),
         ([good, *out, "--data", data, "--mauve", tmp_path / "nowhere"], "there is no folder"),
-        ([good, long, *out], "samples of different lengths need reports of their own"),
-        ([ragged, *out], "holds sequences of 1 to 2 tokens"),
+        ([good, long, *out], "samples of different lengths need separate reports"),
+        ([ragged, *out], "sequences of 1 to 2 tokens"),
         ([empty, *out], "sample 2 of"),
         ([hollow, *out], "sample 1 of"),
-        ([bare, *out], "holds texts without their tokens"),
-        ([music, *out], "kind 'music'; there is an evaluation for 'smiles', 'bytes'"),
-        ([good, music, *out], "need reports of their own"),
+        ([bare, *out], "texts without tokens"),
+        ([music, *out], "kind 'music'; supported are 'smiles', 'bytes'"),
+        ([good, music, *out], "need separate reports"),
         ([good, *out, "--folds", 31], "got 30; provide more samples"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
         ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
         ([good, *out, "--eval-dtype", "int4"], "invalid choice"),
-        ([good, "--out", tmp_path / "full"], "is not empty; give another folder, or --force"),
+        ([good, "--out", tmp_path / "full"], "is not empty"),
         (
             [good, "--out", smiles / "x", "--eval-model", evaluator],
-            "is a file; give a place that is in a",
+            "is a file, not a folder",
         ),
     ]
     for arguments, message in cases:

@@ -1,0 +1,95 @@
+"""One table of strings, rendered for the terminal, as Markdown, HTML or CSV."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from cwdfm.errors import load_extra
+
+_WIDE = 10**4  # characters; the terminal table is never wrapped
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under `columns`. The first column is text, the others are numbers.
+
+    `groups` is empty, or has a heading for each row. Consecutive rows with the same heading form a
+    group.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    groups: tuple[str, ...] = ()
+
+    def grouped(self) -> list[tuple[str, list[tuple[str, ...]]]]:
+        """The rows under each heading; one group with an empty heading if there are no groups."""
+        headings = self.groups or ("",) * len(self.rows)
+        pairs = zip(headings, self.rows, strict=True)
+        return [
+            (heading, [row for _, row in part]) for heading, part in groupby(pairs, lambda p: p[0])
+        ]
+
+    def text(self) -> str:
+        """Aligned for the terminal, with the rows of a group indented below its heading."""
+        rich_table, rich_text = (load_extra(f"rich.{name}", "cli") for name in ("table", "text"))
+        table = rich_table.Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="")
+        for number, name in enumerate(self.columns):
+            justify = "right" if number else "left"
+            table.add_column(rich_text.Text(name), justify=justify, no_wrap=True)
+        for heading, rows in self.grouped():
+            indent = "  " if heading else ""
+            if heading:
+                table.add_row(rich_text.Text(heading))
+            for first, *others in rows:
+                table.add_row(*map(rich_text.Text, (indent + first, *others)))
+        console = load_extra("rich.console", "cli").Console(width=_WIDE, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(table)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    def markdown(self) -> str:
+        """A Markdown table, with the groups in its first column."""
+        rule = ("---", *["---:"] * (len(self.columns) - 1))
+        lines: list[Sequence[str]] = [self.columns, rule, *self.rows]
+        if self.groups:
+            first = ("", "---", *self.groups)
+            lines = [(group, *line) for group, line in zip(first, lines, strict=True)]
+        escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+        return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+    def html(self) -> str:
+        """An HTML table, with a row for the heading of each group."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        lines = []
+        for heading, rows in self.grouped():
+            if heading:
+                lines.append(f'<tr><th colspan="{len(self.columns)}">{escape(heading)}</th></tr>')
+            cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+            lines += [f"<tr>{row}</tr>" for row in cells]
+        body = "\n".join(lines)
+        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+    def csv(self) -> str:
+        """Comma-separated values, with the groups in a first column named "group"."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        if self.groups:
+            writer.writerow(("group", *self.columns))
+            writer.writerows((g, *row) for g, row in zip(self.groups, self.rows, strict=True))
+        else:
+            writer.writerows((self.columns, *self.rows))
+        return stream.getvalue()
+
+
+def format_estimate(value: float | None, error: float | None = None) -> str:
+    """A value and its error, both to the second significant digit of the error; "-" for None."""
+    if value is None:
+        return "-"
+    if not error or not math.isfinite(error) or not math.isfinite(value):
+        return f"{value:.5g}" if value < 1000 else f"{value:,.0f}"
+    digits = min(4, max(0, 1 - math.floor(math.log10(error))))
+    return f"{value:,.{digits}f} ± {error:,.{digits}f}"
