@@ -188,7 +188,7 @@ def test_updates_are_those_of_the_function(
         assert direct.tokens == 12 * (LENGTH - 1)
     assert (tmp_path / "o" / "updates.png").stat().st_size > 10_000
     printed = capsys.readouterr().out
-    assert f"| {neighbor} | " in printed
+    assert f"\n{neighbor} " in printed
     assert str(tmp_path / "o") in printed
     assert "note:" not in printed
 
@@ -240,7 +240,7 @@ def test_wrong_input(
     weighted = "is read with --weight neighbor alone, and the weight is none; leave it out, or ch"
     cases: list[tuple[list[object], str]] = [
         (["analyse"], "unknown verb 'analyse'"),
-        (["analyze"], "name an analysis: context, updates"),
+        (["analyze"], "an analysis is required: context, updates"),
         (["analyze", "mood"], "unknown analysis 'mood'; choose from context, updates"),
         (["perplexity", text], "data"),
         (["perplexity", text, "--data"], "no data; give at least one"),
@@ -264,7 +264,7 @@ def test_wrong_input(
         ([*bound, "no", "--weight", "neighbor", "--radius", 8], "cwdfm: --radius 8 is too large"),
         ([*bound, whale, "--force"], "--force applies only with --out"),
         (["analyze", "context", text, "--out", out], "data"),
-        ([*context, full], "is not empty; give another folder, or --force"),
+        ([*context, full], "is not empty"),
         ([*context, full / "mine.json"], "is a file"),
         ([*context, out, "--radius", 0], "radius must be an integer >= 1"),
         ([*context, out, "--radius", 99], "below 16/2, or --boundary cut"),
@@ -342,5 +342,5 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         assert message in capsys.readouterr().out
     analyze.main(["--help"])
     told = capsys.readouterr().out
-    assert re.search(r"context .*hard masked tokens are to predict", told)
-    assert re.search("updates .*often solvers change a token", told)
+    assert re.search("context +Difficulty of masked tokens", told)
+    assert re.search("updates +Number of updates per token", told)
