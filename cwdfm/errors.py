@@ -22,7 +22,15 @@ _MAX_QUOTED = 200  # characters of a value quoted in a message
 
 
 class InputError(ValueError):
-    """The caller's input is invalid; the message says how to fix it."""
+    """Invalid input. The message says what was given, what is allowed and what to do.
+
+    `fields` are the parameter names that the message mentions: the command line replaces them by
+    its flags.
+    """
+
+    def __init__(self, message: str, *, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class NotInstalled(InputError):
@@ -137,39 +145,44 @@ def not_finite(bad: int, rows: int) -> NotFinite:
 def check_positive(name: str, value: float) -> None:
     """Require a finite number > 0."""
     if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a finite number > 0, got {value!r}")
+        raise InputError(f"{name} must be a finite number > 0, got {value!r}", fields=(name,))
 
 
 def check_scale(name: str, value: float) -> None:
     """Require the scale of a weight to be a number small enough that no score overflows."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e6:
-        raise InputError(f"{name} must be a number between -1e6 and 1e6, got {value!r}")
+        raise InputError(
+            f"{name} must be a number between -1e6 and 1e6, got {value!r}", fields=(name,)
+        )
 
 
 def check_integer(name: str, value: int, least: int = 1, most: int = MAX_INT) -> None:
     """Require an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be an integer >= {least}, got {value!r}")
+        raise InputError(f"{name} must be an integer >= {least}, got {value!r}", fields=(name,))
     if value > most:
-        raise InputError(f"{name} must be an integer <= {most:,}, got {value}")
+        raise InputError(f"{name} must be an integer <= {most:,}, got {value}", fields=(name,))
 
 
 def check_bool(name: str, value: bool) -> None:
     """Require True or False. Strings are rejected because even "no" would count as true."""
     if not isinstance(value, bool):
-        raise InputError(f"{name} must be True or False, got {value!r}")
+        raise InputError(f"{name} must be True or False, got {value!r}", fields=(name,))
 
 
 def check_instance(name: str, value: object, kind: type, example: str) -> None:
     """Require an instance of `kind`; `example` shows a valid value."""
     if not isinstance(value, kind):
-        raise InputError(f"{name} must be a {kind.__name__} such as {example}, got {value!r}")
+        raise InputError(
+            f"{name} must be a {kind.__name__} such as {example}, got {value!r}", fields=(name,)
+        )
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Require one of the given choices."""
     if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        allowed = ", ".join(map(repr, choices))
+        raise InputError(f"{name} must be one of {allowed}, got {value!r}", fields=(name,))
 
 
 def check_strings(

@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from cwdfm.train.recipe import Recipe
-from cwdfm.train.recipes import RECIPES
+from experiments.recipe import Recipe
 from experiments.tasks.base import Corpus
 from experiments.tasks.sample import HeldOut
 
@@ -48,11 +47,13 @@ _QUIET: dict[str, Any] = {"previews": 0, "elbo_rows": 0}
 
 def _molecules(scale: Scale) -> Size:
     if scale == "smoke":
-        tiny = replace(RECIPES["qm9-debug"](), steps=6, batch_size=16, validation_rows=4, **_QUIET)
+        tiny = replace(
+            Recipe.named("qm9-debug"), steps=6, batch_size=16, validation_rows=4, **_QUIET
+        )
         return Size(tiny, n=8, steps=4, curve=(2, 4), rows=4, fold_size=8)
     if scale == "small":
         recipe = replace(
-            RECIPES["qm9-small"](),
+            Recipe.named("qm9-small"),
             model="17m",
             steps=2000,
             warmup=200,
@@ -62,13 +63,13 @@ def _molecules(scale: Scale) -> Size:
             **_QUIET,
         )
         return Size(recipe, 1024, 128, (16, 32, 64, 128, 256, 512), rows=1024, seeds=3)
-    return Size(RECIPES["qm9-paper"](), 5120, 512, (16, 32, 64, 128, 256, 512, 1024), rows=4096)
+    return Size(Recipe.named("qm9-paper"), 5120, 512, (16, 32, 64, 128, 256, 512, 1024), rows=4096)
 
 
 def _text(scale: Scale) -> Size:
     if scale == "smoke":
         tiny = replace(
-            RECIPES["text-debug"](),
+            Recipe.named("text-debug"),
             length=64,
             steps=4,
             batch_size=8,
@@ -78,7 +79,7 @@ def _text(scale: Scale) -> Size:
         return Size(tiny, n=24, steps=4, curve=(2, 4), rows=4)  # MAUVE wants twenty
     if scale == "small":
         recipe = replace(
-            RECIPES["text-small"](),
+            Recipe.named("text-small"),
             # Many small steps rather than few large ones: runs this short must learn early to
             # use the context at all.
             batch_size=32,
@@ -92,5 +93,5 @@ def _text(scale: Scale) -> Size:
         return Size(recipe, 256, 256, (64, 128, 256, 512, 1024), rows=256)
     curve = (64, 128, 256, 512, 1024, 2048)
     # In micro-batches: half a million tokens at once take more memory than one GPU has.
-    recipe = replace(RECIPES["owt-paper"](), accumulation=8)
+    recipe = replace(Recipe.named("owt-paper"), accumulation=8)
     return Size(recipe, 5000, 1024, curve, rows=5000, top_p=0.9)

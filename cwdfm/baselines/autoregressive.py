@@ -12,6 +12,7 @@ Shapes: B batch, N length, M = N + 1 tokens with the start token, K positions, D
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from cwdfm.method.base import (
     TrainingBatch,
     refuse_solver,
 )
+from cwdfm.method.config import MethodConfig, Task
 from cwdfm.model.attention import KVCache
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_split, evaluating, fusible_hidden, predict_logits
@@ -259,3 +261,18 @@ def check_network(model: nn.Module, length: int) -> None:
             f"this model has {config.positions} learned positions, and the sequences have {length} "
             f"tokens; use shorter sequences, or train with positions=0"
         )
+
+
+@dataclass(frozen=True)
+class AutoregressiveConfig(MethodConfig):
+    """An autoregressive model. It has no settings of its own."""
+
+    method: str = "ar"  # the training method: flow, mdlm, sedd, bd3lm or ar
+
+    def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
+        method = Autoregressive(vocab_size)
+        return Task(method, NextToken(vocab_size), method.network(size))
+
+    @classmethod
+    def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
+        return {"method": "ar"} if isinstance(method, Autoregressive) else None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from cwdfm.config import leaf_names
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, load_extra
 from cwdfm.weight import ContextWeight
@@ -38,13 +39,19 @@ def flag(name: str) -> str:
 
 
 def fields_given(options: type, arguments: list[str]) -> set[str]:
-    """The fields of `options` that the words of a command line set, if only to what they were."""
+    """The fields of `options`, nested ones included, that a command line sets."""
     words = {word.partition("=")[0].replace("_", "-") for word in arguments}
-    return {
-        field.name
-        for field in fields(options)
-        if words & {flag(field.name), flag(f"no_{field.name}")}
-    }
+    return {name for name in leaf_names(options) if words & {flag(name), flag(f"no_{name}")}}
+
+
+def value_given(name: str, arguments: list[str]) -> str | None:
+    """The value that a command line gives to a field; None if it does not set it."""
+    found = None
+    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
+        given, equals, value = word.partition("=")
+        if given.replace("_", "-") == flag(name):
+            found = value if equals else following
+    return found
 
 
 def words(options: Any) -> list[str]:
@@ -69,7 +76,7 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     What the library could do instead and the options cannot, `, or name='value'` at the end of an
     advice, is left out.
     """
-    own = {name: name for name in _names(options)} | others
+    own = {name: name for name in leaf_names(options)} | others
 
     def offered(found: re.Match[str]) -> str:
         return found[0] if found[1] in own else ""
@@ -88,20 +95,16 @@ def by_flags(options: type, **others: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
+        named = {name: flag(own[name]) for name in error.fields if name in own}
+        if named:
+            pattern = rf"(?<![\w/.-])({'|'.join(named)})(?![\w/-]|\.\w)"
+            raise InputError(re.sub(pattern, lambda m: named[m[1]], str(error))) from error
         message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, str(error))
         message = re.sub(r"^(\w+)()(?= must | -?\d)", told, message)
         message = re.sub(r"(?<=`)(\w+)=([^`']+)(?=`)", told, message)
         message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;)]|$))", told, message)
         message = re.sub(r"\b(\w+)=(True|False)\b", switched, message)
         raise InputError(message) from error
-
-
-def _names(options: type) -> Iterator[str]:
-    """The fields of options, those of nested ones among them: their flags have no prefix."""
-    for field in fields(options):
-        yield field.name
-        if isinstance(field.type, type) and is_dataclass(field.type):
-            yield from _names(field.type)
 
 
 def model_first(verb: str, arguments: list[str]) -> list[str]:

@@ -1,18 +1,18 @@
-"""`cwdfm train RECIPE --out DIR`: train, or go on with a run that was interrupted."""
+"""`cwdfm train RECIPE --out DIR`: train a model, or resume an interrupted run."""
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
-from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse
+from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse, value_given
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.unused_options import check_of_the_model, check_unread
+from cwdfm.config import check_applies, choice_names
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.distributed import barrier, exclusive, process_group, rank, world_size
@@ -20,170 +20,199 @@ from cwdfm.errors import InputError, load_extra
 from cwdfm.files import LOCK, check_output_folder, write_json
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
-from cwdfm.train.loggers import Listener, TensorBoard, WeightsAndBiases
+from cwdfm.train.config import TrainConfig, settings_of
+from cwdfm.train.loggers import Logger, TensorBoard, WeightsAndBiases
 from cwdfm.train.loop import fit
-from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 
 
 @dataclass(frozen=True)
 class Options:
-    """Train a model. The same command again goes on where the last checkpoint stands."""
+    """Train a model. The same command resumes from the last checkpoint.
 
-    out: Path  # folder for checkpoints, metrics, previews and the finished model
-    recipe: Recipe
+    Each training method, path and loss has its own options: choose them with --method, --path and
+    --loss, and --help shows the options of that choice.
+    """
+
+    out: Path  # folder for checkpoints, metrics, previews and the trained model
+    config: TrainConfig
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
-    tensorboard: bool = True  # event files beside metrics.jsonl, if TensorBoard is installed
-    wandb: str | None = None  # a project of Weights & Biases to send metrics to
+    tensorboard: bool = True  # write TensorBoard event files, if TensorBoard is installed
+    wandb: str | None = None  # Weights & Biases project to send metrics to
 
 
 def main(arguments: list[str], *, keeps: bool = True) -> None:
-    """Parse, load the data, train, write the model.
+    """Parse the command line, load the data, train, and save the model.
 
-    keeps: whether the folder outlives an interruption, which is said then.
+    keeps: whether the output folder survives an interruption, which the final message mentions.
     """
     if not arguments or arguments[0] not in RECIPES:
-        without_recipe(arguments)
-    name, make = arguments[0], RECIPES[arguments[0]]
-    options = parse(f"train {name}", arguments[1:], lambda missing: Options(missing, make()))
-    given = fields_given(Recipe, arguments[1:])
-    if options.recipe.init is None:
-        check_unread(options.recipe, given)
-    else:
-        check_of_the_model(given)
+        usage(arguments)
+    name, arguments = arguments[0], arguments[1:]
+    with by_flags(TrainConfig):
+        options, init = read_options(name, arguments)
+        options.config.build(2)  # reject settings that do not fit together before reading data
     if options.wandb is not None:
         load_extra("wandb", "wandb")  # before anything is written
     check_output_folder(options.out)
-    made = [path for path in (options.out, *options.out.parents) if not path.exists()]
-    options.out.mkdir(parents=True, exist_ok=True)  # before anything long begins
-    other = f"another run goes on in {options.out}"  # they would write each other's files
-    with process_group(options.device) as device, exclusive(options.out, other):
-        with taken_back(options.out, made), by_flags(Recipe):
-            run = prepare(name, options, device, given)
+    created = [path for path in (options.out, *options.out.parents) if not path.exists()]
+    options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after a long load
+    with (
+        process_group(options.device) as device,
+        exclusive(options.out, f"another run is training in {options.out}"),
+        by_flags(TrainConfig),
+    ):
+        with removed_on_error(options.out, created):
+            run = make_run(options, init, device)
         say(f"{name}: {describe(run)}")
-        if run.resume():
-            done = run.step == run.recipe.steps
-            say("all steps are done" if done else f"going on from step {run.step}")
+        resumed = run.resume()
+        finished = run.step == run.config.optimizer.steps
+        if resumed:
+            say("all steps are done" if finished else f"resuming from step {run.step}")
         if rank() == 0:
-            write_json(options.out / "recipe.json", {**run.told(), **run.card})
-        stopped = fit(run, listeners(options, run) if rank() == 0 else ())
-        unfinished = run.step < run.recipe.steps
-        if unfinished:
-            then = "goes on from there" if keeps else "begins anew"
-            say(f"interrupted at step {run.step}; the same command {then}")
-        else:
+            write_json(options.out / "recipe.json", {**run.settings(), **run.card})
+        stopped = fit(run, loggers(options, run) if rank() == 0 else ())
+        finished = run.step == run.config.optimizer.steps
+        if finished:
             model = run.averaged()
             if rank() == 0:
                 model.save_pretrained(options.out / "model")
-                say(f"written: {options.out / 'model'}")
-    if unfinished:  # out of the group, which all leave together
-        sys.exit(128 + stopped)  # as shells say it: what would use the model is not begun
+                say(f"saved: {options.out / 'model'}")
+        else:
+            then = "resumes from there" if keeps else "starts again"
+            say(f"interrupted at step {run.step}; the same command {then}")
+    if not finished:  # exit after leaving the process group
+        sys.exit(128 + stopped)  # the exit code of a process killed by this signal
 
 
-@contextmanager
-def taken_back(out: Path, made: list[Path]) -> Iterator[None]:
-    """Leave none of the folders behind that were made for `out`, if what follows is refused."""
-    try:
-        yield
-    except (InputError, OSError):
-        if rank() == 0 and made:
-            with suppress(OSError):  # they hold something after all
-                (out / LOCK).unlink()
-                for folder in made:
-                    folder.rmdir()
-        raise
+def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained | None]:
+    """The options of a command line, and the model to continue from.
+
+    The method, path and loss decide which flags exist, so they are read first.
+    """
+    config, init = RECIPES[name](), None
+    place = value_given("init", arguments) or config.model.init
+    if place is not None and not any(word in HELP for word in arguments):
+        init = load(place)
+        config = config.continued_from(init).updated(init=place)
+    choices = {name: value_given(name, arguments) for name in choice_names(TrainConfig)}
+    chosen = {name: value for name, value in choices.items() if value is not None}
+    if init is not None:
+        check_against_model(chosen, init)
+    config = config.from_flat(**config.flat() | chosen)
+    given = fields_given(TrainConfig, arguments)
+    for field in sorted(given):
+        check_applies(config, field, settled=() if init is None else ("method",))
+    options = parse(f"train {name}", arguments, lambda missing: Options(missing, config))
+    if init is not None:
+        flat = options.config.flat()
+        check_against_model({name: flat[name] for name in given}, init)
+    return options, init
 
 
-def without_recipe(arguments: list[str]) -> NoReturn:
-    """Help, or what is wrong where the first word is no recipe."""
+def check_against_model(given: Mapping[str, Any], init: Pretrained) -> None:
+    """Reject flags that contradict the model that training continues from."""
+    for name in ("model", "tokenizer"):
+        if name in given:
+            raise InputError(
+                f"{flag(name)} cannot be combined with --init, which fixes the model's network and "
+                f"tokenizer; remove it, or train from scratch"
+            )
+    fixed = settings_of(init)
+    wrong = [name for name in fixed if name in given and given[name] != fixed[name]]
+    if wrong:
+        differences = ", ".join(f"{flag(n)} {fixed[n]} (given: {given[n]})" for n in wrong)
+        raise InputError(
+            f"the model to continue from has {differences}; remove the flag, or train from scratch"
+        )
+
+
+def usage(arguments: list[str]) -> NoReturn:
+    """Show the recipes, or report a first argument that is not a recipe."""
     names = "\n".join(f"  {name:12} {make.__doc__}" for name, make in RECIPES.items())
     if arguments and not arguments[0].startswith("-"):
-        raise InputError(f"unknown recipe {arguments[0]!r}; there are:\n{names}")
+        raise InputError(f"unknown recipe {arguments[0]!r}; choose one of:\n{names}")
     if arguments and not any(word in HELP for word in arguments):
         named = next((word for word in arguments if word in RECIPES), "RECIPE")
         raise InputError(
-            f"the recipe comes first, and the first word is {arguments[0]}; write "
+            f"the recipe must come first, and the first argument is {arguments[0]}; write "
             f"`cwdfm train {named} --out DIR ...`; `cwdfm train --help` lists the recipes"
         )
     print(f"usage: cwdfm train RECIPE --out DIR [options]\n\nrecipes:\n{names}")
-    print("\n`cwdfm train RECIPE --help` shows all options with that recipe's values.")
+    print("\n`cwdfm train RECIPE --help` shows the options with the values of that recipe.")
     sys.exit(0 if arguments else 2)
 
 
-def check_settled(asked: Recipe, default: Recipe, settled: Recipe) -> None:
-    """Refuse what was asked for and what the model to go on from settles otherwise."""
-    wrong = []
-    for field in fields(Recipe):
-        given, usual, has = (getattr(recipe, field.name) for recipe in (asked, default, settled))
-        if given not in (usual, has):
-            wrong.append(f"{flag(field.name)} {has}, asked for is {given}")
-    if wrong:
-        raise InputError(
-            f"the model to go on from has {', and '.join(wrong)}; leave that out, or train from "
-            f"the beginning"
-        )
-
-
-def prepare(name: str, options: Options, device: torch.device, given: Collection[str]) -> Run:
-    """The run of a named recipe, its data read; `given` are the fields that the command sets."""
-    recipe, init = options.recipe, None
-    if recipe.init is not None:
-        init = load(recipe.init)
-        check_settled(recipe, RECIPES[name](), continued(recipe, init))
-        recipe = continued(recipe, init)
-        check_unread(recipe, given)
+def make_run(options: Options, init: Pretrained | None, device: torch.device) -> Run:
+    """Load the data and set up the run."""
+    config = options.config
+    if init is not None:
+        first = ", first token fixed" if config.data.fix_first else ""
         say(
-            f"from {recipe.init}: its network and vocabulary, {init.method}, length "
-            f"{recipe.length}{', the first token given' if recipe.fix_first else ''}"
+            f"continuing from {config.model.init}: its network and vocabulary, {init.method}, "
+            f"length {config.data.length}{first}"
         )
-    build(recipe, 2)  # what does not fit together is refused before any data are read
-    tokens = read(recipe, init)
+    tokens = load_data(config, init)
     say(tokens.summary())
-    return Run(recipe, tokens, options.out, device, init=init, card={"training": provenance()})
+    return Run(config, tokens, options.out, device, init=init, card={"training": provenance()})
 
 
-def read(recipe: Recipe, init: Pretrained | None) -> TokenData:
-    """The recipe's data; the first process prepares them, the others find them in the cache."""
+def load_data(config: TrainConfig, init: Pretrained | None) -> TokenData:
+    """The training data. The first process prepares them, the others read the cache."""
     if rank():
         barrier()
     tokens = load_tokens(
-        recipe.data,
-        length=recipe.length,
-        column=recipe.column,
-        tokenizer=recipe.tokenizer if init is None else init.tokenizer,
+        config.data.data,
+        length=config.data.length,
+        column=config.data.column,
+        tokenizer=config.data.tokenizer if init is None else init.tokenizer,
     )
     if not rank():
         barrier()
     return tokens
 
 
+@contextmanager
+def removed_on_error(out: Path, created: list[Path]) -> Iterator[None]:
+    """Remove the folders that were created for `out` if the setup fails."""
+    try:
+        yield
+    except (InputError, OSError):
+        if rank() == 0 and created:
+            with suppress(OSError):  # they are not empty
+                (out / LOCK).unlink()
+                for folder in created:
+                    folder.rmdir()
+        raise
+
+
 def describe(run: Run) -> str:
-    """What is to come: how much of it, and the objective."""
-    recipe, count = run.recipe, sum(p.numel() for p in run.model.parameters())
-    epochs = recipe.steps * recipe.batch_size / len(run.train_rows)
+    """A summary of the run: parameters, method, steps, epochs and objective."""
+    optimizer, count = run.config.optimizer, sum(p.numel() for p in run.model.parameters())
+    epochs = optimizer.steps * optimizer.batch_size / len(run.train_rows)
     return (
-        f"{count:,} parameters, {recipe.method}, {recipe.steps:,} steps of "
-        f"{recipe.batch_size:,} sequences ({epochs:.3g} epochs), on {world_size()} x {run.device}\n"
-        f"  {run.objective}"
+        f"{count:,} parameters, {run.config.method.method}, {optimizer.steps:,} steps of "
+        f"{optimizer.batch_size:,} sequences ({epochs:.3g} epochs), on {world_size()} x "
+        f"{run.device}\n  {run.objective}"
     )
 
 
-def listeners(options: Options, run: Run) -> list[Listener]:
-    """All that shall hear of the run beside metrics.jsonl."""
-    hear: list[Listener] = [Terminal(run)]
+def loggers(options: Options, run: Run) -> list[Logger]:
+    """The loggers of a run, in addition to metrics.jsonl."""
+    found: list[Logger] = [Terminal(run)]
     if options.tensorboard and find_spec("tensorboard") is not None:
-        hear.append(TensorBoard(options.out / "tensorboard", run.step))
+        found.append(TensorBoard(options.out / "tensorboard", run.step))
     if options.wandb is not None:
-        hear.append(WeightsAndBiases(options.wandb, options.out, asdict(run.recipe)))
-    return hear
+        found.append(WeightsAndBiases(options.wandb, options.out, asdict(run.config)))
+    return found
 
 
 class Terminal:
-    """A bar that moves with the steps, and a line for each record."""
+    """A progress bar, and a line for each log record."""
 
     def __init__(self, run: Run) -> None:
-        self.progress = Progress("training", run.recipe.steps, done=run.step)
+        self.progress = Progress("training", run.config.optimizer.steps, done=run.step)
         self.progress.__enter__()
 
     def step(self, step: int) -> None:
@@ -198,15 +227,15 @@ class Terminal:
 
 
 def _brief(record: Mapping[str, Any]) -> str:
-    """Loss, speed and utilisation, for beside the bar."""
+    """Loss, speed and utilization, shown next to the progress bar."""
     if "loss" not in record:
         return ""
     notes = f"loss {record['loss']:.4f}, {record['tokens_per_second']:,.0f} tokens/s"
-    share = record.get("flop_utilisation")
-    return notes if share is None else f"{notes}, {share:.0%} of peak"
+    fraction = record.get("flop_utilization")
+    return notes if fraction is None else f"{notes}, {fraction:.0%} of peak"
 
 
 def say(text: str) -> None:
-    """Print, on the first process alone."""
+    """Print on the first process only."""
     if rank() == 0:
         print(text, flush=True)

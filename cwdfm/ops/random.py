@@ -229,4 +229,4 @@ def check_step(step: int) -> None:
 def check_seed(seed: int) -> None:
     """Refuse a seed that is not an integer in 0..2^64-1."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-        raise InputError(f"seed must be an integer in 0..2^64-1, got {seed!r}")
+        raise InputError(f"seed must be an integer in 0..2^64-1, got {seed!r}", fields=("seed",))

@@ -1,10 +1,9 @@
-"""Checkpoints that survive: written whole or not at all, known by checksum, the last few kept.
+"""Checkpoints: written atomically, verified by checksum, only the newest few kept.
 
-A checkpoint is a folder `step-00001000`: the model as it is used (`model.safetensors` and
-`config.json`: a folder like any other trained model's), what training needs beside it
-(`training.safetensors`) and the rest in `meta.json`, checksums included. It is written under
-another name and renamed when complete, so a process killed at any moment leaves whole checkpoints
-only.
+A checkpoint is a folder `step-00001000`. It holds the averaged model (`model.safetensors` and
+`config.json`, like any saved model), the tensors that training needs in addition
+(`training.safetensors`), and the rest in `meta.json` with the checksums. It is written under a
+temporary name and renamed when complete, so that a killed process leaves complete checkpoints only.
 """
 
 import json
@@ -20,7 +19,8 @@ from cwdfm.errors import InputError
 from cwdfm.files import read_tensors, retry_advice, write_tensors
 from cwdfm.pretrained.model import Pretrained, checksum, verify
 
-FORMAT = 2
+FORMAT = 3  # format 2 has a flat `recipe` in place of the nested `config`
+OLDEST_FORMAT = 2
 _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
 
 
@@ -32,7 +32,7 @@ def save_checkpoint(
     meta: dict[str, Any],
     keep: int,
 ) -> Path:
-    """Write checkpoint `step`, then drop all but the newest `keep` and the best one."""
+    """Write checkpoint `step`, then delete all but the newest `keep` and the best one."""
     final = folder / f"step-{step:08d}"
     part = folder / f".part-{step:08d}"
     shutil.rmtree(part, ignore_errors=True)
@@ -50,66 +50,77 @@ def save_checkpoint(
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise InputError(
-            f"checkpoint {final} could not be written: {error.strerror or error}; the ones before "
-            f"it are whole. {retry_advice(error, folder)} and start again with the same command"
+            f"cannot write checkpoint {final}: {error.strerror or error}; earlier checkpoints are "
+            f"intact. {retry_advice(error, folder)} and run the same command again"
         ) from error
     _prune(folder, final, keep, f"step-{meta['best_step']:08d}")
     return final
 
 
 def _prune(folder: Path, newest: Path, keep: int, best: str) -> None:
-    """Drop what is too old, what an interrupted save left, and the damaged beyond the newest."""
+    """Delete old checkpoints, remains of interrupted saves, and damaged ones after the newest."""
     found = checkpoints(folder)
-    place = found.index(newest) + 1
-    old = [path for path in found[: max(0, place - keep)] if path.name != best]
-    for path in (*old, *found[place:], *folder.glob(".part-*")):
+    end = found.index(newest) + 1
+    old = [path for path in found[: max(0, end - keep)] if path.name != best]
+    for path in (*old, *found[end:], *folder.glob(".part-*")):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The folder's complete checkpoints, oldest first."""
+    """The complete checkpoints in a folder, oldest first."""
     return sorted(folder.glob("step-????????"))
 
 
 def load_latest(
     folder: Path,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
-    """Averaged weights, tensors and meta of the newest undamaged checkpoint; None without any.
+    """Averaged weights, training tensors and meta data of the newest valid checkpoint.
 
-    A damaged one is passed over with a warning; if all are, that is an error.
+    None if there is no checkpoint. A damaged one is skipped with a warning; if all are damaged, it
+    is an error.
     """
     damaged = ""
     for path in reversed(checkpoints(folder)):
         try:
-            meta: dict[str, Any] = json.loads((path / "meta.json").read_text())
-            if meta["format"] != FORMAT:
-                raise InputError(
-                    f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT}; "
-                    f"go on with the version that wrote it, or give another --out"
-                )
-            if not _is_meta(meta):
-                raise ValueError("its meta.json lacks something, or holds another kind of it")
+            meta = _read_meta(path)
             verify(path)
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             damaged = f"checkpoint {path} is damaged ({error})"
-            warnings.warn(f"{damaged}; using the one before", stacklevel=2)
+            warnings.warn(f"{damaged}; using the previous one", stacklevel=2)
             continue
         return read_tensors(path / _WEIGHTS), read_tensors(path / _TRAINING), meta
     if damaged:
         raise InputError(
-            f"{damaged}, and there is no other to go on from; delete {folder} to start afresh"
+            f"{damaged}, and there is no other checkpoint to resume from; delete {folder} to start "
+            f"from scratch"
         )
     return None
 
 
-def _is_meta(meta: Any) -> bool:
-    """Whether this is what a run writes and goes on from."""
+def _read_meta(path: Path) -> dict[str, Any]:
+    """The meta data of a checkpoint in the current format; ValueError if they are damaged."""
+    meta: dict[str, Any] = json.loads((path / "meta.json").read_text())
+    if not OLDEST_FORMAT <= meta["format"] <= FORMAT:
+        raise InputError(
+            f"checkpoint {path} has format {meta['format']}, and this version reads formats "
+            f"{OLDEST_FORMAT} to {FORMAT}; resume with the version that wrote it, or choose a "
+            f"different output folder"
+        )
+    if meta["format"] == 2:
+        meta["config"] = meta.pop("recipe")
+    if not _is_valid(meta):
+        raise ValueError("its meta.json has missing or invalid entries")
+    return meta
+
+
+def _is_valid(meta: Any) -> bool:
+    """Whether meta data have the entries that a run resumes from."""
     match meta:
         case {
             "step": int(step),
-            "recipe": dict(),
+            "config": dict(),
             "data": str(),
             "best": None | int() | float(),
             "best_step": int(),
@@ -117,13 +128,12 @@ def _is_meta(meta: Any) -> bool:
             **others,
         }:
             numbers = all(isinstance(loss, int | float) for loss in losses)
-            told = isinstance(others.get("earlier", []), list)
-            return 0 <= step < 2**31 and numbers and told
+            return 0 <= step < 2**31 and numbers and isinstance(others.get("earlier", []), list)
     return False
 
 
 def _sync(path: Path) -> None:
-    """Have the operating system put a file on the disk before its name appears."""
+    """Flush a file to disk before its name appears."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

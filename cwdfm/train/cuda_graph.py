@@ -1,7 +1,7 @@
-"""A trunk's training pass as two CUDA graphs, one there and one back.
+"""The forward and backward pass of a trunk as two CUDA graphs.
 
-Small networks take the host longer to launch than a GPU to run: each of their hundreds of kernels
-is a call from Python. All micro-batches of a run have one shape, so its passes can be recorded.
+Launching the hundreds of kernels of a small network from Python takes longer than running them.
+All micro-batches of a run have one shape, so its passes can be captured once and replayed.
 """
 
 from collections.abc import Callable
@@ -12,24 +12,24 @@ from torch import Tensor, nn
 
 from cwdfm.ops.precision import product_dtype
 
-AFTER = 3  # calls before the recording: whatever is compiled or chosen on a first one is done
+WARMUP_CALLS = 3  # calls before the capture, for compilation and autotuning
 
 
-class Graphed:
-    """A model's trunk, replayed when it trains on what it was recorded for; else the trunk itself.
+class GraphedTrunk:
+    """Replays a captured trunk for training inputs of the captured shape; else calls the trunk.
 
-    Gradients come in memory that the next pass overwrites. They must be added to ones that are
-    there already: where `grad` is None, autograd would keep that memory itself.
+    The next pass overwrites the memory of the gradients. They must be added to existing ones: where
+    `grad` is None, autograd would keep that memory itself.
     """
 
     def __init__(self, model: nn.Module, trunk: Callable[..., Tensor]) -> None:
         self.model, self.trunk = model, trunk
         self.calls = 0
         self.key: Any = None
-        self.replayed: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.replay: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __call__(self, x_t: Tensor, t: Tensor, *rest: Any) -> Tensor:
-        """Hidden vectors; good until the next call."""
+        """Hidden vectors [B, N, D], valid until the next call."""
         if rest or not (x_t.is_cuda and self.model.training and torch.is_grad_enabled()):
             return self.trunk(x_t, t, *rest)
         key = (x_t.shape, t.shape, t.dtype, product_dtype(t))
@@ -37,29 +37,29 @@ class Graphed:
         if key != self.key:
             return self.trunk(x_t, t)
         self.calls += 1
-        if self.calls <= AFTER:
+        if self.calls <= WARMUP_CALLS:
             return self.trunk(x_t, t)
-        if self.replayed is None:
-            self.replayed = self._record(x_t, t)
-        return self.replayed(x_t, t)
+        if self.replay is None:
+            self.replay = self._capture(x_t, t)
+        return self.replay(x_t, t)
 
-    def _record(self, x_t: Tensor, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        # A cast that autocast keeps would be recorded and then dropped: it is not to keep any.
+    def _capture(self, x_t: Tensor, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        # Casts in autocast's cache would be captured and then freed, so the cache is disabled.
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         module = _Trunk(self.model, self.trunk).train()
         if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
-            # The recording keeps nodes that add up gradients, and they keep its stream. Autograd
-            # has the streams wait for each other, as it should, and would warn of that.
+            # The captured AccumulateGrad nodes belong to the capture stream. Autograd synchronizes
+            # the streams correctly; only the warning is switched off.
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         cast = torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False)
         with torch.cuda.device(x_t.device), cast:
-            asked = (x_t.clone(), t.clone())
-            torch.cuda.make_graphed_callables(module, asked, allow_unused_input=True)
-        return module  # whose forward is now the recording
+            inputs = (x_t.clone(), t.clone())
+            torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
+        return module  # make_graphed_callables replaced its forward by the replay
 
 
 class _Trunk(nn.Module):
-    """A module of the model's parameters whose forward pass is the trunk alone."""
+    """A module with the model's parameters whose forward pass is the trunk."""
 
     def __init__(self, model: nn.Module, trunk: Callable[..., Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where a run's records go: a file of JSON lines always, other places on request."""
+"""Loggers: metrics as JSON lines always, to TensorBoard or Weights & Biases on request."""
 
 import json
 import math
@@ -10,21 +10,21 @@ from cwdfm.errors import InputError, load_extra
 from cwdfm.files import replacing, retry_advice
 
 
-class Listener(Protocol):
-    """Hears of a run's progress."""
+class Logger(Protocol):
+    """Receives the progress of a training run."""
 
     def step(self, step: int) -> None:
-        """A step is done."""
+        """Called after every step."""
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Figures worth keeping; `step` among them."""
+        """Called with metrics to log, `step` among them."""
 
     def close(self) -> None:
-        """The run is over, or interrupted."""
+        """Called when the run ends or is interrupted."""
 
 
 class JsonLines:
-    """Metrics, a JSON object a line; on resuming, lines beyond the checkpoint are taken back."""
+    """Metrics as one JSON object per line. Resuming drops the lines after the checkpoint."""
 
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
@@ -42,8 +42,8 @@ class JsonLines:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             raise InputError(
-                f"cannot write {self.path}: {error.strerror or error}; the checkpoints are whole. "
-                f"{retry_advice(error, self.path)} and start again with the same command"
+                f"cannot write {self.path}: {error.strerror or error}; the checkpoints are intact. "
+                f"{retry_advice(error, self.path)} and run the same command again"
             ) from error
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class JsonLines:
 
 
 def _step(line: str) -> float:
-    """The step of a record; infinite for a line that is none, as a loss of power leaves it."""
+    """The step of a record; infinity for a damaged line, as a power failure may leave it."""
     try:
         match json.loads(line):
             case {"step": int(step)}:
@@ -62,7 +62,7 @@ def _step(line: str) -> float:
 
 
 class TensorBoard:
-    """Event files for TensorBoard; on resuming, it hides what lies beyond the checkpoint."""
+    """TensorBoard event files. Resuming hides the events after the checkpoint."""
 
     def __init__(self, folder: Path, step: int) -> None:
         board = load_extra("torch.utils.tensorboard", "tensorboard")
@@ -81,21 +81,20 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A W&B run that goes on under the same id when training does."""
+    """A Weights & Biases run, which continues under the same id when training resumes."""
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         wandb = load_extra("wandb", "wandb")
-        note = folder / "wandb.id"
-        identity = note.read_text() if note.exists() else None
+        id_file = folder / "wandb.id"
         self.run = wandb.init(
             project=project,
             dir=str(folder),
             config=config,
-            id=identity,
+            id=id_file.read_text() if id_file.exists() else None,
             resume="allow",
-            allow_val_change=True,  # a run may go on with other settings
+            allow_val_change=True,  # some settings may change when a run resumes
         )
-        note.write_text(self.run.id)
+        id_file.write_text(self.run.id)
 
     def step(self, step: int) -> None:
         pass

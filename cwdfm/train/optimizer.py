@@ -1,37 +1,37 @@
-"""The optimiser's parts: learning rate, AdamW, averaged weights."""
+"""Learning rate schedule, AdamW and averaged weights."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
-from cwdfm.train.parallel import own
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import OptimizerConfig
+from cwdfm.train.parallel import local
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up to the peak, then a cosine down to the minimum at the last step."""
-    if step < recipe.warmup:
-        return recipe.learning_rate * (step + 1) / recipe.warmup
-    share = min(1.0, (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup))
-    low, high = recipe.min_learning_rate, recipe.learning_rate
-    return low + (high - low) * (1 + math.cos(math.pi * share)) / 2
+def learning_rate(config: OptimizerConfig, step: int) -> float:
+    """Linear warmup to the peak, then cosine decay to the minimum at the last step."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    progress = min(1.0, (step - config.warmup) / max(1, config.steps - config.warmup))
+    low, high = config.min_learning_rate, config.learning_rate
+    return low + (high - low) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def make_optimiser(recipe: Recipe, model: nn.Module) -> torch.optim.AdamW:
+def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.AdamW:
     """AdamW over all parameters, fused on a GPU."""
     return torch.optim.AdamW(
         model.parameters(),
-        lr=recipe.learning_rate,
-        betas=(recipe.beta1, recipe.beta2),
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
         eps=1e-8,
-        weight_decay=recipe.weight_decay,
+        weight_decay=config.weight_decay,
         fused=next(model.parameters()).is_cuda,
     )
 
 
-class Average:
-    """Exponentially averaged weights, with the ramp min(decay, (1 + n) / (10 + n))."""
+class WeightAverage:
+    """Exponential moving average of the weights, with decay min(decay, (1 + n) / (10 + n))."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -41,7 +41,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Move the average towards the model after optimiser step number `step` (from 0)."""
+        """Update the average after optimizer step number `step`, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        averaged = [own(w) for w in self.weights.values()]
-        torch._foreach_lerp_(averaged, [own(p.detach()) for p in model.parameters()], 1 - decay)
+        averaged = [local(w) for w in self.weights.values()]
+        torch._foreach_lerp_(averaged, [local(p.detach()) for p in model.parameters()], 1 - decay)

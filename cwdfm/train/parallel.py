@@ -1,7 +1,7 @@
-"""One model on many processes: the model's own code knows nothing of it.
+"""Data parallelism, applied from outside: the model's code does not know about it.
 
-DDP keeps a copy on each process. FSDP2 keeps a share of every parameter, its moments and its
-average on each, and gathers a block's weights when they are needed.
+DDP replicates the model on each process. FSDP2 shards every parameter with its optimizer moments
+and its average, and gathers the weights of a block when they are needed.
 """
 
 import sys
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Parallel = Literal["ddp", "fsdp"]
 
 
-def spread(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
-    """The module to call in training. FSDP2 changes the model itself; make optimisers after it."""
+def parallelize(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
+    """The module to call in training. FSDP2 changes the model: create optimizers afterwards."""
     if world_size() == 1:
         return model
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
-    from torch.distributed.fsdp import fully_shard  # a second, of which most runs have no use
+    from torch.distributed.fsdp import fully_shard  # takes a second to import
 
     mesh = init_device_mesh(device.type, (world_size(),))
     for block in model.blocks:
@@ -36,36 +36,36 @@ def spread(model: DiT, kind: Parallel, device: torch.device) -> nn.Module:
     return model
 
 
-def keeping_gradients(module: nn.Module) -> AbstractContextManager[object]:
-    """Backward passes inside leave gradients where they are, to be exchanged with later ones.
+def no_gradient_sync(module: nn.Module) -> AbstractContextManager[object]:
+    """Accumulate gradients locally; the next backward pass outside this context reduces them.
 
-    Not so with FSDP2, for which it would mean whole gradients on every process.
+    With FSDP2 this does nothing: it would keep whole gradients on every process.
     """
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return module.no_sync()
     return nullcontext()
 
 
-def sharded(x: Tensor) -> "TypeGuard[DTensor]":
-    """Whether processes have shares of it. Where nothing has imported such tensors, none is one."""
+def is_sharded(x: Tensor) -> "TypeGuard[DTensor]":
+    """Whether a tensor is sharded over processes. Does not import DTensor, which is slow."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
 
-def own(x: Tensor) -> Tensor:
-    """This process's share of a tensor: all of it, unless it is sharded."""
-    return x.to_local() if sharded(x) else x
+def local(x: Tensor) -> Tensor:
+    """This process's shard of a tensor: all of it, unless it is sharded."""
+    return x.to_local() if is_sharded(x) else x
 
 
-def whole(x: Tensor) -> Tensor:
-    """All of a tensor. Sharded ones are gathered: every process must ask."""
-    return x.full_tensor() if sharded(x) else x
+def gathered(x: Tensor) -> Tensor:
+    """The whole tensor. Collective for sharded tensors: every process must call it."""
+    return x.full_tensor() if is_sharded(x) else x
 
 
-def like(x: Tensor, pattern: Tensor) -> Tensor:
-    """A whole tensor laid out as `pattern` is."""
+def sharded_like(x: Tensor, pattern: Tensor) -> Tensor:
+    """A whole tensor, moved and sharded like `pattern`."""
     x = x.to(pattern.device)
-    if sharded(pattern):
+    if is_sharded(pattern):
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(x, pattern.device_mesh, pattern.placements)

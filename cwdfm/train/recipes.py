@@ -1,13 +1,13 @@
-"""Named recipes: functions that return a whole Recipe."""
+"""Recipes: named functions that return a complete training config."""
 
 from collections.abc import Callable
 
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import TrainConfig
 
 
-def qm9_debug() -> Recipe:
-    """A toy model, to see everything run: about a minute on two CPU cores."""
-    return Recipe(
+def qm9_debug() -> TrainConfig:
+    """A toy model of molecules to try things out: about a minute on two CPU cores."""
+    return TrainConfig.from_flat(
         model="debug",
         steps=200,
         batch_size=128,
@@ -25,9 +25,9 @@ def qm9_debug() -> Recipe:
     )
 
 
-def qm9_small() -> Recipe:
-    """Four million parameters, our own settings, a uniform source."""
-    return Recipe(
+def qm9_small() -> TrainConfig:
+    """Four million parameters, our own hyperparameters, uniform source."""
+    return TrainConfig.from_flat(
         model="4m",
         steps=40_000,
         learning_rate=1e-3,
@@ -40,9 +40,9 @@ def qm9_small() -> Recipe:
     )
 
 
-def qm9_paper() -> Recipe:
-    """The paper's table of hyperparameters for QM9, field by field."""
-    return Recipe(
+def qm9_paper() -> TrainConfig:
+    """The paper's hyperparameters for QM9."""
+    return TrainConfig.from_flat(
         model="base",
         length=32,
         batch_size=2048,
@@ -60,9 +60,9 @@ def qm9_paper() -> Recipe:
     )
 
 
-def text_debug() -> Recipe:
-    """A toy model of bytes of English, to see everything run: about a minute on two CPU cores."""
-    return Recipe(
+def text_debug() -> TrainConfig:
+    """A toy model of text bytes to try things out: about a minute on two CPU cores."""
+    return TrainConfig.from_flat(
         data="python-topics",
         tokenizer="bytes",
         length=128,
@@ -85,9 +85,9 @@ def text_debug() -> Recipe:
     )
 
 
-def text_small() -> Recipe:
-    """Forty million parameters beside the vocabulary, for one GPU and a corpus of one's own."""
-    return Recipe(
+def text_small() -> TrainConfig:
+    """Forty million parameters without embeddings, for one GPU and your own corpus."""
+    return TrainConfig.from_flat(
         data="wikitext-103",
         tokenizer="gpt2",
         length=512,
@@ -111,9 +111,9 @@ def text_small() -> Recipe:
     )
 
 
-def owt_paper() -> Recipe:
-    """The paper's table of hyperparameters for OpenWebText, field by field."""
-    return Recipe(
+def owt_paper() -> TrainConfig:
+    """The paper's hyperparameters for OpenWebText."""
+    return TrainConfig.from_flat(
         data="openwebtext",
         tokenizer="gpt2",
         length=1024,
@@ -140,9 +140,9 @@ def owt_paper() -> Recipe:
     )
 
 
-def finetune() -> Recipe:
-    """Go on from a trained model (--init) on data of one's own: minutes on two CPU cores."""
-    return Recipe(
+def finetune() -> TrainConfig:
+    """Fine-tune a trained model (init) on your own data: minutes on two CPU cores."""
+    return TrainConfig.from_flat(
         init="qm9-uniform-small",
         steps=300,
         batch_size=64,
@@ -161,7 +161,7 @@ def finetune() -> Recipe:
     )
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
+RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "qm9-debug": qm9_debug,
     "qm9-small": qm9_small,
     "qm9-paper": qm9_paper,

@@ -1,9 +1,9 @@
-"""A training run's state and its step: a pure function of (recipe, data), however interrupted.
+"""The state of a training run, and its step.
 
-Nothing random is carried from step to step. The rows of a batch, the corruption, the times and the
-dropout are all functions of (seed, step, place in the global batch), so a run that was killed and
-started again ends with the weights it would have had, and processes share a batch as one would
-have done it alone (dropout apart, which each process draws for itself).
+No random state is carried from step to step. The rows of a batch, their corruption, the times and
+the dropout are functions of (seed, step, position in the global batch). A run that was killed and
+resumed therefore ends with the same weights, and several processes train as one would, apart from
+dropout, which each process draws for itself.
 """
 
 import math
@@ -15,33 +15,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cwdfm.config import later
+from cwdfm.config import flatten
 from cwdfm.data import TokenData
 from cwdfm.distributed import all_reduce_mean, rank, world_size
 from cwdfm.errors import InputError
 from cwdfm.method.base import DataBatch, Objective, TrainingBatch
+from cwdfm.method.config import Task
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained
 from cwdfm.schedule import stratified_times
-from cwdfm.train.batch import EpochStream, part
+from cwdfm.train.batches import EpochStream, Prefetch, subset
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
-from cwdfm.train.cuda_graph import Graphed
-from cwdfm.train.methods import Task
-from cwdfm.train.optimizer import Average, learning_rate, make_optimiser
-from cwdfm.train.parallel import keeping_gradients, like, own, spread, whole
-from cwdfm.train.prefetch import Ahead
-from cwdfm.train.recipe import MANNER, Recipe, build
+from cwdfm.train.config import TrainConfig
+from cwdfm.train.cuda_graph import GraphedTrunk
+from cwdfm.train.optimizer import WeightAverage, learning_rate, make_optimizer
+from cwdfm.train.parallel import gathered, local, no_gradient_sync, parallelize, sharded_like
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq")  # the optimizer state of a parameter
+
+# Fields that may change when a run resumes: they affect its weights by rounding and dropout only.
+RESUMABLE = (
+    *("accumulation", "compile", "parallel", "log_every", "checkpoint_every", "keep"),
+    *("elbo_rows", "previews", "preview_steps"),
+)
 
 
 class Run:
-    """A training run on one process of possibly many."""
+    """A training run, on one of possibly many processes."""
 
     def __init__(
         self,
-        recipe: Recipe,
+        config: TrainConfig,
         data: TokenData,
         out: Path,
         device: torch.device,
@@ -49,158 +54,159 @@ class Run:
         init: Pretrained | None = None,
         card: dict[str, Any] | None = None,
     ) -> None:
-        self.recipe, self.data, self.out, self.device = recipe, data, out, device
+        self.config, self.data, self.out, self.device = config, data, out, device
         self.card = card or {}
-        _check_data(recipe, data)
-        if recipe.batch_size % (world_size() * recipe.accumulation):
-            raise InputError(
-                f"batch_size {recipe.batch_size} must be a multiple of processes x accumulation = "
-                f"{world_size()} x {recipe.accumulation}"
-            )
-        self.task: Task = build(recipe, data.tokenizer.vocab_size, init)
+        _check_data(config, data)
+        _check_batch_size(config)
+        self.task: Task = config.build(data.tokenizer.vocab_size, init)
         self.objective = self.task.objective
-        train = part(data.train, recipe.train_rows, recipe.seed)
-        self.train_rows = EpochStream(train, recipe.seed, device)
-        self.valid_rows = EpochStream(data.valid, recipe.seed, device)
-        torch.manual_seed(recipe.seed)  # the initial weights, the same on every process
+        train = subset(data.train, config.data.train_rows, config.seed)
+        self.train_rows = EpochStream(train, config.seed, device)
+        self.valid_rows = EpochStream(data.valid, config.seed, device)
+
+        torch.manual_seed(config.seed)  # the same initial weights on every process
         self.model = DiT(self.task.model).to(device)
         if init is not None:
             self.model.load_state_dict(init.model.state_dict())
-        self._forward = spread(self.model, recipe.parallel, device)
-        if recipe.compile:
-            self.model.compile_trunk(by_block=True)  # ready in seconds
-        self.graphed = self._graphable()
+        self._forward = parallelize(self.model, config.runtime.parallel, device)
+        if config.runtime.compile:
+            self.model.compile_trunk(by_block=True)  # compiles in seconds
+        self.graphed = self._can_use_cuda_graph()
         if self.graphed:
-            graphed = Graphed(self.model, self.model.trunk)
+            graphed = GraphedTrunk(self.model, self.model.trunk)
             self.model.trunk = graphed  # type: ignore[assignment, method-assign]
-        self.optimiser = make_optimiser(recipe, self.model)
-        self.average = Average(self.model, recipe.ema)
-        self._ahead: Ahead[tuple[Objective, int, int], TrainingBatch]
-        self._ahead = Ahead(lambda key: self.training_batch(*key), device)
+        self.optimizer = make_optimizer(config.optimizer, self.model)
+        self.average = WeightAverage(self.model, config.optimizer.ema)
+        self._prefetch: Prefetch[tuple[Objective, int, int], TrainingBatch]
+        self._prefetch = Prefetch(lambda key: self.training_batch(*key), device)
+
         self.step = 0
-        self.losses: list[Tensor] = []  # of the steps since the last record
-        self.best, self.best_step = math.inf, -1  # lowest validation loss, and when it was
-        self.earlier: list[dict[str, Any]] = []  # settings that were others up to a step
+        self.losses: list[Tensor] = []  # losses since the last log record
+        self.best, self.best_step = math.inf, -1  # lowest validation loss, and its step
+        self.earlier: list[dict[str, Any]] = []  # settings that changed when the run resumed
 
-    def _graphable(self) -> bool:
-        """Whether the trunk's passes are recorded: one process, attention without a plan.
+    def _can_use_cuda_graph(self) -> bool:
+        """Whether to capture the trunk's passes as CUDA graphs.
 
-        And neither micro-batches nor dropout: recordings with those were not seen to be right.
+        Needs a single GPU process and attention without a plan. Captures with micro-batches or
+        dropout have not been shown to be correct.
         """
-        recipe = self.recipe
-        alone = world_size() == 1 and self.device.type == "cuda"
-        plain = self.task.model.attention != "block" and recipe.dropout == 0
-        return alone and recipe.compile and plain and recipe.accumulation == 1
+        runtime = self.config.runtime
+        single = world_size() == 1 and self.device.type == "cuda"
+        plain = self.task.model.attention != "block" and self.config.model.dropout == 0
+        return single and runtime.compile and plain and runtime.accumulation == 1
 
     def fixed(self, x_1: Tensor) -> Tensor:
-        """Which tokens are given: the first, if the recipe says so."""
+        """The tokens [B, N] that are given: the first one, if the config says so."""
         fixed = torch.zeros_like(x_1, dtype=torch.bool)
-        fixed[:, 0] = self.recipe.fix_first
+        fixed[:, 0] = self.config.data.fix_first
         return fixed
 
-    def training_batch(self, objective: Objective, step: int, number: int) -> TrainingBatch:
-        """Micro-batch `number` of this process's share of a step's global batch, corrupted."""
-        recipe = self.recipe
-        size = recipe.batch_size // world_size() // recipe.accumulation
-        first = (rank() * recipe.accumulation + number) * size
-        position = torch.arange(first, first + size)
-        t = stratified_times(recipe.seed, step, position, recipe.batch_size)
-        x_1 = self.train_rows.places(step * recipe.batch_size + position)
-        return objective.training_batch(self.batch(x_1, t.float(), position, step))
-
-    def batch(self, x_1: Tensor, t: Tensor, index: Tensor, step: int) -> DataBatch:
-        """Sequences [B, N] at times and places [B] of a step's global batch, on the device."""
+    def data_batch(self, x_1: Tensor, t: Tensor, index: Tensor, step: int) -> DataBatch:
+        """Sequences [B, N] at times [B] and positions [B] of a step's global batch."""
         t, index = t.to(self.device), index.to(self.device)
-        return DataBatch(x_1, t, self.fixed(x_1), index, seed=self.recipe.seed, step=step)
+        return DataBatch(x_1, t, self.fixed(x_1), index, seed=self.config.seed, step=step)
+
+    def training_batch(self, objective: Objective, step: int, micro_batch: int) -> TrainingBatch:
+        """One micro-batch of this process's part of a step's global batch, corrupted."""
+        batch_size = self.config.optimizer.batch_size
+        accumulation = self.config.runtime.accumulation
+        size = batch_size // world_size() // accumulation
+        first = (rank() * accumulation + micro_batch) * size
+        position = torch.arange(first, first + size)
+        t = stratified_times(self.config.seed, step, position, batch_size)
+        x_1 = self.train_rows.at_positions(step * batch_size + position)
+        return objective.training_batch(self.data_batch(x_1, t.float(), position, step))
 
     def train_step(self) -> Tensor:
-        """One optimiser step; returns the mean loss of the global batch."""
-        recipe = self.recipe
-        torch.manual_seed(derive_seed(recipe.seed, self.step * world_size() + rank()))  # dropout
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(recipe, self.step)
+        """One optimizer step. Returns the mean loss over the global batch."""
+        config = self.config
+        torch.manual_seed(derive_seed(config.seed, self.step * world_size() + rank()))  # dropout
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config.optimizer, self.step)
         self._forward.train()
-        if self.graphed:
+        if self.graphed:  # the graph adds to existing gradients
             for parameter in self.model.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
         losses = []
-        numbers = [(self.step, number) for number in range(recipe.accumulation)]
-        following = [*numbers[1:], (self.step + 1, 0)]
-        for here, after in zip(numbers, following, strict=True):
-            batch = self._ahead.take((self.objective, *here))
-            more = after[0] == self.step  # and the last one's backward pass exchanges gradients
-            with keeping_gradients(self._forward) if more else nullcontext():
-                losses.append(self._learn(batch))
-            self._ahead.release(batch)
-            if after[0] < recipe.steps:
-                self._ahead.start((self.objective, *after))
-        nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=not self.graphed)
+        batches = [(self.step, number) for number in range(config.runtime.accumulation)]
+        following = [*batches[1:], (self.step + 1, 0)]
+        for current, after in zip(batches, following, strict=True):
+            batch = self._prefetch.get((self.objective, *current))
+            last = after[0] > self.step  # its backward pass reduces the gradients
+            with nullcontext() if last else no_gradient_sync(self._forward):
+                losses.append(self._backward(batch))
+            self._prefetch.release(batch)
+            if after[0] < config.optimizer.steps:
+                self._prefetch.start((self.objective, *after))
+        nn.utils.clip_grad_norm_(self.model.parameters(), config.optimizer.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=not self.graphed)
         self.average.update(self.model, self.step)
         self.step += 1
         return all_reduce_mean(torch.stack(losses).mean())
 
-    def _learn(self, batch: TrainingBatch) -> Tensor:
-        """A micro-batch's loss, its gradients added to those of the parameters.
+    def _backward(self, batch: TrainingBatch) -> Tensor:
+        """Forward and backward pass of a micro-batch. Returns its loss.
 
-        Nothing of its graph is left behind: passes cannot be recorded while nodes of another live.
+        The autograd graph is freed before returning: a CUDA graph cannot be captured while nodes
+        of another graph are alive.
         """
         with self.precision():
             loss = batch.loss(self._forward)
-        (loss / self.recipe.accumulation).backward()
+        (loss / self.config.runtime.accumulation).backward()
         return loss.detach()
 
     def precision(self) -> torch.autocast:
-        """Matrix products in the recipe's precision, for a while."""
-        half = self.recipe.precision == "bfloat16" and self.device.type == "cuda"
+        """A context with matrix products in the config's precision."""
+        half = self.config.runtime.precision == "bfloat16" and self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def averaged(self) -> Pretrained:
-        """The model as it is used: a copy with the averaged weights, and all that belongs to it.
+        """The trained model so far: a copy with the averaged weights.
 
-        Every process must ask, since sharded weights are gathered.
+        Every process must call it, because sharded weights are gathered.
         """
         model = DiT(self.task.model).to(self.device)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(whole(self.average.weights[name]))
+                parameter.copy_(gathered(self.average.weights[name]))
         return Pretrained(
             model=model.eval(),
             method=self.task.method,
             tokenizer=self.data.tokenizer,
             length=self.data.length,
-            fix_first=self.recipe.fix_first,
-            card={**self.told(), "steps": self.step, "data": self.data.name, **self.card},
+            fix_first=self.config.data.fix_first,
+            card={**self.settings(), "steps": self.step, "data": self.data.name, **self.card},
         )
 
-    def told(self) -> dict[str, Any]:
-        """The recipe, and what of it was otherwise up to which step, if anything was."""
-        recipe = asdict(self.recipe)
-        return {"recipe": recipe, "earlier": self.earlier} if self.earlier else {"recipe": recipe}
+    def settings(self) -> dict[str, Any]:
+        """The config, and the settings that were different before the run resumed, if any."""
+        config = asdict(self.config)
+        return {"config": config, "earlier": self.earlier} if self.earlier else {"config": config}
 
-    def finite(self) -> bool:
-        """Whether all weights, averages and moments are numbers; every process must ask."""
-        tensors = [own(p.detach()) for p in self.model.parameters()]
-        tensors += [own(w) for w in self.average.weights.values()]
-        for state in self.optimiser.state.values():
-            tensors += [own(state[key]) for key in MOMENTS if key in state]
+    def is_finite(self) -> bool:
+        """Whether all weights, averages and moments are finite. Every process must call it."""
+        tensors = [local(p.detach()) for p in self.model.parameters()]
+        tensors += [local(w) for w in self.average.weights.values()]
+        for state in self.optimizer.state.values():
+            tensors += [local(state[key]) for key in MOMENTS if key in state]
         norms = torch.stack(torch._foreach_norm(tensors)).double().sum()
         return bool(torch.isfinite(all_reduce_mean(norms)))
 
     def save(self) -> None:
-        """Write a checkpoint of everything the next step needs; every process must ask."""
+        """Write a checkpoint with everything the next step needs. Every process must call it."""
         model = self.averaged()
         tensors = {}
         for name, parameter in self.model.named_parameters():
-            tensors[f"model.{name}"] = whole(parameter.detach())
+            tensors[f"model.{name}"] = gathered(parameter.detach())
             for key in MOMENTS:
-                if key in (state := self.optimiser.state[parameter]):
-                    tensors[f"{key}.{name}"] = whole(state[key])
+                if key in (state := self.optimizer.state[parameter]):
+                    tensors[f"{key}.{name}"] = gathered(state[key])
         if rank() == 0:
             meta = {
-                **self.told(),
+                **self.settings(),
                 "data": self.data.fingerprint,
                 "best": self.best if self.best_step >= 0 else None,
                 "best_step": self.best_step,
@@ -208,15 +214,15 @@ class Run:
                 "objective": self.objective.state(),
             }
             folder = self.out / "checkpoints"
-            save_checkpoint(folder, self.step, model, tensors, meta, self.recipe.keep)
+            save_checkpoint(folder, self.step, model, tensors, meta, self.config.checkpoint.keep)
 
     def resume(self) -> bool:
-        """Go on from the newest whole checkpoint, if there is one."""
+        """Resume from the newest valid checkpoint. Returns False if there is none."""
         found = load_latest(self.out / "checkpoints")
         if found is None:
             return False
         averaged, tensors, meta = found
-        changed = self._changed(meta)
+        changed = self._changed_settings(meta)
         self.earlier = meta.get("earlier", [])
         if changed:
             self.earlier = [*self.earlier, {"until": meta["step"], **changed}]
@@ -226,59 +232,77 @@ class Run:
         self.objective = self.objective.restored(meta.get("objective", {}))
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(like(tensors[f"model.{name}"], parameter))
-                self.average.weights[name].copy_(like(averaged[name], parameter))
+                parameter.copy_(sharded_like(tensors[f"model.{name}"], parameter))
+                self.average.weights[name].copy_(sharded_like(averaged[name], parameter))
                 if f"{MOMENTS[0]}.{name}" not in tensors:
                     continue
-                state = {key: like(tensors[f"{key}.{name}"], parameter) for key in MOMENTS}
+                state = {key: sharded_like(tensors[f"{key}.{name}"], parameter) for key in MOMENTS}
                 steps = torch.tensor(self.step, dtype=torch.float32, device=self.device)
-                self.optimiser.state[parameter] = {"step": steps, **state}
+                self.optimizer.state[parameter] = {"step": steps, **state}
         return True
 
-    def _changed(self, meta: dict[str, Any]) -> dict[str, Any]:
-        """The checkpoint's settings that are others now; those that matter are refused."""
-        theirs, ours = meta["recipe"], asdict(self.recipe)
-        del ours["data"]  # may lie elsewhere now; what it holds is compared below
-        theirs = later(Recipe) | theirs
-        changed = {k: theirs.get(k) for k in ours if theirs.get(k) != ours[k]}
-        # Where validations change the objective, what is trained hangs on when they are.
-        free = MANNER if self.objective.state() else (*MANNER, "validate_every")
+    def _changed_settings(self, meta: dict[str, Any]) -> dict[str, Any]:
+        """The checkpoint's value of each setting that changed. Rejects changes that matter."""
+        theirs = TrainConfig.from_flat(**flatten(meta["config"])).flat()
+        ours = self.config.flat()
+        changed = {
+            name: theirs.get(name)
+            for name in ours.keys() | theirs.keys()
+            if name != "data" and theirs.get(name) != ours.get(name)  # data: compared below
+        }
+        # Where validations change the objective, their schedule affects the training.
+        free = RESUMABLE if self.objective.state() else (*RESUMABLE, "validate_every")
         if wrong := sorted(changed.keys() - set(free)):
-            longer = f"; to train its model further, give --init {self.out} and another --out"
+            longer = f"; to train the model further, use init {self.out} and a new output folder"
             raise InputError(
-                f"{self.out} holds a run with another recipe (different: {', '.join(wrong)}); "
-                f"give another --out, or the recipe it was started with. Only "
-                f"{', '.join(free)} may change on the way{longer if 'steps' in wrong else ''}"
+                f"{self.out} holds a run with different settings (different: {', '.join(wrong)}); "
+                f"choose a different output folder, or use the settings of that run. Only "
+                f"{', '.join(free)} may change{longer if 'steps' in wrong else ''}",
+                fields=("init", *wrong, *free),
             )
         if meta["data"] != self.data.fingerprint:
             raise InputError(
-                f"{self.out} holds a run on other data than {self.data.name} is now: the sequences "
-                f"or the vocabulary differ; give another --out, or the data it was started with"
+                f"{self.out} holds a run on different data than {self.data.name}: the sequences or "
+                f"the vocabulary differ; choose a different output folder, or use the data of "
+                f"that run"
             )
         return changed
 
 
-def _check_data(recipe: Recipe, data: TokenData) -> None:
-    """Refuse data that the recipe cannot be trained on."""
-    if data.length != recipe.length:
+def _check_batch_size(config: TrainConfig) -> None:
+    batch_size, accumulation = config.optimizer.batch_size, config.runtime.accumulation
+    if batch_size % (world_size() * accumulation):
         raise InputError(
-            f"{data.name} has sequences of {data.length} tokens, and the recipe's length is "
-            f"{recipe.length}; give a length (--length) of {data.length}, or prepare the data anew"
+            f"batch_size {batch_size} must be a multiple of processes x accumulation = "
+            f"{world_size()} x {accumulation}",
+            fields=("batch_size", "accumulation"),
+        )
+
+
+def _check_data(config: TrainConfig, data: TokenData) -> None:
+    """Reject data that do not fit the config."""
+    length, train_rows = config.data.length, config.data.train_rows
+    if data.length != length:
+        raise InputError(
+            f"{data.name} has sequences of {data.length} tokens, and the config has length "
+            f"{length}; set length to {data.length}, or prepare the data again",
+            fields=("length",),
         )
     if not len(data.train):
         part = data.source.get("part")
-        cure = "more data" if part is None else f"data prepared without --part; these have {part!r}"
+        remedy = "more data" if part is None else f"data prepared without part {part!r}"
         raise InputError(
-            f"{data.name} holds nothing to train on: its {len(data.valid):,} sequences are all "
-            f"held out; give {cure}"
+            f"{data.name} has no training sequences: all {len(data.valid):,} are held out; use "
+            f"{remedy}"
         )
-    if recipe.train_rows > len(data.train):
+    if train_rows > len(data.train):
         raise InputError(
-            f"train_rows is {recipe.train_rows:,}, and {data.name} holds {len(data.train):,} "
-            f"sequences to train on; give at most so many (--train-rows), or 0 for all"
+            f"train_rows {train_rows:,} exceeds the {len(data.train):,} training sequences of "
+            f"{data.name}; use at most that many, or 0 for all",
+            fields=("train_rows",),
         )
     if not len(data.valid):
         raise InputError(
-            f"{data.name} holds nothing out for validation: its {len(data.train):,} sequences are "
-            f"all to train on; give more data"
+            f"{data.name} has no validation sequences: all {len(data.train):,} are for training; "
+            f"use more data"
         )

@@ -1,11 +1,16 @@
-"""How much of the device a training step uses."""
+"""Training speed, and the fraction of the device's peak that it uses."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
+from cwdfm.distributed import world_size
 from cwdfm.model.transformer import FREQUENCIES, DiTConfig
 
-# Dense bf16 matrix products, TFLOP/s, by what the driver calls the device (makers' data sheets).
-PEAK = {
+# Dense bf16 matrix products in TFLOP/s, by device name (from the vendors' data sheets).
+PEAK_TFLOPS = {
     "B200": 2250.0,
     "H200": 989.0,
     "H100 PCIe": 756.0,
@@ -17,11 +22,36 @@ PEAK = {
 }
 
 
-def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
-    """Floating-point operations for one token of training, forward and backward.
+class SpeedMeter:
+    """Tokens per second since the last reading, without validation and checkpoints."""
 
-    6 a parameter that multiplies (the embedding is looked up), and 12 length x width a block for
-    the attention's two products. The time map and the modulations work once a sequence.
+    def __init__(self, step: int, tokens_per_step: int, flops: float, peak: float | None) -> None:
+        self.step, self.start = step, time.perf_counter()
+        self.tokens_per_step, self.flops, self.peak = tokens_per_step, flops, peak
+
+    def read(self, step: int) -> dict[str, float]:
+        """Tokens per second up to `step`, and the fraction of the device's peak if known."""
+        now = time.perf_counter()
+        speed = (step - self.step) * self.tokens_per_step / (now - self.start)
+        self.step, self.start = step, now
+        record = {"tokens_per_second": speed}
+        if self.peak is not None:
+            record["flop_utilization"] = speed * self.flops / (self.peak * world_size())
+        return record
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time spent inside."""
+        before = time.perf_counter()
+        yield
+        self.start += time.perf_counter() - before
+
+
+def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
+    """Floating-point operations per token of training, forward and backward.
+
+    6 per parameter of a matrix product (embeddings are looked up), and 12 length x width per block
+    for the two attention products. Time embedding and modulations run once per sequence.
     """
     modulations = (6 * config.depth + 2) * config.width
     per_sequence = config.conditioning * (modulations + FREQUENCIES + config.conditioning)
@@ -35,8 +65,8 @@ def training_flops(config: DiTConfig, length: int, parameters: int) -> float:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The device's ceiling in FLOP/s for bf16, where we know it."""
+    """The device's peak FLOP/s in bf16; None if unknown."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((1e12 * peak for part, peak in PEAK.items() if part in name), None)
+    return next((1e12 * peak for part, peak in PEAK_TFLOPS.items() if part in name), None)

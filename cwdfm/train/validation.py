@@ -1,4 +1,4 @@
-"""What a run shows of itself on the way: held-out loss, likelihood bound, samples."""
+"""Validation during training: held-out loss, likelihood bound and sample previews."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.schedule import stratified_times
 from cwdfm.train.run import Run
 
-CHUNK = 512
-STEP = 2**31  # of the counted randomness: no training step has this number
+CHUNK = 512  # sequences per forward pass
+VALIDATION_STEP = 2**31  # step number of the counted randomness, beyond all training steps
 
-# What can be told at once from a few samples, by the kind of their tokenizer.
-QUICK: dict[str, Callable[[list[str]], dict[str, float]]] = {
+# Metrics of a few samples that are cheap to compute, by kind of tokenizer.
+QUICK_METRICS: dict[str, Callable[[list[str]], dict[str, float]]] = {
     "smiles": lambda texts: {
         "valid_share": sum(canonical(text) is not None for text in texts) / len(texts)
     },
@@ -26,12 +26,15 @@ QUICK: dict[str, Callable[[list[str]], dict[str, float]]] = {
 
 
 def validate(run: Run) -> dict[str, float]:
-    """Validation loss, ELBO and preview of the averaged weights; every process must ask."""
+    """Validation loss, likelihood bound and previews of the averaged weights.
+
+    Every process must call it. Afterwards the objective may have changed (see `adapted`).
+    """
     trained = run.averaged()
     record = {"validation_loss": validation_loss(run, trained)}
-    if run.recipe.elbo_rows:
+    if run.config.evaluation.elbo_rows:
         record |= likelihood(run, trained)
-    if run.recipe.previews and rank() == 0:
+    if run.config.evaluation.previews and rank() == 0:
         record |= preview(run, trained)
     run.objective = adapted(run, trained)
     return record | run.objective.state()
@@ -39,10 +42,11 @@ def validate(run: Run) -> dict[str, float]:
 
 @torch.no_grad()
 def adapted(run: Run, trained: Pretrained) -> Objective:
-    """The objective to go on with, after a look at the held-out rows: the same on all processes."""
+    """The objective adapted to the held-out sequences, the same on all processes."""
     state = None
     if rank() == 0:
-        x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.validation_rows)))
+        n = min(len(run.valid_rows), run.config.evaluation.validation_rows)
+        x_1 = run.valid_rows.at(torch.arange(n))
         with run.precision():
             state = run.objective.adapted(trained.model, x_1, run.fixed(x_1)).state()
     return run.objective.restored(broadcast(state))
@@ -50,12 +54,12 @@ def adapted(run: Run, trained: Pretrained) -> Objective:
 
 @torch.no_grad()
 def validation_loss(run: Run, trained: Pretrained) -> float:
-    """The recipe's loss on held-out rows at fixed times and noise."""
-    n = min(len(run.valid_rows), run.recipe.validation_rows)
+    """The training loss on held-out sequences, always at the same times and noise."""
+    n = min(len(run.valid_rows), run.config.evaluation.validation_rows)
     total = 0.0
     for index in torch.arange(n).split(CHUNK):
-        t = stratified_times(run.recipe.seed, 0, index, n).float()
-        batch = run.batch(run.valid_rows.at(index), t, index, STEP)
+        t = stratified_times(run.config.seed, 0, index, n).float()
+        batch = run.data_batch(run.valid_rows.at(index), t, index, VALIDATION_STEP)
         with run.precision():
             loss = run.objective.held_out(trained.model, batch)
         total += float(loss) * len(index)
@@ -63,15 +67,12 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
 
 
 def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
-    """The held-out negative log-likelihood in nats a token; or the bound on it, and its error."""
-    x_1 = run.valid_rows.at(torch.arange(min(len(run.valid_rows), run.recipe.elbo_rows)))
+    """Held-out negative log-likelihood in nats per token, or its bound with standard error."""
+    n = min(len(run.valid_rows), run.config.evaluation.elbo_rows)
+    x_1 = run.valid_rows.at(torch.arange(n))
     with run.precision():
         bound = trained.method.likelihood(
-            trained.model,
-            x_1,
-            seed=run.recipe.seed,
-            draws=4,
-            fixed=run.fixed(x_1),
+            trained.model, x_1, seed=run.config.seed, draws=4, fixed=run.fixed(x_1)
         )
     if bound.exact:
         return {"nats_per_token": bound.nats_per_token}
@@ -79,20 +80,18 @@ def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
 
 
 def preview(run: Run, trained: Pretrained) -> dict[str, float]:
-    """Draw a few samples into the run's folder, and judge them where that is quick."""
+    """Write a few samples to the run's folder, and return metrics that are cheap to compute."""
+    evaluation = run.config.evaluation
     with run.precision():
         out = generate(
-            trained,
-            n=run.recipe.previews,
-            steps=run.recipe.preview_steps,
-            seed=run.recipe.seed,
+            trained, n=evaluation.previews, steps=evaluation.preview_steps, seed=run.config.seed
         )
     tokens = out.tokens.tolist()
     texts = [trained.tokenizer.decode(row) for row in tokens]
     path = run.out / "previews" / f"step-{run.step:08d}.jsonl"
     write_samples(path, SampleFile(texts, tokens, {"step": run.step}))
-    quick = QUICK.get(trained.tokenizer.kind)
+    metrics = QUICK_METRICS.get(trained.tokenizer.kind)
     try:
-        return quick(texts) if quick else {}
-    except InputError:  # a machine without RDKit trains all the same
+        return metrics(texts) if metrics else {}
+    except InputError:  # RDKit is not installed
         return {}

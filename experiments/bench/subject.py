@@ -1,6 +1,5 @@
 """What is measured: transformers with random weights, random data, and the runs that train them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.schedule import Polynomial
 from cwdfm.source import Source
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import TrainConfig
 from cwdfm.train.run import Run
 from experiments.bench.peer import POWER
 from experiments.bench.settings import Settings
@@ -44,22 +43,22 @@ def shake(model: nn.Module) -> None:
         parameter.add_(torch.randn_like(parameter) * 0.02)
 
 
-def make_run(settings: Settings, recipe: Recipe, vocab: int, **changes: Any) -> Run:
+def make_run(settings: Settings, config: TrainConfig, vocab: int, **changes: Any) -> Run:
     """A training run of a recipe with some changes on random tokens, ready to step."""
     by_block = settings.compiled and not settings.whole
     changes |= {"model": settings.shapes.model, "compile": by_block}
-    recipe = replace(recipe, **changes)
-    run = Run(recipe, random_data(vocab, recipe), Path("nowhere"), settings.device)
+    config = config.updated(**changes)
+    run = Run(config, random_data(vocab, config), Path("nowhere"), settings.device)
     shake(run.model)
     if settings.compiled and settings.whole:
         run.model.compile_trunk(by_block=False)
     return run
 
 
-def random_data(vocab: int, recipe: Recipe) -> TokenData:
+def random_data(vocab: int, config: TrainConfig) -> TokenData:
     """As many sequences of random tokens as a step takes."""
-    shape, kind = (recipe.batch_size, recipe.length), token_dtype(vocab)
-    rows = np.random.default_rng(0).integers(0, vocab, shape).astype(kind)
+    shape = (config.optimizer.batch_size, config.data.length)
+    rows = np.random.default_rng(0).integers(0, vocab, shape).astype(token_dtype(vocab))
     # Any characters will do, if they are many: those behind the first 65,536 are no surrogates.
     characters = "".join(map(chr, range(0x10000, 0x10000 + vocab - 1)))
     return TokenData(

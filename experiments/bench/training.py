@@ -80,29 +80,31 @@ def step(
         size = vocab(shapes)
         path = peer.mixture_path() if theirs else None
         run = make_run(settings, RECIPES[recipe](), size, **changes(shapes))
-        recipe_now, objective = run.recipe, run.objective
+        config, objective = run.config, run.objective
         assert isinstance(objective, FlowObjective)
+        masked_only = bool(config.flat().get("masked_only"))
         if path is not None:
             source = objective.path.source
             whole = compiled and settings.compiled
-            run.objective = peer.PeerObjective(path, source, recipe_now.masked_only, whole)
+            run.objective = peer.PeerObjective(path, source, masked_only, whole)
         timing = timed(run.train_step, settings.device, repeats=shapes.step_repeats, warmup=2)
-        batch, length = recipe_now.batch_size, recipe_now.length
+        batch, length = config.optimizer.batch_size, config.data.length
+        micro_batches = config.runtime.accumulation
         # Times are uniform, so a share of 1 - E kappa = 1 - 1 / (power + 1) is masked.
         masked = 1 - 1 / (SCHEDULE.power + 1)
-        rows = batch * length * (masked if recipe_now.masked_only and not theirs else 1.0)
+        rows = batch * length * (masked if masked_only and not theirs else 1.0)
         work = bounds.training(
             run.model.config,
             sum(p.numel() for p in run.model.parameters()),
             batch=batch,
             length=length,
-            micro_batches=recipe_now.accumulation,
+            micro_batches=micro_batches,
             rows=rows,
             vocab=size,
         )
         facts = {
             "tokens_per_second": batch * length / timing.seconds,
-            "micro_batch_ms": 1e3 * timing.seconds / recipe_now.accumulation,
+            "micro_batch_ms": 1e3 * timing.seconds / micro_batches,
         }
         return Measured(timing.seconds, work, timing.memory_gb, facts)
 

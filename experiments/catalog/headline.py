@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
-from cwdfm.train.recipes import RECIPES
 from experiments import paper
 from experiments.catalog.solvers import best
 from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
+from experiments.recipe import Recipe
 from experiments.scale import Scale, size
 
 STEPS = 5000  # at small scale, of the paper's 25,000
@@ -28,7 +28,7 @@ def fields(scale: Scale) -> dict[str, Any]:
     if scale != "small":
         return {}  # toys stay toys, and the paper's is the paper's
     whole = replace(
-        RECIPES["qm9-paper"](),
+        Recipe.named("qm9-paper"),
         data=own.data,
         steps=STEPS,
         compile=True,
@@ -74,7 +74,7 @@ def plan(scale: Scale) -> Plan:
     """The table and the curves."""
     title = "The paper's own setting on QM9, mask source"
     if scale == "small":
-        whole = RECIPES["qm9-paper"]().steps
+        whole = Recipe.named("qm9-paper").steps
         title += f", {STEPS:,} of its {whole:,} training steps"
     labels = ("loss", "solver", "steps")
     return grid(title, labels, entries, x="steps", log=True)(scale)

@@ -25,7 +25,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,7 @@ class Setting:
 
 def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int) -> None:
     """Train a 17M model with a uniform source; keep snapshots and a record of the training."""
-    recipe = replace(
-        RECIPES["qm9-small"](),
+    config = RECIPES["qm9-small"]().updated(
         data=place,
         model="17m",
         steps=steps,
@@ -108,15 +107,15 @@ def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int
         seed=seed,
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokens = data.load(place, length=recipe.length)
-    run = Run(recipe, tokens, folder / "run", device)
+    tokens = data.load(place, length=config.data.length)
+    run = Run(config, tokens, folder / "run", device)
     run.resume()
     if stopped := fit(run, [Snapshots(run, keep, folder)]):
         sys.exit(128 + stopped)
     run.averaged().save_pretrained(folder / "model")
     models = ["model", *(f"model-{step}" for step in keep)]
     found = {
-        "config": asdict(recipe),
+        "config": config.flat(),
         "data": tokens.fingerprint,
         "weights": {name: cwdfm.load(folder / name).fingerprint() for name in models},
         "metrics": list(map(json.loads, (folder / "run" / "metrics.jsonl").open())),

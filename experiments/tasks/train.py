@@ -15,8 +15,8 @@ from cwdfm.data.dataset import CacheMode
 from cwdfm.data.readers import kind_of
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.train.loop import fit
-from cwdfm.train.recipe import Recipe
 from cwdfm.train.run import Run
+from experiments.recipe import Recipe
 from experiments.store import Store
 from experiments.tasks.base import Corpus, Resources, Result, Task
 from experiments.tasks.corpora import check_corpus
@@ -51,7 +51,7 @@ class Train(Task):
         recipe = replace(self.recipe, data=resources.corpus(self.corpus))
         tokens = load_corpus(self.corpus, recipe.length, store, resources)
         _reset_compiler(recipe)
-        run = Run(recipe, tokens, folder / "run", resources.torch_device())
+        run = Run(recipe.config(), tokens, folder / "run", resources.torch_device())
         run.resume()  # from the last checkpoint of an attempt that was interrupted
         if number := fit(run, [Snapshots(run, self.snapshots, folder)]):
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)

@@ -8,17 +8,15 @@ import torch
 import cwdfm
 from cwdfm.method import Flow, FlowObjective
 from cwdfm.method.base import DataBatch
+from cwdfm.method.config import Task
 from cwdfm.model.transformer import DiT, Read
-from cwdfm.train.methods import Task
-from cwdfm.train.recipe import build
 from cwdfm.train.recipes import RECIPES
 
 VOCAB = 7
 
 
 def task() -> Task:
-    recipe = replace(RECIPES["qm9-debug"](), method="mdlm", dropout=0.0)
-    return build(recipe, VOCAB)
+    return RECIPES["qm9-debug"]().updated(method="mdlm", dropout=0.0).build(VOCAB)
 
 
 def network(asked: Task) -> DiT:

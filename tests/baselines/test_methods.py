@@ -17,9 +17,8 @@ from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.pretrained.model import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import BUILD, OWN, READ_BY_SOME, READS, SolverChoice
+from cwdfm.train.config import METHODS, TrainConfig
 from cwdfm.train.loop import fit
-from cwdfm.train.methods import METHODS
-from cwdfm.train.recipe import Recipe, build, continued
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from cwdfm.train.validation import validate, validation_loss
@@ -40,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe(case: str, **more: Any) -> Recipe:
+def recipe(case: str, **more: Any) -> TrainConfig:
     base = RECIPES["qm9-debug"]()
     few: dict[str, Any] = {
         "steps": 4,
@@ -50,7 +49,7 @@ def recipe(case: str, **more: Any) -> Recipe:
         "checkpoint_every": 2,
     }
     rows: dict[str, Any] = {"validation_rows": 8, "elbo_rows": 4, "previews": 4, "preview_steps": 4}
-    return replace(base, length=LENGTH, log_every=2, **few, **rows, **CASES[case], **more)
+    return base.updated(length=LENGTH, log_every=2, **few, **rows, **CASES[case], **more)
 
 
 def tokens() -> TokenData:
@@ -104,9 +103,9 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights(
 @pytest.mark.parametrize("case", CASES)
 def test_a_trained_model_comes_back_as_what_it_was(case: str, models: Path) -> None:
     found = cwdfm.load(models / case)
-    assert found.method == build(recipe(case), TOKENIZER.vocab_size).method
-    settings = continued(RECIPES["finetune"](), found)
-    assert build(settings, TOKENIZER.vocab_size, found).model == found.model.config
+    assert found.method == recipe(case).build(TOKENIZER.vocab_size).method
+    settings = RECIPES["finetune"]().continued_from(found)
+    assert settings.build(TOKENIZER.vocab_size, found).model == found.model.config
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -152,8 +151,8 @@ def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: P
 
 
 def test_blocks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(cwdfm.InputError, match="multiple of its block, got length 16 and block 5"):
-        build(replace(recipe("bd3lm"), block=5), TOKENIZER.vocab_size)
+    with pytest.raises(cwdfm.InputError, match="length 16 must be a multiple of block 5"):
+        recipe("bd3lm").updated(block=5).build(TOKENIZER.vocab_size)
 
 
 @pytest.mark.parametrize("case", ["bd3lm", "ar"])
@@ -172,10 +171,10 @@ def test_flags_that_a_trained_model_settles_otherwise_are_refused(
     tokens().save(prepared)
     flags = ["--init", str(models / "bd3lm"), "--data", str(prepared), "--steps", "1"]
     for more, message in (
-        (["--block", "8"], "model to go on from has --block 4, asked for is 8; leave that out"),
+        (["--block", "8"], r"--block 4 \(given: 8\)"),
         (
             ["--method", "ar", "--block", "8"],
-            "has --method bd3lm, asked for is ar, and --block 4, asked for is 8; leave that out",
+            r"--method bd3lm \(given: ar\)",
         ),
     ):
         with pytest.raises(cwdfm.InputError, match=message):
@@ -303,6 +302,6 @@ def test_validation_losses_of_a_run_compare_whatever_the_clipping(tmp_path: Path
     assert validation_loss(run, run.averaged()) == before
     index = torch.arange(8)
     t, x_1 = torch.linspace(0.05, 0.95, 8), run.valid_rows.at(index)
-    batch = run.batch(x_1, t, index, step=0)
+    batch = run.data_batch(x_1, t, index, step=0)
     clipped, whole = (o(run.model, batch) for o in (run.objective, run.objective.held_out))
     assert not torch.equal(clipped, whole)

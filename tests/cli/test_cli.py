@@ -30,7 +30,7 @@ from cwdfm.files import held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import SampleFile, write_samples
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import TrainConfig
 from tests.support.command import command
 
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
@@ -215,8 +215,12 @@ def test_wrong_input(tmp_path: Path) -> None:
     [
         (evaluate.Options, "it has none; use first_token='skip'", "none; use --first-token skip"),
         (evaluate.Options, "fold_size must be 1", "--fold-size must be 1"),
-        (Recipe, "batch_size 3 must be a multiple", "--batch-size 3 must be a multiple"),
-        (Recipe, "model is damaged; copy it again", "model is damaged; copy it again"),  # a folder
+        (TrainConfig, "batch_size 3 must be a multiple", "--batch-size 3 must be a multiple"),
+        (
+            TrainConfig,
+            "model is damaged; copy it again",
+            "model is damaged; copy it again",
+        ),  # a folder
         (evaluate.Options, "use keep, or give its spelling as end='...'", "use keep"),
         (perplexity.Options, "use a radius below 8, or boundary='cut'", "use a radius below 8"),
         (perplexity.Options, "cut it, or use boundary='cut'; or not", "cut it; or not"),

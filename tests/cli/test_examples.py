@@ -78,7 +78,7 @@ def test_an_interrupted_fine_tuning_begins_anew(
     few = cwdfm.data.load(tmp_path / "few.smi", cache=False)
     monkeypatch.setattr(cwdfm.data, "load", lambda _: few)
     monkeypatch.setattr(train, "fit", lambda *_: signal.SIGINT)
-    monkeypatch.setattr(train, "listeners", lambda *_: ())
+    monkeypatch.setattr(train, "loggers", lambda *_: ())
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from cwdfm.errors import RunError
 from cwdfm.files import held
 from cwdfm.generation import fitting_batch, generate, given
 from cwdfm.method.base import DrawRequest
+from cwdfm.method.flow_config import LOSSES, PATHS
 from cwdfm.report.text_scores import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SolverChoice
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import METHODS, TrainConfig
 from experiments.cli import options as repro_options
 
 ROOT = Path(__file__).parents[2]
@@ -191,12 +192,16 @@ def test_ctrl_c(
     assert capsys.readouterr().err == f"cwdfm: interrupted; the same command {then}\n"
 
 
+PARTS = tuple(type(part) for part in vars(TrainConfig()).values() if is_dataclass(part))
+CONFIGS = (TrainConfig, *PARTS, *METHODS.values(), *PATHS.values(), *LOSSES.values())
+
+
 def test_every_option_is_explained() -> None:
     """Each field of each verb's options has a comment, which becomes its help."""
     shown = [Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
-    shown += [Recipe, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
+    shown += [*CONFIGS, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
     shown += [SolverChoice, repro_options.Options]
-    nested = ("recipe", "text")
+    nested = ("config", "path", "loss", "text", *(f.name for f in fields(TrainConfig)))
     for kind in shown:
         lines = inspect.getsource(kind).splitlines()
         for field in fields(kind):

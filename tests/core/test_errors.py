@@ -15,7 +15,7 @@ from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import TrainConfig
 from tests.support.models import SmallModel, SmallSplitModel
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "cached must be True or False, got 'no'",
     ),
     "recipe-compile-as-text": (
-        lambda: Recipe(compile="no"),  # type: ignore[arg-type]
+        lambda: TrainConfig.from_flat(compile="no"),
         "compile must be True or False, got 'no'",
     ),
     "not-a-weight": (
@@ -329,11 +329,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "depth must be an integer >= 1, got 1.5",
     ),
     "recipe-precision": (
-        lambda: Recipe(precision="bf16"),  # type: ignore[arg-type]
+        lambda: TrainConfig.from_flat(precision="bf16"),
         "one of 'float32', 'bfloat16', got 'bf16'",
     ),
     "recipe-parallel": (
-        lambda: Recipe(parallel="deepspeed"),  # type: ignore[arg-type]
+        lambda: TrainConfig.from_flat(parallel="deepspeed"),
         "one of 'ddp', 'fsdp', got 'deepspeed'",
     ),
     "bad-seed": (lambda: sample(seed=-1), r"0\.\.2\^64-1, got -1"),

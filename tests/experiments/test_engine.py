@@ -16,7 +16,6 @@ import torch
 
 import cwdfm
 import experiments.tasks.train as train_module
-from cwdfm.train.recipes import RECIPES
 from experiments.engine import (
     DEPENDENCY_FAILED,
     DEPENDENCY_UNAVAILABLE,
@@ -26,6 +25,7 @@ from experiments.engine import (
     worker_device,
 )
 from experiments.parsl_config import make_config, retry_cost
+from experiments.recipe import Recipe
 from experiments.scale import size
 from experiments.store import FAILURE, RESULT, Store
 from experiments.tasks.base import Resources, Task
@@ -157,7 +157,7 @@ def test_networks_share_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     resets = []
     monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(1))
     monkeypatch.setattr(train_module, "_last_compiled", [])
-    recipe = RECIPES["qm9-debug"]()
+    recipe = Recipe.named("qm9-debug")
     changes: list[tuple[dict[str, Any], int]] = [
         ({}, 1),
         ({"seed": 3, "loss": "sce", "path": "context"}, 1),

@@ -18,8 +18,6 @@ from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
-from cwdfm.train.recipe import build
-from cwdfm.train.recipes import RECIPES
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
 from experiments.catalog.solvers import _best_of
@@ -27,6 +25,7 @@ from experiments.catalog.training import LOSSES, PATHS, SCALES
 from experiments.cell import Cell, flow, loss_note, runs_note
 from experiments.engine import run_tasks
 from experiments.measure import measure
+from experiments.recipe import Recipe
 from experiments.store import Store
 from experiments.table import Value
 from experiments.tasks import score as scores
@@ -41,7 +40,7 @@ HERE = Resources("cpu")
 def test_the_paper_s_scale_is_the_paper_s_table() -> None:
     cell = KINDS[-1].cell("text", "paper")
     assert cell.train().recipe == replace(
-        RECIPES["owt-paper"](),
+        Recipe.named("owt-paper"),
         data="text",
         tokenizer=None,
         source="mask",
@@ -149,7 +148,7 @@ def test_rows_of_the_table_of_losses_are_different_losses(source: str) -> None:
     for line in LOSSES:
         if line.labels[0] != source:
             continue
-        objective = build(line.cell("molecules", "small").train().recipe, 5).objective
+        objective = line.cell("molecules", "small").train().recipe.config().build(5).objective
         assert isinstance(objective, FlowObjective)
         x_1 = torch.randint(5, (4, 32), generator=torch.manual_seed(0))
         batch = objective.path.sample(x_1, torch.tensor([0.2, 0.4, 0.6, 0.8]), seed=1)

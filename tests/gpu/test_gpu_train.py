@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from cwdfm.train.cuda_graph import AFTER, Graphed
-from cwdfm.train.recipe import Recipe
+from cwdfm.train.config import TrainConfig
+from cwdfm.train.cuda_graph import WARMUP_CALLS, GraphedTrunk
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from experiments.bench.subject import random_data
 from tests.support.gpu import COMPILED
 
 pytestmark = COMPILED
-STEPS = AFTER + 4
+STEPS = WARMUP_CALLS + 4
 
 
-def recipe_of(**changes: object) -> Recipe:
+def recipe_of(**changes: object) -> TrainConfig:
     """A small run on molecules' lengths; the passes are compiled, as they are where it matters."""
     settings: dict[str, object] = {
         "model": "debug",
@@ -30,18 +30,18 @@ def recipe_of(**changes: object) -> Recipe:
         "compile": True,
         "precision": "bfloat16",
     }
-    return Recipe(**(vars(RECIPES["qm9-small"]()) | settings | changes))
+    return RECIPES["qm9-small"]().updated(**settings | changes)
 
 
 CUDA = torch.device("cuda")
 Trained = tuple[list[float], list[torch.Tensor], Run]
 
 
-def trained(recipe: Recipe, graphed: bool, steps: int = STEPS) -> Trained:
+def trained(recipe: TrainConfig, graphed: bool, steps: int = STEPS) -> Trained:
     """Losses, weights, and the run."""
     torch.compiler.reset()
     run = Run(recipe, random_data(40, recipe), Path("nowhere"), CUDA)
-    assert isinstance(run.model.trunk, Graphed)
+    assert isinstance(run.model.trunk, GraphedTrunk)
     if not graphed:
         run.model.trunk = run.model.trunk.trunk  # type: ignore[method-assign]
         run.graphed = False
@@ -63,8 +63,8 @@ def test_recorded_passes_train_alike(changes: dict[str, object]) -> None:
     losses, weights, _ = trained(recipe, graphed=False)
     again, others, run = trained(recipe, graphed=True)
     trunk = run.model.trunk
-    assert isinstance(trunk, Graphed)
-    assert trunk.replayed is not None
+    assert isinstance(trunk, GraphedTrunk)
+    assert trunk.replay is not None
     assert again == pytest.approx(losses, rel=1e-5)
     for mine, other in zip(others, weights, strict=True):
         # Sums of gradients in another order, enlarged by AdamW; other masks would show at 0.1.
@@ -75,7 +75,7 @@ def test_recorded_passes_train_alike(changes: dict[str, object]) -> None:
 def test_other_shapes_and_evaluation_are_not_replayed() -> None:
     _, _, run = trained(recipe_of(), graphed=True)
     trunk = run.model.trunk
-    assert isinstance(trunk, Graphed)
+    assert isinstance(trunk, GraphedTrunk)
     x = torch.randint(40, (5, 16), device="cuda")
     t = torch.rand(5, device="cuda")
     assert trunk(x, t).shape[:2] == (5, 16)
@@ -88,6 +88,6 @@ def test_other_shapes_and_evaluation_are_not_replayed() -> None:
 @pytest.mark.parametrize("changes", [{"accumulation": 2}, {"dropout": 0.1}], ids=str)
 def test_what_is_not_recorded(changes: dict[str, object]) -> None:
     run = Run(recipe := recipe_of(**changes), random_data(40, recipe), Path("nowhere"), CUDA)
-    losses = [float(run.train_step()) for _ in range(AFTER + 3)]
-    assert not isinstance(run.model.trunk, Graphed)
+    losses = [float(run.train_step()) for _ in range(WARMUP_CALLS + 3)]
+    assert not isinstance(run.model.trunk, GraphedTrunk)
     assert all(0 < loss < 10 for loss in losses)

@@ -12,16 +12,16 @@ import torch
 import cwdfm
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.train import checkpoint
-from cwdfm.train.loggers import Listener
+from cwdfm.train.config import TrainConfig
+from cwdfm.train.loggers import Logger
 from cwdfm.train.loop import fit
-from cwdfm.train.recipe import Recipe
 from cwdfm.train.run import Run
 
 TOKENS = ("C", "N", "O", "F", "(", ")", "=", "1", "2")
 VOCAB = len(TOKENS) + 3
 
 
-def recipe(**changes: object) -> Recipe:
+def recipe(**changes: object) -> TrainConfig:
     settings: dict[str, object] = {
         "model": "debug",
         "length": 16,
@@ -37,7 +37,7 @@ def recipe(**changes: object) -> Recipe:
         "previews": 2,
         "preview_steps": 3,
     }
-    return Recipe(**{**settings, **changes})  # type: ignore[arg-type]
+    return TrainConfig.from_flat(**{**settings, **changes})
 
 
 def counting(offset: int = 0) -> TokenData:
@@ -47,7 +47,7 @@ def counting(offset: int = 0) -> TokenData:
     return TokenData("counting", rows[:50], rows[50:], SmilesTokenizer(TOKENS), {}, {}, {})
 
 
-def make_run(out: Path, settings: Recipe) -> Run:
+def make_run(out: Path, settings: TrainConfig) -> Run:
     return Run(settings, counting(), out, torch.device("cpu"))
 
 
@@ -58,7 +58,7 @@ def train(out: Path, **changes: object) -> None:
     fit(run)
 
 
-class Send(Listener):
+class Send(Logger):
     """A signal to this very process, once a step is done."""
 
     def __init__(self, number: int, step: int) -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.train import validation as validate
-from cwdfm.train.loop import Clock, fit, note_best
-from cwdfm.train.optimizer import learning_rate, make_optimiser
+from cwdfm.train.loop import fit, record_best, speed_meter
+from cwdfm.train.optimizer import learning_rate, make_optimizer
 from cwdfm.train.run import Run
 from tests.support.train_script import make_run, recipe
 
@@ -29,13 +28,13 @@ def blur(run: Run) -> None:
 
 def test_the_optimiser_is_adamw_with_the_recipe_s_settings() -> None:
     """Loshchilov and Hutter 2019, Algorithm 2, in float64."""
-    r = recipe(learning_rate=0.1, beta1=0.8, beta2=0.95, weight_decay=0.3)
+    r = recipe(learning_rate=0.1, beta1=0.8, beta2=0.95, weight_decay=0.3).optimizer
     layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    optimiser = make_optimiser(r, layer)
+    optimizer = make_optimizer(r, layer)
     x, m, v = layer.weight.item(), 0.0, 0.0
     for step, slope in enumerate((2.0, -0.5, 1.0), start=1):
         layer.weight.grad = torch.full((1, 1), slope, dtype=torch.float64)
-        optimiser.step()
+        optimizer.step()
         m, v = 0.8 * m + 0.2 * slope, 0.95 * v + 0.05 * slope**2
         x -= 0.1 * 0.3 * x
         x -= 0.1 * (m / (1 - 0.8**step)) / (math.sqrt(v / (1 - 0.95**step)) + 1e-8)
@@ -52,7 +51,7 @@ def test_gradients_are_cut_at_the_recipe_s_norm(
         gradients = [p.grad for p in run.model.parameters() if p.grad is not None]
         norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
 
-    monkeypatch.setattr(run.optimiser, "step", note)
+    monkeypatch.setattr(run.optimizer, "step", note)
     run.train_step()
     assert norms == pytest.approx([1e-3], rel=1e-3)
 
@@ -75,7 +74,7 @@ def test_records_are_of_the_steps_since_the_last(
     assert first["loss"] == pytest.approx(sum(losses[:4]) / 4)
     assert last["loss"] == pytest.approx(sum(losses[4:]) / 2)
     for record in (first, last):
-        assert record["learning_rate"] == learning_rate(run.recipe, record["step"] - 1)
+        assert record["learning_rate"] == learning_rate(run.config.optimizer, record["step"] - 1)
 
 
 def test_speed_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +82,14 @@ def test_speed_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     run = make_run(tmp_path, recipe())
-    clock = Clock(run)
+    meter = speed_meter(run)
     now, run.step = 2.0, 5
-    with clock.stopped():
+    with meter.paused():
         now = 8.0
     now = 10.0
-    assert clock.read()["tokens_per_second"] == 5 * 16 * 16 / 4
+    assert meter.read(run.step)["tokens_per_second"] == 5 * 16 * 16 / 4
     now, run.step = 11.0, 6
-    assert clock.read()["tokens_per_second"] == 16 * 16
+    assert meter.read(run.step)["tokens_per_second"] == 16 * 16
 
 
 def test_validation_is_on_the_same_noise_at_every_step_however_it_is_cut(
@@ -122,8 +121,8 @@ def test_validation_is_of_the_averaged_weights_in_nats(tmp_path: Path) -> None:
 
 
 def test_the_first_of_equal_losses_is_the_best(tmp_path: Path) -> None:
-    run = make_run(tmp_path, replace(recipe(), keep=1))
+    run = make_run(tmp_path, recipe(keep=1))
     for step, loss, best in ((1, 2.0, True), (2, 2.0, False), (3, math.nan, False), (4, 1.0, True)):
         run.step = step
-        assert note_best(run, loss) == best
+        assert record_best(run, loss) == best
     assert (run.best, run.best_step) == (1.0, 4)

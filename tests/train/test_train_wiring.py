@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cwdfm.train import validation as validation
-from cwdfm.train.batch import EpochStream
-from cwdfm.train.optimizer import Average
+from cwdfm.train.batches import EpochStream
+from cwdfm.train.optimizer import WeightAverage
 from cwdfm.train.run import Run
 from cwdfm.train.validation import validate
 from tests.support.stats import assert_differs, assert_follows, histogram
@@ -25,7 +25,7 @@ def stirred(out: Path, **changes: object) -> Run:
     with torch.no_grad():
         for parameter in run.model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    run.average = Average(run.model, run.recipe.ema)
+    run.average = WeightAverage(run.model, run.config.optimizer.ema)
     return run
 
 
@@ -72,7 +72,7 @@ def test_steps_are_those_of_adamw_by_hand(tmp_path: Path, clip: float) -> None:
             weights[name] = w - rate * decay * w - rate * move
         run.train_step()
     for name, parameter in run.model.named_parameters():
-        state = run.optimiser.state[parameter]
+        state = run.optimizer.state[parameter]
         assert_near(state["exp_avg"], mean[name], rtol=1e-4, atol=1e-9)
         assert_near(state["exp_avg_sq"], square[name], rtol=1e-4, atol=1e-9)
         # Three moves of some 2e-4 to 6e-4, and 1e-4 to 3e-4 of a weight that decay with them.
@@ -116,7 +116,7 @@ def test_a_given_first_token_is_neither_corrupted_nor_counted(
     tmp_path: Path, fix_first: bool
 ) -> None:
     run = stirred(tmp_path, source="mask", fix_first=fix_first, dropout=0.0)
-    x_1 = run.train_rows.places(torch.arange(16))
+    x_1 = run.train_rows.at_positions(torch.arange(16))
     batch = run.training_batch(run.objective, 0, 0)
     masked = batch.x == VOCAB
     assert torch.equal(batch.x[~masked], x_1[~masked])
@@ -138,7 +138,7 @@ def test_epochs_are_independent_uniform_permutations() -> None:
     """
     pairs = 3_000
     rows = EpochStream(np.arange(3)[:, None], 0, torch.device("cpu"))
-    seen = torch.cat([rows.places(place) for place in torch.arange(6 * pairs).split(90)])
+    seen = torch.cat([rows.at_positions(place) for place in torch.arange(6 * pairs).split(90)])
     counts = histogram(seen.view(pairs, 6), 3)
     first, second = np.divmod(np.arange(3**6), 27)
     orders = [5, 7, 11, 15, 19, 21]  # 012, 021, 102, 120, 201, 210 to base 3
@@ -167,7 +167,7 @@ def test_the_validation_loss_is_that_of_all_rows_at_once(
     """Batches of 7 leave a smaller one, which counts for less."""
     run = stirred(tmp_path, elbo_rows=0, previews=0)
     whole = validate(run)["validation_loss"]
-    rows = min(len(run.valid_rows), run.recipe.validation_rows)
+    rows = min(len(run.valid_rows), run.config.evaluation.validation_rows)
     assert 0 < rows % 7 < 4
     monkeypatch.setattr(validation, "CHUNK", 7)
     assert validate(run)["validation_loss"] == pytest.approx(whole, rel=1e-6)

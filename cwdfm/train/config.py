@@ -1,0 +1,243 @@
+"""The configuration of a training run.
+
+`TrainConfig` nests one config for each concern. Its flat form has every field under its own name:
+`TrainConfig.from_flat(steps=100, loss="sce")`, `config.updated(learning_rate=1e-3)`. The comment
+behind a field is its help text on the command line.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, get_args
+
+from cwdfm.baselines.autoregressive import AutoregressiveConfig
+from cwdfm.baselines.bd3lm.config import BD3LMConfig
+from cwdfm.baselines.sedd.config import SEDDConfig
+from cwdfm.config import check_applies, flatten, from_flat, leaf_names, one_of
+from cwdfm.errors import (
+    MAX_LENGTH,
+    InputError,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_positive,
+)
+from cwdfm.method.config import MethodConfig, Task
+from cwdfm.method.flow_config import FlowConfig, MDLMConfig
+from cwdfm.model.presets import preset
+from cwdfm.model.transformer import DiTConfig
+from cwdfm.ops.random import check_seed
+from cwdfm.pretrained import Pretrained
+from cwdfm.train.parallel import Parallel
+
+METHODS: dict[str, type[MethodConfig]] = {
+    "flow": FlowConfig,
+    "mdlm": MDLMConfig,
+    "sedd": SEDDConfig,
+    "bd3lm": BD3LMConfig,
+    "ar": AutoregressiveConfig,
+}
+MAX_COUNT = 10**9  # steps, sequences, samples: steps x batch_size must fit into 64 bits
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What to train on."""
+
+    data: str = "qm9"  # a dataset name, a file of your own, or the output of `cwdfm prepare`
+    column: str | None = None  # column of a table; by default `smiles`, for text `text`
+    tokenizer: str | None = None  # for text: gpt2, bytes, chars, a folder or a hub name
+    length: int = 32  # tokens per sequence
+    fix_first: bool = False  # the first token is always given: not corrupted, not sampled
+    train_rows: int = 0  # train on a random subset of this many sequences; 0 for all
+
+    def __post_init__(self) -> None:
+        check_integer("length", self.length, 3, MAX_LENGTH)
+        check_integer("train_rows", self.train_rows, 0, MAX_COUNT)
+        check_bool("fix_first", self.fix_first)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The transformer."""
+
+    model: Literal["debug", "4m", "17m", "40m", "base"] = "4m"  # size of the transformer
+    init: str | None = None  # continue from this trained model: its network, method, vocabulary
+    learned_positions: bool = False  # add a learned position embedding
+    dropout: float = 0.1  # dropout probability
+
+    def __post_init__(self) -> None:
+        check_bool("learned_positions", self.learned_positions)
+        _check_fraction("dropout", self.dropout)
+
+    def size(self, vocab_size: int, length: int) -> DiTConfig:
+        """The transformer of this size for `vocab_size` data tokens."""
+        positions = length if self.learned_positions else 0
+        return preset(self.model, vocab_size, dropout=self.dropout, positions=positions)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with linear warmup, cosine decay and averaged weights."""
+
+    steps: int = 25_000  # optimizer steps
+    batch_size: int = 2048  # sequences per step, over all processes
+    learning_rate: float = 3e-4  # peak learning rate, reached after the warmup
+    min_learning_rate: float = 3e-6  # learning rate at the last step
+    warmup: int = 1000  # steps of linear warmup
+    weight_decay: float = 0.01  # weight decay of AdamW
+    beta1: float = 0.9  # decay of AdamW's first moment
+    beta2: float = 0.999  # decay of AdamW's second moment
+    clip: float = 1.0  # largest gradient norm; larger gradients are scaled down to it
+    ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps, most=MAX_COUNT)
+        check_integer("batch_size", self.batch_size, most=MAX_COUNT)
+        check_integer("warmup", self.warmup, 0, MAX_COUNT)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("clip", self.clip)
+        for name in ("ema", "beta1", "beta2"):
+            _check_fraction(name, getattr(self, name))
+        for name in ("weight_decay", "min_learning_rate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(
+                    f"{name} must be a finite number >= 0, got {getattr(self, name)}",
+                    fields=(name,),
+                )
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How steps are computed. Apart from rounding and dropout this does not change the result."""
+
+    accumulation: int = 1  # micro-batches per step
+    precision: Literal["float32", "bfloat16"] = "bfloat16"  # of matrix products on a GPU
+    compile: bool = False  # torch.compile the model
+    parallel: Parallel = "ddp"  # under torchrun: replicate (ddp) or shard (fsdp) the model
+
+    def __post_init__(self) -> None:
+        check_integer("accumulation", self.accumulation, most=MAX_COUNT)
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
+        check_choice("parallel", self.parallel, get_args(Parallel))
+        check_bool("compile", self.compile)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Logging and validation."""
+
+    log_every: int = 100  # steps between log records of loss and speed
+    validate_every: int = 1000  # steps between validations
+    validation_rows: int = 2048  # held-out sequences for the validation loss
+    elbo_rows: int = 256  # held-out sequences for the likelihood bound; 0 for none
+    previews: int = 64  # samples drawn at each validation; 0 for none
+    preview_steps: int = 64  # sampling steps of these samples
+
+    def __post_init__(self) -> None:
+        for name in ("log_every", "validate_every", "validation_rows", "preview_steps"):
+            check_integer(name, getattr(self, name), most=MAX_COUNT)
+        for name in ("elbo_rows", "previews"):
+            check_integer(name, getattr(self, name), 0, MAX_COUNT)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written. A better validation loss writes one too."""
+
+    checkpoint_every: int = 1000  # steps between checkpoints
+    keep: int = 2  # checkpoints to keep, in addition to the best
+
+    def __post_init__(self) -> None:
+        check_integer("checkpoint_every", self.checkpoint_every, most=MAX_COUNT)
+        check_integer("keep", self.keep, most=MAX_COUNT)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    method: MethodConfig = one_of(METHODS, "flow")
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    seed: int = 0  # seed of the weights, data order, times, noise and dropout
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        batch_size, accumulation = self.optimizer.batch_size, self.runtime.accumulation
+        if batch_size % accumulation:
+            raise InputError(
+                f"batch_size {batch_size} must be a multiple of accumulation {accumulation}",
+                fields=("batch_size", "accumulation"),
+            )
+
+    def flat(self) -> dict[str, Any]:
+        """All fields by name, those of the method, path and loss included."""
+        return flatten(self)
+
+    @classmethod
+    def from_flat(cls, **fields: Any) -> Self:
+        """Build a config from fields by name. Fields of methods that are not chosen are ignored.
+
+        This also reads the flat records of checkpoints and model cards of earlier versions.
+        """
+        if unknown := sorted(fields.keys() - leaf_names(cls)):
+            known = ", ".join(sorted(leaf_names(cls)))
+            raise InputError(f"unknown field {', '.join(unknown)}; known are {known}")
+        return from_flat(cls, fields)
+
+    def updated(self, **fields: Any) -> Self:
+        """The config with some fields changed; each must apply to the chosen method."""
+        config = self.from_flat(**self.flat() | fields)
+        for name in fields:
+            check_applies(config, name)
+        return config
+
+    def build(self, vocab_size: int, init: Pretrained | None = None) -> Task:
+        """The objects of this config for `vocab_size` data tokens.
+
+        With `init`, the network has the shape of that trained model.
+        """
+        length = self.data.length
+        task = self.method.build(vocab_size, self.model.size(vocab_size, length), length)
+        if init is None:
+            return task
+        if init.method != task.method:
+            raise InputError(
+                f"the initial model was trained as {init.method}, and the config describes "
+                f"{task.method}; use `config.continued_from(model)`"
+            )
+        return replace(task, model=replace(init.model.config, dropout=self.model.dropout))
+
+    def continued_from(self, init: Pretrained) -> Self:
+        """The config with everything that a trained model fixes taken from it."""
+        return self.from_flat(**self.flat() | settings_of(init))
+
+
+def settings_of(trained: Pretrained) -> dict[str, Any]:
+    """The flat fields that a trained model fixes when training continues from it."""
+    model = trained.model.config
+    found = (kind.settings_of(trained.method, model) for kind in METHODS.values())
+    settings = next((each for each in found if each is not None), None)
+    if settings is None:
+        raise InputError(
+            f"training cannot continue from a model trained as {trained.method}: no training "
+            f"method describes it (flows must have a schedule kappa = t^power)"
+        )
+    settings |= {
+        "length": trained.length,
+        "fix_first": trained.fix_first,
+        "learned_positions": model.positions > 0,
+    }
+    trained_with = flatten(trained.card.get("config", trained.card.get("recipe", {})))
+    if "masked_only" in trained_with:
+        settings["masked_only"] = trained_with["masked_only"]
+    return settings
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise InputError(f"{name} must lie in [0, 1), got {value}", fields=(name,))
