@@ -1,7 +1,8 @@
-"""Source distributions p_0: where sampling starts and what "masked" means.
+"""Source distributions p_0: the initial state of sampling.
 
-A source owns its token ids. Data tokens are 0..vocab_size-1; a mask source adds one id behind
-them. Models put out logits over `num_tokens`; only the first `vocab_size` of them are data.
+A source defines the token ids. Data tokens are 0..vocab_size-1; a mask source adds the mask as the
+next id. Models return logits over `num_tokens` ids, of which the first `vocab_size` are data
+tokens.
 """
 
 from abc import ABC, abstractmethod
@@ -16,56 +17,56 @@ from cwdfm.ops.random import Purpose, uniform_BN
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """p_0, factorised over coordinates."""
+    """p_0, factorized over coordinates."""
 
     vocab_size: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.vocab_size, int) or self.vocab_size < 2:
             raise InputError(
-                f"vocab_size counts the data tokens, mask not included, and must be an integer "
-                f">= 2, got {self.vocab_size!r}"
+                f"vocab_size, the number of data tokens without the mask, must be an integer >= 2, "
+                f"got {self.vocab_size!r}"
             )
 
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """How many ids there are: the width of the model's embedding and of its logits."""
+        """The number of ids: the width of the model's embedding and of its logits."""
 
     @abstractmethod
     def noise(self, index_B: Tensor, length: int, *, seed: int, step: int = 0) -> Tensor:
-        """x_0 ~ p_0, [B, N], for the samples numbered index_B."""
+        """x_0 ~ p_0, [B, N], for the sample indices index_B."""
 
     @abstractmethod
     def revealed(self, x_BN: Tensor) -> Tensor | None:
-        """Which coordinates are revealed, [B, N]; None where the state alone does not tell."""
+        """The reveal mask [B, N]; None if it cannot be inferred from the state."""
 
     @property
     def marks_noise(self) -> bool:
-        """Whether a state tells which of its coordinates are revealed: noise looks like no data."""
+        """Whether the reveal mask can be inferred from a state, because noise differs from data."""
         return self.revealed(torch.zeros(1, 1, dtype=torch.int64)) is not None
 
     def movable(self, x_BN: Tensor, fixed_BN: Tensor) -> Tensor:
-        """Which coordinates may still move, [B, N]: neither given nor known to be revealed."""
+        """The coordinates that may still move, [B, N]: neither fixed nor known to be revealed."""
         revealed_BN = self.revealed(x_BN)
         return ~fixed_BN if revealed_BN is None else ~(fixed_BN | revealed_BN)
 
     @abstractmethod
     def renoise_probability(self, x_BN: Tensor) -> Tensor:
-        """1 - p_0(x^i): the chance [B, N] that a fresh source token differs from the present."""
+        """1 - p_0(x^i) [B, N]: the probability that a fresh source token differs from x^i."""
 
     @abstractmethod
     def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
-        """A source token other than the present one, [B, N], from uniform draws u_BN."""
+        """A source token that differs from the current one, [B, N], from uniform draws u_BN."""
 
     def data_logits(self, logits: Tensor) -> Tensor:
-        """The logits [..., V] of the data tokens, a view: the mask id has probability zero."""
+        """A view of the data tokens' logits [..., V]; the mask has probability zero."""
         return logits[..., : self.vocab_size]
 
 
 @dataclass(frozen=True)
 class MaskSource(Source):
-    """p_0 = all mask. The mask id is vocab_size, the one behind the data tokens."""
+    """p_0 = all mask. The mask id is vocab_size, the one after the data tokens."""
 
     @property
     def mask_id(self) -> int:
@@ -93,8 +94,8 @@ class MaskSource(Source):
 class UniformSource(Source):
     """p_0 = independent uniform data tokens.
 
-    A revealed token cannot be told from noise by looking at it, so `revealed` is None: in training
-    the path knows, in sampling the proposal stands in for x_1.
+    A revealed token cannot be distinguished from noise, so `revealed` is None. In training the path
+    provides the reveal mask; in sampling the proposal replaces x_1.
     """
 
     @property
@@ -109,8 +110,8 @@ class UniformSource(Source):
         return None
 
     def renoise_probability(self, x_BN: Tensor) -> Tensor:
-        chance = 1 - 1 / self.vocab_size
-        return torch.full(x_BN.shape, chance, dtype=torch.float64, device=x_BN.device)
+        probability = 1 - 1 / self.vocab_size
+        return torch.full(x_BN.shape, probability, dtype=torch.float64, device=x_BN.device)
 
     def renoise(self, x_BN: Tensor, u_BN: Tensor) -> Tensor:
         shift_BN = 1 + (u_BN * (self.vocab_size - 1)).long()

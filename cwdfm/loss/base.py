@@ -1,13 +1,12 @@
-"""Losses: L = mean over batch and coordinates of w^i l^i, one record in, one scalar out.
+"""Losses: L = mean over batch and coordinates of w^i l^i.
 
-Sums over coordinates in the paper's formulas are means here, over all coordinates that are not
-fixed, so that values are nats per token and compare across lengths and prompts. Logits may cover
-all coordinates, [B, N, num_tokens], or only those the loss needs, [K, num_tokens] in row-major
-order: see `Loss.needed`, which spares the head the rest. Logits that are no numbers give a loss
-that is none.
+The sums over coordinates in the paper's formulas are means here, over all coordinates that are not
+fixed, so that values are in nats per token and comparable across lengths and prompts. Logits may
+cover all coordinates, [B, N, num_tokens], or only those that the loss needs (`Loss.needed`),
+[K, num_tokens] in row-major order. NaN logits give a NaN loss.
 
-Most losses are linear in log p, with weights that the gradient does not go through: they say so by
-`Loss.weights`, and get their gradients from the head in the same pass as their value.
+Most losses are linear in log p with weights that are not differentiated. They implement
+`Loss.weights`, and the head then computes value and gradient in one pass.
 """
 
 from abc import ABC, abstractmethod
@@ -25,8 +24,8 @@ from cwdfm.weight import Weight
 
 Coordinates = Literal["all", "masked"]
 
-# The hazard is infinite at t = 1. Losses weighted by it (NELBO, Bregman) evaluate it no later than
-# here; drawing t uniformly, a share of TIME_EPSILON of the batch is affected.
+# The hazard is infinite at t = 1, so losses weighted by it (NELBO, Bregman) clamp t to
+# 1 - TIME_EPSILON. With uniform t this affects a fraction TIME_EPSILON of the batch.
 TIME_EPSILON = 1e-3
 
 
@@ -39,21 +38,21 @@ class Loss(ABC):
 
     @abstractmethod
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        """The weighted terms w^i l^i [B, N], before fixed coordinates are taken out."""
+        """The weighted terms w^i l^i [B, N], before fixed coordinates are removed."""
 
     def weights(
         self, prediction: Prediction, batch: PathSample, schedule: Schedule
     ) -> Tensor | None:
-        """w^i [B, N] (or what expands to it) where w^i l^i = -w^i log p^i(x_1^i); else None.
+        """w^i, expandable to [B, N], if the terms are -w^i log p^i(x_1^i); otherwise None.
 
-        Gradients do not go through them.
+        The weights are not differentiated.
         """
         return None
 
     def __call__(
         self, logits: Tensor, batch: PathSample, schedule: Schedule, *, per_token: bool = False
     ) -> Tensor:
-        """The scalar loss in nats per token, or with per_token its terms [B, N].
+        """The scalar loss in nats per token, or its terms [B, N] with `per_token`.
 
         `logits` are [B, N, num_tokens], or [K, num_tokens] at the coordinates `needed(batch)`.
         """
@@ -72,10 +71,10 @@ class Loss(ABC):
         rows: Positions | None = None,
         per_token: bool = False,
     ) -> Tensor:
-        """The loss from hidden vectors and a linear head, at the needed coordinates alone.
+        """The loss from hidden vectors and a linear head, without storing all logits.
 
-        The same up to rounding, and the logits of all coordinates are never stored. `rows` are
-        the needed coordinates; whoever found them before spares the host a wait.
+        It equals `__call__` up to rounding. `rows` are the needed coordinates, if already known;
+        this avoids a synchronization.
         """
         rows = Positions.of(self.needed(batch)) if rows is None else rows
         needed_BN = rows.mask
@@ -99,7 +98,7 @@ class WeightedCrossEntropy(Loss):
 
     @abstractmethod
     def weights(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        """w^i [B, N], or what expands to it; gradients do not go through them."""
+        """w^i, expandable to [B, N]; not differentiated."""
 
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
         ce_BN = -prediction.log_prob(batch.x_1)
@@ -108,26 +107,26 @@ class WeightedCrossEntropy(Loss):
 
 
 def _count(batch: PathSample) -> Tensor:
-    """How many coordinates the mean is over."""
+    """The number of coordinates in the mean."""
     return (~batch.fixed).sum().clamp(min=1)
 
 
 def coordinates_needed(coordinates: Coordinates, batch: PathSample) -> Tensor:
-    """The coordinates [B, N] that an option "all" or "masked" names; fixed ones never count."""
+    """The coordinates [B, N] selected by "all" or "masked"; never fixed ones."""
     return ~batch.fixed if coordinates == "all" else ~batch.revealed
 
 
 def bound_weight(weight: Weight | None, batch: PathSample, schedule: Schedule) -> Tensor:
-    """What a term of the bound is multiplied by: alpha^i lambda_t, [B, N] or [B, 1], float64.
+    """The factor alpha^i lambda_t of the bound's terms, [B, N] or [B, 1], float64.
 
-    t is kept TIME_EPSILON away from 1. On a context-weighted path the terms carry the path's alpha
-    (the paper's fourth proposition), so the loss must be told of it.
+    t is clamped to 1 - TIME_EPSILON. On a context-weighted path the terms include the path's alpha
+    (the paper's fourth proposition), so the loss needs the same weight.
     """
     if weight != batch.weight:
         raise InputError(
-            f"the path followed {batch.weight}, the loss has weight={weight}: the bound's terms "
-            f"must carry the weight of the path. Give the loss weight={batch.weight}, or use "
-            f"CrossEntropy or ScaledCrossEntropy, which are no bounds"
+            f"the path has weight={batch.weight}, but the loss has weight={weight}; they must be "
+            f"equal for the loss to be a bound. Set weight={batch.weight} in the loss, or use "
+            f"CrossEntropy or ScaledCrossEntropy, which are not bounds"
         )
     hazard = schedule.hazard(batch.t.double().clamp(max=1 - TIME_EPSILON))
     hazard = hazard if hazard.dim() == 2 else hazard[:, None]

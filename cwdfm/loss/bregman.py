@@ -1,4 +1,4 @@
-"""Bregman: the divergence between conditional and modelled rates (generalised KL)."""
+"""Bregman: the divergence between conditional and modeled rates (generalized KL)."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,11 @@ class Bregman(Loss):
     """L = E lambda_t sum_i [(delta^i - 1) log p^i(x_1^i | x_t) + delta^i - p^i(x_t^i | x_t)].
 
     Here delta^i = [x_t^i = x_1^i] is value equality, not the reveal mask: the rates are functions
-    of the state, and a state that holds x_1^i by chance stays there.
+    of the state, and a coordinate that equals x_1^i by chance does not move.
 
-    `coordinates`: "all" is the formula term for term. "masked", for a mask source only, is its
-    value when revealed tokens are carried over (p^i(x_t^i) = 1), as they are in sampling. On a
-    context-weighted path, give the path's `weight` (mask source only): the terms carry its alpha.
+    `coordinates`: "all" is the formula above. "masked", for a mask source only, is its value when
+    revealed tokens are carried over (p^i(x_t^i) = 1), as in sampling. On a context-weighted path
+    (mask source only), pass the path's `weight`: the terms include its alpha.
     """
 
     coordinates: Coordinates = "all"
@@ -35,13 +35,13 @@ class Bregman(Loss):
     def needed(self, batch: PathSample) -> Tensor:
         if self.coordinates == "masked" and not isinstance(batch.source, MaskSource):
             raise InputError(
-                "Bregman(coordinates='masked') is only right for a mask source: with a uniform "
-                "source the terms of revealed coordinates do not vanish; use coordinates='all'"
+                "Bregman(coordinates='masked') requires a mask source: with a uniform source the "
+                "terms of revealed coordinates do not vanish; use coordinates='all'"
             )
         if self.weight is not None and not isinstance(batch.source, MaskSource):
             raise InputError(
-                "Bregman with a weight needs a mask source: with a uniform source alpha is no "
-                "function of x_t, and the rates' divergence has no such form; leave weight out"
+                "Bregman with a weight requires a mask source: with a uniform source alpha is not "
+                "a function of x_t, and the divergence does not have this form; omit weight"
             )
         return coordinates_needed(self.coordinates, batch)
 
@@ -53,12 +53,12 @@ class Bregman(Loss):
     def weights(
         self, prediction: Prediction, batch: PathSample, schedule: Schedule
     ) -> Tensor | None:
-        # A masked x_t^i is neither x_1^i nor a token that the model could predict.
+        # A masked x_t^i is neither x_1^i nor a token that the model can predict.
         masked = self.coordinates == "masked"
         return bound_weight(self.weight, batch, schedule) if masked else None
 
 
 def rate_divergence(log_p1: Tensor, log_pt: Tensor, same: Tensor) -> Tensor:
-    """The divergence of rates over lambda_t, from log p(x_1^i), log p(x_t^i) and x_t^i = x_1^i."""
-    # where, not a product: log p(x_1) may be -inf where it does not count.
+    """The divergence of rates divided by lambda_t; `same` is x_t^i = x_1^i."""
+    # `where`, not a product: log p(x_1) may be -inf where it is unused.
     return torch.where(same, 1.0, -log_p1) - log_pt.exp()

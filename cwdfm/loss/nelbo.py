@@ -16,10 +16,10 @@ from cwdfm.weight import Weight
 class NELBO(WeightedCrossEntropy):
     """L = -E lambda_t sum_{i masked} log p^i(x_1^i | x_t).
 
-    With a mask source this is the negative evidence lower bound itself. `coordinates="all"` counts
-    revealed coordinates too, which a uniform source may need to learn to keep right tokens. On a
-    context-weighted path, give the path's `weight`: the terms carry its alpha, which is 0 where a
-    coordinate is revealed.
+    With a mask source this is the negative evidence lower bound. `coordinates="all"` includes
+    revealed coordinates, so that a model with a uniform source learns to keep correct tokens. On a
+    context-weighted path, pass the path's `weight`: the terms include its alpha, which is 0 on
+    revealed coordinates.
     """
 
     coordinates: Coordinates = "masked"
@@ -29,8 +29,8 @@ class NELBO(WeightedCrossEntropy):
         check_choice("coordinates", self.coordinates, ("all", "masked"))
         if self.coordinates == "all" and self.weight is not None:
             raise InputError(
-                "NELBO(coordinates='all') takes no weight: alpha is 0 on revealed coordinates, and "
-                "their terms would vanish; use coordinates='masked'"
+                "NELBO(coordinates='all') does not support a weight: alpha is 0 on revealed "
+                "coordinates, so their terms would vanish; use coordinates='masked'"
             )
 
     def needed(self, batch: PathSample) -> Tensor:

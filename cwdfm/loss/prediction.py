@@ -1,4 +1,4 @@
-"""What a loss reads of a network: log-probabilities of tokens, from logits or from the head."""
+"""Log-probabilities of tokens for losses, from logits or from hidden vectors and the head."""
 
 from abc import ABC, abstractmethod
 
@@ -14,9 +14,9 @@ from cwdfm.path.base import PathSample
 
 
 class Prediction(ABC):
-    """Log-probabilities of tokens, and logits, at the coordinates where they are known."""
+    """Logits and log-probabilities of tokens at the coordinates where they are known."""
 
-    rows_BN: Tensor | None  # these coordinates; None for all
+    known_BN: Tensor | None  # these coordinates; None for all
 
     @property
     @abstractmethod
@@ -25,22 +25,22 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        """log p^i(tokens^i) [B, N] of each; 0 where nothing is known; -inf for a mask id."""
+        """log p^i(tokens^i) [B, N] of each; 0 at unknown coordinates; -inf for the mask."""
 
     def log_prob(self, tokens_BN: Tensor) -> Tensor:
         """`log_probs` of one tensor of tokens."""
         return self.log_probs(tokens_BN)[0]
 
-    def spread(self, values: Tensor) -> Tensor:
-        """Values of the known coordinates put back to their places [B, N], 0 elsewhere."""
-        if self.rows_BN is None:
+    def scatter(self, values: Tensor) -> Tensor:
+        """A tensor [B, N] with the given values at the known coordinates, 0 elsewhere."""
+        if self.known_BN is None:
             return values
-        blank_BN = values.new_zeros(self.rows_BN.shape)
-        return blank_BN.masked_scatter(self.rows_BN, values)
+        blank_BN = values.new_zeros(self.known_BN.shape)
+        return blank_BN.masked_scatter(self.known_BN, values)
 
 
 class LogitsPrediction(Prediction):
-    """A prediction whose logits are at hand."""
+    """A prediction given by logits."""
 
     def __init__(self, logits: Tensor, needed_BN: Tensor, batch: PathSample) -> None:
         shape = tuple(batch.x_1.shape)
@@ -50,12 +50,13 @@ class LogitsPrediction(Prediction):
         rows = int(needed_BN.sum()) if logits.dim() == 2 else 0
         if logits.shape not in ((*shape, width), (rows, width)) or not logits.is_floating_point():
             raise InputError(
-                f"logits must be floating with shape {(*shape, width)}, or {(rows, width)} for the "
-                f"rows that the loss needs, got {describe(logits)}; {width} is source.num_tokens"
+                f"logits must be floating point with shape {(*shape, width)}, or {(rows, width)} "
+                f"for the coordinates that the loss needs, got {describe(logits)}; {width} is "
+                f"source.num_tokens"
             )
         full = logits.to(sum_dtype(logits))
         self._logits = batch.source.data_logits(full)
-        self.rows_BN = None if logits.dim() == 3 else needed_BN
+        self.known_BN = None if logits.dim() == 3 else needed_BN
         self._log_z = self._logits.logsumexp(dim=-1)
 
     @property
@@ -63,8 +64,8 @@ class LogitsPrediction(Prediction):
         return self._logits
 
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
-        at = [x if self.rows_BN is None else x[self.rows_BN] for x in tokens_BN]
-        return [self.spread(token_log_prob(self._logits, self._log_z, x)) for x in at]
+        at = [x if self.known_BN is None else x[self.known_BN] for x in tokens_BN]
+        return [self.scatter(token_log_prob(self._logits, self._log_z, x)) for x in at]
 
 
 class HeadPrediction(Prediction):
@@ -73,26 +74,26 @@ class HeadPrediction(Prediction):
     def __init__(
         self, hidden_BND: Tensor, readout: nn.Linear, rows: Positions, batch: PathSample
     ) -> None:
-        self.rows_BN: Tensor = rows.mask
+        self.known_BN: Tensor = rows.mask
         self._rows = rows
-        all_of_them = len(rows) == rows.mask.numel()
-        hidden_KD = hidden_BND.flatten(0, 1) if all_of_them else rows.take(hidden_BND)
+        covers_all = len(rows) == rows.mask.numel()
+        hidden_KD = hidden_BND.flatten(0, 1) if covers_all else rows.take(hidden_BND)
         self._hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
         self._readout, self._source = readout, batch.source
 
     @property
     def logits(self) -> Tensor:
-        # Stored after all: for weights that read them.
+        # Stores the logits, for weights that need them.
         head = (self._readout.weight, self._readout.bias)
-        kind = self._hidden_KD.dtype
-        logits_KV = F.linear(self._hidden_KD, *(None if x is None else x.to(kind) for x in head))
+        dtype = self._hidden_KD.dtype
+        logits_KV = F.linear(self._hidden_KD, *(None if x is None else x.to(dtype) for x in head))
         return self._source.data_logits(logits_KV.to(sum_dtype(logits_KV)))
 
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
         tokens_KJ = torch.stack([self._rows.take(x) for x in tokens_BN], dim=-1)
         vocab = self._source.vocab_size
         log_p_KJ = head_log_prob(self._hidden_KD, self._readout, tokens_KJ, vocab)
-        return [self.spread(log_p_K) for log_p_K in log_p_KJ.unbind(-1)]
+        return [self.scatter(log_p_K) for log_p_K in log_p_KJ.unbind(-1)]
 
     def cross_entropy(self, tokens_BN: Tensor, weights_BN: Tensor) -> Tensor:
         """sum_i w^i (-log p^i(tokens^i)) over the known coordinates, a scalar."""
@@ -102,7 +103,7 @@ class HeadPrediction(Prediction):
 
 
 def token_log_prob(logits: Tensor, log_z: Tensor, tokens: Tensor) -> Tensor:
-    """log p(tokens) [...] under data logits [..., V] normalised by log_z; -inf for a mask id."""
+    """log p(tokens) [...] under data logits [..., V] normalized by log_z; -inf for the mask."""
     inside = tokens < logits.shape[-1]
     token = torch.where(inside, tokens, 0)[..., None]
     return torch.where(inside, logits.gather(-1, token)[..., 0] - log_z, -torch.inf)

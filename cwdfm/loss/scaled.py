@@ -20,26 +20,25 @@ RevealedWeight = Literal["one", "zero", "extended", "joint", "raw", "level"]
 class ScaledCrossEntropy(WeightedCrossEntropy):
     """L = -E sum_i alpha^i(x_t) log p^i(x_1^i | x_t).
 
-    The paper leaves open what alpha is on revealed coordinates, and whether it is normalised in a
-    loss; `revealed` says. In three ways alpha averages to 1 over the masked coordinates, as on a
-    path, and on the revealed ones it is
+    The paper does not define alpha on revealed coordinates, nor its normalization in a loss;
+    `revealed` selects a definition. For three values alpha averages to 1 over the masked
+    coordinates, as on a path, and on revealed coordinates it is
 
-    - "one": 1, as in plain cross-entropy. The default.
-    - "zero": 0. With a uniform source the model then never learns to keep a right token.
-    - "extended": the same formula, with the masked set's normaliser; 0 where nothing is masked.
+    - "one" (default): 1, as in plain cross-entropy.
+    - "zero": 0. With a uniform source the model then does not learn to keep correct tokens.
+    - "extended": the same formula, with the normalization of the masked set; 0 if it is empty.
 
-    In the others one formula holds for all coordinates, masked or not:
+    For the others one formula applies to all coordinates:
 
-    - "joint": exp(score), normalised to mean 1 over the sequence.
-    - "raw": exp(score), over what the reveal mask's part of it is where all is revealed. So with
-      Neighbor weights of positive scale alpha is 1 there and less elsewhere, and late times, which
-      have much context, weigh more than early ones; with Entropy weights it is exp(-beta H).
-    - "level": the mean of "raw" over the sequence. So late times weigh more, and local context
-      does not count: "raw" is "level" times "joint", factor by factor.
+    - "joint": exp(score), normalized to mean 1 over the sequence.
+    - "raw": exp(score) divided by exp(context score of the fully revealed sequence). With Neighbor
+      weights of positive scale alpha is thus 1 with full context and smaller otherwise, so late
+      times weigh more than early ones. With Entropy weights it is exp(-beta H).
+    - "level": the mean of "raw" over the sequence. Late times weigh more, but local context has no
+      effect: "raw" is the product of "level" and "joint".
 
-    Given (`fixed`) coordinates have weight 0 and count in no mean.
-
-    A weight that needs logits gets the loss's own, cut off from the gradient.
+    Given (`fixed`) coordinates have weight 0 and are excluded from all means. A weight that needs
+    logits uses those of the loss, detached.
     """
 
     weight: Weight
@@ -54,7 +53,7 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
         return coordinates_needed("masked" if self.revealed == "zero" else "all", batch)
 
     def weights(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        # A fixed coordinate's alpha may be huge, and 0 * inf would poison the gradient.
+        # A fixed coordinate may have a huge alpha, and 0 * inf would give NaN gradients.
         return self.alpha(prediction, batch).masked_fill(batch.fixed, 0.0)
 
     def alpha(self, prediction: Prediction, batch: PathSample) -> Tensor:
@@ -62,7 +61,7 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
         log_weight_BN = self.weight.context_score(batch.revealed)
         if self.weight.needs_logits:
             score = self.weight.prediction_score(prediction.logits.detach())
-            log_weight_BN = log_weight_BN + prediction.spread(score)
+            log_weight_BN = log_weight_BN + prediction.scatter(score)
         masked_BN = ~batch.revealed
         if self.revealed == "joint":
             return normalize(log_weight_BN, ~batch.fixed)

@@ -1,6 +1,6 @@
-"""The exact posterior of a small joint law: a model with no error, to hold samplers against.
+"""The exact posterior of a small joint distribution: a model without error, to test samplers.
 
-With it, whatever separates samples from the target is the sampler's doing.
+With it, any difference between samples and target is caused by the sampler.
 """
 
 from itertools import product
@@ -20,7 +20,7 @@ class ExactPosterior:
 
     `target` [V, ..., V] holds the probabilities of all sequences of length N = target.dim(). The
     likelihood of a coordinate is kappa_t [x_t = x_1] + (1 - kappa_t) p_0(x_t), so for a mask source
-    the posterior is the target conditioned on what is revealed, at any time.
+    the posterior is the target conditioned on the revealed tokens, at any time.
     """
 
     def __init__(self, target: Tensor, source: Source, schedule: Schedule) -> None:
@@ -28,9 +28,9 @@ class ExactPosterior:
         total = target.sum(dtype=torch.float64)
         if sizes != {source.vocab_size} or not bool((target >= 0).all()) or not 0 < total < inf:
             raise InputError(
-                f"target must hold non-negative probabilities, or numbers in proportion to them, "
-                f"with an axis of size {source.vocab_size} for each position, got "
-                f"{describe(target)} that sums to {float(total):g}"
+                f"target must contain non-negative probabilities, not necessarily normalized, with "
+                f"an axis of size {source.vocab_size} for each position, got {describe(target)} "
+                f"that sums to {float(total):g}"
             )
         self.source, self.schedule = source, schedule
         self.probabilities_S = target.double().flatten() / total
@@ -39,9 +39,9 @@ class ExactPosterior:
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Logits [B, N, num_tokens], float64; a mask id gets -inf."""
-        # There are few distinct (state, time) pairs; Bayes' rule is worked out once for each.
-        _, moment_B = torch.unique(t, return_inverse=True)
-        code_B = moment_B
+        # Few (state, time) pairs are distinct; Bayes' rule is evaluated once for each.
+        _, time_B = torch.unique(t, return_inverse=True)
+        code_B = time_B
         for x_B in x_t.unbind(1):
             code_B = code_B * self.source.num_tokens + x_B
         distinct, which_B = torch.unique(code_B, return_inverse=True)
@@ -57,11 +57,11 @@ class ExactPosterior:
         for i in range(states_SN.shape[1]):
             agrees_BS = x_t[:, i, None] == states_SN[:, i]
             if revealed_BN is None:
-                chance = (1 - kappa_B1) / self.source.vocab_size
-                joint_BS = joint_BS * (kappa_B1 * agrees_BS + chance)
+                noise_B1 = (1 - kappa_B1) / self.source.vocab_size
+                joint_BS = joint_BS * (kappa_B1 * agrees_BS + noise_B1)
             else:
                 joint_BS = joint_BS * (agrees_BS | ~revealed_BN[:, i, None])
-        # A state that the target excludes has no posterior; any answer will do, so take a flat one.
+        # A state with probability zero has no posterior; use a uniform one.
         joint_BS = torch.where(joint_BS.sum(1, keepdim=True) > 0, joint_BS, 1.0)
         one_hot_SNV = F.one_hot(states_SN, self.source.vocab_size).double()
         logits_BNV = torch.einsum("bs,snv->bnv", joint_BS, one_hot_SNV).log()

@@ -1,15 +1,15 @@
-"""What is added to the transformer's stream, and the adaptive norm of the sum, in one pass.
+"""Residual addition and adaptive layer norm in one pass.
 
     h' = h + gate * dropout(y),     x = norm(h') * (1 + scale) + shift
 
-On a GPU one kernel reads h and y and writes h' and x, the latter in the dtype of the matrix product
-that comes next. The way back is one kernel too: it reads h', y and the gradients of h' and x, and
-writes those of h and y, with the sums over positions that the other gradients are made of,
+On a GPU one kernel reads h and y and writes h' and x, the latter in the dtype of the next matrix
+product. The backward pass is one kernel too: it reads h', y and the gradients of h' and x, and
+writes those of h and y, together with the sums over positions that the other gradients need,
 
     S = sum_n dx * xhat:    d_scale = weight * S,    d_weight = sum_b (1 + scale) * S.
 
-They are sums of chunks' sums, in an order that the shape alone decides: the same bits every time.
-Dropout is drawn anew from one seed there as here, so that nobody stores which elements it left out.
+The sums are accumulated per chunk, in an order that depends only on the shape, so results are
+deterministic. The backward pass regenerates the dropout mask from a seed instead of storing it.
 
 Shapes: B batch, N length, D width; gate, shift and scale [B, 1, D], weight [D].
 """
@@ -23,15 +23,15 @@ from torch import Tensor, nn
 from cwdfm.ops.dispatch import fused_norm, on_tensor_device
 from cwdfm.ops.precision import product_dtype
 
-# Rows that a program has in registers at once, with four columns a thread: as many loads as leave
-# 64 registers a thread, and so room for 1,024 threads on a multiprocessor, to be on their way.
+# Rows per program in registers, with four columns per thread: as many loads in flight as 64
+# registers per thread allow, which leaves room for 1,024 threads on a multiprocessor.
 ROWS_FORWARD, ROWS_BACKWARD, REGISTERS = 4, 2, 64
 WARP_WIDTH = 128
-CHUNK = 32  # rows that a program sums over: 64 sequences of 1,024 keep 2,048 programs busy
+CHUNK = 32  # rows summed by one program: 64 sequences of 1,024 give 2,048 programs
 
 
 class Residual(NamedTuple):
-    """What is still to be added to the stream: gate * dropout(y), or dropout(y) without a gate."""
+    """A residual branch to be added: gate * dropout(y), or dropout(y) without a gate."""
 
     y_BND: Tensor
     gate_B1D: Tensor | None
@@ -39,17 +39,17 @@ class Residual(NamedTuple):
 
 def add_norm(
     h_BND: Tensor,
-    addition: Residual | None,
+    residual: Residual | None,
     norm: nn.LayerNorm,
     shift_B1D: Tensor | None,
     scale_B1D: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """The stream h' and its norm x. Without shift and scale the norm is the plain one."""
+    """The residual stream h' and its norm x. Without shift and scale the norm is a plain one."""
     if fused_norm(h_BND):
-        return _fused(h_BND, addition, norm, shift_B1D, scale_B1D, dropout)
-    if addition is not None:
-        y_BND, gate_B1D = F.dropout(addition.y_BND, dropout), addition.gate_B1D
+        return _fused(h_BND, residual, norm, shift_B1D, scale_B1D, dropout)
+    if residual is not None:
+        y_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
         h_BND = h_BND + (y_BND if gate_B1D is None else gate_B1D * y_BND)
     x_BND: Tensor = norm(h_BND)
     if shift_B1D is None or scale_B1D is None:
@@ -59,16 +59,16 @@ def add_norm(
 
 def _fused(
     h: Tensor,
-    addition: Residual | None,
+    residual: Residual | None,
     norm: nn.LayerNorm,
     shift: Tensor | None,
     scale: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    y, gate = (None, None) if addition is None else addition
+    y, gate = (None, None) if residual is None else residual
     seed = None
     if y is not None and dropout > 0:
-        # From the generator that F.dropout draws from, without waiting for the device.
+        # From the generator of F.dropout, without synchronizing.
         seed = torch.randint(2**63 - 1, (1,), device=h.device)
     dtype = product_dtype(h)
     arguments = (h, y, gate, norm.weight, shift, scale, seed, dropout, norm.eps, dtype)
@@ -92,17 +92,17 @@ def _add_norm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """h', x in `dtype`, and mean and 1 / standard deviation [B, N] of the rows of h'.
 
-    h' is new even where nothing is added: so its gradient joins that of x in one pass there too.
+    h' is a new tensor even without a residual, so that its gradient joins that of x in one pass.
     """
     from cwdfm.ops import triton_adaptive_norm
 
     batch, length, _ = h.shape
     tiles = -(-length // ROWS_FORWARD)
-    gate, shift, scale = (_within_rows(v) for v in (gate, shift, scale))
+    gate, shift, scale = (_contiguous_vectors(v) for v in (gate, shift, scale))
     outputs = _outputs(h, dtype)
     triton_adaptive_norm.add_norm[(batch * tiles,)](
         h.contiguous(),
-        # Where something is missing, anything stands in for it.
+        # Any tensor serves as a placeholder for a missing one.
         h if y is None else y.contiguous(),
         h if gate is None else gate,
         weight,
@@ -147,16 +147,16 @@ def _add_norm_backward(
     dropout: float,
     dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of h and y, from those of h' and x; `h` is h', `y` is only needed for a gate.
+    """The gradients of h and y from those of h' and x. `h` is h'; `y` is needed for a gate only.
 
-    The latter is in y's `dtype`; None if there was none. And for every chunk of a sequence the sums
-    [B, chunks, .., D] of d_x * xhat; of d_x, if modulated; of d_h * dropout(y), if gated.
+    The gradient of y is in `dtype`; None without a residual. The third result holds sums over each
+    chunk [B, chunks, .., D] of d_x * xhat; of d_x, if modulated; of d_h * dropout(y), if gated.
     """
     from cwdfm.ops import triton_adaptive_norm
 
     out_h, out_y, sums = outputs = _gradients(h, gate, scale, dtype)
     (batch, length, _), chunks = h.shape, sums.shape[1]
-    gate, scale = (_within_rows(v) for v in (gate, scale))
+    gate, scale = (_contiguous_vectors(v) for v in (gate, scale))
     triton_adaptive_norm.add_norm_backward[(batch * chunks,)](
         h,
         h if y is None else y.contiguous(),
@@ -205,7 +205,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(out_h, kept, gate, weight, scale, seed, mean, rstd)
     ctx.dropout, ctx.y_dtype, ctx.x_dtype = dropout, None if y is None else y.dtype, x.dtype
     ctx.mark_non_differentiable(mean, rstd)
-    ctx.set_materialize_grads(False)  # nobody reads the last of the streams
+    ctx.set_materialize_grads(False)  # the last residual stream is unused
 
 
 def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tuple[Any, ...]:
@@ -214,11 +214,11 @@ def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tup
         d_x = torch.zeros_like(h, dtype=ctx.x_dtype)
     saved = (h, y, gate, weight, scale, seed, mean, rstd)
     out_h, out_y, sums = _add_norm_backward(*saved, d_h, d_x, ctx.dropout, ctx.y_dtype)
-    along, *others = sums.sum(1)[:, :, None].unbind(1)  # each [B, 1, D]
+    d_xhat, *others = sums.sum(1)[:, :, None].unbind(1)  # each [B, 1, D]
     d_shift = d_scale = d_gate = None
-    d_weight = along if scale is None else along * (1 + scale.float())
+    d_weight = d_xhat if scale is None else d_xhat * (1 + scale.float())
     if scale is not None:
-        d_shift, d_scale = others[0].to(scale.dtype), (along * weight).to(scale.dtype)
+        d_shift, d_scale = others[0].to(scale.dtype), (d_xhat * weight).to(scale.dtype)
     if gate is not None:
         d_gate = others[-1].to(gate.dtype)
     d_weight = d_weight.sum((0, 1)).to(weight.dtype)
@@ -232,7 +232,7 @@ _add_norm.register_autograd(_backward, setup_context=_save)
 def _options(
     h: Tensor, gate: Tensor | None, scale: Tensor | None, seed: Tensor | None, dropout: float
 ) -> dict[str, Any]:
-    """What both kernels are compiled for."""
+    """Compile-time options of both kernels."""
     width = h.shape[-1]
     block = max(WARP_WIDTH, 1 << (width - 1).bit_length())
     return {
@@ -246,6 +246,6 @@ def _options(
     }
 
 
-def _within_rows(v: Tensor | None) -> Tensor | None:
-    """v with its vectors in one piece each, as the kernels read them."""
+def _contiguous_vectors(v: Tensor | None) -> Tensor | None:
+    """v with contiguous vectors, as the kernels require."""
     return v if v is None or v.stride(-1) == 1 else v.contiguous()

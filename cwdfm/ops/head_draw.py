@@ -1,12 +1,16 @@
-"""Draws from softmax(hidden @ W^T + b) that never store the logits.
+"""Draws from softmax(hidden @ W^T + b) without storing the logits.
 
-The law is `sample_categorical`'s: u * total is looked up among the cumulative masses in two levels,
-first among blocks of the vocabulary, then inside one, both in float64 with one counted uniform a
-draw. A first kernel computes all logits, in registers, and keeps of each block its maximum and its
-sum of exponentials. A second finds the block that each row's draw falls into, and lists the rows of
-each block. A third computes the logits of a block for the rows that fell into it, a fourth looks
-the token up. So tokens are those of the plain path, up to the rounding of the logits. The logits of
-a row do not depend on the rows beside it, nor on how many there are.
+Like `sample_categorical`, it looks up u * total among the cumulative masses in two levels, first
+among blocks of the vocabulary, then inside one, in float64 with one counted uniform per draw:
+
+1. `statistics` computes all logits in registers and keeps each block's maximum and sum of
+   exponentials.
+2. `choose_blocks` finds the block that each row's draw draws into, and lists the rows of each
+block. 3. `block_masses_of` computes the logits of a block again for the rows that fell into it. 4.
+`choose_tokens` looks up the token.
+
+The tokens equal those of the plain path up to the rounding of logits. The logits of a row do not
+depend on other rows, nor on their number.
 
 Shapes: K rows, D width, V data tokens, C blocks of W = BLOCK tokens.
 """
@@ -26,7 +30,7 @@ GROUP = 16
 
 
 class Tile(NamedTuple):
-    """How a kernel cuts its work: rows and width of a tile, warps, stages of its pipeline."""
+    """Tile shape of a kernel, its warps and its pipeline stages."""
 
     rows: int
     width: int
@@ -34,20 +38,20 @@ class Tile(NamedTuple):
     stages: int
 
 
-class Falls(NamedTuple):
-    """Where draws fall among the blocks: see `draw_blocks`."""
+class BlockDraws(NamedTuple):
+    """The block that each row's draw draws into: see `draw_blocks`."""
 
-    counts: Tensor  # [C] int32: rows whose block it is
-    members: Tensor  # [C, K] int32: those rows, in any order
+    counts: Tensor  # [C] int32: number of rows in the block
+    members: Tensor  # [C, K] int32: these rows, in any order
     first: Tensor  # [K] int64: the first token of the row's block
-    share: Tensor  # [K] float64: how far into the block
-    bad: Tensor  # [K] bool: no distribution; such rows fall into the first block
+    share: Tensor  # [K] float64: relative position of the draw inside the block
+    bad: Tensor  # [K] bool: no valid distribution; such rows get the first block
     entropy: Tensor | None  # [K] float64
     confidence: Tensor | None  # [K] float64
 
 
 class DrawnTokens(NamedTuple):
-    """Tokens, and what weights may want to know of the distributions they come from."""
+    """Tokens, and statistics of the distributions that context weights use."""
 
     tokens: Tensor  # [K] int64
     entropy: Tensor | None  # [K] float64, in nats, at temperature 1
@@ -55,7 +59,7 @@ class DrawnTokens(NamedTuple):
 
 
 def statistics_tile(rows: int, dtype: torch.dtype) -> Tile:
-    """The first kernel's tile. With few rows, narrow ones: the work is to read the weights."""
+    """The tile of `statistics`; small for few rows, where reading the weights dominates."""
     if dtype == torch.float32:
         return Tile(rows=32, width=16, warps=8, stages=2)
     if rows <= 2048:
@@ -64,7 +68,7 @@ def statistics_tile(rows: int, dtype: torch.dtype) -> Tile:
 
 
 def block_tile(dtype: torch.dtype) -> Tile:
-    """The third kernel's tile: rows that share a block are few."""
+    """The tile of `block_masses_of`: few rows share a block."""
     if dtype == torch.float32:
         return Tile(rows=16, width=16, warps=8, stages=2)
     return Tile(rows=64, width=64, warps=8, stages=3)
@@ -79,20 +83,19 @@ def head_draw(
     temperature: float = 1.0,
     scores: bool = False,
 ) -> DrawnTokens:
-    """Tokens of softmax(readout(hidden) / temperature) over the first `vocab` ids.
+    """Tokens drawn from softmax(readout(hidden) / temperature) over the first `vocab` ids.
 
-    `u_K` are float64 uniforms in [0, 1), K > 0. With `scores` entropy and confidence come along.
+    `u_K` are float64 uniforms in [0, 1), K > 0. `scores` adds entropy and confidence.
     """
     dtype = product_dtype(hidden_KD)
     head = (hidden_KD.to(dtype).contiguous(), CASTS.get(readout.weight, dtype), readout.bias)
-    found = statistics(*head, vocab, temperature, scores)
-    falls = blocks_of(*found, u_K, temperature)
-    # The host learns of rows that are no numbers when it learns of it: to wait here would leave the
-    # GPU without work.
-    check_rows(falls.bad)
-    mass_KW = masses_inside(*head, falls.counts, falls.members, vocab, temperature)
+    stats = statistics(*head, vocab, temperature, scores)
+    draws = choose_blocks(*stats, u_K, temperature)
+    # Deferred: waiting for the result here would leave the GPU idle.
+    check_rows(draws.bad)
+    mass_KW = block_masses_of(*head, draws.counts, draws.members, vocab, temperature)
     return DrawnTokens(
-        tokens_of(mass_KW, falls.share, falls.first), falls.entropy, falls.confidence
+        choose_tokens(mass_KW, draws.share, draws.first), draws.entropy, draws.confidence
     )
 
 
@@ -106,7 +109,7 @@ def statistics(
     scores: bool,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """What `head_statistics` finds, each [C, K] float32; the last two only with `scores`."""
+    """The results of `head_statistics`, each [C, K] float32; the last two only with `scores`."""
     from cwdfm.ops.triton_head import head_statistics
 
     rows, width = hidden_KD.shape
@@ -140,21 +143,21 @@ def statistics(
 
 
 @on_tensor_device
-def blocks_of(
+def choose_blocks(
     top_CK: Tensor,
     mass_CK: Tensor,
     total_CK: Tensor | None,
     slope_CK: Tensor | None,
     u_K: Tensor,
     temperature: float,
-) -> Falls:
-    """Where the draws fall, from what `statistics` finds."""
+) -> BlockDraws:
+    """The block that each draw falls into, from the results of `statistics`."""
     from cwdfm.ops.triton_draw import draw_blocks
 
     blocks, rows = top_CK.shape
     scores = total_CK is not None and slope_CK is not None
     make = partial(torch.empty, rows, device=top_CK.device)
-    falls = Falls(
+    draws = BlockDraws(
         counts=torch.zeros(blocks, dtype=torch.int32, device=top_CK.device),
         members=torch.empty_like(top_CK, dtype=torch.int32),
         first=make(dtype=torch.int64),
@@ -169,13 +172,13 @@ def blocks_of(
         mass_CK if total_CK is None else total_CK,
         mass_CK if slope_CK is None else slope_CK,
         u_K.contiguous(),
-        falls.counts,
-        falls.members,
-        falls.first,
-        falls.share,
-        falls.bad,
-        falls.share if falls.entropy is None else falls.entropy,
-        falls.share if falls.confidence is None else falls.confidence,
+        draws.counts,
+        draws.members,
+        draws.first,
+        draws.share,
+        draws.bad,
+        draws.share if draws.entropy is None else draws.entropy,
+        draws.share if draws.confidence is None else draws.confidence,
         rows,
         blocks,
         1 / temperature,
@@ -184,11 +187,11 @@ def blocks_of(
         SCORES=scores,
         num_warps=_warps(blocks),
     )
-    return falls
+    return draws
 
 
 @on_tensor_device
-def masses_inside(
+def block_masses_of(
     hidden_KD: Tensor,
     weight_VD: Tensor,
     bias_V: Tensor | None,
@@ -225,8 +228,8 @@ def masses_inside(
 
 
 @on_tensor_device
-def tokens_of(mass_KW: Tensor, share_K: Tensor, first_K: Tensor) -> Tensor:
-    """The tokens drawn; they take the place of the first ones of their blocks."""
+def choose_tokens(mass_KW: Tensor, share_K: Tensor, first_K: Tensor) -> Tensor:
+    """The drawn tokens [K], written over `first_K`."""
     from cwdfm.ops.triton_draw import draw_tokens
 
     draw_tokens[(len(mass_KW),)](mass_KW, share_K, first_K, BLOCK=BLOCK, num_warps=_warps(BLOCK))
@@ -238,7 +241,7 @@ def _power_of_two(n: int) -> int:
 
 
 def _warps(cells: int) -> int:
-    """A warp for 256 float64 masses, eight a thread: sums then need no other warp."""
+    """One warp per 256 float64 masses, eight per thread, so that sums stay within a warp."""
     return max(1, _power_of_two(cells) // 256)
 
 

@@ -1,12 +1,11 @@
-"""Counted randomness: a draw is a function of (seed, sample index, step, position, purpose).
+"""Counter-based randomness: a draw is a function of (seed, sample index, step, position, purpose).
 
-No generator is carried along, so the same seed gives the same samples whatever the batch size,
-the number of processes, the device, or which fast path ran; and a resumed run repeats the very
-corruption it would have seen.
+There is no generator state, so the same seed gives the same samples for any batch size, number of
+processes, device or implementation, and a resumed run repeats exactly the same corruption.
 
 The function is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011), written in int64 tensor arithmetic so that it runs on every device torch has. On a GPU one
-kernel computes the same bits, and on a CPU one loop, where numba is there to compile it.
+SC 2011), written in int64 tensor arithmetic, which runs on every device. A Triton kernel on a GPU
+and a numba loop on a CPU compute the same bits.
 """
 
 import hashlib
@@ -23,7 +22,7 @@ _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-_BLOCK = 512  # draws of one program of the kernel
+_BLOCK = 512  # draws per program of the kernel
 
 
 class Purpose(IntEnum):
@@ -31,7 +30,7 @@ class Purpose(IntEnum):
 
     SOURCE = 0  # x_0
     REVEAL = 1  # which coordinates (mixture path), or how many (context path), are revealed
-    ORDER = 2  # which coordinate comes next: is revealed (Algorithm 1), is mended
+    ORDER = 2  # which coordinate is next: revealed by Algorithm 1, or resampled
     FORWARD = 3  # the clock of a jump towards the proposal
     BACKWARD = 4  # the clock of a corrector's jump back to the source
     PROPOSAL = 5  # xhat_1
@@ -39,14 +38,15 @@ class Purpose(IntEnum):
     TIME = 7  # stratified times
     HITTING = 8  # first hitting: when the next coordinate is unmasked
     NEXT = 9  # first hitting: which coordinate that is
-    TIE = 10  # which of several equal coordinates comes first
-    COUNT = 11  # how many coordinates move, where that is drawn apart from which
+    TIE = 10  # which of several tied coordinates comes first
+    COUNT = 11  # how many coordinates move, if drawn separately from which
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
     """Philox4x32-10 of a 128-bit counter under a 64-bit key.
 
-    `counter` holds four int64 tensors of 32-bit words that broadcast together; so does the result.
+    `counter` holds four int64 tensors of 32-bit words that broadcast together. The result has the
+    same form.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -69,8 +69,8 @@ def uniform(
 ) -> Tensor:
     """Uniform float64 draws in [0, 1) with 53 random bits, one for each (index, step, position).
 
-    `index` (which sample), `position`, and `step` unless it is one for all, are int64 tensors that
-    broadcast together. The largest value is 1 - 2^-53, and u * total < total holds in float64 for
+    `index` (the sample index), `position`, and `step` unless it is an int, are int64 tensors that
+    broadcast together. The largest value is 1 - 2^-53, so u * total < total holds in float64 for
     every positive total.
     """
     check_seed(seed)
@@ -79,7 +79,7 @@ def uniform(
     if index.device == position.device and fused_random(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
     on_cpu = all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor))
-    if NUMBA and on_cpu and not torch.compiler.is_compiling():  # which cannot look into the loop
+    if NUMBA and on_cpu and not torch.compiler.is_compiling():  # not traceable
         return _looped_uniform(seed, purpose, index, step, position)
     return _plain_uniform(seed, purpose, index, step, position)
 
@@ -104,7 +104,7 @@ def _looped_uniform(
     steps = step if isinstance(step, Tensor) else torch.tensor(step)
     counters = torch.broadcast_tensors(index, steps, position)
     out = torch.empty(counters[0].shape, dtype=torch.float64)
-    # One layout of all arrays, so that the loop is compiled once.
+    # All arrays are contiguous, so that numba compiles the loop once.
     words = (x.reshape(-1).contiguous().numpy() for x in counters)
     _uniform_loop(out.view(-1).numpy(), *words, seed & _MASK32, seed >> 32, int(purpose))
     return out
@@ -120,7 +120,7 @@ def _uniform_loop(
     high: int,
     purpose: int,
 ) -> None:
-    """Draw by draw what `philox` does of whole tensors."""
+    """`_plain_uniform`, one draw at a time."""
     mask, half = np.uint64(_MASK32), np.uint64(32)
     for i in range(len(out)):
         c0, c1 = np.uint64(position[i]) & mask, np.uint64(step[i])
@@ -140,7 +140,7 @@ def _fused_uniform(
 ) -> Tensor:
     from cwdfm.ops import triton_random
 
-    steps = step if isinstance(step, Tensor) else index  # anything stands in for what is not read
+    steps = step if isinstance(step, Tensor) else index  # a placeholder if it is not read
     index, steps, position = torch.broadcast_tensors(index, steps, position)
     out = torch.empty(index.shape, dtype=torch.float64, device=index.device)
     if out.numel() == 0:
@@ -169,28 +169,28 @@ def _fused_uniform(
 def uniform_BN(
     seed: int, purpose: Purpose, index_B: Tensor, step: int | Tensor, length: int
 ) -> Tensor:
-    """Uniform draws [B, N], one for each position of each sample, at a step of all or of each."""
+    """Uniform draws [B, N], one for each position of each sample; `step` is an int or [B]."""
     position_N = torch.arange(length, device=index_B.device)
     step = step[:, None] if isinstance(step, Tensor) else step
     return uniform(seed, purpose, index_B[:, None], step, position_N[None, :])
 
 
 def int32_words(seed: int, step: int) -> tuple[int, int, int]:
-    """Seed and step as 32-bit words for a kernel.
+    """Seed and step as signed 32-bit words for a kernel.
 
-    Signed ones: Triton types an integer by its size, and compiles for every type.
+    Triton infers the type of an integer from its value and compiles a kernel for every type.
     """
     low, high, when = (((word & _MASK32) ^ 2**31) - 2**31 for word in (seed, seed >> 32, step))
     return low, high, when
 
 
 def index_or_arange(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
-    """The samples' numbers [B]: 0..B-1 where there is no index."""
+    """The sample indices [B]: `index`, or 0..B-1 if it is None. Not validated."""
     return torch.arange(batch, device=device) if index is None else index
 
 
 def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tensor:
-    """The global sample indices [B] of a batch: 0..B-1 unless the caller numbers them."""
+    """The validated global sample indices [B] of a batch: `index`, or 0..B-1 if it is None."""
     if index is None:
         return torch.arange(batch, device=device)
     check_index_tensor(index, batch)
@@ -200,33 +200,33 @@ def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tens
 
 
 def check_index_tensor(index: Tensor, batch: int) -> None:
-    """Refuse anything but an int64 tensor [B]."""
+    """Raise InputError unless `index` is an int64 tensor [B]."""
     if not isinstance(index, Tensor) or index.shape != (batch,) or index.dtype != torch.int64:
         raise InputError(
-            f"index must be an int64 tensor of shape ({batch},), one number a sample, "
+            f"index must be an int64 tensor of shape ({batch},), one number per sample, "
             f"got {describe(index)}"
         )
 
 
 def check_index_range(low: float, high: float) -> None:
-    """Refuse indices the least of which is negative."""
+    """Raise InputError if the smallest index is negative."""
     if low < 0:
         raise InputError(f"index must not be negative, got {low}")
 
 
 def derive_seed(seed: int, number: int) -> int:
-    """Another seed, of 63 bits, from a seed and a counter, whatever their sizes."""
+    """A 63-bit seed derived from a seed and a counter of any size."""
     digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def check_step(step: int) -> None:
-    """Refuse a step that does not fit into 32 bits."""
+    """Raise InputError unless the step fits into 32 bits."""
     if not 0 <= step <= _MASK32:
         raise InputError(f"step must lie in 0..2^32-1, got {step}")
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that is not an integer in 0..2^64-1."""
+    """Raise InputError unless the seed is an integer in 0..2^64-1."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise InputError(f"seed must be an integer in 0..2^64-1, got {seed!r}", fields=("seed",))

@@ -1,16 +1,17 @@
-"""Algorithm 1 on a GPU: the bucket loop of `cwdfm.path.algorithm1`, a thread a sequence."""
+"""Algorithm 1 on a GPU: the bucket loop of `cwdfm.path.algorithm1`, one thread per sequence."""
 
 import torch
 from torch import Tensor
 
-BLOCK = 1024  # coordinates that are sorted at once
-CHUNK = 8  # buckets, at most, that are read at once
-# Buckets, at most, whose borders are held in registers. With 9 of them an H200 goes wrong in about
-# one of 20 draws, where Triton's interpreter and its PTX, emulated, are right (Triton 3.6).
-FEW = 8
-WIDE = 2048  # coordinates of a program, at most, that have words of 32 bits
+BLOCK = 1024  # coordinates sorted at once
+CHUNK = 8  # maximum number of buckets read at once
+# Maximum number of buckets whose borders are held in registers. With 9, an H200 gives wrong results
+# in about one of 20 draws, while Triton's interpreter and the emulated PTX are correct (Triton
+# 3.6).
+MAX_REGISTER_BUCKETS = 8
+MAX_INT32_COORDINATES = 2048  # per program; beyond that its state uses 16-bit words
 WARP = 32  # threads
-PROGRAMS = 1024  # warps: about 8 for each multiprocessor of a large GPU
+PROGRAMS = 1024  # warps: about 8 per multiprocessor of a large GPU
 
 
 def reveal(
@@ -22,12 +23,12 @@ def reveal(
     *,
     ascending: bool,
 ) -> Tensor:
-    """The reveal mask [B, N] after count_B further reveals, all on one device.
+    """The reveal mask [B, N] after count_B further reveals.
 
-    neighbors_NK int32, ratio_CC float64; see `cwdfm.path.algorithm1` for their meaning.
+    neighbors_NK (int32) and ratio_CC (float64) are those of `cwdfm.path.algorithm1`.
     """
     given = (_bytes(start_BN), count_B.contiguous(), None, None)
-    u_BN, words = u_BN.contiguous(), (0, 0, 0, 0, 0)  # the words are read by nobody
+    u_BN, words = u_BN.contiguous(), (0, 0, 0, 0, 0)  # the words are unused
     return _reveal(given, u_BN, words, len(start_BN), neighbors_NK, ratio_CC, ascending)
 
 
@@ -41,11 +42,11 @@ def reveal_drawn(
     *,
     ascending: bool,
 ) -> Tensor:
-    """The reveal mask [B, N] after as many further reveals as a Binomial of kappa_B says.
+    """The reveal mask [B, N] after m ~ Binomial(number of masked coordinates, kappa_B) reveals.
 
-    Counts and uniforms are drawn on the way. Nothing is revealed from the start where `start_BN` is
-    None, and the samples are numbered 0..B-1 where `index_B` is. `words` are the seed's two of 32
-    bits and the step's, signed, and the purposes of the counts and of the uniforms.
+    The kernel draws counts and uniforms itself. `start_BN` None means that nothing is revealed at
+    the start, `index_B` None means sample indices 0..B-1. `words` holds seed and step as in
+    `int32_words`, and the purposes of the counts and of the uniforms.
     """
     shape = (len(kappa_B), len(neighbors_NK))
     u_BN = torch.empty(shape, dtype=torch.float64, device=kappa_B.device)
@@ -68,17 +69,17 @@ def _reveal(
     ratio_CC: Tensor,
     ascending: bool,
 ) -> Tensor:
-    """Two launches, and little before them: the host takes longer for it than the GPU."""
+    """Two launches with little host code before them, since the host is the bottleneck."""
     from cwdfm.ops import triton_reveal, triton_reveal_few, triton_reveal_start
 
     length, neighbors = neighbors_NK.shape
     buckets = len(ratio_CC)
-    # Threads of a warp wait for the slowest load among them, so sequences share a warp only where
-    # there are more of them than warps.
+    # Threads of a warp wait for the slowest load among them, so sequences share a warp only if
+    # there are more sequences than warps.
     lanes = min(WARP, -(-batch // PROGRAMS))
-    # What a sequence changes should stay in a near cache. Words of 32 bits need no conversions;
-    # where they would not fit, places and buckets have 16 if those do.
-    narrow = lanes * length > WIDE and max(length, buckets) < 2**15
+    # The state of a sequence should stay in the L1 cache. 32-bit words need no conversions; where
+    # they would not fit, the state uses 16-bit words if the values allow it.
+    narrow = lanes * length > MAX_INT32_COORDINATES and max(length, buckets) < 2**15
     word = torch.int16 if narrow else torch.int32
     state_3BN = torch.empty(3, batch, length, dtype=word, device=u_BN.device)
     if state_3BN.numel() == 0:
@@ -103,7 +104,7 @@ def _reveal(
             BLOCK=BLOCK,
             num_warps=4,
         )
-        few = buckets <= FEW
+        few = buckets <= MAX_REGISTER_BUCKETS
         kernel = triton_reveal_few.reveal_few if few else triton_reveal.reveal
         kernel[(-(-batch // lanes),)](
             state_3BN,
@@ -121,6 +122,6 @@ def _reveal(
             **({"ALONE": lanes == 1} if few else {"CHUNK": chunk}),
             num_warps=1,
             num_stages=1,
-            enable_fp_fusion=False,  # a fused product and sum rounds once, the CPU's twice
+            enable_fp_fusion=False,  # a fused multiply-add rounds once, the CPU twice
         )
     return state_3BN[0] == buckets

@@ -1,11 +1,11 @@
-"""Rotary positions: a token's queries and keys are rotated by angles that grow with its place.
+"""Rotary position embeddings (RoPE): rotate queries and keys by angles proportional to position.
 
-    angle[n, i] = place_n * base^(-2i / d),     pairs (x_i, x_{i + d/2}) turn by angle[n, i]
+    angle[n, i] = position_n * base^(-2i / d),     pairs (x_i, x_{i + d/2}) rotate by angle[n, i]
 
-On a GPU one kernel reads what the product makes of queries, keys and values, and writes the rotated
-queries and keys; values stay where they are. The way back is one kernel too: it reads the three
-gradients and writes the one of the product. Both are operators that torch.compile does not look
-into, so the tables of cosines and sines are made once a call, and not again inside every layer.
+On a GPU one kernel reads the packed queries, keys and values and writes the rotated queries and
+keys; values stay in place. The backward kernel reads the three gradients and writes the packed one.
+Both are custom operators that torch.compile does not trace into, so the tables of cosines and sines
+are computed once per call and not again in every layer.
 
 Shapes: B batch, N length, H heads, d head width.
 """
@@ -20,26 +20,26 @@ from torch import Tensor
 from cwdfm.ops.dispatch import fused_rotary, on_tensor_device
 
 ROTARY_BASE = 10_000.0
-BLOCK_PAIRS = 1024  # that a program has in registers at once: 16 bytes a thread and load
-HEADS_TOGETHER = 4  # share the cosines and sines that a program loads
+BLOCK_PAIRS = 1024  # per program in registers: 16 bytes per thread and load
+HEADS_TOGETHER = 4  # heads per program, which share its cosines and sines
 
 
-def rotary(place_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [N, head width] of the rotations by position; both halves are the same."""
-    exponent = torch.arange(0, width, 2, device=place_N.device, dtype=torch.float32) / width
-    angle = torch.outer(place_N.float(), ROTARY_BASE**-exponent).repeat(1, 2)
+def rotary(position_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [N, d] of the rotations for head width d; both halves are equal."""
+    exponent = torch.arange(0, width, 2, device=position_N.device, dtype=torch.float32) / width
+    angle = torch.outer(position_N.float(), ROTARY_BASE**-exponent).repeat(1, 2)
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate pairs (i, i + half) of the last axis by their position's angles."""
+    """Rotate the pairs (i, i + d/2) of x [..., N, d] by the angles of their positions."""
     cos, sin = (r.to(x.dtype) for r in rotation)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def rotate_qkv(qkv_BN3Hd: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries and keys, and values, each [B, H, N, d]."""
+    """Rotated queries, rotated keys and values, each [B, H, N, d]."""
     if fused_rotary(qkv_BN3Hd):
         q, k, v = _RotateQKV.apply(qkv_BN3Hd, *rotation)  # type: ignore[no-untyped-call]
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -48,7 +48,7 @@ def rotate_qkv(qkv_BN3Hd: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tens
 
 
 class _RotateQKV(torch.autograd.Function):
-    """Queries, keys and values, each [B, N, H, d], whose gradients come back together."""
+    """Queries, keys and values, each [B, N, H, d], with one packed gradient."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,8 +67,8 @@ def _rotate_forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     """Rotated queries and keys [B, N, H, d] of qkv [B, N, 3, H, d]."""
     batch, length, _, heads, width = qkv.shape
     q, k = (qkv.new_empty(batch, length, heads, width) for _ in range(2))
-    source_q, source_k, _ = _within_heads(qkv).unbind(2)
-    _launch((source_q, source_k), (q, k), cos, sin, back=False)
+    source_q, source_k, _ = _contiguous_heads(qkv).unbind(2)
+    _launch((source_q, source_k), (q, k), cos, sin, inverse=False)
     return q, k
 
 
@@ -85,8 +85,8 @@ def _rotate_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tenso
     """The gradient [B, N, 3, H, d] of qkv from those of its rotated parts, [B, N, H, d] each."""
     batch, length, heads, width = dq.shape
     packed = dq.new_empty(batch, length, 3, heads, width)
-    parts = [_within_heads(d) for d in (dq, dk, dv)]
-    _launch(parts, packed.unbind(2), cos, sin, back=True)
+    parts = [_contiguous_heads(d) for d in (dq, dk, dv)]
+    _launch(parts, packed.unbind(2), cos, sin, inverse=True)
     return packed
 
 
@@ -96,19 +96,19 @@ def _(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return dq.new_empty(batch, length, 3, heads, width)
 
 
-def _within_heads(x: Tensor) -> Tensor:
-    """x with heads in one piece each, as the kernel reads them."""
+def _contiguous_heads(x: Tensor) -> Tensor:
+    """x with contiguous heads, as the kernel requires."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _launch(
-    sources: Sequence[Tensor], targets: Sequence[Tensor], cos: Tensor, sin: Tensor, *, back: bool
+    sources: Sequence[Tensor], targets: Sequence[Tensor], cos: Tensor, sin: Tensor, *, inverse: bool
 ) -> None:
-    """Move queries and keys, rotated, and values, if given, from one layout to another."""
+    """Write queries and keys, rotated, and values, if given, from `sources` to `targets`."""
     from cwdfm.ops.triton_rotary import rotate_parts
 
     copies = len(sources) == 3
-    if not copies:  # the kernel then leaves its third part alone
+    if not copies:  # placeholders: the kernel ignores its third part
         sources, targets = [*sources, sources[0]], [*targets, targets[0]]
     batch, length, heads, width = sources[0].shape
     half, group, rows = width // 2, math.gcd(heads, HEADS_TOGETHER), batch * length
@@ -129,7 +129,7 @@ def _launch(
         BLOCK_ROWS=block_rows,
         GROUP=group,
         GROUPS=groups,
-        BACK=back,
+        INVERSE=inverse,
         COPY=copies,
         num_warps=4,
     )

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernels of the adaptive norm: what is added to the stream, and the norm of the sum.
+"""Triton kernels of residual addition with adaptive norm.
 
-A program works on rows of one sequence, whose gate, shift and scale it loads once, and on all of
-the width.
+A program works on whole rows of one sequence, whose gate, shift and scale it loads once.
 
 Shapes: B batch, N length, D width; B N rows of tokens.
 """
@@ -13,9 +12,9 @@ import triton.language as tl
 
 @triton.jit
 def _columns(WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr):
-    """Columns [1, BLOCK_WIDTH], and which of them there are."""
-    # Four at once for a thread: 16 bytes of float32, 8 of half precision, and one layout for both,
-    # without which every value would pass through shared memory on its way out.
+    """Column indices [1, BLOCK_WIDTH], and which of them are valid."""
+    # Four adjacent columns per thread: 16 bytes in float32, 8 in half precision. With one layout
+    # for both dtypes, values need not pass through shared memory.
     column = tl.max_contiguous(tl.arange(0, BLOCK_WIDTH), 4)[None, :]
     return column, column < WIDTH
 
@@ -26,11 +25,11 @@ def _load(at, inside):
 
 
 @triton.jit
-def _kept(seed, row, BLOCK_WIDTH: tl.constexpr, DROPPED: tl.constexpr):
-    """What dropout multiplies the elements of rows [R] by, [R, BLOCK_WIDTH]: 0, or 1 / (1 - p).
+def _dropout_factor(seed, row, BLOCK_WIDTH: tl.constexpr, DROPPED: tl.constexpr):
+    """The dropout factors of rows [R], [R, BLOCK_WIDTH]: 0, or 1 / (1 - p) with p = DROPPED / 2^24.
 
-    With p = DROPPED / 2^24. A function of seed, row and column, whatever the tiles: four columns
-    share a counter of Philox, and take one of its four words each.
+    They depend on seed, row and column only, not on the tiles: four columns share a Philox counter
+    and use one of its four words each.
     """
     group = tl.arange(0, BLOCK_WIDTH // 4)[None, :]
     a, b, c, d = tl.philox(tl.load(seed), group, row.to(tl.int32)[:, None], 0, 0)
@@ -42,20 +41,20 @@ def _kept(seed, row, BLOCK_WIDTH: tl.constexpr, DROPPED: tl.constexpr):
 def add_norm(
     h,  # [B, N, D]
     y,  # [B, N, D], if ADDS
-    gate,  # [B, D], sequences `gate_stride` apart, if GATED
+    gate,  # [B, D], with sequence stride `gate_stride`, if GATED
     weight,  # [D]
-    shift,  # [B, D], sequences `shift_stride` apart, if MODULATED
-    scale,  # [B, D], sequences `scale_stride` apart, if MODULATED
+    shift,  # [B, D], with sequence stride `shift_stride`, if MODULATED
+    scale,  # [B, D], with sequence stride `scale_stride`, if MODULATED
     seed,  # [1], if DROPPED
     out_h,  # [B, N, D]
     out_x,  # [B, N, D]
-    mean,  # [B, N] out: of out_h's rows
-    rstd,  # [B, N] out: of out_h's rows
+    mean,  # [B, N] output: mean of the rows of out_h
+    rstd,  # [B, N] output: 1 / their standard deviation
     gate_stride,
     shift_stride,
     scale_stride,
     length,
-    tiles,  # of a sequence
+    tiles,  # per sequence
     eps,
     WIDTH: tl.constexpr,  # D
     BLOCK_WIDTH: tl.constexpr,  # a power of two >= WIDTH
@@ -65,7 +64,7 @@ def add_norm(
     MODULATED: tl.constexpr,
     DROPPED: tl.constexpr,  # dropout's p, times 2^24
 ):
-    """out_h = h + gate * dropout(y), out_x = norm(out_h) * (1 + scale) + shift, for some rows."""
+    """out_h = h + gate * dropout(y), out_x = norm(out_h) * (1 + scale) + shift, for a tile."""
     program = tl.program_id(0)
     sequence = (program // tiles).to(tl.int64)
     place = program % tiles * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -73,7 +72,7 @@ def add_norm(
     column, inside = _columns(WIDTH, BLOCK_WIDTH)
     valid = (place < length)[:, None] & inside
     at = row[:, None] * WIDTH + column
-    # All that is read, before the sums along rows make every thread wait.
+    # All loads come before the row sums, which synchronize the threads.
     s = _load(h + at, valid)
     if ADDS:
         added = _load(y + at, valid)
@@ -85,15 +84,15 @@ def add_norm(
         offset = _load(shift + sequence * shift_stride + column, inside)
     if ADDS:
         if DROPPED:
-            added *= _kept(seed, row, BLOCK_WIDTH, DROPPED)
+            added *= _dropout_factor(seed, row, BLOCK_WIDTH, DROPPED)
         s += added
     s = s.to(out_h.dtype.element_ty)
     tl.store(out_h + at, s, mask=valid)
     s = s.to(tl.float32)
     average = tl.sum(s, axis=1) / WIDTH
-    centred = tl.where(inside, s - average[:, None], 0.0)
-    spread = tl.rsqrt(tl.sum(centred * centred, axis=1) / WIDTH + eps)
-    x = centred * spread[:, None] * factor
+    centered = tl.where(inside, s - average[:, None], 0.0)
+    spread = tl.rsqrt(tl.sum(centered * centered, axis=1) / WIDTH + eps)
+    x = centered * spread[:, None] * factor
     if MODULATED:
         x += offset
     tl.store(out_x + at, x.to(out_x.dtype.element_ty), mask=valid)
@@ -103,37 +102,39 @@ def add_norm(
 
 @triton.jit(do_not_specialize=["length", "chunks"])
 def add_norm_backward(
-    h,  # [B, N, D], with what was added
+    h,  # [B, N, D], after the addition
     y,  # [B, N, D], if GATED
-    gate,  # [B, D], sequences `gate_stride` apart, if GATED
+    gate,  # [B, D], with sequence stride `gate_stride`, if GATED
     weight,  # [D]
-    scale,  # [B, D], sequences `scale_stride` apart, if MODULATED
+    scale,  # [B, D], with sequence stride `scale_stride`, if MODULATED
     seed,  # [1], if DROPPED
     mean,  # [B, N]
     rstd,  # [B, N]
     d_out_h,  # [B, N, D], if STREAM
     d_out_x,  # [B, N, D]
-    d_h,  # [B, N, D] out
-    d_y,  # [B, N, D] out, if ADDS
-    sums,  # [B, chunks, 1 + MODULATED + GATED, D] out: of d_out_x * xhat, d_out_x, d_h * dropout(y)
+    d_h,  # [B, N, D] output
+    d_y,  # [B, N, D] output, if ADDS
+    # [B, chunks, 1 + MODULATED + GATED, D] output: sums of d_out_x * xhat, d_out_x, d_h *
+    # dropout(y)
+    sums,
     gate_stride,
     scale_stride,
     length,
-    chunks,  # of a sequence
+    chunks,  # per sequence
     WIDTH: tl.constexpr,  # D
     BLOCK_WIDTH: tl.constexpr,  # a power of two >= WIDTH
     BLOCK_ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,  # rows that a program sums over
+    CHUNK: tl.constexpr,  # rows summed by one program
     ADDS: tl.constexpr,
     GATED: tl.constexpr,
     MODULATED: tl.constexpr,
     STREAM: tl.constexpr,
     DROPPED: tl.constexpr,  # dropout's p, times 2^24
 ):
-    """The gradients of `add_norm`, for one chunk of a sequence.
+    """The gradients of `add_norm` for one chunk of a sequence.
 
-    With xhat = (h - mean) rstd and g = d_out_x * weight * (1 + scale),
-    d_h = d_out_h + rstd (g - mean_D(g) - xhat mean_D(g xhat)) and d_y = d_h * gate * kept.
+    With xhat = (h - mean) rstd and g = d_out_x * weight * (1 + scale), d_h = d_out_h + rstd (g -
+    mean_D(g) - xhat mean_D(g xhat)) and d_y = d_h * gate * dropout factor.
     """
     program = tl.program_id(0)
     sequence = (program // chunks).to(tl.int64)
@@ -152,7 +153,7 @@ def add_norm_backward(
         row = sequence * length + place
         valid = (place < length)[:, None] & inside
         at = row[:, None] * WIDTH + column
-        # All that is read, before the sums along rows make every thread wait.
+        # All loads come before the row sums, which synchronize the threads.
         s = _load(h + at, valid)
         d = _load(d_out_x + at, valid)
         if STREAM:
@@ -173,7 +174,7 @@ def add_norm_backward(
             total += tl.sum(d, axis=0, keep_dims=True)
         if ADDS:
             if DROPPED:
-                change *= _kept(seed, row, BLOCK_WIDTH, DROPPED)
+                change *= _dropout_factor(seed, row, BLOCK_WIDTH, DROPPED)
             if GATED:
                 through += tl.sum(change * added.to(tl.float32), axis=0, keep_dims=True)
                 change *= gated

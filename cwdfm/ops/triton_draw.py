@@ -1,6 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels of the draws, a program a row: from logits in memory, which gives them once; and
-from what the head's kernels leave of logits.
+"""Triton kernels of categorical draws, one program per row.
+
+`draw_rows` draws from logits in memory; `draw_blocks` and `draw_tokens` draw from the block
+statistics of `triton_head`.
 
 Shapes: K rows, V tokens, in C blocks of BLOCK.
 """
@@ -11,13 +13,13 @@ import triton.language as tl
 
 @triton.jit
 def _first_above(mass, u):
-    """`first_above` for one row of float64 masses, u up to 1; and the total."""
+    """`categorical.first_above` for one row of float64 masses, with u <= 1; and the total."""
     index = tl.arange(0, mass.shape[0])
     cdf = tl.cumsum(mass, axis=0)
     total = tl.sum(mass, axis=0)
     target = u * total
-    # Sums taken in a tree may fall by a rounding from cell to cell, or end at or below the target:
-    # only cells with mass count, and the last of them if no other is found.
+    # Rounding in the parallel scan may make the sums decrease between cells, or end at or below the
+    # target. So only cells with mass count, and the last of them is the fallback.
     last = tl.max(tl.where(mass > 0, index, 0), axis=0)
     cell = tl.min(tl.where((mass > 0) & (cdf > target), index, last), axis=0)
     here = index == cell
@@ -26,20 +28,20 @@ def _first_above(mass, u):
     return cell, tl.minimum(tl.maximum(share, 0.0), 1.0), total
 
 
-# Compiled once for all widths and places of rows: chunks of a sampler need not begin alike.
+# Compiled once for all widths and alignments of rows.
 @triton.jit(do_not_specialize=["stride", "vocab"], do_not_specialize_on_alignment=["logits", "u"])
 def draw_rows(
     logits,  # [K, stride]
     u,  # [K] float64
-    top,  # [K, BLOCKS] float32, room for each block's largest logit
-    mass,  # [K, BLOCKS] float32, room for its sum of exp((l - top) / temperature)
-    token,  # [K] int64, out; -1 where logits define no distribution
+    top,  # [K, BLOCKS] float32 scratch: each block's largest logit
+    mass,  # [K, BLOCKS] float32 scratch: its sum of exp((l - top) / temperature)
+    token,  # [K] int64 output; -1 where logits do not define a distribution
     stride,
     vocab,
     rate,  # log2(e) / temperature
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,  # C or more, a power of two
-    TILE: tl.constexpr,  # blocks that are worked on at once, a power of two up to BLOCKS
+    TILE: tl.constexpr,  # blocks processed at once, a power of two up to BLOCKS
     LINE: tl.constexpr,  # bytes of the widest load
     STAGES: tl.constexpr,
 ):
@@ -47,9 +49,9 @@ def draw_rows(
     row = tl.program_id(0).to(tl.int64)
     size: tl.constexpr = logits.dtype.element_ty.primitive_bitwidth // 8
     vector: tl.constexpr = LINE // size
-    # A row may begin anywhere. Places are counted from the last boundary of LINE bytes up to there,
-    # so that every load is as wide as can be; the first `lead` places, and those from `end` on that
-    # come with the last load, belong to neighbours.
+    # A row may start anywhere. Places are counted from the preceding LINE-byte boundary, so that
+    # every load has full width. The first `lead` places, and those from `end` on, belong to
+    # neighboring rows.
     address = (logits + row * stride).to(tl.int64)
     lead = ((address % LINE) // size).to(tl.int32)
     at = tl.multiple_of((address // LINE * LINE).to(logits.dtype), LINE)
@@ -66,14 +68,14 @@ def draw_rows(
         if (first == 0) | ((first + TILE) * BLOCK > end):
             z = tl.where((place >= lead) & (place < end), z, float("-inf"))
         largest = tl.max(z, axis=1)
-        # A block of nothing but -inf has mass 0, not NaN. A NaN or +inf among the logits stays a
-        # NaN in the sums, whatever the maximum makes of it.
+        # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in
+        # the sums, whatever the maximum is.
         shift = tl.where(largest == float("-inf"), 0.0, largest)
         tl.store(top + scratch + block, largest)
         sums = tl.sum(tl.exp2((z - shift[:, None]) * rate), axis=1)
         tl.store(mass + scratch + block, sums)
 
-    tl.debug_barrier()  # what one thread wrote, others read
+    tl.debug_barrier()  # threads read what others wrote
     block = tl.arange(0, BLOCKS)
     valid = block < blocks
     largest = tl.load(top + scratch + block, mask=valid, other=float("-inf")).to(tl.float64)
@@ -96,13 +98,13 @@ def draw_blocks(
     total,  # [C, K], if SCORES
     slope,  # [C, K], if SCORES
     u,  # [K] float64
-    count,  # [C] int32, zeros; out: rows whose draw falls into the block
-    members,  # [C, K] int32, out: those rows, in any order
-    token,  # [K] int64, out: the first of the row's block
-    share,  # [K] float64, out: how far into the block the draw falls, up to 1
-    bad,  # [K] bool, out: whether the logits define no distribution
-    entropy,  # [K] float64, out, if SCORES
-    confidence,  # [K] float64, out, if SCORES
+    count,  # [C] int32 zeros; output: number of rows whose draw falls into the block
+    members,  # [C, K] int32 output: these rows, in any order
+    token,  # [K] int64 output: the first token of the row's block
+    share,  # [K] float64 output: relative position of the draw inside the block, <= 1
+    bad,  # [K] bool output: whether the logits do not define a distribution
+    entropy,  # [K] float64 output, if SCORES
+    confidence,  # [K] float64 output, if SCORES
     rows,
     blocks,
     rate,  # 1 / temperature
@@ -120,8 +122,8 @@ def draw_blocks(
     highest = tl.max(largest, axis=0)
     gap = largest - tl.where(highest == float("-inf"), 0.0, highest)
     cell, inside, z = _first_above(sums * tl.exp(gap * rate), tl.load(u + row))
-    # A NaN or +inf among the logits is a NaN in the sums, and nothing but -inf leaves no mass. Such
-    # a row draws from the first block, that what follows need not know of it.
+    # A NaN or +inf among the logits gives a NaN in the sums, and a row of only -inf has no mass.
+    # Such rows draw from the first block, so that later kernels need no special case.
     good = z > 0
     cell = tl.where(good, cell, 0)
     tl.store(bad + row, ~good)
@@ -135,7 +137,7 @@ def draw_blocks(
         totals = tl.load(total + at, mask=valid, other=0.0).to(tl.float64)
         slopes = tl.load(slope + at, mask=valid, other=0.0).to(tl.float64)
         z = tl.sum(totals * part, axis=0)
-        finite = tl.where(gap == float("-inf"), 0.0, gap)  # no 0 * inf
+        finite = tl.where(gap == float("-inf"), 0.0, gap)  # avoids 0 * inf
         energy = tl.sum((slopes + totals * finite) * part, axis=0) / z
         tl.store(entropy + row, tl.maximum(tl.log(z) - energy, 0.0))
         tl.store(confidence + row, 1 / z)
@@ -143,9 +145,9 @@ def draw_blocks(
 
 @triton.jit
 def draw_tokens(
-    mass,  # [K, BLOCK]: of the tokens of the row's block
-    share,  # [K] float64: how far into it the draw falls
-    token,  # [K] int64: the block's first; out: the one drawn
+    mass,  # [K, BLOCK]: masses of the tokens of the row's block
+    share,  # [K] float64: relative position of the draw
+    token,  # [K] int64: the block's first token; output: the drawn token
     BLOCK: tl.constexpr,
 ):
     """The first token of each row's block whose cumulative mass exceeds share * total."""

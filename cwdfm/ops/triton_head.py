@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-"""Triton kernels of the head: logits live in registers, tile by tile.
+"""Triton kernels of the linear head that keep logits in registers, tile by tile.
 
 Shapes: K rows, D width, V data tokens, in C blocks of BLOCK_VOCAB.
 
-The order in which a logit's products are added up depends on BLOCK_WIDTH alone, so the tiles'
-other measures may follow the number of rows without changing a row's result.
+The order of summation in a logit depends on BLOCK_WIDTH only, so the other tile sizes may depend on
+the number of rows without changing a row's result.
 """
 
 import triton
@@ -17,7 +17,7 @@ def _logits_tile(
     weight,
     bias,
     row,  # [BLOCK_ROWS] int64, all valid
-    column,  # [BLOCK_VOCAB], may go beyond the vocabulary: logits there are -inf
+    column,  # [BLOCK_VOCAB]; logits beyond the vocabulary are -inf
     vocab,
     WIDTH: tl.constexpr,
     BLOCK_WIDTH: tl.constexpr,
@@ -26,7 +26,7 @@ def _logits_tile(
     """The logits hidden[row] @ weight[column]^T + bias[column], float32."""
     rows: tl.constexpr = row.shape[0]
     columns: tl.constexpr = column.shape[0]
-    # Clamped rather than masked: loads without conditions are the ones that pipeline best.
+    # Clamped rather than masked: unconditional loads pipeline best.
     token = tl.minimum(column, vocab - 1).to(tl.int64)
     inner = tl.arange(0, BLOCK_WIDTH)
     hidden_at = hidden + row[:, None] * WIDTH + inner[None, :]
@@ -51,10 +51,10 @@ def head_statistics(
     hidden,  # [K, D]
     weight,  # [>= V, D]
     bias,  # [>= V]
-    top,  # [C, K] out: the block's largest logit
-    mass,  # [C, K] out: sum of exp((l - top) / temperature)
-    total,  # [C, K] out, if SCORES: sum of exp(l - top)
-    slope,  # [C, K] out, if SCORES: sum of (l - top) exp(l - top)
+    top,  # [C, K] output: the block's largest logit
+    mass,  # [C, K] output: sum of exp((l - top) / temperature)
+    total,  # [C, K] output, if SCORES: sum of exp(l - top)
+    slope,  # [C, K] output, if SCORES: sum of (l - top) exp(l - top)
     rows,
     vocab,
     rate,  # 1 / temperature
@@ -67,8 +67,8 @@ def head_statistics(
     TEMPERED: tl.constexpr,
     SCORES: tl.constexpr,
 ):
-    """What each block of the vocabulary adds to each row's softmax."""
-    # Tiles in groups of GROUP row tiles, row tiles first: what runs at once shares rows and
+    """The contribution of each block of the vocabulary to each row's softmax."""
+    # Tiles are ordered in groups of GROUP row tiles, so that concurrent programs share rows and
     # weights in the L2 cache.
     program = tl.program_id(0)
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
@@ -93,8 +93,8 @@ def head_statistics(
         HAS_BIAS,
     )
     largest = tl.max(logits, axis=1)
-    # A block of nothing but -inf has mass 0, not NaN. A NaN or +inf among the logits stays a NaN
-    # in the sums, whatever the maximum makes of it.
+    # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in the
+    # sums, whatever the maximum is.
     shift = tl.where(largest == float("-inf"), 0.0, largest)
     gap = logits - shift[:, None]
     out = block.to(tl.int64) * rows + row
@@ -106,7 +106,7 @@ def head_statistics(
     if SCORES:
         e = tl.exp(gap)
         tl.store(total + out, tl.sum(e, axis=1), mask=valid)
-        finite = tl.where(e > 0, gap, 0.0)  # no 0 * inf
+        finite = tl.where(e > 0, gap, 0.0)  # avoids 0 * inf
         tl.store(slope + out, tl.sum(e * finite, axis=1), mask=valid)
 
 
@@ -115,8 +115,8 @@ def block_masses(
     hidden,  # [K, D]
     weight,  # [>= V, D]
     bias,  # [>= V]
-    count,  # [C] int32: rows whose block it is
-    members,  # [C, K] int32: those rows
+    count,  # [C] int32: number of rows in the block
+    members,  # [C, K] int32: these rows
     out,  # [K, BLOCK_VOCAB]: exp((l - top) / temperature) of the row's block
     rows,
     vocab,
@@ -128,10 +128,10 @@ def block_masses(
     BLOCKS: tl.constexpr,  # C or more, a power of two
     HAS_BIAS: tl.constexpr,
 ):
-    """The masses inside one block a row, for tiles of at most BLOCK_ROWS rows that share theirs.
+    """The masses inside each row's block, for tiles of at most BLOCK_ROWS rows that share a block.
 
-    How many tiles there are is known to the device alone: there is a program for each that there
-    may be, and the superfluous ones end at once.
+    Only the device knows the number of tiles, so the grid has the maximum number of programs, and
+    the superfluous ones return immediately.
     """
     program = tl.program_id(0)
     index = tl.arange(0, BLOCKS)

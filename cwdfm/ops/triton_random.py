@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernel of the counted draws: `cwdfm.ops.random.uniform`, bit for bit, in one launch."""
+"""Triton kernel of counter-based uniforms: bitwise equal to `cwdfm.ops.random.uniform`."""
 
 import triton
 import triton.language as tl
@@ -10,9 +10,9 @@ UNIT = tl.constexpr(2.0**-53)
 
 @triton.jit
 def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10 in int64, as `cwdfm.ops.random.philox` has it.
+    """Philox4x32-10 in int64, like `cwdfm.ops.random.philox`.
 
-    Triton's own has words of 32 bits, into which a counter made of an index >= 2^56 does not fit.
+    Triton's own version uses 32-bit words, which cannot hold the counter of an index >= 2^56.
     """
     for _ in tl.static_range(10):
         p0 = c0 * 0xD2511F53
@@ -28,7 +28,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @triton.jit
 def draw(index, step, position, seed_low, seed_high, purpose):
-    """The uniform draws, float64, of int64 counters."""
+    """Uniform draws, float64, from int64 counters."""
     high, low, _, _ = philox(
         position & MASK32,
         step,
@@ -41,7 +41,7 @@ def draw(index, step, position, seed_low, seed_high, purpose):
     return bits.to(tl.float64) * UNIT
 
 
-# Compiled once for all values and shapes: steps and batches must not wait for a compiler.
+# Not specialized, so that new values and shapes do not trigger compilation.
 @triton.jit(
     do_not_specialize=[
         "index",
@@ -64,7 +64,7 @@ def draw(index, step, position, seed_low, seed_high, purpose):
 def uniform(
     out,  # [R, C] float64, contiguous
     index,  # [R, C] int64, any strides
-    steps,  # likewise, if STEPS: else `step` is all of them
+    steps,  # same, if STEPS; otherwise `step` applies to all
     position,  # [R, C] int64, any strides
     total,  # R * C
     columns,
@@ -74,7 +74,7 @@ def uniform(
     steps_column,
     position_row,
     position_column,
-    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
+    seed_low,  # int32 with the bits of a 32-bit word, like seed_high and step
     seed_high,
     step,
     purpose,

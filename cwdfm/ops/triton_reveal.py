@@ -1,20 +1,19 @@
 # mypy: ignore-errors
-"""Triton kernel of Algorithm 1: the draws one after the other, from where `prepare` leaves it.
+"""Triton kernel of Algorithm 1's sequential draws, from the state that `prepare` initializes.
 
-`order`, `slot` and the borders are as in `cwdfm.path.algorithm1`, whose loop this is, step for
-step, so that both choose the same tokens.
+`order`, `slot` and the borders are those of `cwdfm.path.algorithm1`. The kernel follows that loop
+step by step, so that both choose the same coordinates.
 
-A sequence belongs to one thread: every tensor of `reveal` has one element for each of a warp's 32
-(alone in a warp, to all of them, which take the very same steps at once).
-So a load comes after the stores before it by the program's order alone, without barriers, and what
-costs time is the chain of loads that wait for each other. Loads whose addresses are known stand
-before the stores, to be under way together.
+Each sequence belongs to one thread: every tensor of `reveal` has one element per thread of a warp.
+(A sequence that is alone in its warp is processed redundantly by all threads.) Loads and stores of
+a sequence are therefore ordered without barriers, and the cost is the chain of dependent loads.
+Loads whose addresses are known are issued before the stores, so that they overlap.
 
-Rows [B, N] rather than columns [N, B]: a sector of 32 bytes then holds 16 places of the one
-sequence that asked for it. The next draw's ends of buckets, one place before the last ones, and a
-coordinate's neighbours are in the sectors that the thread's cache already has.
+The state is stored in rows [B, N] rather than columns [N, B]: a 32-byte sector then holds 16 places
+of one sequence. The bucket ends of the next draw and the neighbors of a coordinate are usually in
+sectors that are already cached.
 
-`reveal` takes any number of buckets; where they are few, `triton_reveal_few` has a faster kernel.
+`reveal` supports any number of buckets; `triton_reveal_few` is faster for few.
 """
 
 import triton
@@ -27,7 +26,7 @@ WARP = tl.constexpr(32)
 
 @triton.jit
 def _mass(border, ratio, c, top, batch, active, BUCKETS: tl.constexpr):
-    """What bucket c weighs: its size times alpha(c) / alpha(top)."""
+    """The mass of bucket c: its size times alpha(c) / alpha(top)."""
     begin = tl.load(border + c * batch, mask=active, other=0)
     end = tl.load(border + (c + 1) * batch, mask=active, other=0)
     unit = tl.load(ratio + c * BUCKETS + top, mask=active & (c < BUCKETS), other=1.0)
@@ -45,8 +44,8 @@ def _choose(
     CHUNK: tl.constexpr,
     ASCENDING: tl.constexpr,
 ):
-    """The bucket that u falls into, and the place in `order` of the member."""
-    # The occupied bucket of largest alpha is the unit in which the others are counted.
+    """The bucket that u falls into, and the index in `order` of the chosen member."""
+    # Masses are relative to the occupied bucket with the largest alpha, `top`.
     top = tl.full((WARP,), 0 if ASCENDING else BUCKETS, tl.int32)
     edge = tl.zeros((WARP,), tl.int32)
     for first in range(0, BUCKETS, CHUNK):
@@ -80,11 +79,11 @@ def _choose(
 
 
 @triton.jit
-def _leave(rows, border, chosen, place, batch, active, BUCKETS: tl.constexpr, CHUNK: tl.constexpr):
-    """Take the member at `place` out of `order`."""
+def _remove(rows, border, chosen, place, batch, active, BUCKETS: tl.constexpr, CHUNK: tl.constexpr):
+    """Remove the member at `place` from `order`."""
     _, order, slot = rows
-    # Up from bucket to bucket and out of the last: in each, the last member fills the gap. That
-    # leaves alone the last members of the buckets above, so a chunk's are read before.
+    # The gap moves up from bucket to bucket and out of the last; in each, the last member fills it.
+    # The last members of the buckets above do not change, so those of a chunk are loaded first.
     gap = place
     for first in range(0, BUCKETS, CHUNK):
         tails = ()
@@ -104,7 +103,7 @@ def _leave(rows, border, chosen, place, batch, active, BUCKETS: tl.constexpr, CH
 
 @triton.jit
 def _promote(rows, border, j, score, batch, BUCKETS: tl.constexpr):
-    """Move j, if it is masked, from the bucket of its score to the one above."""
+    """Move coordinate j, if it is masked, from the bucket of its score to the next one."""
     bucket, order, slot = rows
     masked = score < BUCKETS
     above = border + (score + 1) * batch
@@ -115,27 +114,27 @@ def _promote(rows, border, j, score, batch, BUCKETS: tl.constexpr):
     tl.store(bucket + j, score + 1, mask=masked)
     tl.store(order + hole, last, mask=masked)
     tl.store(slot + last, hole, mask=masked)
-    tl.store(order + end, j, mask=masked)  # after the two: j and last may be one
+    tl.store(order + end, j, mask=masked)  # after the two stores above: j and last may be equal
     tl.store(slot + j, end, mask=masked)
 
 
 @triton.jit(do_not_specialize=["uniforms", "batch", "length", "width", "lanes"])
 def reveal(
-    state,  # [3, B, N] as `prepare` leaves it, here and below; changed in place
-    border,  # [> BUCKETS + 1 rounded up to whole chunks, B] int32, changed in place
-    uniforms,  # [B, >= the most draws] float64
-    neighbors,  # [N, K] int32, i itself for none
+    state,  # [3, B, N] from `prepare`; modified in place
+    border,  # [> BUCKETS + 1 rounded up to whole chunks, B] int32; modified in place
+    uniforms,  # [B, >= maximum number of draws] float64
+    neighbors,  # [N, K] int32; i itself stands for a missing neighbor
     ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
     batch,
     length,
     width,  # of `uniforms`
-    lanes,  # sequences of this program, at most WARP
+    lanes,  # sequences per program, at most WARP
     NEIGHBORS: tl.constexpr,
     BUCKETS: tl.constexpr,
-    CHUNK: tl.constexpr,  # buckets that are read at once
-    ASCENDING: tl.constexpr,  # whether alpha grows with the score
+    CHUNK: tl.constexpr,  # buckets read at once
+    ASCENDING: tl.constexpr,  # whether alpha increases with the score
 ):
-    """Reveal as many coordinates as are to be drawn: their buckets become BUCKETS."""
+    """Reveal the requested number of coordinates: their buckets become BUCKETS."""
     lane = tl.arange(0, WARP)
     b = tl.program_id(0).to(tl.int64) * lanes + lane
     draws = tl.load(border + b, mask=(lane < lanes) & (b < batch), other=0)
@@ -151,10 +150,10 @@ def reveal(
         chosen, place = _choose(u, border, ratio, batch, active, BUCKETS, CHUNK, ASCENDING)
         i = tl.load(order + place, mask=active, other=0).to(tl.int32)
         tl.store(bucket + i, BUCKETS, mask=active)
-        # The loop over neighbours reads one ahead.
+        # The loop over neighbors prefetches the next one.
         j = tl.load(neighbors + i * NEIGHBORS, mask=active, other=0)
         score = tl.load(bucket + j, mask=active, other=BUCKETS).to(tl.int32)
-        _leave(rows, border, chosen, place, batch, active, BUCKETS, CHUNK)
+        _remove(rows, border, chosen, place, batch, active, BUCKETS, CHUNK)
         for n in range(1, NEIGHBORS + 1):
             further = active & (n < NEIGHBORS)
             near = tl.load(neighbors + i * NEIGHBORS + n, mask=further, other=0)

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernel of Algorithm 1 for few buckets: what `triton_reveal.reveal` does, in less time.
+"""Triton kernel of Algorithm 1 for few buckets: a faster version of `triton_reveal.reveal`.
 
-The ends of buckets are in registers, and what is read of the state is read for all neighbours at
-once. For the rest see `triton_reveal`.
+The ends of buckets are in registers, and the state of all neighbors is loaded at once.
 """
 
 import triton
@@ -11,12 +10,12 @@ import triton.language as tl
 from cwdfm.ops.triton_reveal import WARP
 from cwdfm.ops.triton_reveal_start import state_rows
 
-TOUCH = tl.constexpr(1024)  # elements that are brought into the near cache at once
+PREFETCH = tl.constexpr(1024)  # elements loaded into the L1 cache at once
 
 
 @triton.jit
-def _touch(x, total, found, BLOCK: tl.constexpr):
-    """Bring x [total] into the near cache: it is read, and its bits are added to `found`."""
+def _prefetch(x, total, found, BLOCK: tl.constexpr):
+    """Load x [total] into the L1 cache, combining its bits into `found`."""
     for first in range(0, total, BLOCK):
         place = first + tl.arange(0, BLOCK)
         found |= tl.load(x + place, mask=place < total, other=0).to(tl.int32)
@@ -24,8 +23,8 @@ def _touch(x, total, found, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _halve(values, second, COUNT: tl.constexpr):
-    """Of each pair in a tuple of COUNT the second where asked for, else the first."""
+def _select_half(values, second, COUNT: tl.constexpr):
+    """One value of each pair in a tuple of COUNT: the second where `second`, else the first."""
     pairs = ()
     for n in tl.static_range(0, COUNT - 1, 2):
         pairs += (tl.where(second, values[n + 1], values[n]),)
@@ -36,19 +35,19 @@ def _halve(values, second, COUNT: tl.constexpr):
 
 @triton.jit
 def _pick(values, c, COUNT: tl.constexpr):
-    """values[c], of a tuple of at most 16; anything of it where c is not a place of it."""
-    values = _halve(values, (c & 1) != 0, COUNT)
-    values = _halve(values, (c & 2) != 0, (COUNT + 1) // 2)
-    values = _halve(values, (c & 4) != 0, (COUNT + 3) // 4)
-    values = _halve(values, (c & 8) != 0, (COUNT + 7) // 8)
+    """values[c] of a tuple of at most 16; arbitrary where c is out of range."""
+    values = _select_half(values, (c & 1) != 0, COUNT)
+    values = _select_half(values, (c & 2) != 0, (COUNT + 1) // 2)
+    values = _select_half(values, (c & 4) != 0, (COUNT + 3) // 4)
+    values = _select_half(values, (c & 8) != 0, (COUNT + 7) // 8)
     return values[0]
 
 
 @triton.jit
 def _choose(u, begins, ends, ratio, active, BUCKETS: tl.constexpr, ASCENDING: tl.constexpr):
-    """The bucket that u falls into, where that ends, and the place in `order` of the member."""
-    # The occupied bucket of largest alpha is the unit in which the others are counted. The best
-    # comes last, and stays. No bucket behind it is occupied.
+    """The bucket that u falls into, its end, and the index in `order` of the chosen member."""
+    # Masses are relative to the occupied bucket with the largest alpha. It comes last in this loop,
+    # so it stays in `top`. No bucket after it is occupied.
     top = tl.zeros((WARP,), tl.int32)
     begin = tl.zeros((WARP,), tl.int32)
     end = ends[BUCKETS - 1]
@@ -72,8 +71,8 @@ def _choose(u, begins, ends, ratio, active, BUCKETS: tl.constexpr, ASCENDING: tl
     rests = (u * total,)
     for c in tl.static_range(BUCKETS):
         rests += (rests[c] - masses[c],)
-    # The first bucket that is not used up. Where rounding leaves none, the top's first member:
-    # what is left is then far below one.
+    # The first bucket that u does not exhaust. If rounding leaves none, the first member of `top`:
+    # the remainder is then far below one.
     chosen = top
     rest = tl.zeros((WARP,), tl.float64)
     unit = tl.full((WARP,), 1.0, tl.float64)
@@ -102,15 +101,15 @@ def _reveal_one(
     NEIGHBORS: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):
-    """Take the member at `place` out: its neighbours, their scores, and where buckets end now."""
+    """Remove the member at `place`: its neighbors, their scores, and the new bucket ends."""
     bucket, order, slot = state
     i = tl.load(order + place, mask=active).to(tl.int32)
     last = tl.load(order + end - 1, mask=active).to(tl.int32)
     near = ()
     for n in tl.static_range(NEIGHBORS):
         near += (tl.load(neighbors + i * NEIGHBORS + n, mask=active),)
-    # Up from bucket to bucket and out of the last: in each, the last member fills the gap. An
-    # empty bucket's gap is the same as the next one's, which has the last word on it.
+    # The gap moves up from bucket to bucket and out of the last; in each, the last member fills it.
+    # An empty bucket shares its gap with the next one, whose store comes later and wins.
     tl.store(order + place, last, mask=active)
     for c in tl.static_range(1, BUCKETS):
         tl.store(tails[c - 1], lasts[c], mask=active & (c > chosen))
@@ -118,7 +117,7 @@ def _reveal_one(
     scores = ()
     for n in tl.static_range(NEIGHBORS):
         scores += (tl.load(bucket + near[n], mask=active, other=BUCKETS).to(tl.int32),)
-    # Downwards, so that a member's own bucket has the last word, not an empty one above.
+    # Downwards, so that the store of a member's own bucket wins over those of empty ones above.
     for c in tl.static_range(BUCKETS - 1, 0, -1):
         tl.store(slot + lasts[c], ends[c - 1] - 1, mask=active & (c > chosen))
     tl.store(slot + last, place, mask=active)
@@ -130,11 +129,12 @@ def _reveal_one(
 
 @triton.jit
 def _promote(state, near, scores, raised, NEIGHBORS: tl.constexpr, BUCKETS: tl.constexpr):
-    """Move the masked neighbours one bucket up: where buckets end then."""
+    """Move the masked neighbors one bucket up; returns the new bucket ends."""
     bucket, order, slot = state
-    # They move one after the other. Which places they ask for is known before, by counting in 4
-    # bits a score how many had it, so all are read at once. None has the last bucket's score, since
-    # i was masked beside it: eight scores are enough.
+    # Neighbors move one after the other. The places they access are known in advance from the
+    # number of earlier neighbors with the same score, counted in 4 bits per score, so all are
+    # loaded at once. None has the last bucket's score, since i was a masked neighbor: eight scores
+    # suffice.
     seen = tl.zeros((WARP,), tl.int32)
     ends = ()
     holes = ()
@@ -148,8 +148,8 @@ def _promote(state, near, scores, raised, NEIGHBORS: tl.constexpr, BUCKETS: tl.c
         ends += (tl.where(masked, end, -1),)
         holes += (tl.load(slot + near[n], mask=masked, other=-1).to(tl.int32),)
         lasts += (tl.load(order + ends[n], mask=masked, other=-1).to(tl.int32),)
-    # What an earlier neighbour's move would have put there instead. No two have one tail, and
-    # none moves twice: a bucket's first members, which came last, leave it last.
+    # Apply the moves of earlier neighbors to the loaded values. No two neighbors share a tail, and
+    # none moves twice: a bucket's first members, which arrived last, leave it last.
     settled_holes = ()
     settled_lasts = ()
     for n in tl.static_range(NEIGHBORS):
@@ -165,7 +165,9 @@ def _promote(state, near, scores, raised, NEIGHBORS: tl.constexpr, BUCKETS: tl.c
         tl.store(bucket + near[n], scores[n] + 1, mask=masked)
         tl.store(order + settled_holes[n], settled_lasts[n], mask=masked)
         tl.store(slot + settled_lasts[n], settled_holes[n], mask=masked)
-        tl.store(order + ends[n], near[n], mask=masked)  # after the two: they may be one
+        tl.store(
+            order + ends[n], near[n], mask=masked
+        )  # after the two stores above: they may be equal
         tl.store(slot + near[n], ends[n], mask=masked)
     ends = ()
     for c in tl.static_range(BUCKETS - 1):
@@ -176,43 +178,43 @@ def _promote(state, near, scores, raised, NEIGHBORS: tl.constexpr, BUCKETS: tl.c
 
 @triton.jit(do_not_specialize=["uniforms", "batch", "length", "width", "lanes"])
 def reveal_few(
-    state,  # [3, B, N] as `prepare` leaves it, here and below; changed in place
-    border,  # [> BUCKETS + 1, B] int32, read only
-    uniforms,  # [B, >= the most draws] float64
-    neighbors,  # [N, K] int32, i itself for none; the others of a row differ from each other
+    state,  # [3, B, N] from `prepare`; modified in place
+    border,  # [> BUCKETS + 1, B] int32, read-only
+    uniforms,  # [B, >= maximum number of draws] float64
+    neighbors,  # [N, K] int32; i itself stands for a missing neighbor, others are distinct
     ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
     batch,
     length,
     width,  # of `uniforms`
-    lanes,  # sequences of this program, at most WARP
-    NEIGHBORS: tl.constexpr,  # at most 8, each the other's neighbour
+    lanes,  # sequences per program, at most WARP
+    NEIGHBORS: tl.constexpr,  # at most 8; a symmetric relation
     BUCKETS: tl.constexpr,  # NEIGHBORS + 1
-    ASCENDING: tl.constexpr,  # whether alpha grows with the score
+    ASCENDING: tl.constexpr,  # whether alpha increases with the score
     ALONE: tl.constexpr,  # whether `lanes` is 1
 ):
-    """What `reveal` does, for few buckets: ends[c], where bucket c ends, is in a register."""
+    """`triton_reveal.reveal` for few buckets; the end of bucket c, ends[c], is in a register."""
     lane = tl.arange(0, WARP)
     first = tl.program_id(0).to(tl.int64) * lanes
-    # All threads take the very same steps for a sequence that is alone, so that nothing is masked.
+    # All threads process a sequence that is alone in its warp, so that nothing is masked.
     b = first + (tl.zeros_like(lane) if ALONE else lane)
     draws = tl.load(border + b, mask=(b < first + lanes) & (b < batch), other=0)
     ends = ()
     for c in tl.static_range(BUCKETS):
         ends += (tl.load(border + (c + 2) * batch + b, mask=draws > 0, other=0),)
 
-    # A coordinate's neighbours are asked for once, so each draw would wait for a far cache.
-    found = _touch(neighbors, length * NEIGHBORS, tl.zeros((TOUCH,), tl.int32), TOUCH)
+    # The neighbors of a coordinate are loaded only once, so each draw would miss the L1 cache.
+    found = _prefetch(neighbors, length * NEIGHBORS, tl.zeros((PREFETCH,), tl.int32), PREFETCH)
     own = tl.minimum(lanes, batch - first) * length
     for part in tl.static_range(3):
-        found = _touch(state_rows(state, first, batch, length)[part], own, found, TOUCH)
-    # Never stored, which the compiler does not know: it would leave out what nobody uses.
-    tl.store(border + tl.arange(0, TOUCH), found, mask=lanes < 0)
+        found = _prefetch(state_rows(state, first, batch, length)[part], own, found, PREFETCH)
+    # Never executed, but the compiler does not know that and keeps the loads.
+    tl.store(border + tl.arange(0, PREFETCH), found, mask=lanes < 0)
 
     rows = state_rows(state, b, batch, length)
     uniforms += b * width
     following = tl.load(uniforms, mask=draws > 0)
     for k in range(tl.max(draws, axis=0)):
-        # What is read for a sequence that is through is used nowhere, so it may be anything.
+        # Values loaded for a finished sequence are unused, so they may be arbitrary.
         active = tl.full((WARP,), True, tl.int1) if ALONE else k < draws
         u = following
         uniforms += 1
@@ -223,8 +225,8 @@ def reveal_few(
         lasts = ()
         for c in tl.static_range(BUCKETS):
             begins += (ends[c],)
-            # The last members, which will fill gaps: nothing is stored before. An empty bucket has
-            # that of one below, or where all are empty what lies before `order`.
+            # The last members, which will fill gaps, are loaded before any store. An empty bucket
+            # has that of one below, or if all are empty, whatever precedes `order`.
             tails += (rows[1] + ends[c] - 1,)
             lasts += (tl.load(tails[c], mask=active).to(tl.int32),)
 

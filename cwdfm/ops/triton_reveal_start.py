@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernel of what Algorithm 1 starts from: counts, uniforms, and coordinates by bucket.
+"""Triton kernel that prepares Algorithm 1: counts, uniforms, and coordinates sorted by bucket.
 
-`order`, `slot` and the borders are as in `cwdfm.path.algorithm1`. What draws from them is in
-`triton_reveal` and, for few buckets, in `triton_reveal_few`.
+`order`, `slot` and the borders are those of `cwdfm.path.algorithm1`. `triton_reveal` and
+`triton_reveal_few` draw from them.
 """
 
 import triton
@@ -13,7 +13,7 @@ from cwdfm.ops.triton_random import MASK32, draw
 
 @triton.jit
 def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.constexpr):
-    """How many neighbours of i are revealed; BUCKETS where i itself is, or lies behind the end."""
+    """The number of revealed neighbors of i; BUCKETS if i is revealed or past the end."""
     inside = i < length
     bucket = tl.zeros_like(i)
     for n in range(NEIGHBORS):
@@ -25,14 +25,14 @@ def _bucket(start, neighbors, i, length, NEIGHBORS: tl.constexpr, BUCKETS: tl.co
 
 @triton.jit
 def state_rows(state, b, batch, length):
-    """Where sequence b has its bucket, order and slot in the state [3, B, N]."""
+    """Pointers to bucket, order and slot of sequence b in the state [3, B, N]."""
     whole = batch.to(tl.int64) * length
     bucket = state + b * length
     return bucket, bucket + whole, bucket + 2 * whole
 
 
 @triton.jit
-def _drawn(
+def _draw_count(
     start,
     kappa,
     index,
@@ -46,7 +46,7 @@ def _drawn(
     ORDER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """How often to draw for sequence b, a Binomial of kappa; the uniforms of draws are stored."""
+    """Draw the number of reveals of sequence b, Binomial in kappa, and store the uniforms."""
     sample = b if index is None else tl.load(index + b)
     chance = tl.load(kappa + b).to(tl.float64)
     when = step.to(tl.int64) & MASK32
@@ -66,7 +66,7 @@ def _drawn(
 
 @triton.jit
 def _all_masked(rows, border, batch, length, LANES: tl.constexpr, BLOCK: tl.constexpr):
-    """Sort where nothing is revealed: all are in the bucket 0."""
+    """Initialize the state where nothing is revealed: all coordinates are in bucket 0."""
     bucket, order, slot = rows
     lane = tl.arange(0, LANES)
     tl.store(border + (lane + 1) * batch, tl.zeros_like(lane) + length)
@@ -79,7 +79,7 @@ def _all_masked(rows, border, batch, length, LANES: tl.constexpr, BLOCK: tl.cons
 
 
 @triton.jit
-def _sorted(
+def _counting_sort(
     rows,
     border,
     start,
@@ -91,7 +91,7 @@ def _sorted(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Sort the masked coordinates by counting: within a bucket, the first last."""
+    """Sort the masked coordinates by bucket, in reverse order within a bucket."""
     bucket, order, slot = rows
     lane = tl.arange(0, LANES)
     size = tl.zeros((LANES,), tl.int32)
@@ -101,7 +101,7 @@ def _sorted(
         tl.store(bucket + i, found, mask=i < length)
         for c in range(BUCKETS):
             size += tl.where(lane == c, tl.sum((found == c).to(tl.int32), axis=0), 0)
-    free = tl.cumsum(size, axis=0)  # the end of what is free in each bucket
+    free = tl.cumsum(size, axis=0)  # end of the free places in each bucket
     tl.store(border + (lane + 1) * batch, free)
     for first in range(0, length, BLOCK):
         i = first + tl.arange(0, BLOCK)
@@ -116,7 +116,7 @@ def _sorted(
         tl.store(order + place, i, mask=found < BUCKETS)
 
 
-# Compiled once for all values and shapes: steps and batches must not wait for a compiler.
+# Not specialized, so that new values and shapes do not trigger compilation.
 @triton.jit(
     do_not_specialize=[
         "start",
@@ -131,35 +131,36 @@ def _sorted(
     ]
 )
 def prepare(
-    state,  # [3, B, N] out: bucket, the revealed neighbours, BUCKETS for a revealed coordinate;
-    # order, masked coordinates by bucket; slot, where each lies in `order`
-    border,  # [> LANES + 1, B] int32 out: draws to make; then where each bucket begins in `order`
-    uniforms,  # [B, N] float64 out, where they are drawn here
-    neighbors,  # [N, K] int32, i itself for none
-    start,  # [B, N] int8: revealed from the beginning; None for nothing
-    count,  # [B] int: draws to make; None where they and their uniforms are drawn here
-    kappa,  # [B] float: the chance by which a masked coordinate counts, where they are
-    index,  # [B] int64: the samples' numbers, where they are; None for 0..B-1
+    # [3, B, N] output: bucket (number of revealed neighbors; BUCKETS if revealed), order (masked
+    # coordinates by bucket), slot (index of each in `order`)
+    state,
+    border,  # [> LANES + 1, B] int32 output: number of draws, then the start of each bucket
+    uniforms,  # [B, N] float64; output if count is None
+    neighbors,  # [N, K] int32; i itself stands for a missing neighbor
+    start,  # [B, N] int8: initially revealed; None for nothing
+    count,  # [B] int: number of draws; None to draw counts and uniforms here
+    kappa,  # [B] float: reveal probability, if count is None
+    index,  # [B] int64: sample indices, if count is None; None for 0..B-1
     batch,
     length,
-    seed_low,  # int32, the bits of a 32-bit word, as are seed_high and step
+    seed_low,  # int32 with the bits of a 32-bit word, like seed_high and step
     seed_high,
     step,
-    REVEAL: tl.constexpr,  # purposes: of the count,
-    ORDER: tl.constexpr,  # and of the uniforms
+    REVEAL: tl.constexpr,  # purpose of the count
+    ORDER: tl.constexpr,  # purpose of the uniforms
     NEIGHBORS: tl.constexpr,
     BUCKETS: tl.constexpr,
-    LANES: tl.constexpr,  # a power of two >= BUCKETS; the buckets behind BUCKETS stay empty
+    LANES: tl.constexpr,  # a power of two >= BUCKETS; the remaining buckets stay empty
     BLOCK: tl.constexpr,
 ):
-    """Of one sequence: how often to draw, by what, and its masked coordinates sorted by bucket."""
+    """For one sequence: number of draws, their uniforms, and masked coordinates by bucket."""
     b = tl.program_id(0).to(tl.int64)
     rows = state_rows(state, b, batch, length)
     if start is not None:
         start += b * length
     if count is None:
         words = (seed_low, seed_high, step)
-        draws = _drawn(start, kappa, index, uniforms, b, length, *words, REVEAL, ORDER, BLOCK)
+        draws = _draw_count(start, kappa, index, uniforms, b, length, *words, REVEAL, ORDER, BLOCK)
     else:
         draws = tl.load(count + b).to(tl.int32)
     tl.store(border + b, draws)
@@ -169,4 +170,4 @@ def prepare(
         _all_masked(rows, border, batch, length, LANES, BLOCK)
     else:
         given = (start, neighbors, batch, length)
-        _sorted(rows, border, *given, NEIGHBORS, BUCKETS, LANES, BLOCK)
+        _counting_sort(rows, border, *given, NEIGHBORS, BUCKETS, LANES, BLOCK)

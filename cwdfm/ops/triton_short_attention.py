@@ -1,10 +1,9 @@
 # mypy: ignore-errors
-"""Triton kernels of attention over short sequences: a program has a whole head of one sequence.
+"""Triton kernels of attention over short sequences: one program per head of a sequence.
 
-Shapes: B batch, N length, H heads, d head width. Queries and keys are read in halves of d / 2,
-since positions rotate pairs (i, i + d/2): a pair is then two tiles at one place, and scores are the
-sum of the halves' products. Tiles are [BLOCK, BLOCK_HALF], or twice as wide for whole heads; what
-they have beyond N and d is zero.
+Shapes: B batch, N length, H heads, d head width. Queries and keys are read in two halves of d / 2,
+because rotary embeddings rotate the pairs (i, i + d/2). Scores are the sum of the products of the
+halves. Tiles are [BLOCK, BLOCK_HALF], or twice as wide for whole heads, zero-padded past N and d.
 """
 
 import triton
@@ -20,19 +19,19 @@ def _rotated(source, c, s, inside, HALF: tl.constexpr):
     second = tl.load(source + HALF, mask=inside)
     x = first.to(tl.float32)
     y = second.to(tl.float32)
-    # Zeroed here and not by the loads, also because Triton would else bring all that is loaded into
-    # the products' layouts before it rotates, cosines and sines for either: of 32 tokens in heads
-    # of 64 that takes 252 registers, this 94. Where tiles are filled the choice costs nothing.
-    turned_x = tl.where(inside, x * c - y * s, 0.0)
-    turned_y = tl.where(inside, y * c + x * s, 0.0)
-    return turned_x.to(first.dtype), turned_y.to(first.dtype)
+    # Zeroed here rather than by the loads. Otherwise Triton converts everything it loads to the
+    # layouts of the products before rotating, which takes 252 registers instead of 94 for 32 tokens
+    # and heads of 64. Where tiles are full, this costs nothing.
+    rotated_x = tl.where(inside, x * c - y * s, 0.0)
+    rotated_y = tl.where(inside, y * c + x * s, 0.0)
+    return rotated_x.to(first.dtype), rotated_y.to(first.dtype)
 
 
 @triton.jit
-def _exponentials(q1, q2, k1, k2, place, here, WIDTH: tl.constexpr, FILLED, CAUSAL):
-    """exp(q k^T / sqrt(d) - its largest) [queries, keys] and its sums [queries], float32."""
+def _exponentials(q1, q2, k1, k2, place, here, WIDTH: tl.constexpr, FULL, CAUSAL):
+    """exp(q k^T / sqrt(d) - row maximum) [queries, keys] and its row sums [queries], float32."""
     scores = tl.dot(q2, tl.trans(k2), tl.dot(q1, tl.trans(k1)))
-    if not FILLED:
+    if not FULL:
         scores = tl.where(here[None, :], scores, float("-inf"))
     if CAUSAL:
         scores = tl.where(place[:, None] >= place[None, :], scores, float("-inf"))
@@ -42,7 +41,7 @@ def _exponentials(q1, q2, k1, k2, place, here, WIDTH: tl.constexpr, FILLED, CAUS
 
 
 @triton.jit
-def _store_turned_back(target, x, y, c, s, inside, HALF: tl.constexpr):
+def _store_unrotated(target, x, y, c, s, inside, HALF: tl.constexpr):
     """Write the gradient of queries or keys from that of their rotated halves."""
     dtype = target.dtype.element_ty
     tl.store(target, (x * c + y * s).to(dtype), mask=inside)
@@ -52,21 +51,21 @@ def _store_turned_back(target, x, y, c, s, inside, HALF: tl.constexpr):
 @triton.jit(do_not_specialize=["length"])
 def attend(
     qkv,  # [B, N, 3, H, d]
-    cos,  # [N, d], both halves the same, float32
-    sin,  # likewise
-    mixed,  # [B, N, H, d] out
+    cos,  # [N, d], both halves equal, float32
+    sin,  # same
+    out,  # [B, N, H, d] output
     length,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,  # d / 2
     BLOCK: tl.constexpr,  # a power of two >= N, at least 16
-    BLOCK_HALF: tl.constexpr,  # likewise, >= HALF
-    FILLED: tl.constexpr,  # whether N is BLOCK
+    BLOCK_HALF: tl.constexpr,  # same, >= HALF
+    FULL: tl.constexpr,  # whether N == BLOCK
     CAUSAL: tl.constexpr,
 ):
     """softmax(q k^T / sqrt(d)) v with rotated q and k, for one head of one sequence."""
     WIDTH: tl.constexpr = 2 * HALF
     ROW: tl.constexpr = HEADS * WIDTH
-    N = BLOCK if FILLED else length
+    N = BLOCK if FULL else length
     sequence = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     place = tl.arange(0, BLOCK)
@@ -86,35 +85,35 @@ def attend(
     v_at = q + 2 * ROW + place[:, None] * (3 * ROW) + column[None, :]
     v = tl.load(v_at, mask=whole, other=0.0)
 
-    e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FILLED, CAUSAL)
-    out = tl.dot(e.to(v.dtype), v) * (1.0 / total)[:, None]
-    mixed += sequence * N * ROW + head * WIDTH
-    tl.store(mixed + place[:, None] * ROW + column[None, :], out.to(v.dtype), mask=whole)
+    e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FULL, CAUSAL)
+    result = tl.dot(e.to(v.dtype), v) * (1.0 / total)[:, None]
+    out += sequence * N * ROW + head * WIDTH
+    tl.store(out + place[:, None] * ROW + column[None, :], result.to(v.dtype), mask=whole)
 
 
 @triton.jit(do_not_specialize=["length"])
-def attend_back(
+def attend_backward(
     qkv,  # [B, N, 3, H, d]
-    cos,  # [N, d], both halves the same, float32
-    sin,  # likewise
+    cos,  # [N, d], both halves equal, float32
+    sin,  # same
     grad,  # [B, N, H, d]
-    d_qkv,  # [B, N, 3, H, d] out
+    d_qkv,  # [B, N, 3, H, d] output
     length,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
-    FILLED: tl.constexpr,
+    FULL: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
-    """The gradient of qkv from that of `attend`'s result, for one head of one sequence.
+    """The gradient of qkv from that of the output of `attend`, for one head of one sequence.
 
-    With P the softmax and dO the result's gradient: dV = P^T dO, dP = dO V^T,
-    dS = P (dP - rowsum(P dP)) / sqrt(d), dQ = dS K, dK = dS^T Q, the last two rotated back.
+    With P the softmax and dO the gradient of the output: dV = P^T dO, dP = dO V^T, dS = P (dP -
+    rowsum(P dP)) / sqrt(d), dQ = dS K, dK = dS^T Q, the last two rotated by the negative angles.
     """
     WIDTH: tl.constexpr = 2 * HALF
     ROW: tl.constexpr = HEADS * WIDTH
-    N = BLOCK if FILLED else length
+    N = BLOCK if FULL else length
     sequence = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     place = tl.arange(0, BLOCK)
@@ -136,7 +135,7 @@ def attend_back(
     grad += sequence * N * ROW + head * WIDTH
     do = tl.load(grad + place[:, None] * ROW + column[None, :], mask=whole, other=0.0)
 
-    e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FILLED, CAUSAL)
+    e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FULL, CAUSAL)
     p = e * (1.0 / total)[:, None]
     dp = tl.dot(do, tl.trans(v))
     ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * WIDTH**-0.5).to(v.dtype)
@@ -144,9 +143,9 @@ def attend_back(
     dv = tl.dot(tl.trans(p.to(v.dtype)), do)
     tl.store(dq + 2 * ROW + whole_at, dv.to(v.dtype), mask=whole)
 
-    # Read again, from the cache: kept all along they would cost registers, and so occupancy.
+    # Loaded again from the cache: keeping them would cost registers and so occupancy.
     c = tl.load(cos + angle_at, mask=halves)
     s = tl.load(sin + angle_at, mask=halves)
-    _store_turned_back(dq + half_at, tl.dot(ds, k1), tl.dot(ds, k2), c, s, halves, HALF)
+    _store_unrotated(dq + half_at, tl.dot(ds, k1), tl.dot(ds, k2), c, s, halves, HALF)
     ds = tl.trans(ds)
-    _store_turned_back(dq + ROW + half_at, tl.dot(ds, q1), tl.dot(ds, q2), c, s, halves, HALF)
+    _store_unrotated(dq + ROW + half_at, tl.dot(ds, q1), tl.dot(ds, q2), c, s, halves, HALF)

@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-"""Triton kernels that turn rows of logits into log Z, and into their own gradient.
+"""Triton kernels that compute log Z of rows of logits and overwrite them by their gradient.
 
-A row is worked on as [depth, LANES]. Each lane has a softmax of its own, which a thread adds up by
-itself: threads meet but once a row, to put the lanes together. Blocks inside a row have no masks.
+A row is processed as [depth, LANES]. Each lane accumulates its own softmax within one thread, and
+threads synchronize only once per row, to combine the lanes. Full blocks need no masks.
 
-exp(z - a) is exp2(z L - a L), L = log2(e): one fused product and one exponential. All counts, since
-a GPU that moves 4 TB/s has time for some twenty instructions a logit, and for one exponential in
-four clocks.
+exp(z - a) is computed as exp2(z L - a L) with L = log2(e): one fused multiply-add and one
+exponential. Every instruction counts: a GPU that moves 4 TB/s has time for about twenty
+instructions per logit, and for one exponential in four clocks.
 
-Shapes: K rows of C columns, of which the first V are data tokens, J tokens a row.
+Shapes: K rows of C columns, of which the first V are data tokens, J tokens per row.
 """
 
 import triton
@@ -19,13 +19,13 @@ LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _places(DEPTH: tl.constexpr, LANES: tl.constexpr):
-    """Places in a block, [DEPTH, LANES]."""
+    """Column offsets in a block, [DEPTH, LANES]."""
     return tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
 
 
 @triton.jit
 def _read(at, place, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
-    """The block from column FIRST on, anything behind the row."""
+    """Load the block that starts at column FIRST; values past the row are arbitrary."""
     if FIRST + place.numel <= COLUMNS:
         z = tl.load(at + FIRST + place)
     else:
@@ -34,8 +34,8 @@ def _read(at, place, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _counted(z, FIRST: tl.constexpr, VOCAB: tl.constexpr):
-    """Its logits in float32, -inf behind the data tokens."""
+def _masked(z, FIRST: tl.constexpr, VOCAB: tl.constexpr):
+    """Logits of a block in float32, -inf after the data tokens."""
     z = z.to(tl.float32)
     if FIRST + z.numel > VOCAB:
         z = tl.where(FIRST + _places(z.shape[0], z.shape[1]) < VOCAB, z, float("-inf"))
@@ -44,7 +44,7 @@ def _counted(z, FIRST: tl.constexpr, VOCAB: tl.constexpr):
 
 @triton.jit
 def _write(at, z, norm, factor, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
-    """factor * exp(z - norm) in their place."""
+    """Overwrite the block by factor * exp(z - norm)."""
     place = FIRST + _places(z.shape[0], z.shape[1])
     change = (factor * tl.exp2(z * LOG2E - norm * LOG2E)).to(at.dtype.element_ty)
     if FIRST + z.numel <= COLUMNS:
@@ -54,11 +54,11 @@ def _write(at, z, norm, factor, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _gather(z, top, mass, WIDE: tl.constexpr):
-    """Lanes' largest logits and their sums of exp(z - top), with those of another block."""
+def _accumulate(z, top, mass, WIDE: tl.constexpr):
+    """Add a block to the running maxima `top` and sums `mass` of exp(z - top) of the lanes."""
     z = z.reshape(z.shape[0], z.shape[1] // WIDE, WIDE)
     higher = tl.maximum(top, tl.max(tl.max(z, axis=2), axis=0))
-    # A lane of nothing but -inf has mass 0, not NaN.
+    # A lane of only -inf has mass 0, not NaN.
     shift = tl.where(higher == float("-inf"), 0.0, higher) * LOG2E
     rest = tl.sum(tl.sum(tl.exp2(z * LOG2E - shift[None, :, None]), axis=2), axis=0)
     return higher, mass * tl.exp2(top * LOG2E - shift) + rest
@@ -66,45 +66,46 @@ def _gather(z, top, mass, WIDE: tl.constexpr):
 
 @triton.jit
 def _log_sum_exp(top, mass):
-    """log sum exp, of lanes' largest logits and their masses."""
+    """log sum exp of a row from the maxima and masses of its lanes."""
     largest = tl.max(top, axis=0)
     shift = tl.where(largest == float("-inf"), 0.0, largest)
     return shift + tl.log(tl.sum(mass * tl.exp2((top - shift) * LOG2E), axis=0))
 
 
 @triton.jit
-def _unpacked(pairs):
-    """Logits [DEPTH, LANES] in float32, of bfloat16 in pairs [DEPTH, LANES / 2]."""
+def _unpack(pairs):
+    """Logits [DEPTH, LANES] in float32 from pairs of bfloat16 [DEPTH, LANES / 2]."""
     low = (pairs << 16).to(tl.float32, bitcast=True)
     high = (pairs & -65536).to(tl.float32, bitcast=True)
     return tl.join(low, high).reshape(pairs.shape[0], 2 * pairs.shape[1])
 
 
-@triton.jit(do_not_specialize=["rows", "nothing"])
+@triton.jit(do_not_specialize=["rows", "zero"])
 def softmax_held_rows(
     logits,  # [K, C]; overwritten by the gradient, 0 from V on
-    log_z,  # [K] out
+    log_z,  # [K] output
     tokens,  # [K]
     grad,  # [K]
     rows,  # K
-    nothing,  # 0, unknown to the compiler
+    zero,  # 0, opaque to the compiler
     VOCAB: tl.constexpr,  # V
     COLUMNS: tl.constexpr,  # C
     LANES: tl.constexpr,
-    WIDE: tl.constexpr,  # columns of a lane
+    WIDE: tl.constexpr,  # columns per lane
     DEPTH: tl.constexpr,
     FULL: tl.constexpr,  # blocks of that depth
-    TAIL: tl.constexpr,  # the depth of what is left; 0: nothing
+    TAIL: tl.constexpr,  # depth of the rest; 0 if there is none
     STAGES: tl.constexpr,
 ):
-    """log Z and d/dl of g log p(token), of rows that registers hold from one to the other.
+    """log Z and d/dl of g log p(token), for rows that are held in registers.
 
-    A program has one row after the other; the next is on its way from memory all the while.
+    Each program loops over rows, and the next row is prefetched while one is processed.
     """
     BLOCKS: tl.constexpr = FULL + (TAIL > 0)
     stride = tl.full((), COLUMNS, dtype=tl.int64)
-    # A token's element is written when all of its row has been: that is known where threads meet
-    # again. A barrier of its own would keep Triton from fetching rows ahead.
+    # The element of a token must be written after the rest of its row, that is, after the next
+    # point at which threads synchronize. A separate barrier would keep Triton from prefetching
+    # rows.
     spot = tl.full((), -1, dtype=tl.int64)
     late = tl.full((), 0.0, dtype=tl.float32)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
@@ -121,15 +122,15 @@ def softmax_held_rows(
         top = tl.full((LANES // WIDE,), float("-inf"), dtype=tl.float32)
         mass = tl.zeros((LANES // WIDE,), dtype=tl.float32)
         for i in tl.static_range(BLOCKS):
-            z = _counted(_unpacked(held[i]), i * DEPTH * LANES, VOCAB)
-            top, mass = _gather(z, top, mass, WIDE)
+            z = _masked(_unpack(held[i]), i * DEPTH * LANES, VOCAB)
+            top, mass = _accumulate(z, top, mass, WIDE)
         norm = _log_sum_exp(top, mass)
         tl.store(logits + spot, late.to(logits.dtype.element_ty), mask=spot >= 0)
         tl.store(log_z + row, norm)
         for i in tl.static_range(BLOCKS):
-            # Unpacked anew: as far as the compiler knows these are others, so that it does not hold
-            # the unpacked ones, for which there are too few registers.
-            z = _counted(_unpacked(held[i] ^ nothing), i * DEPTH * LANES, VOCAB)
+            # Unpacked again. XOR with an opaque zero keeps the compiler from holding the unpacked
+            # values, for which there are too few registers.
+            z = _masked(_unpack(held[i] ^ zero), i * DEPTH * LANES, VOCAB)
             _write(at, z, norm, -g, i * DEPTH * LANES, COLUMNS)
         spot = start + token
         late = g - g * tl.exp2(own * LOG2E - norm * LOG2E)
@@ -140,25 +141,26 @@ def softmax_held_rows(
 @triton.jit
 def softmax_rows(
     logits,  # [K, C]; if GRADIENT, overwritten by the gradient, 0 from V on
-    log_z,  # [K]; out if NORMALIZE, else in
-    tokens,  # [K, J]; in, if GRADIENT
-    grad,  # [K, J]; in, if GRADIENT
+    log_z,  # [K]; output if NORMALIZE, else input
+    tokens,  # [K, J], if GRADIENT
+    grad,  # [K, J], if GRADIENT
     VOCAB: tl.constexpr,  # V
     COLUMNS: tl.constexpr,  # C
     J: tl.constexpr,
     BLOCK_J: tl.constexpr,  # a power of two >= J
     LANES: tl.constexpr,
-    WIDE: tl.constexpr,  # columns of a lane
+    WIDE: tl.constexpr,  # columns per lane
     DEPTH: tl.constexpr,
-    FULL: tl.constexpr,  # blocks of that depth, of data tokens alone
-    TAIL: tl.constexpr,  # the depth of what is left; 0: nothing
+    FULL: tl.constexpr,  # blocks of that depth that contain only data tokens
+    TAIL: tl.constexpr,  # depth of the rest; 0 if there is none
     STAGES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
-    """log sum exp of a row's first V logits, and d/dl of sum_j g_j log p(token_j): g_j at its
-    token, less sum_j g_j times p. A program a row, which memory gives once and takes once: what is
-    read again is still in the L2 cache.
+    """log sum exp of a row's first V logits, and d/dl of sum_j g_j log p(token_j).
+
+    The gradient is sum_j g_j (onehot(token_j) - p). There is one program per row. The second read
+    of a row hits the L2 cache.
     """
     row = tl.program_id(0).to(tl.int64)
     at = logits + row * COLUMNS
@@ -168,10 +170,10 @@ def softmax_rows(
         top = tl.full((LANES // WIDE,), float("-inf"), dtype=tl.float32)
         mass = tl.zeros((LANES // WIDE,), dtype=tl.float32)
         for start in tl.range(0, FULL * BLOCK, BLOCK, num_stages=STAGES):
-            top, mass = _gather(tl.load(at + start + place).to(tl.float32), top, mass, WIDE)
+            top, mass = _accumulate(tl.load(at + start + place).to(tl.float32), top, mass, WIDE)
         if TAIL:
             rest = _read(at, _places(TAIL, LANES), FULL * BLOCK, COLUMNS)
-            top, mass = _gather(_counted(rest, FULL * BLOCK, VOCAB), top, mass, WIDE)
+            top, mass = _accumulate(_masked(rest, FULL * BLOCK, VOCAB), top, mass, WIDE)
         norm = _log_sum_exp(top, mass)
         tl.store(log_z + row, norm)
     else:
@@ -182,14 +184,14 @@ def softmax_rows(
         g = tl.load(grad + row * J + j, mask=j < J, other=0.0).to(tl.float32)
         own = tl.load(at + token, mask=j < J, other=0.0).to(tl.float32)
         factor = -tl.sum(g, axis=0)
-        tl.debug_barrier()  # from here on logits are overwritten
+        tl.debug_barrier()  # logits are overwritten from here on
         for start in tl.range(0, FULL * BLOCK, BLOCK, num_stages=STAGES):
             z = tl.load(at + start + place).to(tl.float32)
             _write(at + start, z, norm, factor, 0, COLUMNS)
         if TAIL:
             rest = _read(at, _places(TAIL, LANES), FULL * BLOCK, COLUMNS)
-            _write(at, _counted(rest, FULL * BLOCK, VOCAB), norm, factor, FULL * BLOCK, COLUMNS)
-        tl.debug_barrier()  # tokens' elements are written last
+            _write(at, _masked(rest, FULL * BLOCK, VOCAB), norm, factor, FULL * BLOCK, COLUMNS)
+        tl.debug_barrier()  # elements of tokens are written last
         same = tl.where(token[:, None] == token[None, :], g[None, :], 0.0)
         own = tl.sum(same, axis=1) + factor * tl.exp2(own * LOG2E - norm * LOG2E)
         tl.store(at + token, own.to(logits.dtype.element_ty), mask=j < J)

@@ -1,4 +1,4 @@
-"""Probability paths p_t; one file each."""
+"""Probability paths p_t, one per file; `algorithm1` draws from the context-weighted path."""
 
 from cwdfm.path.base import Path, PathSample
 from cwdfm.path.context import ContextPath, path_for

@@ -1,13 +1,13 @@
-"""Algorithm 1's loop: reveal m masked coordinates one by one, each with probability ~ alpha.
+"""Algorithm 1: reveal m masked coordinates one by one, each with probability alpha^i / sum alpha.
 
-For any weight of the reveal mask a draw costs O(N): alpha is computed anew. Neighbor scores take
-few values and change only around the last reveal, so there the masked coordinates are kept in
-buckets by score: pick a bucket by size times weight, a member uniformly, then move the neighbours
-one bucket up. That is O(window) a draw, O(N) in all, and exact.
+For a general weight of the reveal mask, alpha is recomputed for each draw, which costs O(N).
+Neighbor scores take few values and change only around the last reveal, so the masked coordinates
+are kept in buckets by score: choose a bucket by size times weight, a member uniformly, then move
+its neighbors one bucket up. That is exact, and costs O(window) per draw and O(N) in total.
 
-The bucket loop is plain Python over arrays, compiled by numba. On a platform without numba it is
-slow and gives the very same samples. On a GPU a kernel takes the same steps; tensors on devices
-that it does not know make the trip through memory.
+The bucket loop is plain Python over arrays, compiled by numba; without numba it is slow, with the
+same samples. On a GPU a Triton kernel takes the same steps. Tensors on other devices are copied to
+the CPU.
 """
 
 from functools import lru_cache
@@ -39,10 +39,10 @@ def reveal_drawn(
     index: Tensor | None,
     fixed: Tensor | None,
 ) -> Tensor:
-    """The reveal mask [B, N] of m further reveals a sequence, m ~ Binomial(its others, kappa_B).
+    """The reveal mask [B, N] after m reveals per sequence, m ~ Binomial(number not fixed, kappa_B).
 
-    `fixed` [B, N] is revealed from the start, None for nothing; `index` [B] numbers the samples,
-    None for 0..B-1.
+    `fixed` [B, N] coordinates are revealed from the start; None means none. `index` [B] holds the
+    sample indices; None means 0..B-1.
     """
     device = kappa_B.device
     if isinstance(weight, Neighbor) and fused_random(device) and fused_reveal(device):
@@ -55,7 +55,7 @@ def reveal_drawn(
     index_B = index_or_arange(index, len(kappa_B), device)
     if fixed is None:
         fixed = torch.zeros(len(kappa_B), length, dtype=torch.bool, device=device)
-    # A sum of N independent reveals is Binomial(N, kappa), with no binomial sampler needed.
+    # A sum of N independent reveals is Binomial(N, kappa), so no binomial sampler is needed.
     below_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length) < kappa_B[:, None]
     u_BN = uniform_BN(seed, Purpose.ORDER, index_B, step, length)
     return reveal_in_order(weight, fixed, (below_BN & ~fixed).sum(1), u_BN)
@@ -72,7 +72,7 @@ def reveal_in_order(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Ten
 
 
 def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
-    """Algorithm 1 as written, for any weight of the reveal mask: O(N) a draw."""
+    """Algorithm 1 as in the paper, for any weight of the reveal mask, O(N) per draw."""
     revealed_BN = start_BN.clone()
     for k in range(int(count_B.max())):
         cdf_BN = weight(revealed_BN).cumsum(1)
@@ -86,11 +86,12 @@ def reveal_naive(weight: Weight, start_BN: Tensor, count_B: Tensor, u_BN: Tensor
 
 @lru_cache(maxsize=8)
 def _tables(weight: Neighbor, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """neighbors [N, K] int32; and ratio [C, C].
+    """neighbors [N, K] int32 and ratio [C, C] float64.
 
-    Where a coordinate lacks a neighbour, it is its own: while it is masked that counts for nothing,
-    and once it is revealed it has no place to move from.
-    ratio[c, d] = alpha(c) / alpha(d), used for the occupied d of largest alpha: never overflows.
+    A coordinate with a missing neighbor is its own neighbor. While it is masked this adds nothing
+    to its score, and once it is revealed it is in no bucket.
+    ratio[c, d] = alpha(c) / alpha(d), used for the occupied d with the largest alpha, so that it
+    never overflows.
     """
     neighbors_NK = weight.neighbors(length)
     neighbors_NK = torch.where(neighbors_NK < 0, torch.arange(length)[:, None], neighbors_NK)
@@ -105,10 +106,10 @@ def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: 
         tables = _tables(weight, start_BN.shape[1], start_BN.device)
         return reveal.reveal(start_BN, count_B, u_BN, *tables, ascending=ascending)
     neighbors_NK, ratio_CC = _tables(weight, start_BN.shape[1], torch.device("cpu"))
-    # Half the bytes where places fit into 16 bits: the loop's arrays then stay in a near cache.
+    # 16-bit indices if they suffice: the loop's arrays then stay in the L1 cache.
     place = torch.int16 if len(neighbors_NK) < 2**15 else torch.int32
-    # One layout of all arrays, so that the loop is compiled once: numba's cache on disk is not made
-    # for processes that add to it at once.
+    # All arrays are contiguous, so that the loop is compiled once: numba's disk cache does not
+    # support concurrent writers.
     revealed_BN = start_BN.cpu().contiguous().numpy().copy()
     _reveal_loop(
         revealed_BN,
@@ -130,7 +131,7 @@ def _sort(
     score: np.ndarray,
     start: np.ndarray,
 ) -> None:
-    """Fill the buckets by a counting sort: sizes, borders, then places from each bucket's end."""
+    """Fill the buckets with a counting sort: sizes, borders, then places from each end."""
     start[:] = 0
     for i in range(len(order)):
         score[i] = 0
@@ -150,7 +151,7 @@ def _sort(
 
 @numba_jit
 def _promote(i: int, bucket: int, order: np.ndarray, slot: np.ndarray, start: np.ndarray) -> None:
-    """Move coordinate i from its bucket to the one above: swap it to the end, shift the border."""
+    """Move coordinate i to the next bucket: swap it to the end, then shift the border."""
     end = start[bucket + 1] - 1
     last = order[end]
     order[slot[i]], slot[last] = last, slot[i]
@@ -167,11 +168,11 @@ def _reveal_loop(
     ratio_CC: np.ndarray,
     ascending: bool,
 ) -> None:
-    """Algorithm 1 with buckets; revealed_BN is changed in place.
+    """Algorithm 1 with buckets; modifies revealed_BN in place.
 
-    order[start[c] : start[c + 1]] are the masked coordinates with c revealed neighbours, in no
-    particular order, and slot[i] is the place of i in it. Scores only ever grow by one, and a
-    revealed coordinate leaves at the top, so a promotion is the only move there is.
+    order[start[c] : start[c + 1]] are the masked coordinates with c revealed neighbors, in any
+    order, and slot[i] is the index of i in `order`. Scores only increase by one, and a revealed
+    coordinate leaves at the top, so promotion is the only operation.
     """
     batch, length = revealed_BN.shape
     buckets = ratio_CC.shape[0]
@@ -182,7 +183,7 @@ def _reveal_loop(
     for b in range(batch):
         _sort(revealed_BN[b], neighbors_NK, order, slot, score, start)
         for k in range(count_B[b]):
-            # The occupied bucket of largest alpha is the unit in which the others are counted.
+            # Masses are relative to the occupied bucket with the largest alpha, `top`.
             top = 0
             for c in range(buckets):
                 if start[c + 1] > start[c]:

@@ -1,4 +1,4 @@
-"""Probability paths: from (x_1, t) to a partly revealed x_t."""
+"""Probability paths: from (x_1, t) to a partially revealed x_t."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ from cwdfm.weight import Weight
 
 @dataclass(frozen=True)
 class PathSample:
-    """What a path hands to weights and losses.
+    """A sample from a path, the input of weights and losses.
 
-    `revealed` is the reveal mask B_t, not value equality: under a uniform source a coordinate may
-    hold x_1^i by chance without having been revealed. `fixed` coordinates are given, always
-    revealed, and carry no loss. `weight` is the context weight that the path followed, if any: the
-    likelihood bound's terms carry it.
+    `revealed` is the reveal mask B_t, not value equality: with a uniform source x_t^i may equal
+    x_1^i by chance without being revealed. `fixed` coordinates are given, always revealed, and
+    excluded from the loss. `weight` is the context weight of the path, if any, which the terms of
+    the likelihood bound include.
     """
 
     x_0: Tensor  # [B, N] int64, noise
     x_1: Tensor  # [B, N] int64, data
     x_t: Tensor  # [B, N] int64, x_1 where revealed, else x_0
-    t: Tensor  # [B] float, or [B, N] where coordinates have times of their own
+    t: Tensor  # [B] float, or [B, N] with a time for each coordinate
     revealed: Tensor  # [B, N] bool
     fixed: Tensor  # [B, N] bool
     source: Source
@@ -63,7 +63,7 @@ class Path(ABC):
     @property
     @abstractmethod
     def context_weight(self) -> Weight | None:
-        """The weight of the chain whose marginals these are; None for the plain chain."""
+        """The context weight of the Markov chain with these marginals; None if unweighted."""
 
     @abstractmethod
     def reveal(
@@ -76,10 +76,10 @@ class Path(ABC):
         index: Tensor | None,
         fixed: Tensor | None,
     ) -> Tensor:
-        """The reveal mask B_t [B, N]; the rest of the arguments is as in `sample`.
+        """The reveal mask B_t [B, N]; the other arguments are those of `sample`.
 
-        `kappa` is [B]; or [B, N], which a path with a context weight is never asked. On a GPU bad
-        values of `kappa` and `index` may come here, and must do no harm: they are refused later.
+        `kappa` is [B], or [B, N] on a path without a context weight. On a GPU `kappa` and `index`
+        are validated after this call, so invalid values must not cause errors here.
         """
 
     def sample(
@@ -96,10 +96,10 @@ class Path(ABC):
 
         On a path without a context weight, t may also be [B, N]: a time for each coordinate.
 
-        The draw is a function of (seed, step, index): `index` [B] numbers the samples globally
+        The draw is a function of (seed, step, index): `index` [B] holds global sample indices
         (default 0..B-1), `step` is the training step. `fixed` [B, N] marks given coordinates.
         """
-        # On a GPU nobody waits for values before the work is launched: bad ones are harmless in it.
+        # On a GPU, values are validated after all work is launched; invalid ones do no harm in it.
         check_token_tensor("x_1", x_1)
         batch, length = x_1.shape
         checks = RangeChecks(x_1.device)
@@ -108,8 +108,8 @@ class Path(ABC):
         checks.add(t, check_time_range)
         if t.dim() == 2 and self.context_weight is not None:
             raise InputError(
-                f"coordinates with times of their own need a path that reveals each on its own: "
-                f"{self.context_weight} places the reveals of one time; give t of shape "
+                f"t of shape ({batch}, {length}) needs a path that reveals coordinates "
+                f"independently, which {self.context_weight} does not; pass t of shape "
                 f"({batch},), or use MixturePath"
             )
         if fixed is not None:
@@ -120,7 +120,7 @@ class Path(ABC):
             index = index.to(x_1.device)
         kappa = self.schedule.kappa(t.double())
         revealed = self.reveal(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
-        # After the reveals, which take a GPU long enough to launch the rest meanwhile.
+        # After the reveals, which keep a GPU busy while the host launches the rest.
         checks.launch()
         index_B = index_or_arange(index, batch, x_1.device)
         x_0 = self.source.noise(index_B, length, seed=seed, step=step)
@@ -140,7 +140,7 @@ def independent_reveals(
     index: Tensor | None,
     fixed: Tensor | None,
 ) -> Tensor:
-    """Each coordinate revealed with probability kappa [B] or [B, N] on its own, bool [B, N]."""
+    """Reveal each coordinate independently with probability kappa [B] or [B, N]; bool [B, N]."""
     index_B = index_or_arange(index, len(kappa), kappa.device)
     u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length)
     revealed_BN = u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])

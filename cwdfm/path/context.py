@@ -1,4 +1,4 @@
-"""The context-weighted path: as many reveals as the mixture path, placed by a context weight."""
+"""The context-weighted path: the number of reveals of the mixture path, placed by a weight."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ from cwdfm.weight import Weight
 
 @dataclass(frozen=True)
 class ContextPath(Path):
-    """p~_t: the time marginal of the chain with rates alpha^i(x_t) lambda_t, drawn exactly.
+    """p~_t, the marginal at time t of the chain with rates alpha^i(x_t) lambda_t, drawn exactly.
 
-    By Theorem 1 the number m of revealed coordinates is Binomial(N, kappa_t). Algorithm 1 draws m
-    and then m coordinates one by one, each with probability alpha^i / sum alpha.
+    By Theorem 1 the number m of revealed coordinates is Binomial(N, kappa_t). Algorithm 1 draws m,
+    then m coordinates one by one, each with probability alpha^i / sum_j alpha^j.
     """
 
     weight: Weight
@@ -29,8 +29,8 @@ class ContextPath(Path):
         if self.weight.needs_logits:
             raise InputError(
                 f"the context-weighted path cannot use {self.weight}: it depends on the model's "
-                f"logits, which would mean a model call for each revealed coordinate; use a weight "
-                f"of the reveal mask alone (Neighbor, Distance) here and the other in the solver"
+                f"logits and would need a model call for each revealed coordinate; use a weight of "
+                f"the reveal mask (Neighbor, Distance) here and the other one in the solver"
             )
 
     @property
@@ -53,7 +53,7 @@ class ContextPath(Path):
 
 
 def path_for(source: Source, schedule: Schedule, weight: Weight | None) -> Path:
-    """The path of the chain with a context weight; without one, the mixture path."""
+    """The context-weighted path of a weight; the mixture path for None."""
     if weight is None:
         return MixturePath(source, schedule)
     return ContextPath(source, schedule, weight)

@@ -1,4 +1,4 @@
-"""The convex mixture path: every coordinate is revealed on its own."""
+"""The mixture path: coordinates are revealed independently."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Context weights alpha; one file each."""
+"""Context weights alpha, one family per file."""
 
 from cwdfm.weight.base import ContextWeight, PredictionWeight, Sum, Weight
 from cwdfm.weight.confidence import Confidence

@@ -1,13 +1,13 @@
-"""Context weights alpha: how much faster or slower each masked coordinate moves.
+"""Context weights alpha: the relative rates of masked coordinates.
 
-A weight gives a raw score per coordinate, times a scale: the log-weight. Then
+A weight assigns a log-weight to each coordinate. Then
 
-    alpha^i = exp(log-weight^i) / mean over the masked set of exp(log-weight)
+    alpha^i = exp(log-weight^i) / mean over masked j of exp(log-weight^j)
 
-so that alpha averages to exactly 1 over the masked coordinates. That is the first condition of
-Theorem 1: it keeps the total rate, and with it the law of how many coordinates are revealed. The
-second condition, equivariance under circular shifts and dependence on the reveal mask alone,
-keeps the marginal of every single coordinate too; a weight says so in `equivariant`.
+so that alpha averages to exactly 1 over the masked coordinates. This is the first condition of
+Theorem 1: it preserves the total rate, and with it the law of the number of revealed coordinates.
+The second condition, equivariance under circular shifts and dependence on the reveal mask only,
+also preserves the marginal of every coordinate. A weight that satisfies it is `equivariant`.
 
 Shapes: B batch, N length, V data tokens.
 """
@@ -24,48 +24,50 @@ from cwdfm.source import Source
 
 
 class Weight(ABC):
-    """A context weight. Evidence is of two kinds, and the log-weight is the sum of both:
-    the reveal mask (`context_score`) and the model's prediction (`prediction_score`).
+    """A context weight.
+
+    The log-weight is the sum of a score of the reveal mask (`context_score`) and a score of the
+    model's prediction (`prediction_score`).
     """
 
     @property
     @abstractmethod
     def needs_logits(self) -> bool:
-        """Whether alpha is known only once the model was asked: the sampler's cost hangs on it."""
+        """Whether alpha depends on the model's prediction, which makes sampling more expensive."""
 
     @property
     @abstractmethod
     def equivariant(self) -> bool:
-        """Whether Theorem 1's second condition holds, so that P(revealed^i) = kappa_t for all i."""
+        """Whether the second condition of Theorem 1 holds: P(revealed^i) = kappa_t for all i."""
 
     @abstractmethod
     def context_score(self, revealed_BN: Tensor) -> Tensor:
-        """The part of the log-weight [B, N] that the reveal mask determines, float64."""
+        """The part of the log-weight that depends on the reveal mask, float64 [B, N]."""
 
     @abstractmethod
     def prediction_score(self, logits: Tensor) -> Tensor:
-        """The part of the log-weight [...] that logits [..., V] of data tokens determine."""
+        """The part of the log-weight [...] that depends on the data tokens' logits [..., V]."""
 
     @property
     def needs_only_summary(self) -> bool:
-        """Whether `summary_score` can stand in for `prediction_score`: no logits need be kept."""
+        """Whether `summary_score` replaces `prediction_score`, so that no logits are stored."""
         return not self.needs_logits
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         """`prediction_score` [...] from the prediction's entropy in nats and largest probability.
 
-        Only asked of weights with `needs_logits` and `needs_only_summary`.
+        Called only if `needs_logits` and `needs_only_summary` are true.
         """
-        raise TypeError(f"{self} needs the logits themselves")
+        raise TypeError(f"{self} requires the logits themselves")
 
     def __call__(
         self, revealed_BN: Tensor, logits: Tensor | None = None, *, source: Source | None = None
     ) -> Tensor:
-        """alpha [B, N], float64: mean 1 over the masked set, 0 on revealed coordinates.
+        """alpha [B, N], float64: mean 1 over the masked coordinates, 0 on revealed ones.
 
-        `logits` [B, N, V] are needed only where `needs_logits`, and must cover data tokens alone:
-        for a mask source pass `source.data_logits(logits)`, or name the source, so that the mask
-        id's logit is left out. Where nothing is masked the row is all zeros.
+        `logits` [B, N, V] are required if `needs_logits`, and must cover data tokens only: for a
+        mask source pass `source.data_logits(logits)`, or pass `source`, so that the mask's logit is
+        removed. A row without masked coordinates is all zeros.
         """
         is_mask = isinstance(revealed_BN, Tensor) and revealed_BN.dtype == torch.bool
         if not is_mask or revealed_BN.dim() != 2:
@@ -77,8 +79,8 @@ class Weight(ABC):
             return self.alpha(revealed_BN)
         if logits is None:
             raise InputError(
-                f"{self} needs the model's logits, and there are none here; pass logits=, or use a "
-                f"weight of the reveal mask alone (Neighbor, Distance)"
+                f"{self} needs the model's logits, got None; pass logits=, or use a weight of the "
+                f"reveal mask only (Neighbor, Distance)"
             )
         if logits.shape[:-1] != revealed_BN.shape:
             raise InputError(
@@ -91,7 +93,7 @@ class Weight(ABC):
         return self.alpha(revealed_BN, self.prediction_score(logits))
 
     def alpha(self, revealed_BN: Tensor, prediction_score_BN: Tensor | float = 0.0) -> Tensor:
-        """alpha [B, N] from the reveal mask and the scores that `prediction_score` gave."""
+        """alpha [B, N] from the reveal mask and the prediction scores."""
         log_weight_BN = self.context_score(revealed_BN).double() + prediction_score_BN
         return normalize(log_weight_BN, ~revealed_BN).masked_fill(revealed_BN, 0.0)
 
@@ -101,7 +103,7 @@ class Weight(ABC):
 
 
 def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
-    """exp(log_weight) scaled in log space to mean 1 over the set `over_BN`; 0 where it is empty."""
+    """exp(log_weight) scaled to mean 1 over the mask `over_BN`, in log space; 0 if it is empty."""
     size_B1 = over_BN.sum(1, keepdim=True).double()
     log_sum_B1 = log_weight_BN.masked_fill(~over_BN, -torch.inf).logsumexp(1, keepdim=True)
     alpha_BN = (log_weight_BN - log_sum_B1 + size_B1.log()).exp()
@@ -109,7 +111,7 @@ def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
 
 
 class ContextWeight(Weight):
-    """A weight of the reveal mask alone: known before the model is asked."""
+    """A weight of the reveal mask only, known before the model is called."""
 
     @property
     def needs_logits(self) -> bool:
@@ -120,7 +122,7 @@ class ContextWeight(Weight):
 
 
 class PredictionWeight(Weight):
-    """A weight of the model's prediction alone."""
+    """A weight of the model's prediction only."""
 
     @property
     def needs_logits(self) -> bool:
@@ -128,7 +130,7 @@ class PredictionWeight(Weight):
 
     @property
     def equivariant(self) -> bool:
-        return False  # the model may prefer positions or values, so the marginals may move
+        return False  # the model may prefer positions or values, which changes the marginals
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         return torch.zeros(revealed_BN.shape, dtype=torch.float64, device=revealed_BN.device)
@@ -136,7 +138,7 @@ class PredictionWeight(Weight):
 
 @dataclass(frozen=True)
 class Sum(Weight):
-    """The sum of several weights' scores; written `Neighbor(...) + Entropy(...)`."""
+    """The sum of the scores of several weights, written as `Neighbor(...) + Entropy(...)`."""
 
     terms: tuple[Weight, ...]
 
@@ -145,7 +147,7 @@ class Sum(Weight):
             isinstance(term, Weight) for term in self.terms
         )
         if not tuple_of_weights or not self.terms:
-            raise InputError(f"a sum needs a tuple of weights as its terms, got {self.terms!r}")
+            raise InputError(f"terms must be a tuple of weights, got {self.terms!r}")
 
     @property
     def needs_logits(self) -> bool:
@@ -166,12 +168,12 @@ class Sum(Weight):
         return all(term.needs_only_summary for term in self.terms)
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
-        asked = [term for term in self.terms if term.needs_logits]
-        return torch.stack([term.summary_score(entropy, confidence) for term in asked]).sum(0)
+        terms = [term for term in self.terms if term.needs_logits]
+        return torch.stack([term.summary_score(entropy, confidence) for term in terms]).sum(0)
 
 
 def terms(weight: Weight | None) -> Iterator[Weight]:
-    """The weights that a weight is the sum of, sums within sums (a + b + c) too; of None, none."""
+    """The terms of a weight, with nested sums (a + b + c) flattened; nothing for None."""
     if isinstance(weight, Sum):
         for term in weight.terms:
             yield from terms(term)

@@ -1,4 +1,4 @@
-"""Confidence: coordinates whose best token is likely move first."""
+"""Confidence weights: coordinates with a high maximum probability move first."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from cwdfm.weight.base import PredictionWeight
 
 @dataclass(frozen=True)
 class Confidence(PredictionWeight):
-    """alpha^i ~ exp(scale * max_v p^i(v)): the "purity" of Campbell et al. 2024."""
+    """alpha^i ~ exp(scale * max_v p^i(v)), the "purity" of Campbell et al. 2024."""
 
     scale: float = 1.0
 

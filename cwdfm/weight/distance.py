@@ -1,4 +1,4 @@
-"""Distance: coordinates close to a revealed one move first."""
+"""Distance weights: coordinates close to a revealed one move first."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from cwdfm.weight.neighbor import Boundary
 
 @dataclass(frozen=True)
 class Distance(ContextWeight):
-    """alpha^i ~ exp(-scale * min(distance to the nearest revealed coordinate, radius)).
+    """alpha^i ~ exp(-scale * min(d^i, radius)), d^i = distance to the nearest revealed coordinate.
 
-    The paper's second proxy for uncertainty, which it finds to saturate early: hence the cap
-    `radius`. Circular by default; boundary="cut" measures within the sequence only.
+    This is the paper's second proxy for uncertainty. The paper finds that it saturates early, hence
+    the cap `radius`. Distances are circular by default; boundary="cut" measures them within the
+    sequence.
     """
 
     scale: float = 1.0
@@ -39,13 +40,13 @@ class Distance(ContextWeight):
         length = revealed_BN.shape[1]
         copies = 3 if self.boundary == "circular" else 1
         line = revealed_BN.repeat(1, copies)
-        before, behind = self._since_revealed(line), self._since_revealed(line.flip(1)).flip(1)
-        nearest = torch.minimum(before, behind)
+        before, after = self._since_revealed(line), self._since_revealed(line.flip(1)).flip(1)
+        nearest = torch.minimum(before, after)
         middle = nearest[:, length : 2 * length] if copies == 3 else nearest
         return middle.clamp(max=self.radius)
 
     def _since_revealed(self, revealed_BL: Tensor) -> Tensor:
-        """How many places back the last revealed coordinate is; beyond the cap if there is none."""
+        """The distance to the last revealed coordinate on the left; above the cap if none."""
         place_L = torch.arange(revealed_BL.shape[1], device=revealed_BL.device)
         last_BL = torch.where(revealed_BL, place_L, -self.radius).cummax(dim=1).values
         return place_L - last_BL

@@ -1,4 +1,4 @@
-"""Margin: coordinates whose best token stands clear of the second best move first."""
+"""Margin weights: coordinates with a large gap between the top two tokens move first."""
 
 from dataclasses import dataclass
 

@@ -86,7 +86,7 @@ def test_times_by_token_on_a_path() -> None:
     losses = [cwdfm.NELBO("masked")(logits, batch, LINEAR) for batch in (one, each)]
     assert torch.equal(*losses)
     context = cwdfm.ContextPath(source, LINEAR, cwdfm.Neighbor(1, 1.0))
-    with pytest.raises(cwdfm.InputError, match="times of their own need a path that reveals each"):
+    with pytest.raises(cwdfm.InputError, match="use MixturePath"):
         context.sample(x_1, each.t)
     with pytest.raises(cwdfm.InputError, match=r"\(5,\), one time per sequence, or \(5, 12\)"):
         path.sample(x_1, t[:, None])

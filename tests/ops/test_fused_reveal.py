@@ -73,7 +73,7 @@ def test_any_share_of_sequences_and_warps(
 @pytest.mark.parametrize("radius", [1, 4])
 def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every draw of long runs: neighbours that are the last of their bucket, or become it."""
-    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "MAX_REGISTER_BUCKETS", few)
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     for scale in (1.0, -0.5):
         start, _, u = example(2, 16, 0.0)
@@ -116,7 +116,7 @@ def rounded_behind_the_ninth() -> tuple[float, torch.Tensor]:
 @pytest.mark.parametrize("few", [0, 15])
 def test_rounding_at_the_end_of_a_bucket(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those without a neighbour, which are nine, the last is drawn and not what follows."""
-    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "MAX_REGISTER_BUCKETS", few)
     scale, u = rounded_behind_the_ninth()
     weight, start = cwdfm.Neighbor(1, scale), torch.arange(LENGTH)[None] == 0
     check(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
@@ -132,7 +132,9 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
     check(cwdfm.Neighbor(1, 1.0), start, count, u[:, : int(count.max())])
 
 
-@pytest.mark.parametrize("length", [launch.BLOCK + 100, launch.WIDE + 1, 2**15 + 1])
+@pytest.mark.parametrize(
+    "length", [launch.BLOCK + 100, launch.MAX_INT32_COORDINATES + 1, 2**15 + 1]
+)
 def test_long_sequences(length: int) -> None:
     """Sorted in several blocks; words of 32 bits, of 16, and of 32 again."""
     start, count, u = example(1, length, 0.998)

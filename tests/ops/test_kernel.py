@@ -20,7 +20,7 @@ from cwdfm.model.predict import evaluating, fusible_hidden
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops.categorical import first_above, sample_categorical
-from cwdfm.ops.head_draw import BLOCK, DrawnTokens, blocks_of, head_draw
+from cwdfm.ops.head_draw import BLOCK, DrawnTokens, choose_blocks, head_draw
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.precision import CASTS, CastCache
 from cwdfm.ops.reveal import reveal
@@ -460,7 +460,7 @@ def test_blocks_are_looked_up_and_their_rows_listed(
     top[blocks // 2] = 0.0
     mass = torch.where(top == -torch.inf, 0.0, 1 + torch.rand(blocks, rows, generator=g) * 50)
     u = torch.rand(rows, generator=g, dtype=torch.float64)
-    falls = blocks_of(top, mass, None, None, u, temperature)
+    falls = choose_blocks(top, mass, None, None, u, temperature)
     exact = mass.double() * ((top - top.amax(0)).double() / temperature).exp()
     block, share = first_above(exact.T.contiguous(), u)
     assert torch.equal(falls.first, block * BLOCK)
@@ -490,7 +490,7 @@ def test_summary_of_blocks_is_that_of_the_whole() -> None:
     found = [x.T.float().contiguous() for x in (top_KC, mass_KC, total_KC, slope_KC)]
     top, mass, total, slope = found
     u = torch.full((6,), 0.5, dtype=torch.float64)
-    falls = blocks_of(top, mass, total, slope, u, 0.7)
+    falls = choose_blocks(top, mass, total, slope, u, 0.7)
     logits_KV = logits_KCW.flatten(1)
     assert falls.entropy is not None
     assert falls.confidence is not None

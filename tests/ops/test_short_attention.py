@@ -85,7 +85,7 @@ def check_far_apart(dtype: torch.dtype, causal: bool, device: str) -> None:
 
 def check_bounds(length: int, width: int, causal: bool, device: str) -> None:
     """A sequence neither reads nor writes what stands behind it."""
-    from cwdfm.ops.triton_short_attention import attend, attend_back
+    from cwdfm.ops.triton_short_attention import attend, attend_backward
 
     qkv = qkv_of((3, length, 2, width), HALF, device)
     grad = torch.randn_like(qkv[:, :, 0])
@@ -93,7 +93,7 @@ def check_bounds(length: int, width: int, causal: bool, device: str) -> None:
     rotation = rotation_of(length, width, device)
     mixed, d_qkv = torch.full_like(grad, 7.0), torch.full_like(qkv, 7.0)
     module._launch(attend, 512, qkv[:2], *rotation, mixed[:2], causal=causal)
-    module._launch(attend_back, 512, qkv[:2], *rotation, grad[:2], d_qkv[:2], causal=causal)
+    module._launch(attend_backward, 512, qkv[:2], *rotation, grad[:2], d_qkv[:2], causal=causal)
     for out in (mixed, d_qkv):
         assert bool(out[:2].isfinite().all())
         assert bool((out[2] == 7.0).all())
@@ -210,7 +210,7 @@ def test_transformer_trains_in_one_graph(sight: AttentionPattern, launches: list
     assert not launches
     model.attention_pattern = sight
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
-    there, back = ["attend"] * 2, ["attend_back"] * 2
+    there, back = ["attend"] * 2, ["attend_backward"] * 2
     for trunk in (model.trunk, compiled):
         with torch.autocast("cpu", HALF):
             assert_alike(trained(model, trunk, x), plain, 0.02)
