@@ -486,9 +486,9 @@ class Own(cwdfm.Neighbor):
 def test_a_weight_of_one_s_own_is_found_in_a_sum(
     weight: cwdfm.Weight | None, ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only what is known not to wait for the device is recorded without a trial."""
+    """Only weights known not to synchronize are captured without a trial run."""
     known: list[bool] = []
-    monkeypatch.setattr(euler, "repeat", lambda *_, **told: known.append(told["known"]))
+    monkeypatch.setattr(euler, "replay_loop", lambda *_, **kw: known.append(kw["sync_free"]))
     solver, source = cwdfm.Euler(weight), cwdfm.MaskSource(3)
     state = solver.init(source, torch.arange(2), 4)
     solver.reveals(source, SCHEDULE, state, [0.0, 0.5, 1.0])

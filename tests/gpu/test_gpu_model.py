@@ -254,7 +254,7 @@ def test_transformer_trains_by_the_fused_short_attention(
     launch = short._launch
 
     def counted(kernel: Any, *rest: Any, **options: Any) -> None:
-        ran.append(dispatch.__name__)
+        ran.append(kernel.__name__)
         launch(kernel, *rest, **options)
 
     monkeypatch.setattr(short, "_launch", counted)

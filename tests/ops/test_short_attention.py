@@ -106,7 +106,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     launch = module._launch
 
     def counted(kernel: Any, *rest: Any, **options: Any) -> None:
-        names.append(dispatch.__name__)
+        names.append(kernel.__name__)
         launch(kernel, *rest, **options)
 
     monkeypatch.setattr(module, "_launch", counted)
