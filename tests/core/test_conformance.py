@@ -1,7 +1,6 @@
-"""One set of promises, kept by every exported weight, path, loss, solver, source and schedule.
+"""Conformance of every exported weight, path, loss, solver, source and schedule.
 
-What is exported is found by looking; a new class must be given examples here, or the first test
-says so.
+A new exported class needs an example in tests/support/examples.py; the first test says so.
 """
 
 import dataclasses
@@ -14,47 +13,11 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from tests.support.examples import EXAMPLES, LENGTH, examples
 from tests.support.models import SmallModel, SmallSplitModel
 
-EXAMPLES: list[object] = [
-    cwdfm.Linear(),
-    cwdfm.Polynomial(2.0),
-    cwdfm.Cosine(),
-    cwdfm.MaskSource(7),
-    cwdfm.UniformSource(7),
-    cwdfm.Neighbor(2, 1.5),
-    cwdfm.Neighbor(1, 4.0, "cut"),
-    cwdfm.Neighbor(1, 1.0, grid=(3, 4)),
-    cwdfm.Distance(0.5, 4),
-    cwdfm.NeighborShare(2),
-    cwdfm.Entropy(6.0),
-    cwdfm.EntropyInverse(),
-    cwdfm.Confidence(2.0),
-    cwdfm.Margin(2.0),
-    cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(1.0),
-    cwdfm.MixturePath(cwdfm.MaskSource(7), cwdfm.Linear()),
-    cwdfm.MixturePath(cwdfm.UniformSource(7), cwdfm.Cosine()),
-    cwdfm.ContextPath(cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), cwdfm.Neighbor(1, 4.0)),
-    cwdfm.ContextPath(cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Distance(1.0)),
-    cwdfm.CrossEntropy(),
-    cwdfm.NELBO(),
-    cwdfm.Bregman(),
-    cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(3, 0.5)),
-    cwdfm.ScaledCrossEntropy(cwdfm.Entropy(1.0), "joint"),
-    cwdfm.Euler(),
-    cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0), corrector=cwdfm.Corrector(), hazard="integrated"),
-    cwdfm.Euler(weight=cwdfm.Entropy(6.0), temperature=0.8, top_p=0.9, dtype=torch.float32),
-    cwdfm.TopK("margin", top_p=0.9),
-    cwdfm.EntropyBound(1.0, "confidence"),
-    cwdfm.FirstHitting(cwdfm.Neighbor(1, 4.0)),
-]
 MASK_ONLY = (cwdfm.TopK, cwdfm.EntropyBound, cwdfm.FirstHitting)
 BASES = (cwdfm.Schedule, cwdfm.Source, cwdfm.Weight, cwdfm.Path, cwdfm.Loss, cwdfm.Solver)
-LENGTH = 12
-
-
-def examples(base: type) -> list[object]:
-    return [example for example in EXAMPLES if isinstance(example, base)]
 
 
 def test_every_exported_class_has_an_example() -> None:

@@ -15,9 +15,9 @@ from torch import Tensor
 import cwdfm
 from cwdfm.likelihood.bound import stratified_variance, stratum_offsets
 from cwdfm.likelihood.elbo import KAPPA_END, _integral
-from tests.core.test_theorem1 import PositionalBias
 from tests.support.exact import Chain, correlated_target
 from tests.support.stats import assert_follows
+from tests.support.weights import PositionalBias
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 

@@ -1,4 +1,4 @@
-"""Data flows one way: a module imports only from its own layer or from lower ones."""
+"""Modules import only from their own layer or from lower ones."""
 
 import ast
 import sys
@@ -6,8 +6,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "cwdfm"
 
-# From the ground up; parts on one line may not import each other. A module of a part may have a
-# layer of its own.
+# From the lowest layer up. Parts of one layer must not import each other. A module may have a layer
+# different from that of its package.
 LAYERS: list[set[str]] = [
     {"errors", "version"},
     {"files"},
@@ -41,25 +41,38 @@ def part_of(names: tuple[str, ...]) -> str:
     return module if module in LEVEL else names[0]
 
 
+def imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports, `from cwdfm.x import y` and `import cwdfm.x` alike."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"relative import in line {node.lineno}"
+        return [node.module or ""]
+    return []
+
+
 def test_imports_point_downwards() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
         here = part_of(path.relative_to(PACKAGE).with_suffix("").parts)
         if here == "__init__" or path.name == "__init__.py":
             continue
-        assert here in LEVEL, f"{here} has no layer: give it one in {__file__}"
+        assert here in LEVEL, f"{here} has no layer: add it to LAYERS in {__file__}"
         for node in ast.walk(ast.parse(path.read_text())):
-            for module in (name for name in imported(node) if name.split(".")[0] == "cwdfm"):
-                there = part_of(tuple(module.split(".")[1:]) or ("__init__",))
-                if there != here and LEVEL.get(there, len(LAYERS)) >= LEVEL[here]:
-                    wrong.append(f"{path.relative_to(PACKAGE)} imports {module}")
+            for name in imported(node):
+                root, *rest = name.split(".")
+                if root != "cwdfm":
+                    continue
+                there = part_of(tuple(rest)) if rest else "cwdfm"
+                if not rest or (there != here and LEVEL[there] >= LEVEL[here]):
+                    wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert not wrong, wrong
 
 
-# Extras: imported inside the functions that need them, so that the core works without.
+# Optional dependencies, imported inside the functions that need them.
 OPTIONAL = {"rdkit", "matplotlib", "PIL", "tyro", "triton"}
 
-# Modules that are themselves imported only inside functions.
+# Modules that are imported only inside functions.
 LOCAL_MODULES = {
     "triton_adaptive_norm",
     "triton_draw",
@@ -74,13 +87,7 @@ LOCAL_MODULES = {
 }
 
 
-def imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-
-
-def test_core_imports_only_required_dependencies() -> None:
+def test_core_depends_on_torch_numpy_and_numba_only() -> None:
     required = {"torch", "numpy", "numba", "safetensors", "filelock"}
     allowed = required | {"cwdfm"} | sys.stdlib_module_names
     for path in sorted(PACKAGE.rglob("*.py")):

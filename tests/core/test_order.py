@@ -18,7 +18,6 @@ from torch import Tensor
 import cwdfm
 from cwdfm.ops import dispatch
 from cwdfm.solver.unmasking_order import share_times
-from tests.ops.test_kernel import interpreted, small_dit
 from tests.support.exact import (
     Array,
     Chain,
@@ -29,6 +28,7 @@ from tests.support.exact import (
     entropy,
     neighbor,
 )
+from tests.support.kernels import interpreted, small_dit
 from tests.support.models import SmallModel, SmallSplitModel
 from tests.support.stats import assert_differs, assert_follows, histogram
 

@@ -13,46 +13,11 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.solver import euler
+from tests.support.chains import SCHEDULE, exact_law, hazards, model_of, source_of
 from tests.support.exact import Array, Chain, correlated_target, entropy, neighbor
 from tests.support.stats import assert_differs, assert_follows, binomial, histogram
 
-SCHEDULE = cwdfm.Polynomial(2.0)
 N_SAMPLES = 60_000
-
-
-def source_of(chain: Chain) -> cwdfm.Source:
-    return (cwdfm.MaskSource if chain.mask else cwdfm.UniformSource)(chain.vocab)
-
-
-def model_of(chain: Chain) -> cwdfm.ExactPosterior:
-    return cwdfm.ExactPosterior(torch.from_numpy(chain.target), source_of(chain), SCHEDULE)
-
-
-def hazards(t: float, t_next: float, exact: bool, corrector: cwdfm.Corrector | None) -> list[float]:
-    """The step's hazards for kappa = t^2, written out; (inf, 0) for the last step."""
-    if t_next == 1:
-        return [math.inf, 0.0]
-    h = t_next - t
-    forward = math.log((1 - t**2) / (1 - t_next**2)) if exact else h * 2 * t / (1 - t**2)
-    if corrector is None:
-        return [forward, 0.0]
-    extra = corrector.scale * t**corrector.a * (1 - t) ** corrector.b
-    backward = 0.0 if t == 0 else (2 * math.log(t_next / t) if exact else h * 2 / t)
-    return [(1 + extra) * forward, extra * backward]
-
-
-def exact_law(
-    chain: Chain,
-    grid: np.ndarray,
-    *,
-    exact: bool = False,
-    corrector: cwdfm.Corrector | None = None,
-    prompt: tuple[int, ...] | None = None,
-) -> np.ndarray:
-    law = chain.start(prompt)
-    for t, t_next in pairwise(grid):
-        law = law @ chain.step_matrix(t**2, *hazards(t, t_next, exact, corrector))
-    return chain.data_law(law)
 
 
 def test_exact_posterior_of_counts_is_float64() -> None:

@@ -6,7 +6,7 @@ the counts and loses the marginals: the control that shows the test can tell.
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,25 +15,11 @@ from torch import Tensor
 
 import cwdfm
 from tests.support.stats import FALSE_ALARM, assert_differs, assert_follows, binomial, p_value
+from tests.support.weights import PositionalBias
 
 SCHEDULE = cwdfm.Polynomial(2.0)
 SOURCES = [cwdfm.MaskSource(12), cwdfm.UniformSource(12)]
 NEIGHBORS = [cwdfm.Neighbor(1, 4.0), cwdfm.Neighbor(2, 1.0), cwdfm.Neighbor(3, -0.5)]
-
-
-@dataclass(frozen=True)
-class PositionalBias(cwdfm.ContextWeight):
-    """The paper's counterexample: leftmost coordinates first."""
-
-    scale: float = 0.3
-
-    @property
-    def equivariant(self) -> bool:
-        return False
-
-    def context_score(self, revealed_BN: Tensor) -> Tensor:
-        place_N = torch.arange(revealed_BN.shape[1], dtype=torch.float64)
-        return (-self.scale * place_N).expand(revealed_BN.shape)
 
 
 def path_reveals(

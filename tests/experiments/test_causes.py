@@ -8,7 +8,7 @@ import pytest
 
 import experiments.studies.qm9_causes as causes
 from cwdfm.weight import Neighbor
-from tests.core.test_solver import exact_law, model_of, source_of
+from tests.support.chains import exact_law, model_of, source_of
 from tests.support.exact import Chain, correlated_target, neighbor
 from tests.support.stats import assert_differs, assert_follows, histogram
 

@@ -15,7 +15,7 @@ from cwdfm.method.flow import Flow
 from cwdfm.ops.dispatch import fused_random
 from cwdfm.ops.random import Purpose, uniform, uniform_BN
 from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
-from tests.core.test_conformance import LENGTH, examples
+from tests.support.examples import LENGTH, examples
 from tests.support.gpu import no_waiting
 from tests.support.models import SmallModel, SmallSplitModel
 

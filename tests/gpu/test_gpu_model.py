@@ -27,18 +27,11 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import dispatch
 from cwdfm.ops import short_attention as short
 from cwdfm.ops.gelu import linear_gelu
-from tests.ops import test_adaptive_norm as norms
-from tests.ops.test_rotary import (
-    SHAPES,
-    check_layouts,
-    check_rotation,
-    moved_dit,
-    qkv_of,
-    rotation_of,
-    trained,
-)
-from tests.ops.test_short_attention import check_bounds, check_far_apart, check_sizes
+from tests.support import norms
 from tests.support.gpu import COMPILED
+from tests.support.kernels import moved_dit, trained
+from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, rotation_of
+from tests.support.short_attention import check_bounds, check_far_apart, check_sizes
 
 pytestmark = COMPILED
 

@@ -3,9 +3,7 @@
 Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
 
-import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import cast
 
 import pytest
@@ -15,12 +13,10 @@ from torch import Tensor
 from cwdfm.ops import dispatch
 from cwdfm.ops.dispatch import fused_random
 from cwdfm.ops.random import _BLOCK, Purpose, uniform, uniform_BN
-from tests.ops.test_random import KNOWN
+from tests.support.kernels import interpreted
+from tests.support.philox import KNOWN
 
-pytestmark = pytest.mark.skipif(
-    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
+pytestmark = interpreted
 Draw = Callable[[int, Purpose, Tensor, int, Tensor], Tensor]
 LARGE = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**56 + 3, 2**63 - 1])
 

@@ -3,9 +3,7 @@
 Each test of numbers runs on plain torch and on the Triton kernel, in its interpreter on a CPU.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,11 +14,8 @@ from torch import Tensor, nn
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops import head_loss as module
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
+from tests.support.kernels import interpreted
 
-interpreted = pytest.mark.skipif(
-    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
 # What rounding may cost, relative to the gradient's norm: of products in half precision, and of a
 # gradient that is rounded to it once.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}

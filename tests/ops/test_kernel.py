@@ -3,10 +3,8 @@
 The interpreter's tests run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
 
-import os
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 import cwdfm
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import evaluating, fusible_hidden
-from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.model.transformer import DiT
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops.categorical import first_above, sample_categorical
 from cwdfm.ops.head_draw import BLOCK, DrawnTokens, choose_blocks, head_draw
@@ -26,6 +24,7 @@ from cwdfm.ops.precision import CASTS, CastCache
 from cwdfm.ops.reveal import reveal
 from cwdfm.path import algorithm1
 from cwdfm.weight.entropy import prediction_entropy
+from tests.support.kernels import interpreted, small_dit
 from tests.support.stats import assert_differs, assert_follows
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -45,37 +44,6 @@ LOSSES = [
 ]
 CASES_OF_LOSS = [(source, loss) for source in SOURCES for loss in LOSSES]
 CASES_OF_LOSS.append((SOURCES[0], cwdfm.Bregman("masked")))
-interpreted = pytest.mark.skipif(
-    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
-
-
-class CastTime(nn.Module):
-    """The time embedding works in float32; this hands it on in another precision."""
-
-    def __init__(self, time: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.time, self.dtype = time.float(), dtype
-
-    def forward(self, t_B: Tensor) -> Tensor:
-        conditioning: Tensor = self.time(t_B).to(self.dtype)
-        return conditioning
-
-
-def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
-    """A transformer in which every part takes effect."""
-    torch.manual_seed(0)
-    config = DiTConfig(num_tokens, width=32, depth=2, heads=2, conditioning=16, dropout=0.0)
-    model = DiT(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    model = model.to(dtype)
-    if dtype != torch.float32:
-        assert model.time is not None
-        model.time = CastTime(model.time, dtype)  # type: ignore[assignment]
-    return model
 
 
 def small_batch(source: cwdfm.Source, *, prompted: bool = False) -> cwdfm.PathSample:

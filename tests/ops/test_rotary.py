@@ -3,14 +3,10 @@
 The kernel runs in Triton's interpreter: TRITON_INTERPRET=1 pytest this file.
 """
 
-import os
-from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cwdfm.model.attention import (
     AttentionPattern,
@@ -20,61 +16,11 @@ from cwdfm.model.attention import (
     FullAttention,
     KVCache,
 )
-from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops import dispatch
 from cwdfm.ops import rotary as module
-from cwdfm.ops.rotary import rotary, rotate, rotate_qkv
-
-interpreted = pytest.mark.skipif(
-    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
-# B, N, H, d: the paper's heads; widths that fill no power of two; rows that fill no tile.
-SHAPES = [(2, 5, 12, 64), (1, 40, 3, 12), (3, 7, 2, 6), (2, 33, 1, 2)]
-
-
-def qkv_of(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    batch, length, heads, width = shape
-    x = torch.randn(batch, length, 3, heads, width, generator=torch.manual_seed(0))
-    return x.to(device, dtype)
-
-
-def rotation_of(length: int, width: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """For places in no order, some of them twice."""
-    place = torch.randint(0, 2 * length, (length,), generator=torch.manual_seed(1))
-    return rotary(place.to(device), width)
-
-
-def exactly(qkv: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The plain expression in float64, each [B, H, N, d]."""
-    cos, sin = rotation
-    q, k, v = qkv.double().permute(2, 0, 3, 1, 4).unbind(0)
-    double = (cos.double(), sin.double())
-    return rotate(q, double), rotate(k, double), v
-
-
-def assert_rounded(mine: Tensor, exact: Tensor) -> None:
-    """Equal up to one rounding to mine's dtype, and float32's on the way."""
-    rtol = torch.finfo(mine.dtype).eps
-    torch.testing.assert_close(mine.double(), exact, rtol=rtol, atol=2e-6)
-
-
-def check_rotation(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> None:
-    """Queries, keys and values, and the gradient, against float64."""
-    qkv = qkv_of(shape, dtype, device).requires_grad_()
-    rotation = rotation_of(shape[1], shape[3], device)
-    parts, exact = rotate_qkv(qkv, rotation), exactly(qkv, rotation)
-    for mine, other in zip(parts, exact, strict=True):
-        assert mine.dtype == dtype
-        assert_rounded(mine, other)
-    grads = [torch.randn_like(part) for part in parts]
-    (mine,) = torch.autograd.grad(parts, qkv, grads)
-    double = [grad.double() for grad in grads]
-    # In float64: casting back to the leaf would round what is to be the referee.
-    leaf = qkv.detach().double().requires_grad_()
-    (other,) = torch.autograd.grad(exactly(leaf, rotation), leaf, double)
-    assert mine.is_contiguous()
-    assert_rounded(mine, other)
+from cwdfm.ops.rotary import rotate, rotate_qkv
+from tests.support.kernels import interpreted, moved_dit, trained
+from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, rotation_of
 
 
 @pytest.fixture
@@ -111,26 +57,6 @@ def test_values_stay_where_they_are(launches: list[int]) -> None:
     assert q.untyped_storage().data_ptr() != qkv.untyped_storage().data_ptr()
 
 
-def check_layouts(device: str) -> None:
-    """Gradients by heads, by tokens, out of a larger tensor, expanded from one number."""
-    batch, length, heads, width = shape = (2, 9, 3, 8)
-
-    def random(*size: int) -> Tensor:
-        return torch.randn(size, generator=g).to(device)
-
-    g = torch.manual_seed(3)
-    by_heads = random(batch, heads, length, width).transpose(1, 2)
-    packed = random(batch, length, 3, heads, width)[:, :, 1]
-    strided = random(batch, length, heads, 2 * width)[..., ::2]
-    constant = torch.ones((), device=device).expand(shape)
-    rotation = rotation_of(length, width, device)
-    for grads in ((by_heads, packed, strided), (constant, strided, by_heads)):
-        mine = torch.ops.cwdfm.rotate_backward(*grads, *rotation)
-        other = torch.ops.cwdfm.rotate_backward(*(g.contiguous() for g in grads), *rotation)
-        assert torch.equal(mine, other)
-        assert torch.equal(mine[:, :, 2], grads[2])
-
-
 @interpreted
 def test_gradients_may_come_in_any_layout() -> None:
     check_layouts("cpu")
@@ -155,36 +81,6 @@ def test_elsewhere_the_plain_expression_runs(launches: list[int]) -> None:
         assert torch.equal(k, rotate(qkv[:, :, 1].transpose(1, 2), rotation))
         assert torch.equal(v, qkv[:, :, 2].transpose(1, 2))
     assert not launches
-
-
-def moved_dit(attention: str = "full", width: int = 24) -> DiT:
-    """A transformer in which every part takes effect, without randomness."""
-    torch.manual_seed(0)
-    config = DiTConfig(
-        11,
-        width=width,
-        depth=2,
-        heads=2,
-        conditioning=8,
-        dropout=0.0,
-        attention=attention,  # type: ignore[arg-type]
-        block=4,
-    )
-    model = DiT(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
-
-
-def trained(
-    model: DiT, trunk: Callable[..., Tensor], x: Tensor, *rest: AttentionPattern
-) -> list[Tensor]:
-    """Hidden vectors and the gradients of a function of them."""
-    hidden = trunk(x, torch.full((len(x),), 0.3, device=x.device), *rest)
-    weights = [p for name, p in model.named_parameters() if "readout" not in name]
-    target = torch.linspace(-1, 1, hidden.numel(), device=x.device).view_as(hidden)
-    return [hidden, *torch.autograd.grad((hidden * target).sum(), weights)]
 
 
 @interpreted

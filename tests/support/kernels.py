@@ -1,0 +1,76 @@
+"""Transformers whose parts all take effect, and the mark of tests in Triton's interpreter."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cwdfm.model.attention import (
+    AttentionPattern,
+)
+from cwdfm.model.transformer import DiT, DiTConfig
+
+interpreted = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs Triton and TRITON_INTERPRET=1",
+)
+
+
+def moved_dit(attention: str = "full", width: int = 24) -> DiT:
+    """A transformer in which every part takes effect, without randomness."""
+    torch.manual_seed(0)
+    config = DiTConfig(
+        11,
+        width=width,
+        depth=2,
+        heads=2,
+        conditioning=8,
+        dropout=0.0,
+        attention=attention,  # type: ignore[arg-type]
+        block=4,
+    )
+    model = DiT(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def trained(
+    model: DiT, trunk: Callable[..., Tensor], x: Tensor, *rest: AttentionPattern
+) -> list[Tensor]:
+    """Hidden vectors and the gradients of a function of them."""
+    hidden = trunk(x, torch.full((len(x),), 0.3, device=x.device), *rest)
+    weights = [p for name, p in model.named_parameters() if "readout" not in name]
+    target = torch.linspace(-1, 1, hidden.numel(), device=x.device).view_as(hidden)
+    return [hidden, *torch.autograd.grad((hidden * target).sum(), weights)]
+
+
+class CastTime(nn.Module):
+    """The time embedding works in float32; this hands it on in another precision."""
+
+    def __init__(self, time: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.time, self.dtype = time.float(), dtype
+
+    def forward(self, t_B: Tensor) -> Tensor:
+        conditioning: Tensor = self.time(t_B).to(self.dtype)
+        return conditioning
+
+
+def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
+    """A transformer in which every part takes effect."""
+    torch.manual_seed(0)
+    config = DiTConfig(num_tokens, width=32, depth=2, heads=2, conditioning=16, dropout=0.0)
+    model = DiT(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model = model.to(dtype)
+    if dtype != torch.float32:
+        assert model.time is not None
+        model.time = CastTime(model.time, dtype)  # type: ignore[assignment]
+    return model
