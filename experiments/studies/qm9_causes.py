@@ -52,7 +52,7 @@ class Walk:
 
 
 WALKS = {
-    "as here": Walk(),
+    "library defaults": Walk(),
     "no carry-over": Walk(carry=False),
     "draws in float32": Walk(draws=torch.float32),
     "Gumbel draws in float32": Walk(draws=torch.float32, gumbel=True),
@@ -117,8 +117,8 @@ def rows(n: int, steps: int) -> Iterator[dict[str, str | float]]:
         last, end = walk(trained, how, weight, n, steps)
         found = {name: texts(trained, end)}
         if how == Walk():
-            found["no last step: masks are left out"] = texts(trained, last)
-            found["text behind the end token counts"] = texts(trained, end, ends=False)
+            found["no last step, masks dropped"] = texts(trained, last)
+            found["end tokens ignored"] = texts(trained, end, ends=False)
         for change, drawn in found.items():
             row: dict[str, str | float] = {"solver": solver, "change": change}
             row |= counts(drawn, training)

@@ -38,9 +38,9 @@ def framed(tokenizer: SmilesTokenizer, ids: list[int]) -> str:
 
 
 READINGS: dict[str, Reading] = {
-    "as here, up to the first end": lambda tokenizer, ids: tokenizer.decode(ids),
-    "text behind the end counts": on,
-    "what is not framed as in training does not": framed,
+    "up to the first end token": lambda tokenizer, ids: tokenizer.decode(ids),
+    "end tokens ignored": on,
+    "only sequences of the training form": framed,
 }
 
 

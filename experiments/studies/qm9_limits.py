@@ -32,11 +32,11 @@ CELLS: dict[str, list[str]] = {
     "uniform": [],
     "uniform, learning rate 3e-4": ["--learning-rate", "3e-4"],
     "uniform, learning rate 3e-3": ["--learning-rate", "3e-3"],
-    "uniform, no averaging": ["--ema", "0"],
+    "uniform, no EMA": ["--ema", "0"],
     "uniform, dropout 0.1": ["--dropout", "0.1"],
     "uniform, 17M": ["--model", "17m", "--learning-rate", "7e-4"],
-    "mask, positions known": MASK,
-    "mask, rotary alone": ["--source", "mask", "--masked-only"],
+    "mask, learned positions, first token given": MASK,
+    "mask, rotary positions only": ["--source", "mask", "--masked-only"],
     "mask, loss on all tokens": [flag for flag in MASK if flag != "--masked-only"],
 }
 SOLVERS = ("euler", "neighbor")

@@ -1,153 +1,31 @@
 """The tables of the recorded studies, one function per record of `results/studies.jsonl.xz`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from experiments.studies.molecule_tables import (
+    best,
+    causes,
+    endings,
+    finetune,
+    limits,
+    searched,
+    solver_table,
+)
 from experiments.studies.run_scatter import describe, describe_sampler
 from experiments.table import Column, Row, Table, Value
 
 Record = dict[str, Any]
-COUNTS = (Column("valid of 1,024", True), Column("unique", True), Column("novel", True))
 CONTEXT = {
     "neighbors": "revealed neighbors within 8",
     "distance": "distance to the nearest revealed token (last row: or more)",
 }
 
 
-def counts(row: Record) -> tuple[Value, ...]:
-    """Valid, unique and novel molecules: means over folds."""
-    found = (row[name] for name in ("valid", "unique", "novel"))
-    return tuple(Value(x["mean"] if isinstance(x, dict) else x) for x in found)
-
-
 def numbers(row: Record, digits: dict[str, int]) -> tuple[Value, ...]:
     """The values of some keys, with the number of digits to show."""
     return tuple(Value(row.get(name), None, shown) for name, shown in digits.items())
-
-
-def solver_table(record: Record) -> list[Table]:
-    """Molecules by source, solver and number of steps."""
-    order = ["Euler", "Neighbor", "Entropy"]
-    rows = [((r["source"], r["solver"].capitalize(), str(r["steps"])), r) for r in record["rows"]]
-    rows.sort(key=lambda row: (row[0][0] == "mask", order.index(row[0][1]), int(row[0][2])))
-    made = tuple(Row(labels, counts(row)) for labels, row in rows)
-    return [Table("Bundled models, QM9", ("source", "solver", "steps"), COUNTS, made)]
-
-
-def limits(record: Record) -> list[Table]:
-    """One change of the training recipe at a time."""
-    columns = (Column("training steps"), Column("bound, nats/token", False), *COUNTS)
-    rows = tuple(
-        Row(
-            (row["cell"], row["solver"].capitalize()),
-            (Value(row["steps"]), Value(row["validation"]["elbo"], None, 3), *counts(row)),
-        )
-        for row in record["rows"]
-    )
-    return [Table("Training recipe of small models, QM9", ("change", "solver"), columns, rows)]
-
-
-def causes(record: Record) -> list[Table]:
-    """One change of the sampler at a time."""
-    rows = tuple(Row((row["change"], row["solver"]), counts(row)) for row in record["rows"])
-    return [Table("Implementation choices of the sampler", ("change", "solver"), COUNTS, rows)]
-
-
-def endings(record: Record) -> list[Table]:
-    """Ways to decode the same sequences."""
-    rows = tuple(
-        Row((*row["labels"], row["reading"]), (Value(100 * row["empty"]), *counts(row)))
-        for row in record["rows"]
-    )
-    labels = ("loss", "solver", "steps", "decoding")
-    return [Table("Decoding of sequences", labels, (Column("empty, %"), *COUNTS), rows)]
-
-
-def postprocessing(setting: Record) -> str:
-    """Refinement, resampling and rejection of a sampler, in words."""
-    parts = []
-    if setting.get("rounds"):
-        parts.append(
-            f"refine {setting['rounds']} rounds, share {setting['share']:g}, "
-            f"temperature {setting['cold']:g}"
-        )
-    if setting.get("mend"):
-        parts.append(
-            f"resample: noise {setting['noise']:g}, trust {setting['trust']:g}, "
-            f"temperature {setting['again']:g}"
-        )
-    if setting.get("accept"):
-        noise = f" at noise {setting['glance']:g}" if setting.get("glance") else ""
-        parts.append(f"reject below {setting['accept']:g}{noise}")
-    return "; ".join(parts)
-
-
-def sampler(row: Record) -> tuple[str, ...]:
-    """The labels of a sampler: model, solver, steps, temperature, post-processing."""
-    setting = row["setting"]
-    beta = f", beta = {setting['beta']:g}" if setting["solver"].startswith("entropy") else ""
-    solver = setting["solver"].capitalize() + beta
-    temperature = f"{setting['temperature']:g}"
-    return row["model"], solver, str(setting["steps"]), temperature, postprocessing(setting)
-
-
-SAMPLER = ("model", "solver", "steps", "temperature", "post-processing")
-
-
-def searched(title: str, record: Record) -> list[Table]:
-    """Every sampler of a search."""
-    columns = (Column("evaluations", False), *COUNTS)
-    rows = sorted(record["rows"], key=lambda row: (row["model"], *_order(row["setting"])))
-    made = tuple(Row(sampler(row), (Value(row.get("evaluations")), *counts(row))) for row in rows)
-    return [Table(title, SAMPLER, columns, made)]
-
-
-def _order(setting: Record) -> tuple[Any, ...]:
-    names = ("solver", "beta", "temperature", "steps", "rounds", "mend", "noise", "trust", "again")
-    return tuple(setting.get(name, 0) for name in names)
-
-
-def best(title: str, thresholds: Sequence[int], record: Record) -> list[Table]:
-    """For each model and threshold of valid molecules, the sampler with the most novel ones.
-
-    Rejection is applied afterwards here: the share beside a threshold of plausibility is kept.
-    Evaluations count the rejected samples too.
-    """
-    options = []
-    for row in record["rows"]:
-        options.append((row, {"share": 1.0, "least": 0.0} | row))
-        options += [(row, kept) for kept in row.get("accepting", [])]
-    rows = []
-    for model in sorted({row["model"] for row in record["rows"]}):
-        for least in thresholds:
-            enough = [o for o in options if o[0]["model"] == model and o[1]["valid"] >= least]
-            if not enough:
-                continue
-            row, kept = max(enough, key=lambda option: option[1]["novel"])
-            bar = f"{kept['least']:.4f}, {kept['share']:.0%}" if kept["share"] < 1 else ""
-            values = (Value(row["evaluations"] / kept["share"]), *counts(kept))
-            rows.append(Row((*sampler(row), bar, str(least)), values))
-    labels = (*SAMPLER, "plausibility, share kept", "at least")
-    return [Table(title, labels, (Column("evaluations", False), *COUNTS), tuple(rows))]
-
-
-def finetune(record: Record) -> list[Table]:
-    """Before and after fine-tuning."""
-    columns = (Column("aromatic, %"), *COUNTS, Column("copies, %", False))
-    rows = tuple(
-        Row(
-            (row["model"],),
-            (
-                Value(100 * row["aromatic_share"]),
-                *counts(row["scores"]),
-                Value(100 * row["copied_share"]),
-            ),
-        )
-        for row in record["rows"]
-    )
-    columns = (columns[0], Column("valid of 512", True), *columns[2:])
-    return [Table("Fine-tuning on aromatic molecules", ("model",), columns, rows)]
 
 
 def text_small(record: Record) -> list[Table]:

@@ -1,4 +1,4 @@
-"""docs/claims.md: every number of ours is in results/, as listed in experiments/claims.csv."""
+"""Numbers of ours in docs/claims.md and README.md, as listed in experiments/claims.csv."""
 
 import csv
 import re
@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "claims.md").read_text()
+README = (ROOT / "README.md").read_text()
 LISTED = list(csv.DictReader((ROOT / "experiments" / "claims.csv").read_text().splitlines()))
 ROWS = {
     int(cells[0]): cells
@@ -59,9 +60,10 @@ def recorded(line: dict[str, str]) -> str:
     return shown
 
 
-@pytest.mark.parametrize("claim", [*map(str, ROWS), "notes"])
+@pytest.mark.parametrize("claim", [*map(str, ROWS), "notes", "README"])
 def test_numbers_are_those_of_the_results(claim: str) -> None:
-    text = PAGE[PAGE.index("## Notes") :] if claim == "notes" else ROWS[int(claim)][3]
+    others = {"notes": PAGE[PAGE.index("## Notes") :], "README": README}
+    text = others[claim] if claim in others else ROWS[int(claim)][3]
     text = " ".join(text.split())
     for line in [line for line in LISTED if line["claim"] == claim]:
         assert recorded(line) == line["shown"], line

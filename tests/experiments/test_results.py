@@ -12,7 +12,8 @@ import pytest
 from cwdfm.errors import InputError
 from experiments import report, results
 from experiments.catalog import EXPERIMENTS
-from experiments.studies.tables import TABLES, best
+from experiments.studies.molecule_tables import best
+from experiments.studies.tables import TABLES
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import in_order
 
