@@ -52,8 +52,9 @@ def recorded(line: dict[str, str]) -> str:
     """A value of results/PAGE.csv with the digits that the page shows."""
     conditions = dict(part.split("=", 1) for part in line["row"].split("; "))
     rows = csv.DictReader((ROOT / "results" / f"{line['page']}.csv").read_text().splitlines())
-    (row,) = [row for row in rows if all(row[k] == v for k, v in conditions.items())]
     column, digits = line["column"], len(line["shown"].partition(" ")[0].partition(".")[2])
+    given = [row for row in rows if row[column]]
+    (row,) = [row for row in given if all(row[k] == v for k, v in conditions.items())]
     shown = f"{float(row[column]):,.{digits}f}"
     if "±" in line["shown"]:
         shown += f" ± {float(row[f'{column}, spread']):,.{digits}f}"
