@@ -1,7 +1,7 @@
-"""Block diffusion for tests: small networks of it, and the truth about their logits.
+"""Small block diffusion networks, and a reference for their logits.
 
-The truth is the network called on [clean blocks before, noised block], under a mask written out
-here: neither the two halves of training nor the cache of sampling have a part in it.
+The reference calls the network on [clean blocks before, noised block] with an explicit mask. It
+uses neither the parallel pass of training nor the cache of sampling.
 """
 
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ def method(block: int, vocab: int = 7) -> BlockDiffusion:
 
 
 def network(block: int, vocab: int = 7, *, double: bool = False, seed: int = 0) -> DiT:
-    """A random network in which every layer takes effect."""
+    """A random network in which every layer has an effect."""
     size = DiTConfig(vocab + 1, width=32, depth=2, heads=2, conditioning=16, dropout=0.1)
     config = method(block, vocab).network(size)
     torch.manual_seed(seed)
-    # The time's layers compute in float32: a network of doubles goes without.
+    # Time conditioning computes in float32, so a float64 network has none.
     model = DiT(replace(config, time="none") if double else config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -56,7 +56,7 @@ class BlockCausal(AttentionPattern):
 
 @torch.no_grad()
 def plain_logits(model: DiT, before_BP: Tensor, noised_BL: Tensor) -> Tensor:
-    """Logits [B, L, V + 1] of a block, by reading all again."""
+    """Logits [B, L, V + 1] of a block, without a cache."""
     x_BM = torch.cat([before_BP, noised_BL], dim=1)
     sight = BlockCausal(model.config.block)
     hidden = model.trunk(x_BM, torch.zeros(len(x_BM)), sight)[:, before_BP.shape[1] :]

@@ -1,7 +1,7 @@
-"""The referee for SEDD: scores, chains and bounds of small targets, by matrices and enumeration.
+"""Reference for SEDD: scores, chains and bounds of small targets, by matrices and enumeration.
 
 Nothing here uses the library's closed forms: transition probabilities are matrix exponentials of Q,
-sums over y are sums over y.
+and sums over y are explicit.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch import Tensor
 Array = NDArray[np.float64]
 State = tuple[int, ...]
 Model = Callable[[Tensor, Tensor], Tensor]
-FLOOR = 1e-3  # of the uniform graph's staggered score, as a share of the score
+FLOOR = 1e-3  # of the uniform graph's staggered score, as a fraction of the score
 
 
 def rate_matrix(vocab: int, absorb: bool) -> Array:
@@ -35,7 +35,7 @@ def rate_matrix(vocab: int, absorb: bool) -> Array:
 
 
 class ExactScore:
-    """A network without error: log-scores of a target [V, ..., V], as SEDD's logits."""
+    """The exact network: log-scores of a target [V, ..., V], in the form of SEDD's logits."""
 
     def __init__(self, target: Array, absorb: bool) -> None:
         self.target, self.absorb, self.vocab = torch.from_numpy(target), absorb, len(target)
@@ -45,7 +45,7 @@ class ExactScore:
         """p_sigma [B, T, ..., T]."""
         kernel_BVT = torch.matrix_exp(sigma_B[:, None, None] * self.q)[:, : self.vocab]
         p = self.target.expand(len(sigma_B), *self.target.shape)
-        for _ in range(self.target.dim()):  # the first axis goes, and comes back as the last
+        for _ in range(self.target.dim()):  # moves the first axis to the end
             p = torch.einsum("bv...,bvt->b...t", p, kernel_BVT)
         return p
 
@@ -69,7 +69,7 @@ class ExactScore:
 
 
 def flawed(model: Model, absorb: bool) -> Model:
-    """A network that is wrong on purpose, and whose scores sum to the wrong total."""
+    """An inexact network, whose scores also sum to the wrong total."""
 
     def logits(x_t: Tensor, sigma: Tensor) -> Tensor:
         z = 0.7 * model(x_t, sigma)
@@ -97,9 +97,9 @@ class Process:
         return list(product(range(self.vocab + self.absorb), repeat=self.length))
 
     def scores(self, sigma: float) -> Array:
-        """s [states, N, T] from the network's logits; 1 at the present token."""
+        """s [states, N, T] from the network's logits; 1 at the current token."""
         x = torch.tensor(self.states)
-        # as the network is told it
+        # float32, as in the library
         told = torch.full((len(x),), sigma, dtype=torch.float32)
         s = self.model(x, told).double().exp().numpy()
         if self.absorb:
@@ -108,7 +108,7 @@ class Process:
         return np.asarray(s)
 
     def token_law(self, s: Array, x: int, sigma: float, change: float) -> Array:
-        """Tweedie's rule for one token, negative parts cut off."""
+        """Tweedie's rule for one token, with negative parts clipped."""
         if self.absorb and x < self.vocab:
             return np.asarray(np.eye(len(s))[x])
         staggered = s @ expm(-change * self.q)
@@ -126,7 +126,7 @@ class Process:
         return np.asarray(law / law.sum())
 
     def matrix(self, laws: Callable[[int, int, int], Array]) -> Array:
-        """The step [states, states] of tokens that move on their own, by laws(state, i, token)."""
+        """The step matrix [states, states] of independent tokens, by laws(state, i, token)."""
         rows = []
         for k, x in enumerate(self.states):
             row = np.ones(1)
@@ -136,7 +136,7 @@ class Process:
         return np.stack(rows)
 
     def sampled(self, sigmas: list[float], steps: list[float] | None = None) -> Array:
-        """The law of the data that a sampler draws along sigmas; `steps` for Euler's."""
+        """The distribution of samples along `sigmas`; with `steps`, by Euler steps."""
         law = self.noise()
         for n, sigma in enumerate(sigmas):
             s = self.scores(sigma)
@@ -167,7 +167,7 @@ class Process:
         return np.asarray(law / law.sum())
 
     def first(self, s: Array, law: Array, sigma: float) -> Array:
-        """A token's law after the first step, which comes from infinite noise."""
+        """The distribution of a token after the first step, which starts from infinite noise."""
         if not self.absorb:
             return law
         drawn = np.append(s[:-1] / s[:-1].sum(), 0.0)
@@ -186,11 +186,11 @@ class Process:
         return np.asarray(rates - np.diag(rates.sum(1)))
 
     def limit(self, high: float, low: float, pieces: int) -> Array:
-        """The law of the data with infinitely many steps down to `low`, then the last one."""
+        """The distribution of samples with infinitely many steps to `low`, then the last step."""
         s = self.scores(high)
         stay = np.eye(s.shape[-1])
         law = self.noise() @ self.matrix(lambda k, i, x: self.first(s[k, i], stay[x], high))
-        # even in sqrt(sigma): the rates grow towards its end
+        # uniform in sqrt(sigma), since the rates grow as sigma -> 0
         edges = np.linspace(math.sqrt(high), math.sqrt(low), pieces + 1) ** 2
         for a, b in pairwise(edges):
             law = law @ expm((a - b) * self.generator((a + b) / 2))
@@ -245,7 +245,7 @@ class Process:
         return float(start + area + end)
 
 
-# Settings of SEDD's noise; also such as end early, where the start is a good part of everything.
+# Noise settings of SEDD, including short ones, where the start is a large part of the bound.
 SETTINGS: dict[str, dict[str, Any]] = {
     "loglinear": {"noise": "loglinear"},
     "geometric": {"noise": "geometric"},
