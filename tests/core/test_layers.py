@@ -87,7 +87,7 @@ LOCAL_MODULES = {
 }
 
 
-def test_core_depends_on_torch_numpy_and_numba_only() -> None:
+def test_core_imports_only_required_dependencies() -> None:
     required = {"torch", "numpy", "numba", "safetensors", "filelock"}
     allowed = required | {"cwdfm"} | sys.stdlib_module_names
     for path in sorted(PACKAGE.rglob("*.py")):

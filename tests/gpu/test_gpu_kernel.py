@@ -66,7 +66,7 @@ SHAPES = [(1, 256, 33), (100, 512, 257), (1000, 768, 50257), (5001, 768, 50257),
 @pytest.mark.parametrize(("rows", "width", "vocab"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_draws_are_the_plain_ones(
+def test_draws_match_the_plain_ones(
     rows: int, width: int, vocab: int, dtype: torch.dtype, temperature: float
 ) -> None:
     readout = head(width, vocab + 1, dtype)
@@ -139,7 +139,7 @@ def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.d
 def drawn(
     logits_V: Tensor, u_K: Tensor, dtype: torch.dtype, temperature: float = 1.0
 ) -> DrawnTokens:
-    """Draws from one row of logits, which may be anything: they are the bias of a head that
+    """Draws from one arbitrary row of logits, which are the bias of a head that
     multiplies zeros. Another id, the mask, follows them and would be drawn if it were looked at.
     """
     vocab = len(logits_V)
@@ -161,7 +161,7 @@ def float64(*values: float) -> Tensor:
 def test_tokens_have_their_exact_intervals(
     vocab: int, temperature: float, dtype: torch.dtype
 ) -> None:
-    """u just inside either end of a token's interval of the exact cumulative masses gives it."""
+    """u just inside either end of a token's interval of cumulative mass selects the token."""
     logits = torch.randn(vocab, generator=torch.manual_seed(vocab))
     ends = {0, 1, BLOCK - 1, BLOCK, 4 * BLOCK, 99 * BLOCK - 1, 196 * BLOCK, vocab - 1}
     tokens = sorted(token for token in ends if token < vocab)
@@ -194,7 +194,7 @@ def test_the_ends_of_the_unit_interval_stay_in_the_support(dtype: torch.dtype) -
 
 
 def test_rare_tokens_and_rare_blocks_are_drawn() -> None:
-    """Of probability 1e-12 beside a likely one, and alone in a block; a block of exp(-200)."""
+    """Probability 1e-12 next to a likely token and alone in a block; a block of exp(-200)."""
     logits = torch.full((50257,), -torch.inf)
     places = [100 * BLOCK + 5, 100 * BLOCK + 7, 150 * BLOCK]
     logits[places] = float64(1.0, 1e-12, 1e-12).log().float()
@@ -222,7 +222,7 @@ def test_entropy_and_confidence_are_those_in_float64(rows: int, dtype: torch.dty
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("rows", [30, 3000])
-def test_bad_rows_leave_the_others_alone(
+def test_bad_rows_do_not_affect_others(
     rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NaN, +inf and nothing but -inf, among others; before anybody knows of it."""
@@ -310,7 +310,7 @@ def small_dit(num_tokens: int) -> DiT:
     ],
     ids=str,
 )
-def test_whole_samples_are_the_plain_ones(
+def test_whole_samples_match_the_plain_ones(
     source: cwdfm.Source,
     solver: cwdfm.Solver,
     monkeypatch: pytest.MonkeyPatch,
@@ -448,7 +448,7 @@ def test_products_add_to_sums_in_float32(dtype: torch.dtype) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # the compiler has advice to give
 @pytest.mark.parametrize("by_block", [False, True])
-def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
+def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
     """The number of masked rows changes from step to step; the compiled part does not see it."""
     source, loss = cwdfm.MaskSource(300), cwdfm.CrossEntropy("masked")
     plain, compiled = small_dit(source.num_tokens), small_dit(source.num_tokens)
@@ -554,7 +554,7 @@ def test_impossible_tokens_of_rows_are_never_drawn(vocab: int, dtype: torch.dtyp
 
 
 def test_rare_tokens_of_rows_are_reached_in_float64_alone() -> None:
-    """Two tokens of probability 1e-12: beside a likely one, and alone in a block."""
+    """Two tokens of probability 1e-12: next to a likely one, and alone in a block."""
     logits = torch.full((1, 600), -torch.inf, device="cuda")
     logits[0, 5] = 0.0
     logits[0, [7, 590]] = float(np.log(1e-12))
@@ -566,7 +566,7 @@ def test_rare_tokens_of_rows_are_reached_in_float64_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("vocab", [300, 9000])
-def test_rows_may_lie_anywhere(vocab: int, dtype: torch.dtype) -> None:
+def test_rows_may_have_any_offset_and_stride(vocab: int, dtype: torch.dtype) -> None:
     """Between neighbours of NaN, in columns, alone: a row's token depends on it and its u only."""
     logits, u = logits_of(200, vocab, dtype)
     tokens = row_draw(logits, u)

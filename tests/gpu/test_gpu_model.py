@@ -79,13 +79,13 @@ def flat(parts: list[Tensor]) -> Tensor:
 
 
 def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
-    """Each up to `tolerance` of its length: elements that cancel have large errors of their own."""
+    """Compare norms: elements that cancel may have large relative errors."""
     for a, b in zip(mine, other, strict=True):
         assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
 
 
 @pytest.mark.parametrize(
-    "sight",
+    "pattern",
     [
         FullAttention(),
         CausalAttention(),
@@ -95,14 +95,14 @@ def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> N
     ids=str,
 )
 @pytest.mark.parametrize("length", [32, 160])
-def test_transformer_trains_as_with_the_plain_rotation(
-    sight: AttentionPattern, length: int, monkeypatch: pytest.MonkeyPatch
+def test_transformer_trains_as_with_plain_rotation(
+    pattern: AttentionPattern, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32; heads of 32, which FlexAttention takes."""
     model, x = moved_dit(width=64).cuda(), tokens(length)
-    fused = trained(model, model.trunk, x, sight)
+    fused = trained(model, model.trunk, x, pattern)
     monkeypatch.setattr(dispatch, "MODE", "off")
-    assert_alike(fused, trained(model, model.trunk, x, sight), 1e-3)
+    assert_alike(fused, trained(model, model.trunk, x, pattern), 1e-3)
 
 
 @pytest.mark.parametrize("by_block", [False, True])
@@ -133,18 +133,18 @@ def attended(mix: Callable[..., Tensor], qkv: Tensor) -> list[Tensor]:
     return [mixed, *torch.autograd.grad(mixed.float().square().sum(), leaf)]
 
 
-@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
+@pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
 @pytest.mark.parametrize("width", [64, 20])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_short_attention(sight: AttentionPattern, width: int, compiled: bool) -> None:
+def test_short_attention(pattern: AttentionPattern, width: int, compiled: bool) -> None:
     """By the memory-efficient kernel where it takes the heads; right either way."""
     qkv = torch.randn(3, 8, 4, 32, width, generator=torch.manual_seed(0)).cuda().bfloat16()
-    mix = sight.attention_fn(0, 32, qkv.device)
+    mix = pattern.attention_fn(0, 32, qkv.device)
     with Operators() as ran:
         mix(*qkv)
     assert ("_scaled_dot_product_efficient_attention" in ran.names) == (width == 64)
     with sdpa_kernel(SDPBackend.MATH):
-        causal = isinstance(sight, CausalAttention)
+        causal = isinstance(pattern, CausalAttention)
         exact = attended(partial(F.scaled_dot_product_attention, is_causal=causal), qkv.float())
     torch._dynamo.reset()
     mine = attended(torch.compile(mix, fullgraph=True) if compiled else mix, qkv)
@@ -231,15 +231,15 @@ def test_fused_short_attention_of_many_is_that_of_each() -> None:
         assert torch.equal(torch.autograd.grad(again, few, again.detach())[0], grad[rows])
 
 
-@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
+@pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
 @pytest.mark.parametrize("length", [9, 32])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_transformer_trains_by_the_fused_short_attention(
-    sight: AttentionPattern, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    pattern: AttentionPattern, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eagerly and in compiled code, in one graph, against plain float32."""
     model, x = moved_dit(width=128).cuda(), tokens(length)
-    model.attention_pattern = sight
+    model.attention_pattern = pattern
     monkeypatch.setattr(dispatch, "MODE", "off")
     plain = trained(model, model.trunk, x)
     monkeypatch.setattr(dispatch, "MODE", "auto")
@@ -280,7 +280,7 @@ def test_the_first_norm_is_exact(dtype: torch.dtype) -> None:
     norms.check_against_exact(norms.given((8, 100, 768), dtype, dtype, adds=False, device="cuda"))
 
 
-def test_dropout_leaves_out_its_share() -> None:
+def test_dropout_zeroes_the_right_fraction() -> None:
     norms.check_dropout("cuda")
 
 

@@ -1,4 +1,4 @@
-"""The transformer: exact parameter counts, initial loss, what it can and cannot tell apart."""
+"""The transformer: exact parameter counts, initial loss, positions, time and attention."""
 
 import math
 from collections.abc import Callable
@@ -41,9 +41,9 @@ def test_the_paper_s_parameter_counts(num_tokens: int, count: int) -> None:
     assert parameters(preset("base", num_tokens)) == count
 
 
-def test_the_autoregressive_twin_has_162_million_weights() -> None:
+def test_autoregressive_model_has_162_million_weights() -> None:
     ends = 50_258 * (2 * 768 + 1) + 768  # embedding, head with its bias, last norm
-    block = 12 * 768 * 768 + 3072 + 3 * 768  # four and eight squares, the MLP's biases, two norms
+    block = 12 * 768 * 768 + 3072 + 3 * 768  # attention and MLP matrices, MLP biases, two norms
     assert ends + 12 * block == 162_246_482
     assert parameters(DiTConfig(50_258, time="none", attention="causal")) == 162_246_482
 
@@ -57,7 +57,7 @@ def test_smaller_presets(name: str, low: float, high: float) -> None:
 
 
 def perturbed(config: DiTConfig) -> DiT:
-    """A model whose zero-initialised layers are moved, so that every part takes effect."""
+    """A model with perturbed zero-initialized layers, so that every layer has an effect."""
     torch.manual_seed(0)
     model = DiT(config).eval()
     with torch.no_grad():
@@ -77,16 +77,16 @@ def test_first_loss_is_log_v() -> None:
     assert loss.item() == pytest.approx(math.log(11), abs=1e-6)
 
 
-def test_trunk_and_head_are_the_whole() -> None:
+def test_head_of_trunk_equals_forward() -> None:
     model = perturbed(SMALL)
     x, t = torch.randint(0, 11, (3, 12)), torch.rand(3)
     assert is_split(model)
     torch.testing.assert_close(model.head(model.trunk(x, t)), model(x, t))
-    assert not torch.allclose(model(x, t), model(x, t * 0))  # it block_diffusion_mask the time
+    assert not torch.allclose(model(x, t), model(x, t * 0))  # it depends on the time
 
 
-def test_a_time_is_told_by_waves_of_128_lengths() -> None:
-    """cos and sin of t 10000^(-k / 128), as MDLM's authors and others before them have it."""
+def test_time_embedding_has_128_frequencies() -> None:
+    """cos and sin of t 10000^(-k / 128), as in MDLM."""
     embedding, heard = TimeEmbedding(4), list[Tensor]()
     embedding.first.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     t = torch.tensor([0.0, 0.3, 1.0])
@@ -97,8 +97,8 @@ def test_a_time_is_told_by_waves_of_128_lengths() -> None:
 
 @pytest.mark.parametrize("block", [0, 1])
 @pytest.mark.parametrize("layer", ["out", "down"])
-def test_every_addition_is_dropped_out_in_training_alone(block: int, layer: str) -> None:
-    """Of networks in which one layer alone adds something to the stream."""
+def test_dropout_on_every_residual_branch_in_training_only(block: int, layer: str) -> None:
+    """For networks in which a single layer contributes to the residual stream."""
     model = perturbed(replace(SMALL, dropout=0.5))
     for name, parameter in model.named_parameters():
         if {"out", "down"} & {*name.split(".")} and not name.startswith(f"blocks.{block}.{layer}."):
@@ -110,24 +110,26 @@ def test_every_addition_is_dropped_out_in_training_alone(block: int, layer: str)
 
 
 @pytest.mark.parametrize(
-    "sight",
+    "pattern",
     [FullAttention(), CausalAttention(), BlockDiffusionAttention(4), CachedAttention(KVCache(20))],
 )
-def test_a_sequence_reaches_as_far_as_its_last_place(sight: attention.AttentionPattern) -> None:
-    if isinstance(sight, CachedAttention):
-        sight.cache.length = 5
-    assert sight.sequence_length(8) == int(sight.position_ids(8, torch.device("cpu")).max()) + 1
+def test_sequence_length_is_one_more_than_the_last_position(
+    pattern: attention.AttentionPattern,
+) -> None:
+    if isinstance(pattern, CachedAttention):
+        pattern.cache.length = 5
+    assert pattern.sequence_length(8) == int(pattern.position_ids(8, torch.device("cpu")).max()) + 1
 
 
 @torch.no_grad()
-def test_learned_positions_are_as_many_as_half_of_noised_and_clean_tokens() -> None:
+def test_noised_and_clean_tokens_share_learned_positions() -> None:
     model = DiT(replace(SMALL, attention="block", block=4, positions=12))
     assert model(torch.zeros(1, 24, dtype=torch.int64), torch.zeros(1)).shape == (1, 24, 11)
     with pytest.raises(cwdfm.InputError, match=r"12 learned positions.*length 16"):
         model(torch.zeros(1, 32, dtype=torch.int64), torch.zeros(1))
 
 
-def test_rotation_keeps_lengths_and_sees_differences_only() -> None:
+def test_rotation_preserves_norms_and_depends_on_differences_only() -> None:
     torch.manual_seed(0)
     q, k = torch.randn(2, 8)
     rotation = rotary(torch.arange(50), 8)
@@ -139,8 +141,8 @@ def test_rotation_keeps_lengths_and_sees_differences_only() -> None:
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=1e-4)
 
 
-def test_positions_alone_break_the_symmetry_of_a_masked_sequence() -> None:
-    """Rotary positions: all places of a constant sequence look alike. Learned ones: they do not."""
+def test_only_learned_positions_break_the_symmetry_of_a_masked_sequence() -> None:
+    """With rotary embeddings all positions of a constant sequence have equal outputs."""
     x, t = torch.full((1, 12), 10), torch.zeros(1)
     alike = perturbed(SMALL)(x, t)[0]
     torch.testing.assert_close(alike, alike[:1].expand_as(alike), atol=1e-4, rtol=1e-4)
@@ -150,7 +152,7 @@ def test_positions_alone_break_the_symmetry_of_a_masked_sequence() -> None:
 
 @pytest.mark.parametrize("config", [SMALL, replace(SMALL, time="none", positions=12)], ids=str)
 def test_half_precision_without_autocast(config: DiTConfig) -> None:
-    """A model in bfloat16 computes what the one in float32 does, up to its rounding."""
+    """A bfloat16 model matches the float32 model up to rounding."""
     x, t = torch.randint(0, 11, (3, 12), generator=torch.manual_seed(0)), torch.rand(3)
     with torch.no_grad():
         full = perturbed(config).trunk(x, t)
@@ -159,7 +161,7 @@ def test_half_precision_without_autocast(config: DiTConfig) -> None:
     assert float((half - full).norm()) < 0.03 * float(full.norm())
 
 
-def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:
+def test_short_sequences_on_a_gpu_use_the_memory_efficient_kernel() -> None:
     with FakeTensorMode():
 
         def short(length: int, width: int, dtype: torch.dtype, device: str = "cuda") -> bool:
@@ -167,18 +169,18 @@ def test_short_sequences_on_a_gpu_have_a_kernel_of_their_own() -> None:
 
         assert short(SHORT, 64, torch.bfloat16)
         assert not short(SHORT + 1, 64, torch.bfloat16)
-        assert not short(SHORT, 12, torch.bfloat16)  # which that kernel refuses
+        assert not short(SHORT, 12, torch.bfloat16)  # not supported by that kernel
         assert short(SHORT, 12, torch.float32)
         assert not short(SHORT, 64, torch.bfloat16, "cpu")
 
 
-@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
-def test_the_kernel_for_short_sequences_mixes_the_same(
-    sight: attention.AttentionPattern, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
+def test_memory_efficient_kernel_matches_the_default(
+    pattern: attention.AttentionPattern, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eagerly, and compiled without a break; other calls keep the choice that they had."""
+    """Eager, and compiled without a graph break; other calls keep their backends."""
     qkv = torch.randn(3, 2, 4, 9, 8, generator=torch.manual_seed(0))
-    mix = sight.attention_fn(0, 9, qkv.device)
+    mix = pattern.attention_fn(0, 9, qkv.device)
     plain, before = mix(*qkv), enabled()
     inside: list[set[SDPBackend]] = []
     attend: Callable[..., Tensor] = F.scaled_dot_product_attention
@@ -196,27 +198,27 @@ def test_the_kernel_for_short_sequences_mixes_the_same(
     assert enabled() == before > inside[0]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
-def test_all_versions_that_a_sampler_needs_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 of a block: the first or another, live or recorded, for three numbers of sequences."""
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
+def test_all_graphs_of_a_sampler_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 per block: first or later, eager or captured, for three batch sizes."""
     from torch._dynamo import config
     from torch._dynamo.testing import CompileCounterWithBackend
 
     model = perturbed(replace(SMALL, time="none"))  # less to compile
     x = torch.randint(0, 11, (8, 12), generator=torch.manual_seed(0))
     counter, real = CompileCounterWithBackend("eager"), torch.compile
-    # A version for any number would do as well as one for the second, and takes longer to make.
+    # A dynamic-shape graph would do as well as one for the second size, but compiles more slowly.
     compiler = partial(real, backend=counter, fullgraph=True, dynamic=False)
     monkeypatch.setattr(torch, "compile", compiler)
 
     def ask(size: int, keeps: bool) -> Tensor:
-        # While it is recorded, autocast keeps no casts: compiled code asks whether it does.
+        # During capture autocast does not cache casts, and compiled code guards on that.
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=keeps):
             return model.trunk(x[:size], torch.full((size,), 0.3))
 
     asked = [(size, keeps) for size in (8, 6, 1) for keeps in (True, False)]
     plain = [ask(*how) for how in asked]
-    with config.patch(recompile_limit=8):  # PyTorch's own; afterwards it is what it was before
+    with config.patch(recompile_limit=8):  # PyTorch's default; restored afterwards
         model.compile_trunk(by_block=True)
         for how, expected in zip(asked * 2, plain * 2, strict=True):
             assert torch.equal(ask(*how), expected)
@@ -227,7 +229,7 @@ def test_all_versions_that_a_sampler_needs_stay_compiled(monkeypatch: pytest.Mon
 
 
 def enabled() -> set[SDPBackend]:
-    """The kernels among which attention may choose."""
+    """The enabled attention backends."""
     cuda = torch.backends.cuda
     kinds = {
         SDPBackend.FLASH_ATTENTION: cuda.flash_sdp_enabled(),
@@ -264,8 +266,8 @@ def test_bad_configurations() -> None:
 @pytest.mark.parametrize("time", ["given", "zero", "none"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
 @torch.no_grad()
-def test_the_trunk_in_two_parts(time: str, share: float) -> None:
-    """At few coordinates, at most of them, at none; each sequence with a time of its own."""
+def test_two_stage_trunk(time: str, share: float) -> None:
+    """At few, most or no coordinates; each sequence at a different time."""
     torch.manual_seed(0)
     config = DiTConfig(7, width=16, depth=2, heads=2, conditioning=8, time=time)  # type: ignore[arg-type]
     model = DiT(config).eval()
@@ -280,7 +282,7 @@ def test_the_trunk_in_two_parts(time: str, share: float) -> None:
 
 
 @torch.no_grad()
-def test_a_trunk_of_one_block_in_two_parts() -> None:
+def test_two_stage_trunk_of_one_block() -> None:
     torch.manual_seed(0)
     model = DiT(DiTConfig(7, width=16, depth=1, heads=2)).eval()
     for parameter in model.parameters():
@@ -293,15 +295,15 @@ def test_a_trunk_of_one_block_in_two_parts() -> None:
 
 
 class Silent(DiT):
-    """With a trunk of its own."""
+    """Overrides the trunk."""
 
     def trunk(self, x_t: Tensor, t: Tensor, attention: Any = None) -> Tensor:
         return super().trunk(x_t, t, attention) * 0
 
 
 @torch.no_grad()
-def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
-    """A subclass's own, or one with a hook on its last block, is asked as a whole."""
+def test_a_modified_trunk_is_not_split_into_stages() -> None:
+    """An overridden trunk, or one with a hook on its last block, is called as a whole."""
     torch.manual_seed(0)
     config = DiTConfig(7, width=16, depth=2, heads=2)
     plain, silent = DiT(config).eval(), Silent(config).eval()
@@ -323,7 +325,7 @@ def test_a_trunk_that_was_changed_is_not_taken_apart() -> None:
 
 
 @torch.no_grad()
-def test_parts_that_are_not_the_trunk_are_refused() -> None:
+def test_stages_that_differ_from_the_trunk_are_rejected() -> None:
     class Wrong(DiT):
         def second_stage(self, state: Any, flat_K: Tensor) -> Tensor:
             return super().second_stage(state, flat_K) + 1

@@ -1,4 +1,4 @@
-"""Additions to the stream and adaptive norms: the fused pass against the plain expression.
+"""Residual additions with adaptive norms: the fused pass against the plain expression.
 
 The kernels run in Triton's interpreter: TRITON_INTERPRET=1 pytest this file.
 """
@@ -34,12 +34,16 @@ from tests.support.norms import (
     moved,
 )
 
-DTYPES = [(FULL, FULL), (FULL, HALF), (HALF, HALF)]  # of the stream, of what is added
+DTYPES = [
+    (FULL, FULL),
+    (FULL, HALF),
+    (HALF, HALF),
+]  # of the residual stream and the residual branch
 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What every launch of a kernel was compiled for; kernels are used wherever they can be."""
+    """The compile-time options of every kernel launch; kernels run wherever they can."""
     seen: list[dict[str, Any]] = []
     options = module._options
 
@@ -54,7 +58,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that are not about chunks: the interpreter goes through all rows, empty or not."""
+    """For tests that are not about chunks: the interpreter processes all rows, empty or not."""
     monkeypatch.setattr(module, "CHUNK", 4)
 
 
@@ -78,7 +82,7 @@ def test_stream_norm_and_gradients_are_exact(
     x = given(shape, *dtypes, timed=timed, adds=adds)
     with torch.autocast("cpu", HALF, enabled=dtypes == (FULL, HALF)):
         check_against_exact(x)
-    assert len(launches) == 2  # there and back; the exact one has none
+    assert len(launches) == 2  # forward and backward; the exact version launches none
     assert launches[0] == launches[1]
     assert launches[0]["GATED"] == (timed and adds)
     assert launches[0]["DROPPED"] == 0
@@ -94,10 +98,10 @@ def test_products_get_their_dtype_without_a_cast(launches: list[dict[str, Any]])
 
 
 @interpreted
-def test_either_output_may_go_unread(
+def test_either_output_may_be_unused(
     launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the last stream of a network does, for which no gradient of zeros is made."""
+    """Like the last residual stream of a network, for which no zero gradient is created."""
     x = given((2, 5, 16))
     double, without = x.to(torch.float64), []
     backward = module._add_norm_backward
@@ -115,14 +119,14 @@ def test_either_output_may_go_unread(
 
 
 @interpreted
-def test_dropout_leaves_out_its_share(launches: list[dict[str, Any]]) -> None:
+def test_dropout_zeroes_the_right_fraction(launches: list[dict[str, Any]]) -> None:
     check_dropout("cpu")
 
 
 @interpreted
 @pytest.mark.parametrize("dropout", [0.1, 0.9])
 @pytest.mark.parametrize("timed", [True, False])
-def test_dropout_is_the_same_on_the_way_back(
+def test_dropout_mask_is_the_same_in_the_backward_pass(
     dropout: float, timed: bool, launches: list[dict[str, Any]]
 ) -> None:
     check_against_exact(given((2, CHUNK + 3, 20), timed=timed), dropout)
@@ -164,7 +168,7 @@ def test_vectors_and_gradients_may_come_in_any_layout(launches: list[dict[str, A
 @interpreted
 @pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.usefixtures("short_chunks")
-def test_operators_are_what_they_tell_the_compiler(timed: bool) -> None:
+def test_operators_pass_opcheck(timed: bool) -> None:
     x = given((2, 5, 12), timed=timed).to(FULL)
     seed = torch.tensor([3])
     arguments = (x.h, x.y, x.gate, x.norm.weight, x.shift, x.scale, seed, 0.5, 1e-5, HALF)
@@ -178,8 +182,8 @@ def test_operators_are_what_they_tell_the_compiler(timed: bool) -> None:
             torch.library.opcheck(torch.ops.cwdfm.add_norm_backward, (*back, *rest))
 
 
-def test_elsewhere_the_plain_expression_runs(launches: list[dict[str, Any]]) -> None:
-    """In float64; wider than a program's registers; on a CPU, unless asked for; if told so."""
+def test_plain_expression_runs_otherwise(launches: list[dict[str, Any]]) -> None:
+    """In float64, for rows that are too wide, on a CPU by default, and if disabled."""
     wide = (1, 2, dispatch.MAX_NORM_WIDTH + 1)
     for mode, shape, dtype in (
         ("on", (2, 5, 8), torch.float64),
@@ -210,7 +214,7 @@ def test_transformer_trains_as_with_plain_norms(
 ) -> None:
     model = moved(config)
     fused = trained(model, model.trunk, tokens())
-    assert len(launches) == 2 * 5  # two a block and the last
+    assert len(launches) == 2 * 5  # two per block and the last
     monkeypatch.setattr(dispatch, "MODE", "off")
     for mine, other in zip(fused, trained(model, model.trunk, tokens()), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
@@ -221,7 +225,7 @@ def test_transformer_trains_as_with_plain_norms(
 def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str, Any]]) -> None:
     model, t = moved(replace(config, dropout=0.5)), torch.full((3,), 0.3)
     model(tokens(), t)
-    # The first norm has nothing added to it yet.
+    # The first norm has no pending residual.
     assert [seen["DROPPED"] > 0 for seen in launches] == [False] + [True] * 4
     launches.clear()
     model.eval()
@@ -232,13 +236,13 @@ def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str
 
 
 @interpreted
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
 @pytest.mark.parametrize(("config", "dropout"), [(NETWORKS[0], 0.5), (NETWORKS[2], 0.0)], ids=str)
 @pytest.mark.usefixtures("short_chunks")
 def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]
 ) -> None:
-    """The front end alone ("aot_eager"), which calls the operators; a seed is drawn every time."""
+    """With the "aot_eager" backend, which calls the operators; each call draws a new seed."""
     model, x = moved(replace(config, dropout=dropout)), tokens(2, 4)
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     for seed in (3, 4):
@@ -255,11 +259,11 @@ def test_compiled_in_one_graph(
 
 
 @interpreted
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # likewise
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # same
 @pytest.mark.usefixtures("short_chunks")
 def test_two_graphs_serve_all_blocks(launches: list[dict[str, Any]]) -> None:
-    """One for the first, which has nothing pending, one for all the others."""
+    """One for the first block, which has no pending residual, and one for all others."""
     model, x = moved(replace(SMALL, depth=3)), tokens(2, 4)
     plain = trained(model, model.trunk, x)
     torch._dynamo.reset()

@@ -29,14 +29,14 @@ def test_nucleus_keeps_the_crossing_token() -> None:
     assert nucleus(p, 0.69).tolist() == [[False, True, False, True], [True, True, True, False]]
     assert nucleus(p, 0.71).tolist() == [[False, True, True, True], [True, True, True, False]]
     assert nucleus(p, 1e-9).sum(1).tolist() == [1, 1]
-    # masses need not be normalised
+    # masses need not be normalized
     assert torch.equal(nucleus(p * 17, 0.69), nucleus(p, 0.69))
     law = np.array([0, 0.4, 0, 0.3]) / 0.7
     assert_follows(draw(p[0].log(), 100_000, top_p=0.69), law)
 
 
 def by_definition(p: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Sort everything; a token stays where less than top_p of the total lies before it."""
+    """Sort everything; keep a token if less than top_p of the total precedes it."""
     masses, order = p.sort(dim=-1, descending=True, stable=True)
     reached = masses.cumsum(dim=-1)
     return torch.zeros(p.shape, dtype=torch.bool).scatter(
@@ -59,7 +59,7 @@ def masses(kind: str, vocab: int) -> torch.Tensor:
     elif kind == "alone":
         z = torch.full_like(z, -torch.inf)
         z[torch.arange(12), torch.arange(12) % vocab] = 0.0
-    elif kind == "powers of two":  # all sums are exact, so that some fall on the limit itself
+    elif kind == "powers of two":  # all sums are exact, so some equal the limit
         return 2.0 ** -torch.randint(0, 12, z.shape, generator=g)
     return (z - z.amax(-1, keepdim=True)).exp()
 
@@ -70,16 +70,16 @@ TOP_P = [1e-9, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.999, 1 - 1e-6, 1 - 1e-7, 1 - 1
 
 @pytest.mark.parametrize("vocab", [2, 3, 700, 1025, 5_000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nucleus_is_the_sorted_one(kind: str, vocab: int) -> None:
+def test_nucleus_matches_the_sorted_one(kind: str, vocab: int) -> None:
     p = masses(kind, vocab)
     for top_p in TOP_P:
         for scaled in (p, p * 17, p * 1e30, p * 1e-30, p.double()):
             assert torch.equal(nucleus(scaled, top_p), by_definition(scaled, top_p)), top_p
 
 
-def test_nucleus_is_the_sorted_one_where_rounding_decides() -> None:
-    """top_p is the very share of the first k tokens, up to a bit or two: whether the next belongs
-    to them hangs on the order in which float64 masses are summed."""
+def test_nucleus_matches_the_sorted_one_where_rounding_decides() -> None:
+    """top_p equals the mass of the first k tokens up to a bit or two, so whether the next belongs
+    to them depends on the order in which float64 masses are summed."""
     p = masses("normal", 1_025).double()[:1]
     share = p[0].sort(descending=True).values.cumsum(0) / p.sum()
     for k in range(0, 1_000, 10):
@@ -88,7 +88,7 @@ def test_nucleus_is_the_sorted_one_where_rounding_decides() -> None:
             assert torch.equal(nucleus(p, top_p), by_definition(p, top_p))
 
 
-def test_nucleus_of_what_is_no_distribution_is_the_sorted_one() -> None:
+def test_nucleus_of_invalid_masses_matches_the_sorted_one() -> None:
     p = masses("normal", 5_000)
     p[0, 7], p[1, 7], p[2], p[3, 7] = torch.nan, torch.inf, 0.0, -torch.nan
     p[4, 1::2] = -0.0
@@ -97,8 +97,8 @@ def test_nucleus_of_what_is_no_distribution_is_the_sorted_one() -> None:
         assert torch.equal(nucleus(p[:0], top_p), by_definition(p[:0], top_p))
 
 
-def test_nucleus_sorts_few_rows_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPT-2's vocabulary, in several parts; peaked and flat rows."""
+def test_nucleus_rarely_sorts_whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2's vocabulary in several chunks, with peaked and flat rows."""
     whole: list[int] = []
     plain = categorical._nucleus_by_sort
 
@@ -116,7 +116,7 @@ def test_nucleus_sorts_few_rows_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_float64_reaches_tails_that_float32_cuts_off() -> None:
-    """u near 1 - 2^-30 must reach a token of mass 2^-29; a float32 uniform cannot get there."""
+    """u near 1 - 2^-30 must reach a token of mass 2^-29; a float32 uniform cannot."""
     logits = torch.tensor([[0.0, -29 * np.log(2.0)]], dtype=torch.float64)
     u = torch.tensor([1 - 2.0**-31], dtype=torch.float64)
     assert sample_categorical(logits, u).tolist() == [1]

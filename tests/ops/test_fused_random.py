@@ -1,4 +1,4 @@
-"""Counted draws by the kernel, in Triton's interpreter: the bits of the tensor arithmetic.
+"""The kernel of counter-based uniforms, in Triton's interpreter, is bitwise equal to PyTorch.
 
 Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
@@ -23,7 +23,7 @@ LARGE = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**56 + 3, 2**63 - 1])
 
 @pytest.fixture
 def checked_draw(monkeypatch: pytest.MonkeyPatch) -> Draw:
-    """Draws, after a check that both ways give the same bits."""
+    """Uniforms, after a check that both implementations give the same bits."""
 
     def both(seed: int, purpose: Purpose, index: Tensor, step: int, position: Tensor) -> Tensor:
         monkeypatch.setattr(dispatch, "MODE", "off")
@@ -73,7 +73,7 @@ def test_every_shape_has_the_same_bits(checked_draw: Draw, shape: str) -> None:
     checked_draw(2**40 + 1, Purpose.PROPOSAL, index, 9, position)
 
 
-def test_steps_of_their_own_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_sample_steps_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     step = torch.tensor([0, 5, 2**31, 2**32 - 1, 7, 8, 9])
     position = torch.arange(3)
     for mode in ("off", "on"):
@@ -112,7 +112,7 @@ def test_philox_known_answers(
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU only where it is forced; never for a device that Triton does not know."""
+    """On a CPU only if forced; never on a device that Triton does not support."""
     for mode, wanted in (("on", True), ("auto", False), ("off", False)):
         monkeypatch.setattr(dispatch, "MODE", mode)
         assert fused_random(torch.device("cpu")) is wanted

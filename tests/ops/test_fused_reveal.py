@@ -1,4 +1,4 @@
-"""Algorithm 1's kernels in Triton's interpreter: token for token what the CPU's loop reveals.
+"""Algorithm 1's kernels in Triton's interpreter reveal exactly what the CPU loop reveals.
 
 Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
@@ -24,13 +24,13 @@ WEIGHTS = [
     cwdfm.Neighbor(1, 1.0),
     cwdfm.Neighbor(2, -0.7),
     cwdfm.Neighbor(3, 0.5, "cut"),
-    cwdfm.Neighbor(3, 1.0),  # 7 buckets: in registers, as are those of all before
-    cwdfm.Neighbor(4, 0.4, "cut"),  # 9 buckets: two chunks, one place left over
+    cwdfm.Neighbor(3, 1.0),  # 7 buckets: in registers, like all above
+    cwdfm.Neighbor(4, 0.4, "cut"),  # 9 buckets: two chunks, one place unused
     cwdfm.Neighbor(5, 0.3),
     cwdfm.Neighbor(10, -0.2, "cut"),  # the window is longer than the sequence
     cwdfm.Neighbor(1, 1.0, "cut", (3, 4)),
     cwdfm.Neighbor(1, -2.0, "circular", (3, 4)),
-    cwdfm.Neighbor(1, 300.0),  # ratios that vanish
+    cwdfm.Neighbor(1, 300.0),  # ratios that underflow
     cwdfm.Neighbor(2, -300.0),
 ]
 
@@ -46,7 +46,7 @@ def check(weight: cwdfm.Neighbor, start: Tensor, count: Tensor, u: Tensor) -> No
 
 
 def example(batch: int, length: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each sequence about `share` is revealed; any number of draws, none and all among them."""
+    """About a fraction `share` of each sequence is revealed; 0 to all draws remain."""
     g = torch.manual_seed(0)
     start = torch.rand(batch, length, generator=g) < share
     masked = (~start).sum(1)
@@ -57,7 +57,7 @@ def example(batch: int, length: int, share: float) -> tuple[Tensor, Tensor, Tens
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
 def test_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PROGRAMS", 1)  # side by side in one warp
+    monkeypatch.setattr(launch, "PROGRAMS", 1)  # all sequences in one warp
     check(weight, *example(3, LENGTH, 0.2))
 
 
@@ -72,7 +72,7 @@ def test_any_share_of_sequences_and_warps(
 @pytest.mark.parametrize("few", [0, 15])
 @pytest.mark.parametrize("radius", [1, 4])
 def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draw of long runs: neighbours that are the last of their bucket, or become it."""
+    """Long runs, in which neighbors are or become the last of their bucket."""
     monkeypatch.setattr(launch, "MAX_REGISTER_BUCKETS", few)
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     for scale in (1.0, -0.5):
@@ -80,7 +80,7 @@ def test_both_kernels(few: int, radius: int, monkeypatch: pytest.MonkeyPatch) ->
         check(cwdfm.Neighbor(radius, scale), start, torch.tensor([16, 11]), u)
 
 
-def test_all_masked_all_revealed_and_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_masked_all_revealed_and_no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     weight = cwdfm.Neighbor(1, 1.0)
     start, _, u = example(4, LENGTH, 0.0)
@@ -91,15 +91,15 @@ def test_all_masked_all_revealed_and_nothing_to_do(monkeypatch: pytest.MonkeyPat
 
 
 def test_rounding_at_the_end_of_the_masses() -> None:
-    """The largest and the smallest u: where a bucket or a member beyond the last could be met."""
+    """The largest and smallest u, which could select a bucket or member past the last."""
     start, _, u = example(2, LENGTH, 0.0)
     u[0], u[1] = 1 - 2.0**-53, 0.0
     for weight in (cwdfm.Neighbor(2, 0.1), cwdfm.Neighbor(2, -0.1)):
         check(weight, start, torch.full((2,), LENGTH), u)
 
 
-def rounded_behind_the_ninth() -> tuple[float, torch.Tensor]:
-    """A scale and a u within the mass of nine that lies behind the ninth by rounding.
+def rounded_past_the_ninth() -> tuple[float, torch.Tensor]:
+    """A scale and a u inside the mass of nine members that rounds to a place past the ninth.
 
     Which scales have one depends on the last bit of exp, in which machines differ.
     """
@@ -115,9 +115,9 @@ def rounded_behind_the_ninth() -> tuple[float, torch.Tensor]:
 
 @pytest.mark.parametrize("few", [0, 15])
 def test_rounding_at_the_end_of_a_bucket(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those without a neighbour, which are nine, the last is drawn and not what follows."""
+    """Of the nine without a revealed neighbor, the last is drawn and not the next place."""
     monkeypatch.setattr(launch, "MAX_REGISTER_BUCKETS", few)
-    scale, u = rounded_behind_the_ninth()
+    scale, u = rounded_past_the_ninth()
     weight, start = cwdfm.Neighbor(1, scale), torch.arange(LENGTH)[None] == 0
     check(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
     found = algorithm1.reveal_in_order(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
@@ -136,7 +136,7 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
     "length", [launch.BLOCK + 100, launch.MAX_INT32_COORDINATES + 1, 2**15 + 1]
 )
 def test_long_sequences(length: int) -> None:
-    """Sorted in several blocks; words of 32 bits, of 16, and of 32 again."""
+    """Sorted in several blocks; with 32-bit, 16-bit, and again 32-bit words."""
     start, count, u = example(1, length, 0.998)
     check(cwdfm.Neighbor(1, 1.0, "cut"), start, count.clamp(max=8), u)
 
@@ -164,14 +164,14 @@ def test_more_buckets_than_a_byte_counts(monkeypatch: pytest.MonkeyPatch) -> Non
         (launch.BLOCK + 3, False, False, torch.float32),
     ],
 )
-def test_counts_and_uniforms_drawn_on_the_way(
+def test_counts_and_uniforms_drawn_by_the_kernel(
     length: int,
     with_fixed: bool,
     with_index: bool,
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bad values among them, which are refused only later."""
+    """Including invalid values, which are rejected only later."""
     kappa = torch.tensor([0.0, 0.3, 1.0, -1.0, 2.0, torch.nan, 0.7], dtype=dtype)
     if length > LENGTH:
         kappa = kappa.clamp(max=0.01)  # fewer draws
@@ -209,7 +209,7 @@ def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.Monkey
     assert torch.equal(*masks)
 
 
-def test_nothing_is_drawn_for_no_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     for mode in ("off", "on"):
         monkeypatch.setattr(dispatch, "MODE", mode)
         found = algorithm1.reveal_drawn(
@@ -219,7 +219,7 @@ def test_nothing_is_drawn_for_no_sequences(monkeypatch: pytest.MonkeyPatch) -> N
         assert found.dtype == torch.bool
 
 
-def test_paths_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     path = cwdfm.ContextPath(
         cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), cwdfm.Neighbor(1, 1.0, "cut")
     )

@@ -1,4 +1,4 @@
-"""The head's cross-entropy with its gradients in one pass: against autograd in float64.
+"""Cross-entropy of the head with gradients in one pass, against autograd in float64.
 
 Each test of numbers runs on plain torch and on the Triton kernel, in its interpreter on a CPU.
 """
@@ -16,10 +16,10 @@ from cwdfm.ops import head_loss as module
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from tests.support.kernels import interpreted
 
-# What rounding may cost, relative to the gradient's norm: of products in half precision, and of a
-# gradient that is rounded to it once.
+# Rounding error relative to the gradient's norm: of products in half precision, and of a gradient
+# that is rounded to it once.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-# Data tokens, ids, bias: the mask, fewer ids than fill the tiles; more; and just as many.
+# Data tokens, ids, bias: fewer ids than a multiple of the tile (with a mask), more, and equal.
 HEADS = [(130, 131, True), (64, 70, True), (128, 128, False)]
 WIDTH, ROWS = 12, 13
 
@@ -38,7 +38,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 class Case:
-    """Rows in `dtype`, and the same numbers in float64."""
+    """Rows in `dtype`, and the same values in float64."""
 
     def __init__(self, dtype: torch.dtype, vocab: int, ids: int, *, bias: bool = True) -> None:
         g = torch.manual_seed(0)
@@ -60,7 +60,7 @@ class Case:
         return head_cross_entropy(self.hidden, self.readout, self.tokens, self.weights, self.vocab)
 
     def exact(self, factor: float = 1.0) -> tuple[Tensor, list[Tensor]]:
-        """Value, and gradients of `factor` times it, by torch's own functions in float64."""
+        """The value, and the gradients of `factor` times it, by autograd in float64."""
         leaves = [x.detach().double().requires_grad_() for x in self.leaves]
         logits = F.linear(*leaves)[:, : self.vocab]
         terms = F.cross_entropy(logits, self.tokens.clamp(max=self.vocab - 1), reduction="none")
@@ -96,13 +96,13 @@ def test_value_and_gradients(dtype: torch.dtype, vocab: int, ids: int, bias: boo
         assert gradient.is_contiguous()
         assert_near(gradient, exact, dtype)
     assert bool((mine[0][::7] == 0).all())  # rows of weight 0
-    assert all(bool((x[vocab:] == 0).all()) for x in mine[1:])  # ids behind the data tokens
+    assert all(bool((x[vocab:] == 0).all()) for x in mine[1:])  # ids after the data tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("path")
-def test_the_general_pass_agrees(dtype: torch.dtype) -> None:
-    """`head_log_prob` of several tokens a row, whose gradients are known in the backward alone."""
+def test_head_log_prob_agrees(dtype: torch.dtype) -> None:
+    """`head_log_prob` of several tokens per row, with gradients known only in the backward pass."""
     case = Case(dtype, 130, 131)
     tokens_KJ = torch.stack([case.tokens, case.tokens.flip(0), case.tokens], dim=1)
     log_p_KJ = head_log_prob(case.hidden, case.readout, tokens_KJ, 130)
@@ -116,7 +116,7 @@ def test_the_general_pass_agrees(dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("known", [False, True])
-def test_what_lies_behind_the_data_tokens_is_not_read_and_made_zero(known: bool) -> None:
+def test_columns_after_the_data_tokens_are_ignored_and_zeroed(known: bool) -> None:
     logits_kV = torch.randn(5, 192, generator=torch.manual_seed(0))
     tokens_kJ, grad_kJ = torch.arange(10).view(5, 2), torch.randn(5, 2)
     tokens_kJ[2] = 7  # the same token twice
@@ -131,7 +131,7 @@ def test_what_lies_behind_the_data_tokens_is_not_read_and_made_zero(known: bool)
     assert bool((logits_kV[:, 130:] == 0).all())
 
 
-def test_rows_are_held_where_they_fit_and_it_pays() -> None:
+def test_rows_are_held_in_registers_where_it_pays() -> None:
     def holds(columns: int, dtype: torch.dtype = torch.bfloat16) -> bool:
         return head_rows._fits_registers(torch.empty(2, columns, dtype=dtype, device="meta"))
 
@@ -155,8 +155,8 @@ def test_gradcheck() -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_ids_behind_the_vocabulary() -> None:
-    """log p = -inf: nothing where the weight is 0, else infinite; without gradient either way."""
+def test_ids_outside_the_vocabulary() -> None:
+    """log p = -inf: 0 where the weight is 0, else infinite, without gradient in both cases."""
     case = Case(torch.float32, 130, 131)
     case.tokens[::7] = 130  # of weight 0
     value, gradients = case.exact()
@@ -171,7 +171,7 @@ def test_ids_behind_the_vocabulary() -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_an_impossible_token_counts_by_its_weight() -> None:
+def test_impossible_token_is_scaled_by_its_weight() -> None:
     case = Case(torch.float32, 130, 131)
     with torch.no_grad():
         case.readout.bias[5] = -torch.inf
@@ -186,7 +186,7 @@ def test_an_impossible_token_counts_by_its_weight() -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_no_numbers_give_none() -> None:
+def test_nan_logits_give_nan() -> None:
     case = Case(torch.float32, 130, 131)
     with torch.no_grad():
         case.readout.weight[77, 3] = torch.nan
@@ -206,8 +206,8 @@ def test_no_rows_give_zero(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_backward_passes_add_up() -> None:
-    """Two graphs, and one graph twice: the kept gradients are not spent by the first."""
+def test_backward_passes_accumulate() -> None:
+    """Two graphs, and one graph twice: the first pass does not consume the saved gradients."""
     case = Case(torch.float32, 130, 131)
     _, gradients = case.exact(factor=1 + 2 + 0.5)
     case.value().backward()
@@ -221,7 +221,7 @@ def test_backward_passes_add_up() -> None:
         again.backward()
 
 
-def test_second_derivatives_are_refused() -> None:
+def test_second_derivatives_are_not_supported() -> None:
     case = Case(torch.float32, 130, 131)
     (gradient,) = torch.autograd.grad(case.value() ** 2, case.hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -243,7 +243,7 @@ def test_autocast() -> None:
     assert case.value().item() != ours.item()  # it was half precision
 
 
-def test_gradients_are_computed_only_where_wanted(
+def test_gradients_are_computed_only_if_required(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(torch.float32, 130, 131)
@@ -271,7 +271,7 @@ def test_gradients_are_computed_only_where_wanted(
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 1000, 4097])
 @pytest.mark.parametrize("most", [1, 5, 64, 100, 640, 10**6])
-def test_chunks_are_even_bounded_and_whole(
+def test_chunks_are_even_bounded_and_complete(
     rows: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": most * 10})
@@ -294,14 +294,14 @@ Addmm = Callable[..., Tensor]
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """What a device can do is found out anew."""
+    """Clear the cached capabilities of the device."""
     head_rows._accumulates_in_product.cache_clear()
     yield
     head_rows._accumulates_in_product.cache_clear()
 
 
 def adding(total: Tensor, a: Tensor, b: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:
-    """What CUDA does from torch 2.10 on."""
+    """CUDA's behavior from torch 2.10 on."""
     return out.copy_(total + a.to(out_dtype) @ b.to(out_dtype))
 
 
@@ -309,7 +309,7 @@ def overwriting(total: Tensor, a: Tensor, b: Tensor, **rest: Any) -> Tensor:
     return adding(torch.zeros_like(total), a, b, **rest)
 
 
-def refusing(*arguments: object, **rest: object) -> Tensor:
+def raising(*arguments: object, **rest: object) -> Tensor:
     raise RuntimeError("self and mat2 must have the same dtype")  # torch 2.8 and 2.9
 
 
@@ -320,9 +320,9 @@ def without_overload(*arguments: object, **rest: object) -> Tensor:
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(
     ("addmm", "in_product"),
-    [(adding, True), (overwriting, False), (refusing, False), (without_overload, False)],
+    [(adding, True), (overwriting, False), (raising, False), (without_overload, False)],
 )
-def test_sums_are_right_whatever_the_product_can_do(
+def test_sums_are_correct_for_any_capability_of_the_product(
     addmm: Addmm, in_product: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "addmm", addmm)
@@ -333,12 +333,12 @@ def test_sums_are_right_whatever_the_product_can_do(
     head_rows.add_product(total, a, b)
     exact = start.double() + a.double() @ b.double()
     assert_near(total, exact, torch.bfloat16)
-    # Only within the product is it not rounded to half precision on the way.
+    # Only accumulation inside the product avoids rounding to half precision.
     assert (float((total - exact).norm()) < 1e-5 * float(exact.norm())) == in_product
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_of_their_own_dtype_are_exact(dtype: torch.dtype) -> None:
+def test_sums_in_the_same_dtype_are_exact(dtype: torch.dtype) -> None:
     a, b = torch.randn(40, 30, dtype=dtype), torch.randn(30, 20, dtype=dtype)
     total = torch.ones(40, 20, dtype=dtype)
     head_rows.add_product(total, a, b)

@@ -1,4 +1,4 @@
-"""The head's fast paths on a CPU: against plain arithmetic, the kernels in Triton's interpreter.
+"""The fused head on a CPU, with kernels in Triton's interpreter, against plain arithmetic.
 
 The interpreter's tests run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
@@ -60,7 +60,7 @@ def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
 
 
 def test_log_prob_and_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against log_softmax and autograd, in chunks of 4 rows, ids behind the vocabulary included."""
+    """Against log_softmax and autograd, in chunks of 4 rows, including ids past the vocabulary."""
     monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 4 * 9})
     g = torch.manual_seed(0)
     hidden = torch.randn(23, 5, generator=g, dtype=torch.float64, requires_grad=True)
@@ -105,7 +105,7 @@ def test_log_prob_without_bias_and_without_rows() -> None:
 
 
 def test_half_precision_sums_gradients_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under autocast: near the float32 gradient, as the plain path under autocast is."""
+    """Under autocast: as close to the float32 gradient as the plain path."""
     monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 64 * 50})
     torch.manual_seed(0)
     readout, hidden = nn.Linear(16, 51), torch.randn(1000, 16)
@@ -123,7 +123,7 @@ def test_half_precision_sums_gradients_in_float32(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("source", "loss"), CASES_OF_LOSS, ids=str)
 @pytest.mark.parametrize("prompted", [False, True])
-def test_losses_from_the_head_are_the_plain_ones(
+def test_losses_from_the_head_match_the_plain_ones(
     source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Value and all gradients, float64, in chunks of 5 rows."""
@@ -138,7 +138,7 @@ def test_losses_from_the_head_are_the_plain_ones(
 
 
 @pytest.mark.parametrize("loss", [cwdfm.NELBO(weight=WEIGHT), cwdfm.Bregman("masked", WEIGHT)])
-def test_a_context_weighted_bound_from_the_head_is_the_plain_one(loss: cwdfm.Loss) -> None:
+def test_context_weighted_bound_from_the_head_matches_the_plain_one(loss: cwdfm.Loss) -> None:
     source = SOURCES[0]
     model, plain_batch = small_dit(source.num_tokens), small_batch(source)
     path = cwdfm.ContextPath(source, SCHEDULE, WEIGHT)
@@ -150,10 +150,10 @@ def test_a_context_weighted_bound_from_the_head_is_the_plain_one(loss: cwdfm.Los
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-9)
 
 
-def test_the_head_works_on_needed_rows_and_once_where_it_can(
+def test_head_computes_needed_rows_once_where_possible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A loss that is linear in log p takes the one pass; what each loss hands to the head."""
+    """Which function of the head each loss calls, and with how many rows."""
     source = SOURCES[0]
     model, batch = small_dit(source.num_tokens), small_batch(source)
     asked: list[tuple[str, int]] = []
@@ -181,7 +181,7 @@ def test_the_head_works_on_needed_rows_and_once_where_it_can(
         asked.clear()
 
 
-def test_terms_from_the_head_are_the_plain_ones_and_differentiable() -> None:
+def test_terms_from_the_head_match_the_plain_ones_and_are_differentiable() -> None:
     source = SOURCES[0]
     model, batch = small_dit(source.num_tokens), small_batch(source, prompted=True)
     loss, factor_BN = cwdfm.NELBO(), torch.rand(batch.x_t.shape, dtype=torch.float64)
@@ -204,7 +204,7 @@ def test_nothing_masked_gives_zero_and_finite_gradients() -> None:
     assert all(bool(torch.isfinite(g).all()) for g in gradients(model, value))
 
 
-def test_logits_that_are_no_numbers_give_a_loss_that_is_none() -> None:
+def test_nan_logits_give_a_nan_loss() -> None:
     source = SOURCES[1]
     model, batch = small_dit(source.num_tokens), small_batch(source)
     with torch.no_grad():
@@ -214,10 +214,10 @@ def test_logits_that_are_no_numbers_give_a_loss_that_is_none() -> None:
     assert bool(value.isnan())
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at its inputs'
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # raised inside the compiler
 @pytest.mark.parametrize("by_block", [False, True])
-def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
-    """The compiler's front end alone ("aot_eager"): its code generator is not ours to test."""
+def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
+    """With the "aot_eager" backend, because code generation is not under test."""
     source = SOURCES[1]
     model, batch = small_dit(source.num_tokens), small_batch(source)
     read = partial(cwdfm.CrossEntropy().from_head, batch=batch, schedule=SCHEDULE)
@@ -244,7 +244,7 @@ def test_compiled_trunk_trains_as_the_plain_one(by_block: bool) -> None:
     ],
     ids=str,
 )
-def test_weights_by_summary_are_those_by_logits(weight: cwdfm.Weight) -> None:
+def test_scores_from_the_summary_match_those_from_logits(weight: cwdfm.Weight) -> None:
     logits = torch.randn(4, 6, 9, generator=torch.manual_seed(0), dtype=torch.float64)
     assert weight.needs_only_summary
     score = weight.summary_score(prediction_entropy(logits), logits.softmax(-1).amax(-1))
@@ -259,8 +259,8 @@ def test_other_weights_need_their_logits() -> None:
         cwdfm.Margin(1.0).summary_score(torch.zeros(1), torch.ones(1))
 
 
-# From here on, Triton's kernels in its interpreter. It knows no bfloat16 products: float16 stands
-# in for half precision.
+# From here on: Triton kernels in the interpreter. It does not support bfloat16 products, so float16
+# serves as half precision.
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ CASES = [(1, 16, 33), (7, 20, 257), (40, 32, 700), (70, 64, 256)]
     ("dtype", "temperature", "bias"),
     [(torch.float32, 1.0, False), (torch.float32, 0.7, True), (torch.float16, 1.0, True)],
 )
-def test_fused_draws_are_the_plain_ones(
+def test_fused_draws_match_the_plain_ones(
     rows: int, width: int, vocab: int, dtype: torch.dtype, temperature: float, bias: bool
 ) -> None:
     readout = head(width, vocab + 1, dtype, bias=bias)
@@ -308,7 +308,7 @@ def test_fused_draws_are_the_plain_ones(
 
 @interpreted
 def test_fused_law_is_exact() -> None:
-    """A hidden vector, 400 draws over three blocks; false-alarm rate 1e-6, with a control."""
+    """400 draws over three blocks; false-alarm rate 1e-6, with a control."""
     vocab, n = 2 * BLOCK + 20, 400
     readout = head(16, vocab)
     hidden = 2 * torch.randn(1, 16, generator=torch.manual_seed(3)).expand(n, 16)
@@ -322,7 +322,7 @@ def test_fused_law_is_exact() -> None:
 
 
 def drawn(logits_V: Tensor, u_K: Tensor, temperature: float = 1.0) -> DrawnTokens:
-    """Draws from one row of logits, which may be anything: they are the bias of a head that
+    """Draws from one arbitrary row of logits, which are the bias of a head that
     multiplies zeros. Another id, the mask, follows them and would be drawn if it were looked at.
     """
     vocab = len(logits_V)
@@ -337,12 +337,12 @@ def float64(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-# One block, with room and full; two, five (no power of two) and nine of them.
+# One block, partial and full; two, five (not a power of two) and nine blocks.
 @interpreted
 @pytest.mark.parametrize("vocab", [1, 33, BLOCK, BLOCK + 1, 5 * BLOCK - 3, 8 * BLOCK + 9])
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
 def test_fused_tokens_have_their_exact_intervals(vocab: int, temperature: float) -> None:
-    """u just inside either end of a token's interval of the exact cumulative masses gives it."""
+    """u just inside either end of a token's interval of cumulative mass selects the token."""
     logits = torch.randn(vocab, generator=torch.manual_seed(vocab)) * 1.5
     ends = {0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 1, 4 * BLOCK, 8 * BLOCK - 1, vocab - 1}
     tokens = sorted(token for token in ends if token < vocab)
@@ -359,7 +359,7 @@ def test_fused_tokens_have_their_exact_intervals(vocab: int, temperature: float)
 @interpreted
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_fused_draws_stay_in_the_support(temperature: float) -> None:
-    """Blocks and tokens of probability zero in front, between and behind; ends of [0, 1)."""
+    """Blocks and tokens of probability zero at the start, in between and at the end."""
     logits = torch.full((5 * BLOCK - 1,), -torch.inf)
     first, second, last = possible = [BLOCK + 7, BLOCK + 9, 3 * BLOCK + 1]
     logits[possible] = torch.tensor([-40.0, 0.3, -30.0]) * temperature
@@ -375,8 +375,8 @@ def test_fused_draws_stay_in_the_support(temperature: float) -> None:
 
 @interpreted
 @pytest.mark.parametrize("vocab", [BLOCK - 8, 3 * BLOCK])
-def test_the_end_of_the_unit_interval_is_the_last_fused_token(vocab: int) -> None:
-    """However the masses round: sums taken in another order may end below u * total."""
+def test_largest_u_selects_the_last_fused_token(vocab: int) -> None:
+    """For any rounding: sums in a different order may end below u * total."""
     for seed in range(6):
         logits = torch.randn(vocab, generator=torch.manual_seed(seed)) * 8
         logits[-1] = 20.0
@@ -385,8 +385,8 @@ def test_the_end_of_the_unit_interval_is_the_last_fused_token(vocab: int) -> Non
 
 
 @interpreted
-def test_a_boundary_belongs_to_the_fused_token_behind_it() -> None:
-    """Four equal masses, two in a block, impossible tokens between: all sums are exact."""
+def test_boundary_belongs_to_the_next_fused_token() -> None:
+    """Four equal masses, two per block, with impossible tokens in between: all sums are exact."""
     places = [1, 3, BLOCK, BLOCK + 5]
     logits = torch.full((2 * BLOCK,), -torch.inf)
     logits[places] = 7.0
@@ -395,7 +395,7 @@ def test_a_boundary_belongs_to_the_fused_token_behind_it() -> None:
 
 @interpreted
 def test_rare_tokens_and_rare_blocks_are_drawn() -> None:
-    """Of probability 1e-12 beside a likely one, and alone in a block; a block of exp(-200)."""
+    """Probability 1e-12 next to a likely token and alone in a block; a block of exp(-200)."""
     logits = torch.full((3 * BLOCK,), -torch.inf)
     logits[[BLOCK + 5, BLOCK + 7, 2 * BLOCK + 2]] = float64(1.0, 1e-12, 1e-12).log().float()
     below_one = float64(2.1e-12, 1.9e-12, 1.1e-12, 0.9e-12, 0.1e-12)
@@ -418,10 +418,8 @@ def test_extreme_temperatures_of_fused_draws() -> None:
 @interpreted
 @pytest.mark.parametrize(("rows", "blocks"), [(1, 1), (5, 2), (3, 197), (40, 3), (2, 300)])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_blocks_are_looked_up_and_their_rows_listed(
-    rows: int, blocks: int, temperature: float
-) -> None:
-    """Random blocks against the plain lookup in float64; each row is listed once, in its block."""
+def test_blocks_and_their_rows(rows: int, blocks: int, temperature: float) -> None:
+    """Random blocks against the plain float64 lookup; each row is listed once, in its block."""
     g = torch.manual_seed(blocks)
     top = torch.randn(blocks, rows, generator=g) * 4
     top[torch.rand(blocks, rows, generator=g) < 0.3] = -torch.inf
@@ -442,13 +440,13 @@ def test_blocks_are_looked_up_and_their_rows_listed(
 
 
 @interpreted
-def test_summary_of_blocks_is_that_of_the_whole() -> None:
-    """In float64 from blocks in float32; at temperature 1, whatever the draws' own."""
+def test_summary_from_blocks_matches_the_whole() -> None:
+    """In float64 from float32 blocks; at temperature 1, whatever the sampling temperature."""
     logits_KCW = torch.randn(6, 5, 8, generator=torch.manual_seed(0)) * 3
     logits_KCW[:, 2] = -torch.inf  # a block of probability zero
     logits_KCW[3, 1, 5] = -torch.inf
     logits_KCW[4] -= 1e4
-    logits_KCW[5, 0, 0] = 60.0  # a distribution that is nearly certain
+    logits_KCW[5, 0, 0] = 60.0  # a nearly deterministic distribution
     logits_KCW = logits_KCW.double()
     top_KC = logits_KCW.amax(-1)
     gap_KCW = logits_KCW - top_KC.masked_fill(top_KC == -torch.inf, 0.0)[..., None]
@@ -467,7 +465,7 @@ def test_summary_of_blocks_is_that_of_the_whole() -> None:
 
 
 @interpreted
-def test_a_row_s_fused_token_does_not_depend_on_the_rows_around_it() -> None:
+def test_fused_token_does_not_depend_on_other_rows() -> None:
     readout = head(20, 600)
     hidden, u = torch.randn(40, 20), torch.rand(40, dtype=torch.float64)
     together = head_draw(hidden, readout, u, 600).tokens
@@ -477,7 +475,7 @@ def test_a_row_s_fused_token_does_not_depend_on_the_rows_around_it() -> None:
 
 
 @interpreted
-def test_fused_draws_refuse_no_numbers_and_accept_impossible_tokens() -> None:
+def test_fused_draws_reject_nan_and_accept_impossible_tokens() -> None:
     readout = head(16, 600)
     readout.bias[: BLOCK + 3] = -torch.inf  # a whole block and more
     u = torch.rand(40, generator=torch.manual_seed(0), dtype=torch.float64)
@@ -496,10 +494,10 @@ def test_fused_draws_refuse_no_numbers_and_accept_impossible_tokens() -> None:
 
 
 @interpreted
-@pytest.mark.filterwarnings("ignore:All-NaN slice")  # by the interpreter's maximum
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # from the interpreter's maximum
 @pytest.mark.parametrize("vocab", [100, 600])
-def test_bad_rows_leave_the_others_alone(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN, +inf and nothing but -inf, while nobody knows of it yet: their tokens are any tokens."""
+def test_bad_rows_do_not_affect_others(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN, +inf or only -inf, with deferred checks: such rows get an arbitrary token."""
     doubted: list[Tensor] = []
     monkeypatch.setattr("cwdfm.ops.head_draw.check_rows", doubted.append)
     readout = head(16, vocab + 1)
@@ -518,7 +516,7 @@ def test_bad_rows_leave_the_others_alone(vocab: int, monkeypatch: pytest.MonkeyP
 
 
 def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
-    """Unless they change, in place or to others; outside, they are cast each time."""
+    """Unless they change, in place or by replacement; outside, they are cast each time."""
     casts, model = CastCache(), nn.Linear(4, 3)
     weight, half = model.weight, torch.float16
     assert casts.get(weight, torch.float32).data_ptr() == weight.data_ptr()
@@ -539,7 +537,7 @@ def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
         assert torch.equal(casts.get(weight, half), weight.half())
         other = nn.Parameter(torch.ones(3, 4))
         assert torch.equal(casts.get(other, half), other.half())
-    weight.data.fill_(7.0)  # which no weight counts
+    weight.data.fill_(7.0)  # which no version counter records
     with casts.enabled():
         assert torch.equal(casts.get(weight, half), weight.half())
     with evaluating(model):
@@ -559,7 +557,7 @@ def test_weights_are_cast_once_while_a_model_is_evaluated() -> None:
     ],
     ids=str,
 )
-def test_whole_samples_are_the_plain_ones(
+def test_whole_samples_match_the_plain_ones(
     source: cwdfm.Source, weight: cwdfm.Weight | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, solver = small_dit(source.num_tokens, torch.float32), cwdfm.Euler(weight=weight)
@@ -576,7 +574,7 @@ Kind = TypeVar("Kind", bound=DiT)
 
 
 def with_head(kind: type[Kind], source: cwdfm.Source) -> Kind:
-    """A model with the weights of a small one, and a head of its own."""
+    """A model with the weights of a small one and a different head."""
     plain = small_dit(source.num_tokens, torch.float32)
     model = kind(plain.config)
     model.load_state_dict(plain.state_dict())
@@ -585,7 +583,7 @@ def with_head(kind: type[Kind], source: cwdfm.Source) -> Kind:
 
 @interpreted
 @pytest.mark.usefixtures("forced")
-def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
+def test_a_readout_that_differs_from_the_head_is_not_used() -> None:
     class Capped(DiT):
         def head(self, hidden: Tensor) -> Tensor:
             return 3 * torch.tanh(super().head(hidden) / 3)
@@ -598,7 +596,7 @@ def test_a_readout_that_is_not_the_head_is_left_alone() -> None:
 
 @interpreted
 @pytest.mark.usefixtures("forced")
-def test_a_readout_is_compared_with_the_head_again_once_it_is_trained() -> None:
+def test_readout_is_compared_with_the_head_again_after_training() -> None:
     class Scaled(DiT):
         scale = 1.0
 
@@ -621,7 +619,7 @@ def test_a_readout_is_compared_with_the_head_again_once_it_is_trained() -> None:
 def test_training_kernels_in_the_interpreter(dtype: torch.dtype) -> None:
     readout = nn.Linear(8, 5001).to(dtype)
     hidden = torch.randn(9, 8).to(dtype).requires_grad_()
-    tokens = torch.randint(0, 5001, (9, 2))  # id 5000 lies behind the vocabulary
+    tokens = torch.randint(0, 5001, (9, 2))  # id 5000 is outside the vocabulary
     tokens[0] = 5000
     inside = tokens < 5000
     exact_readout = nn.Linear(8, 5001)
@@ -645,7 +643,7 @@ def test_training_kernels_in_the_interpreter(dtype: torch.dtype) -> None:
     [cwdfm.Neighbor(1, 1.0), cwdfm.Neighbor(2, -0.7), cwdfm.Neighbor(3, 0.5, "cut")],
     ids=str,
 )
-def test_algorithm_1_s_kernel_reveals_what_the_cpu_s_loop_does(weight: cwdfm.Neighbor) -> None:
+def test_kernel_of_algorithm_1_matches_the_cpu_loop(weight: cwdfm.Neighbor) -> None:
     g = torch.manual_seed(0)
     start = torch.rand(5, 19, generator=g) < 0.2
     count = (torch.rand(5, generator=g) * ((~start).sum(1) + 1)).long()

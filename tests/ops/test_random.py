@@ -1,4 +1,4 @@
-"""Philox against its published test vectors; uniforms against their law and their contract."""
+"""Philox against its published test vectors; uniforms against their distribution."""
 
 import numpy as np
 import pytest
@@ -24,10 +24,10 @@ LARGE = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**56 + 3, 2**63 - 1, -
 
 @pytest.mark.parametrize("step", [0, 2**32 - 1, torch.arange(8)[:, None]], ids=str)
 @pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**64 - 1])
-def test_the_loop_has_the_bits_of_the_tensor_arithmetic(
+def test_numba_loop_is_bitwise_equal_to_tensor_arithmetic(
     seed: int, step: int | torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any size of number, and any shape."""
+    """For numbers of any size and tensors of any shape."""
     asked = [(purpose, LARGE[:, None], step, LARGE[None]) for purpose in Purpose]
     if isinstance(step, int):
         shapes = [torch.arange(n).reshape(shape) for n, shape in ((1, ()), (0, (3, 0)), (6, (6,)))]
@@ -40,7 +40,7 @@ def test_the_loop_has_the_bits_of_the_tensor_arithmetic(
 
 
 def test_draws_can_be_part_of_one_compiled_graph() -> None:
-    """By the tensor arithmetic, since a compiler cannot look into the loop."""
+    """With tensor arithmetic, because the numba loop cannot be traced."""
 
     def doubled(index: torch.Tensor) -> torch.Tensor:
         return 2 * uniform_BN(7, Purpose.TIE, index, 3, 5)
@@ -55,7 +55,7 @@ def test_uniforms_follow_the_uniform_law() -> None:
     counts = np.bincount((u * 64).astype(int), minlength=64)
     assert_follows(counts, np.full(64, 1 / 64))
     assert stats.kstest(u, "uniform").pvalue > FALSE_ALARM
-    # all 53 bits are random, the last ones too
+    # all 53 bits are random, including the last
     low_bits = (u * 2**53).astype(np.int64) % 16
     assert_follows(np.bincount(low_bits, minlength=16), np.full(16, 1 / 16))
 
@@ -76,7 +76,7 @@ def test_draws_differ_in_every_argument() -> None:
 
 
 def test_largest_uniform_stays_inside_the_total() -> None:
-    """u * total < total for the largest u: what keeps inverse transform inside the support."""
+    """u * total < total for the largest u, which keeps inverse transform inside the support."""
     u = torch.tensor(1 - 2.0**-53, dtype=torch.float64)
     totals = torch.rand(100_000, dtype=torch.float64, generator=torch.manual_seed(0)) * 3 + 1e-300
     assert bool((u * totals < totals).all())

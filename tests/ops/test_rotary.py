@@ -1,4 +1,4 @@
-"""Rotary positions: the fused rotation of queries, keys and values against the plain one.
+"""Rotary embeddings: the fused rotation of queries and keys against the plain one.
 
 The kernel runs in Triton's interpreter: TRITON_INTERPRET=1 pytest this file.
 """
@@ -25,7 +25,7 @@ from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many parts every launch of the kernel moved; the kernel is used wherever it can be."""
+    """The number of tensors of every kernel launch; the kernel runs wherever it can."""
     moved: list[int] = []
     launch = module._launch
 
@@ -45,11 +45,11 @@ def test_rotation_and_gradient_are_exact(
     shape: tuple[int, int, int, int], dtype: torch.dtype, launches: list[int]
 ) -> None:
     check_rotation(shape, dtype, "cpu")
-    assert launches == [2, 3]  # there, without the values; and back, with them
+    assert launches == [2, 3]  # forward without values, backward with them
 
 
 @interpreted
-def test_values_stay_where_they_are(launches: list[int]) -> None:
+def test_values_are_not_copied(launches: list[int]) -> None:
     qkv = qkv_of((2, 5, 2, 8), torch.float32)
     q, _, v = rotate_qkv(qkv, rotation_of(5, 8))
     assert launches == [2]
@@ -63,15 +63,15 @@ def test_gradients_may_come_in_any_layout() -> None:
 
 
 @interpreted
-def test_operators_are_what_they_tell_the_compiler() -> None:
+def test_operators_pass_opcheck() -> None:
     qkv, rotation = qkv_of((2, 5, 3, 12), torch.float32), rotation_of(5, 12)
     torch.library.opcheck(torch.ops.cwdfm.rotate_forward, (qkv, *rotation))
     grads = qkv_of((2, 5, 3, 12), torch.float32).permute(2, 0, 3, 1, 4).transpose(2, 3).unbind(0)
     torch.library.opcheck(torch.ops.cwdfm.rotate_backward, (*grads, *rotation))
 
 
-def test_elsewhere_the_plain_expression_runs(launches: list[int]) -> None:
-    """In float64; on a CPU, unless asked for; and nowhere, if told so."""
+def test_plain_expression_runs_otherwise(launches: list[int]) -> None:
+    """In float64, on a CPU by default, and everywhere if disabled."""
     rotation = rotation_of(5, 8)
     for mode, dtype in (("on", torch.float64), ("auto", torch.float32), ("off", torch.float32)):
         dispatch.MODE = mode
@@ -85,23 +85,23 @@ def test_elsewhere_the_plain_expression_runs(launches: list[int]) -> None:
 
 @interpreted
 @pytest.mark.parametrize(
-    "sight", [FullAttention(), CausalAttention(), BlockDiffusionAttention(4)], ids=str
+    "pattern", [FullAttention(), CausalAttention(), BlockDiffusionAttention(4)], ids=str
 )
 @pytest.mark.usefixtures("plain_norms")
-def test_transformer_trains_as_with_the_plain_rotation(
-    sight: AttentionPattern, launches: list[int], monkeypatch: pytest.MonkeyPatch
+def test_transformer_trains_as_with_plain_rotation(
+    pattern: AttentionPattern, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = moved_dit(), torch.randint(0, 11, (3, 16), generator=torch.manual_seed(2))
-    fused = trained(model, model.trunk, x, sight)
+    fused = trained(model, model.trunk, x, pattern)
     assert launches == [2, 2, 3, 3]
     monkeypatch.setattr(dispatch, "MODE", "off")
-    for mine, other in zip(fused, trained(model, model.trunk, x, sight), strict=True):
+    for mine, other in zip(fused, trained(model, model.trunk, x, pattern), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
     assert len(launches) == 4
 
 
 @interpreted
-def test_tokens_behind_a_cache_stand_where_they_are(launches: list[int]) -> None:
+def test_positions_behind_a_cache(launches: list[int]) -> None:
     model, t = moved_dit("causal").eval(), torch.zeros(2)
     x = torch.randint(0, 11, (2, 9), generator=torch.manual_seed(2))
     with torch.no_grad():
@@ -115,10 +115,10 @@ def test_tokens_behind_a_cache_stand_where_they_are(launches: list[int]) -> None
 
 
 @interpreted
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
 @pytest.mark.usefixtures("plain_norms")
 def test_compiled_in_one_graph(launches: list[int]) -> None:
-    """The front end alone ("aot_eager"), which calls the operators; gradients on and off."""
+    """With the "aot_eager" backend, which calls the operators, with and without gradients."""
     model, x = moved_dit(), torch.randint(0, 11, (3, 8), generator=torch.manual_seed(2))
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     plain = trained(model, model.trunk, x)

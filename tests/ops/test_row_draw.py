@@ -1,4 +1,4 @@
-"""Draws from logits in memory by one kernel: against the plain sampler and against exact intervals.
+"""`row_draw` against the plain sampler and against exact intervals.
 
 The kernel runs in Triton's interpreter: TRITON_INTERPRET=1 pytest this file.
 """
@@ -22,8 +22,8 @@ pytestmark = [
         find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
         reason="needs Triton and TRITON_INTERPRET=1",
     ),
-    # The interpreter casts whole lines. What lies beside a row in memory, and counts for nothing,
-    # may be a signalling NaN, of which numpy warns.
+    # The interpreter casts whole lines. Unused memory next to a row may hold a signaling NaN, about
+    # which numpy warns.
     pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning"),
 ]
 BELOW_ONE = 1 - 2.0**-53
@@ -41,10 +41,10 @@ def float64(*values: float) -> Tensor:
 
 
 def assert_intervals(logits: Tensor, tokens: list[int], temperature: float = 1.0) -> None:
-    """u just inside either end of a token's interval of the exact cumulative masses gives it."""
+    """u just inside either end of a token's interval of cumulative mass selects the token."""
     p = (logits.double() / temperature).softmax(0)
     above = p.cumsum(0)
-    # Far enough inside for the masses' relative error, of what lies below the token and of itself.
+    # Far enough inside for the relative error of the masses below the token and of its own.
     slack = 2e-6 * above.clamp(max=1.0)[tokens]
     low, high = (above - p)[tokens] + slack, above[tokens] - slack
     assert bool((low < high).all()), "the tokens are too rare for this test"
@@ -53,13 +53,12 @@ def assert_intervals(logits: Tensor, tokens: list[int], temperature: float = 1.0
         assert drawn.tolist() == tokens
 
 
-# One token, less than a block, blocks that are full but for a token or over-full by one, blocks in
-# several tiles.
+# One token, less than a block, one token less or more than a block, blocks in several tiles.
 @pytest.mark.parametrize("vocab", [1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 700, (TILE + 2) * BLOCK + 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_draws_are_the_plain_ones(vocab: int, dtype: torch.dtype, temperature: float) -> None:
-    logits, u = rows_of(5, vocab, dtype)  # rows begin at every place of a line
+def test_draws_match_the_plain_ones(vocab: int, dtype: torch.dtype, temperature: float) -> None:
+    logits, u = rows_of(5, vocab, dtype)  # rows start at every offset of a line
     expected = sample_categorical(logits, u, temperature=temperature)
     assert torch.equal(row_draw(logits, u, temperature=temperature), expected)
 
@@ -71,7 +70,7 @@ def test_a_vocabulary_of_a_language_model() -> None:
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_tokens_have_their_exact_intervals(temperature: float) -> None:
-    """First and last tokens of rows, tiles, blocks and lines; every other block is flat."""
+    """First and last tokens of rows, tiles, blocks and lines; every second block is flat."""
     vocab = TILE * BLOCK + 9
     logits = rows_of(1, vocab, torch.float32, scale=1.5)[0][0]
     logits[(torch.arange(vocab) // BLOCK) % 2 == 1] = 0.5
@@ -97,7 +96,7 @@ def test_law() -> None:
 def test_ends_of_the_unit_interval_stay_in_the_support(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks and tokens of probability zero in front, between and behind."""
+    """Blocks and tokens of probability zero at the start, in between and at the end."""
     monkeypatch.setattr(dispatch, "MODE", "on")
     logits = torch.full((5 * BLOCK,), -torch.inf)
     possible = [BLOCK + 7, BLOCK + 9, 3 * BLOCK + 1]
@@ -110,23 +109,23 @@ def test_ends_of_the_unit_interval_stay_in_the_support(
 
 
 @pytest.mark.parametrize("vocab", [BLOCK - 8, 9 * BLOCK])
-def test_the_end_of_the_unit_interval_is_the_last_token(vocab: int) -> None:
-    """However the masses round: sums taken in another order may end below u * total."""
+def test_largest_u_selects_the_last_token(vocab: int) -> None:
+    """For any rounding: sums in a different order may end below u * total."""
     logits, u = rows_of(12, vocab, torch.float32, scale=8.0)
     logits[:, -1] = 20.0
     assert row_draw(logits, torch.full_like(u, BELOW_ONE)).tolist() == [vocab - 1] * 12
 
 
-def test_a_boundary_belongs_to_the_token_behind_it() -> None:
-    """Four equal masses, two in a block, impossible tokens between: all sums are exact."""
+def test_boundary_belongs_to_the_next_token() -> None:
+    """Four equal masses, two per block, with impossible tokens in between: all sums are exact."""
     places = [1, 3, BLOCK, BLOCK + 5]
     logits = torch.full((2 * BLOCK,), -torch.inf)
     logits[places] = 7.0
     assert row_draw(logits.expand(4, -1), float64(0.0, 0.25, 0.5, 0.75)).tolist() == places
 
 
-def test_rare_tokens_are_reached_in_float64_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tokens of probability 1e-12: beside a likely one, and alone in a block."""
+def test_rare_tokens_are_reached_only_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokens of probability 1e-12: next to a likely one, and alone in a block."""
     logits = torch.zeros(2 * BLOCK) - torch.inf
     logits[5] = 0.0
     logits[[7, BLOCK + 2]] = np.log(1e-12)
@@ -138,7 +137,7 @@ def test_rare_tokens_are_reached_in_float64_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_masses_of_blocks_far_below_the_largest_are_kept() -> None:
-    """exp(-200) is no float32, and u = 1e-90 falls into it."""
+    """exp(-200) underflows float32, and u = 1e-90 falls into it."""
     logits = torch.full((3 * BLOCK,), -torch.inf)
     logits[[4, BLOCK + 1, BLOCK + 3]] = torch.tensor([-200.0, 0.0, 0.0])
     u = float64(0.0, 1e-90, 1e-80, 0.75)
@@ -168,8 +167,8 @@ def test_extreme_temperatures() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("vocab", [300, 2 * TILE * BLOCK + 300])
-def test_rows_may_lie_anywhere(vocab: int, dtype: torch.dtype) -> None:
-    """Between signalling NaNs, which share their lines; in columns; the same row many times."""
+def test_rows_may_have_any_offset_and_stride(vocab: int, dtype: torch.dtype) -> None:
+    """Next to signaling NaNs in the same lines; in columns; one row expanded."""
     bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
     above_infinity = torch.tensor([torch.inf], dtype=dtype).view(bits) + 1
     nan = above_infinity.view(dtype)
@@ -193,7 +192,7 @@ def test_rows_may_lie_anywhere(vocab: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("place", [0, 299])
 def test_rows_without_a_distribution_are_an_error(bad: float, place: int) -> None:
-    """As in the plain sampler; what the library draws from has been checked before."""
+    """As in the plain sampler; the library checks logits before it draws."""
     logits, u = rows_of(3, 300, torch.float32)
     logits[1, place if bad != -torch.inf else slice(None)] = bad
     with pytest.raises(RuntimeError):
@@ -203,7 +202,7 @@ def test_rows_without_a_distribution_are_an_error(bad: float, place: int) -> Non
 
 
 def test_when_the_kernel_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where it is switched on, and neither for float64 logits nor for a nucleus."""
+    """Only if enabled, and neither for float64 logits nor for nucleus sampling."""
     calls: list[torch.dtype] = []
 
     def counted(logits: Tensor, *rest: Any, **options: Any) -> Tensor:

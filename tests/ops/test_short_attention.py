@@ -1,4 +1,4 @@
-"""Attention over short sequences with its rotation in one kernel, against the plain expression.
+"""Fused attention and rotation of short sequences, against the plain expression.
 
 The kernels run in Triton's interpreter, which multiplies float16 but not bfloat16:
 TRITON_INTERPRET=1 pytest this file.
@@ -31,14 +31,14 @@ from tests.support.short_attention import (
     check_sizes,
 )
 
-# N, d: tiles that are filled by tokens, by pairs, by both and by neither; one token.
+# N, d: tiles filled by tokens, by pairs, by both, by neither; a single token.
 SIZES = [(1, 32), (5, 16), (16, 48), (32, 64), (33, 80), (64, 128)]
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels that were launched; they are used wherever they can be."""
+    """The names of launched kernels, which run wherever they can."""
     names: list[str] = []
     launch = module._launch
 
@@ -88,30 +88,30 @@ def test_inputs_may_come_in_any_layout() -> None:
 
 
 @interpreted
-def test_operators_are_what_they_tell_the_compiler() -> None:
+def test_operators_pass_opcheck() -> None:
     qkv, rotation = qkv_of((2, 5, 3, 16), HALF), rotation_of(5, 16)
     ops = torch.ops.cwdfm
     torch.library.opcheck(ops.short_attention_forward, (qkv, *rotation, True))
     torch.library.opcheck(ops.short_attention_backward, (qkv[:, :, 0], qkv, *rotation, False))
 
 
-def attended(sight: AttentionPattern, length: int, width: int, dtype: torch.dtype) -> Tensor:
+def attended(pattern: AttentionPattern, length: int, width: int, dtype: torch.dtype) -> Tensor:
     qkv = qkv_of((2, length, 2, width), dtype)
-    return attend(qkv, rotation_of(length, width), sight.attention_fn(0, length, CPU))
+    return attend(qkv, rotation_of(length, width), pattern.attention_fn(0, length, CPU))
 
 
 @interpreted
-def test_who_takes_this_path(launches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_for_the_kernel(launches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Full and causal attention over short sequences in half precision, in heads of whole tiles."""
-    for sight in (FullAttention(), CausalAttention()):
-        assert attended(sight, 64, 128, HALF).shape == (2, 64, 2, 128)
+    for pattern in (FullAttention(), CausalAttention()):
+        assert attended(pattern, 64, 128, HALF).shape == (2, 64, 2, 128)
         assert launches == ["attend"]
         launches.clear()
-        attended(sight, 8, 16, torch.float32)
-        attended(sight, 8, 16, torch.bfloat16)  # on a CPU
-        attended(sight, 65, 16, HALF)
-        attended(sight, 8, 24, HALF)
-        attended(sight, 8, 144, HALF)
+        attended(pattern, 8, 16, torch.float32)
+        attended(pattern, 8, 16, torch.bfloat16)  # on a CPU
+        attended(pattern, 65, 16, HALF)
+        attended(pattern, 8, 24, HALF)
+        attended(pattern, 8, 144, HALF)
     attended(BlockDiffusionAttention(4), 8, 16, HALF)
     attended(CachedAttention(KVCache(8), causal=True), 8, 16, HALF)
     for mode in ("auto", "off"):
@@ -121,31 +121,33 @@ def test_who_takes_this_path(launches: list[str], monkeypatch: pytest.MonkeyPatc
 
 
 @interpreted
-@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
-def test_it_mixes_as_elsewhere(sight: AttentionPattern, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = attended(sight, 12, 32, HALF)
+@pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
+def test_attention_matches_the_plain_one(
+    pattern: AttentionPattern, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = attended(pattern, 12, 32, HALF)
     monkeypatch.setattr(dispatch, "MODE", "on")
-    mine = attended(sight, 12, 32, HALF)
+    mine = attended(pattern, 12, 32, HALF)
     assert mine.shape == plain.shape
     assert_close(mine, plain.double(), 2.0)
 
 
 def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
-    """Each up to `tolerance` of its length: elements that cancel have large errors of their own."""
+    """Compare norms: elements that cancel may have large relative errors."""
     for a, b in zip(mine, other, strict=True):
         assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
 
 
 @interpreted
-@pytest.mark.parametrize("sight", [FullAttention(), CausalAttention()], ids=str)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's, of its own doings
+@pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the compiler
 @pytest.mark.usefixtures("plain_norms")
-def test_transformer_trains_in_one_graph(sight: AttentionPattern, launches: list[str]) -> None:
-    """Eagerly and compiled, by the front end alone ("aot_eager"), against plain float32."""
+def test_transformer_trains_in_one_graph(pattern: AttentionPattern, launches: list[str]) -> None:
+    """Eager and compiled with the "aot_eager" backend, against plain float32."""
     model, x = moved_dit(width=64), torch.randint(0, 11, (3, 9), generator=torch.manual_seed(2))
-    plain = trained(model, model.trunk, x, sight)
+    plain = trained(model, model.trunk, x, pattern)
     assert not launches
-    model.attention_pattern = sight
+    model.attention_pattern = pattern
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     there, back = ["attend"] * 2, ["attend_backward"] * 2
     for trunk in (model.trunk, compiled):

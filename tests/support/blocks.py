@@ -58,8 +58,8 @@ class BlockCausal(AttentionPattern):
 def plain_logits(model: DiT, before_BP: Tensor, noised_BL: Tensor) -> Tensor:
     """Logits [B, L, V + 1] of a block, without a cache."""
     x_BM = torch.cat([before_BP, noised_BL], dim=1)
-    sight = BlockCausal(model.config.block)
-    hidden = model.trunk(x_BM, torch.zeros(len(x_BM)), sight)[:, before_BP.shape[1] :]
+    pattern = BlockCausal(model.config.block)
+    hidden = model.trunk(x_BM, torch.zeros(len(x_BM)), pattern)[:, before_BP.shape[1] :]
     return model.head(hidden)
 
 

@@ -1,4 +1,4 @@
-"""Transformers whose parts all take effect, and the mark of tests in Triton's interpreter."""
+"""Perturbed transformers, and the mark of tests that need Triton's interpreter."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ interpreted = pytest.mark.skipif(
 
 
 def moved_dit(attention: str = "full", width: int = 24) -> DiT:
-    """A transformer in which every part takes effect, without randomness."""
+    """A perturbed transformer without dropout, in which every layer has an effect."""
     torch.manual_seed(0)
     config = DiTConfig(
         11,
@@ -50,7 +50,7 @@ def trained(
 
 
 class CastTime(nn.Module):
-    """The time embedding works in float32; this hands it on in another precision."""
+    """Casts the time embedding, which is computed in float32, to another precision."""
 
     def __init__(self, time: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class CastTime(nn.Module):
 
 
 def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
-    """A transformer in which every part takes effect."""
+    """A perturbed transformer, in which every layer has an effect."""
     torch.manual_seed(0)
     config = DiTConfig(num_tokens, width=32, depth=2, heads=2, conditioning=16, dropout=0.0)
     model = DiT(config).eval()

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops.adaptive_norm import CHUNK, Residual, add_norm
 
-# B, N, D: one token; tiles and chunks that are full, that are not; widths that fill no block.
+# B, N, D: one token; full and partial tiles and chunks; widths that do not fill a block.
 SHAPES = [(2, 1, 8), (3, 7, 96), (2, CHUNK, 128), (2, CHUNK + 5, 130), (1, 3, 384)]
 
 
 FULL, HALF = torch.float32, torch.bfloat16
 
 
-# How far a result may be from the exact one, of its length: float32's sums, one rounding to half.
+# Relative error of the norm of a result: float32 sums, or one rounding to half precision.
 SEED = 5
 
 
@@ -25,7 +25,7 @@ NEAR = {FULL: 3e-6, HALF: 2**-8}
 
 
 class Given(NamedTuple):
-    """What `add_norm` is asked for."""
+    """The arguments of `add_norm`."""
 
     h: Tensor
     y: Tensor | None
@@ -60,7 +60,7 @@ def given(
     adds: bool = True,
     device: str = "cpu",
 ) -> Given:
-    """A stream in one dtype, what is added and modulates it in another; vectors as parts of one."""
+    """A residual stream in one dtype, branch and modulation in another."""
     batch, _, width = shape
     g = torch.manual_seed(0)
 
@@ -84,7 +84,7 @@ def assert_near(mine: Tensor, exact: Tensor, near: float) -> None:
 
 
 def gradients(x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Of a random function of the outputs, the same one in all dtypes."""
+    """The gradients of a random function of the outputs, the same one in all dtypes."""
     g = torch.Generator().manual_seed(1)
     weights = [torch.randn(out.shape, generator=g).to(HALF).to(out) for out in outputs]
     return torch.autograd.grad(
@@ -95,7 +95,7 @@ def gradients(x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def check_against_exact(x: Given, dropout: float = 0.0) -> None:
     """Stream, norm and all gradients against the plain expression in float64.
 
-    With dropout, of what it leaves: seen by what becomes of ones under the same seed.
+    With dropout, the mask is read off from an input of ones under the same seed.
     """
     double = x.to(torch.float64)
     factor = kept(x, dropout) if dropout else 1.0
@@ -103,7 +103,7 @@ def check_against_exact(x: Given, dropout: float = 0.0) -> None:
     mine = x.run(dropout)
     exact = double._replace(y=None if double.y is None else double.y * factor).run()
     assert mine[0].dtype == x.h.dtype
-    # A stream in half precision is rounded before its norm is taken, as a plain sum would be.
+    # A half-precision stream is rounded before its norm is computed, like a plain sum.
     near = {k: v * 4 for k, v in NEAR.items()} if x.h.dtype == HALF else NEAR
     for a, b in zip(mine, exact, strict=True):
         assert_near(a, b, near[a.dtype])
@@ -114,14 +114,14 @@ def check_against_exact(x: Given, dropout: float = 0.0) -> None:
 
 
 def kept(x: Given, dropout: float) -> Tensor:
-    """What dropout multiplies by, [B, N, D]."""
+    """The dropout factors [B, N, D]."""
     plain = Given(torch.zeros_like(x.h), torch.ones_like(x.h), None, x.norm, None, None)
     torch.manual_seed(SEED)
     return plain.run(dropout)[0].detach()
 
 
 def check_dropout(device: str) -> None:
-    """A share of p is left out, independently; the rest makes up for it."""
+    """A fraction p is zeroed, independently, and the rest is scaled up."""
     p, x = 0.3, given((3, 50, 130), device=device)
     factor = kept(x, p)
     lost = factor == 0
@@ -131,15 +131,15 @@ def check_dropout(device: str) -> None:
     # Five standard deviations: a false alarm in a million; the seed is fixed.
     bound = 5 * (p * (1 - p) / lost.numel()) ** 0.5
     assert abs(float(lost.double().mean()) - p) < bound
-    # Neighbours along each axis, and words of one counter, are left out together as chance has it.
+    # Adjacent elements, and words of one Philox counter, are zeroed independently.
     flat = lost.flatten(0, 1)
-    bound = 5 * (p**2 * (1 - p**2) / lost.numel()) ** 0.5 * 1.1  # a row or column fewer
+    bound = 5 * (p**2 * (1 - p**2) / lost.numel()) ** 0.5 * 1.1  # for one row or column less
     for a, b in ((flat[1:], flat[:-1]), (flat[:, 1:], flat[:, :-1]), (flat[:, 4:], flat[:, :-4])):
         assert abs(float((a & b).double().mean()) - p**2) < bound
     again = kept(x, p)
     assert torch.equal(again, factor)
     plain = Given(torch.zeros_like(x.h), torch.ones_like(x.h), None, x.norm, None, None)
-    assert not torch.equal(plain.run(p)[0], factor)  # the generator has moved on
+    assert not torch.equal(plain.run(p)[0], factor)  # the generator has advanced
 
 
 SMALL = DiTConfig(11, width=24, depth=2, heads=2, conditioning=8, dropout=0.0)
@@ -154,7 +154,7 @@ NETWORKS = [
 
 
 def moved(config: DiTConfig) -> DiT:
-    """A transformer in which every part takes effect."""
+    """A perturbed transformer, in which every layer has an effect."""
     torch.manual_seed(0)
     model = DiT(config)
     with torch.no_grad():

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from cwdfm.ops.rotary import rotary, rotate, rotate_qkv
 
-# B, N, H, d: the paper's heads; widths that fill no power of two; rows that fill no tile.
+# B, N, H, d: the paper's heads; widths that are not powers of two; partial tiles.
 SHAPES = [(2, 5, 12, 64), (1, 40, 3, 12), (3, 7, 2, 6), (2, 33, 1, 2)]
 
 
@@ -16,7 +16,7 @@ def qkv_of(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str = "
 
 
 def rotation_of(length: int, width: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """For places in no order, some of them twice."""
+    """For positions in random order, some repeated."""
     place = torch.randint(0, 2 * length, (length,), generator=torch.manual_seed(1))
     return rotary(place.to(device), width)
 
@@ -30,7 +30,7 @@ def exactly(qkv: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tenso
 
 
 def assert_rounded(mine: Tensor, exact: Tensor) -> None:
-    """Equal up to one rounding to mine's dtype, and float32's on the way."""
+    """Equal up to float32 arithmetic and one rounding to the dtype of `mine`."""
     rtol = torch.finfo(mine.dtype).eps
     torch.testing.assert_close(mine.double(), exact, rtol=rtol, atol=2e-6)
 
@@ -46,7 +46,7 @@ def check_rotation(shape: tuple[int, int, int, int], dtype: torch.dtype, device:
     grads = [torch.randn_like(part) for part in parts]
     (mine,) = torch.autograd.grad(parts, qkv, grads)
     double = [grad.double() for grad in grads]
-    # In float64: casting back to the leaf would round what is to be the referee.
+    # In float64: casting back to the leaf would round the reference.
     leaf = qkv.detach().double().requires_grad_()
     (other,) = torch.autograd.grad(exactly(leaf, rotation), leaf, double)
     assert mine.is_contiguous()
@@ -54,7 +54,7 @@ def check_rotation(shape: tuple[int, int, int, int], dtype: torch.dtype, device:
 
 
 def check_layouts(device: str) -> None:
-    """Gradients by heads, by tokens, out of a larger tensor, expanded from one number."""
+    """Gradients by heads, by tokens, sliced from a larger tensor, expanded from a scalar."""
     batch, length, heads, width = shape = (2, 9, 3, 8)
 
     def random(*size: int) -> Tensor:

@@ -19,7 +19,7 @@ def mixed_exactly(qkv: Tensor, rotation: tuple[Tensor, Tensor], causal: bool) ->
 
 
 def assert_close(mine: Tensor, exact: Tensor, roundings: float) -> None:
-    """Heads of sequences [B, N, H, d], each up to some roundings of its length."""
+    """Compare heads [B, N, H, d], each up to some roundings relative to its norm."""
     error = torch.linalg.vector_norm(mine.double() - exact, dim=(1, 3))
     size = torch.linalg.vector_norm(exact, dim=(1, 3))
     assert bool((error <= roundings * torch.finfo(mine.dtype).eps * size + 1e-6).all()), (
@@ -28,7 +28,7 @@ def assert_close(mine: Tensor, exact: Tensor, roundings: float) -> None:
 
 
 def check_attention(qkv: Tensor, rotation: tuple[Tensor, Tensor], causal: bool) -> None:
-    """Mixed values and the gradient of what they were mixed from, against float64."""
+    """Attention output and gradient of qkv, against float64."""
     qkv.requires_grad_()
     mixed = short_attention(qkv, rotation, causal=causal)
     assert mixed.dtype == qkv.dtype
@@ -51,14 +51,14 @@ def check_sizes(length: int, width: int, dtype: torch.dtype, causal: bool, devic
 
 
 def check_far_apart(dtype: torch.dtype, causal: bool, device: str) -> None:
-    """Scores whose exponentials float32 cannot hold; rotated by nothing, which rounds nothing."""
+    """Scores whose exponentials overflow float32; without rotation, which would round them."""
     qkv = qkv_of((2, 12, 3, 32), dtype, device)
     qkv[:, :, :2] = (40 * qkv[:, :, :2]).round()
     check_attention(qkv, rotary(torch.zeros(12, device=device), 32), causal)
 
 
 def check_bounds(length: int, width: int, causal: bool, device: str) -> None:
-    """A sequence neither reads nor writes what stands behind it."""
+    """A sequence neither reads nor writes beyond its end."""
     from cwdfm.ops.triton_short_attention import attend, attend_backward
 
     qkv = qkv_of((3, length, 2, width), HALF, device)
