@@ -1,4 +1,4 @@
-"""Networks from elsewhere: the samples of one are those of the same network with ids as here."""
+"""Adapted networks: samples equal those of the same network with this library's ids."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -16,18 +16,18 @@ KEYS = torch.randn(len(OURS), len(OURS), generator=torch.Generator().manual_seed
 
 
 def answer(words: list[list[str]], order: list[str]) -> Tensor:
-    """Logits [B, N, 6] of words beside words, in some order of the vocabulary."""
+    """Logits [B, N, 6] of words given their neighbors, in a given order of the vocabulary."""
     place = {word: i for i, word in enumerate(OURS)}
     x = torch.tensor([[place[word] for word in row] for row in words])
     return (KEYS[x] + KEYS[x.roll(1, dims=1)])[..., [place[word] for word in order]]
 
 
 class Network(nn.Module):
-    """Theirs: tokens alone, in an object with logits."""
+    """An external network: takes tokens only and returns an object with logits."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(0.9)  # sampling switches it off
+        self.dropout = nn.Dropout(0.9)  # disabled in sampling
 
     def forward(self, tokens: Tensor) -> SimpleNamespace:
         words = [[THEIRS[i] for i in row] for row in tokens.tolist()]
@@ -45,7 +45,7 @@ def adapted() -> cwdfm.Adapted:
     return cwdfm.Adapted(Network(), num_tokens=6, mask_id=mask, never=[pad])
 
 
-def test_swapped_ids_are_a_vocabulary_with_its_mask_last() -> None:
+def test_swap_moves_the_mask_to_the_end() -> None:
     ids = torch.arange(6)
     assert [THEIRS[i] for i in adapted().swap(ids)] == ["a", "c", "pad", "d", "b", "mask"]
     assert torch.equal(adapted().swap(adapted().swap(ids)), ids)
@@ -53,7 +53,7 @@ def test_swapped_ids_are_a_vocabulary_with_its_mask_last() -> None:
 
 
 @pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 4.0), cwdfm.Entropy(2.0)])
-def test_law_is_that_of_the_network_by_its_own_words(weight: cwdfm.Weight | None) -> None:
+def test_samples_follow_the_law_of_the_network(weight: cwdfm.Weight | None) -> None:
     model, solver = adapted(), cwdfm.Euler(weight=weight)
     n = 4000
     given = torch.tensor([THEIRS.index(word) for word in ("d", "mask", "mask", "b")])
@@ -82,25 +82,25 @@ def test_law_is_that_of_the_network_by_its_own_words(weight: cwdfm.Weight | None
     # Two samples of one law: cells within five deviations, a false alarm in 20,000 tests.
     spread = counts.sum(0).sqrt().clamp(min=1)
     assert bool(((counts[0] - counts[1]).abs() < 5 * spread).all())
-    assert int((counts.sum(0) > 0).sum()) == 16  # four words in two places, and no padding
+    assert int((counts.sum(0) > 0).sum()) == 16  # four words at two positions, and no padding
 
 
-def test_what_is_never_drawn_may_be_the_last_or_the_mask() -> None:
-    """Each id that is not to be drawn, and no other: also the one that changes places."""
+def test_banned_ids_may_be_the_last_or_the_mask() -> None:
+    """Exactly the banned id gets -inf, also if it is one of the swapped ids."""
     logits = torch.arange(6.0).repeat(1, 2, 1)
     x, t = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1)
     for mask in range(6):
         for never in range(6):
             model = cwdfm.Adapted(lambda _: logits, num_tokens=6, mask_id=mask, never=[never])
-            found = model(x, t)[0, 0, model.swap(torch.arange(6))]  # by their own numbers
+            found = model(x, t)[0, 0, model.swap(torch.arange(6))]  # in the network's ids
             drawn = [i for i in range(6) if i != mask]
             expected = [-torch.inf if i == never else float(i) for i in drawn]
             assert found[drawn].tolist() == expected, (mask, never)
-    assert torch.equal(logits[0, 0], torch.arange(6.0))  # theirs, and left alone
+    assert torch.equal(logits[0, 0], torch.arange(6.0))  # not modified in place
 
 
-def test_modes_are_put_back_as_they_were() -> None:
-    """Those of each part: one that is frozen stays so while the rest trains."""
+def test_training_modes_are_restored() -> None:
+    """For each submodule: a frozen one stays frozen while the rest trains."""
     for whole, part in product((True, False), repeat=2):
         network = Network().train(whole)
         network.dropout.train(part)
@@ -113,7 +113,7 @@ def draw(model: cwdfm.Model) -> None:
     cwdfm.sample(model, source, cwdfm.Linear(), cwdfm.Euler(), shape=shape, steps=2)
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_error_messages() -> None:
     with pytest.raises(cwdfm.InputError, match=r"mask_id .*6.*0\.\.5"):
         cwdfm.Adapted(Network(), num_tokens=6, mask_id=6)
     with pytest.raises(cwdfm.InputError, match="num_tokens must be an integer >= 3"):
@@ -126,7 +126,7 @@ def test_what_is_wrong_is_told() -> None:
                 lambda x: Network()(x).logits.softmax(-1), num_tokens=6, mask_id=1, never=[2]
             )
         )
-    with pytest.raises(cwdfm.InputError, match="look like probabilities"):  # with zeros among them
+    with pytest.raises(cwdfm.InputError, match="look like probabilities"):  # including zeros
         draw(cwdfm.Adapted(lambda x: torch.eye(6)[0 * x], num_tokens=6, mask_id=1))
     with pytest.raises(cwdfm.InputError, match=r"floating logits of shape .*int64"):
         draw(cwdfm.Adapted(lambda x: Network()(x).logits.long(), num_tokens=6, mask_id=1))
@@ -135,15 +135,15 @@ def test_what_is_wrong_is_told() -> None:
     with pytest.raises(cwdfm.InputError, match=r"got a Network; .*use cwdfm\.sample"):
         cwdfm.generate(Network(), n=1, steps=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError) as caught:
-        draw(Network())  # which takes no time
+        draw(Network())  # which has no time argument
     assert "shape (2, 4) on cpu, ids up to 5 (" in caught.value.__notes__[0]
     assert "cwdfm.Adapted" in caught.value.__notes__[0]
     with pytest.raises(cwdfm.InputError, match=r"got a SimpleNamespace; return its \.logits"):
         draw(lambda x, t: Network()(x))
 
 
-def test_a_split_model_that_lacks_the_mask_is_told_what_it_was_called_with() -> None:
-    """The mask source's ids are one more than the data's: an embedding of 5 rows has none for 5."""
+def test_errors_in_a_split_model_describe_the_call() -> None:
+    """A mask source has one id more than the data: an embedding of 5 rows has none for id 5."""
     solver = cwdfm.Euler()
     with pytest.raises(IndexError) as caught:
         cwdfm.sample(

@@ -19,7 +19,7 @@ Mask = tuple[bool, ...]
 
 
 def law_after(weight: cwdfm.Weight, start: Mask, draws: int) -> dict[Mask, float]:
-    """The exact law of the reveal mask after some draws: the Markov chain on sets, enumerated.
+    """The exact law of the reveal mask after some draws, by enumerating the chain on sets.
 
     alpha comes from the weight itself; tests/test_weight.py holds it to its definition.
     """
@@ -78,16 +78,16 @@ def test_naive_and_bucketed_share_the_law(weight: cwdfm.Weight) -> None:
         assert_follows(histogram(draws(weight, start, 3, 60_000, naive).long(), 2), exact)
 
 
-def test_wrong_law_is_noticed() -> None:
-    """The control: the same draws must not pass for another scale's law."""
+def test_wrong_law_is_detected() -> None:
+    """A control: the same draws must fail the test for a different scale."""
     nothing = (False,) * 8
     exact = as_array(law_after(cwdfm.Neighbor(1, 0.9), nothing, 4), 8)
     revealed = draws(cwdfm.Neighbor(1, 1.0), nothing, 4, 60_000)
     assert_differs(histogram(revealed.long(), 2), exact)
 
 
-def test_neighbours_on_a_torus_come_first() -> None:
-    """After one reveal on a 4 x 5 torus, its 8 neighbours are e^scale times as likely."""
+def test_neighbors_on_a_torus_come_first() -> None:
+    """After one reveal on a 4 x 5 torus, its 8 neighbors are e^scale times as likely."""
     weight = cwdfm.Neighbor(1, 1.5, grid=(4, 5))
     start = tuple(i == 7 for i in range(20))
     revealed = draws(weight, start, 1, 40_000)
@@ -123,8 +123,8 @@ def test_extreme_scales_reveal_the_right_number(scale: float) -> None:
 
 
 @pytest.mark.parametrize("naive", [False, True])
-def test_the_outermost_uniforms_choose_masked_coordinates_too(naive: bool) -> None:
-    """By 0 the first that has any weight, by 1 - 2^-53 the last: a reveal each, never one twice."""
+def test_extreme_uniforms_choose_masked_coordinates(naive: bool) -> None:
+    """u = 0 chooses the first with positive weight, u = 1 - 2^-53 the last, each once."""
     start_BN = torch.rand(100, 40, generator=torch.manual_seed(0)) < 0.3
     start_BN[:, [0, -1]] = True
     count_B = (~start_BN).sum(1) // 2
@@ -135,7 +135,7 @@ def test_the_outermost_uniforms_choose_masked_coordinates_too(naive: bool) -> No
         assert torch.equal((revealed_BN & ~start_BN).sum(1), count_B)
 
 
-def test_a_uniform_just_below_a_border_falls_into_the_bucket_below_it() -> None:
+def test_a_uniform_just_below_a_border_falls_into_the_lower_bucket() -> None:
     """Nine coordinates far from all, each exp(-2) of the one between four that are revealed.
 
     In float64 9 exp(-2) less one bit, over exp(-2), is 9: one place beyond them.
@@ -165,8 +165,8 @@ def test_path_law_is_the_mixture_over_counts() -> None:
     assert_follows(histogram(batch.revealed.long(), 2), np.asarray(exact))
 
 
-def test_places_beyond_16_bits_are_told_apart() -> None:
-    """All but ten of 40,000 coordinates, each once."""
+def test_indices_beyond_16_bits() -> None:
+    """Reveals all but ten of 40,000 coordinates, each once."""
     length = 40_000
     count, start = torch.tensor([length - 10]), torch.zeros(1, length, dtype=torch.bool)
     u = torch.rand(1, length, generator=torch.manual_seed(0), dtype=torch.float64)

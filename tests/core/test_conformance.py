@@ -50,7 +50,7 @@ def test_weights(weight: cwdfm.Weight) -> None:
     assert bool((alpha >= 0).all())
     assert bool((alpha[revealed] == 0).all())
     torch.testing.assert_close(alpha.sum(1), (~revealed).sum(1).double())
-    # rows do not see each other, and parts of the evidence may be handed in apart
+    # rows are independent, and the prediction score may be passed separately
     torch.testing.assert_close(weight(revealed[3:4], logits=logits[3:4]), alpha[3:4])
     score = weight.prediction_score(logits) if weight.needs_logits else 0.0
     torch.testing.assert_close(weight.alpha(revealed, score), alpha)
@@ -62,17 +62,17 @@ def test_weights(weight: cwdfm.Weight) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class HomeMade(cwdfm.PredictionWeight):
-    """A weight as a user would write one, in the model's own precision."""
+class Custom(cwdfm.PredictionWeight):
+    """A user-defined weight, in the precision of the model."""
 
     def prediction_score(self, logits: Tensor) -> Tensor:
         return logits.float().softmax(-1).amax(-1)
 
 
-@pytest.mark.parametrize("weight", [*examples(cwdfm.Weight), HomeMade()], ids=str)
+@pytest.mark.parametrize("weight", [*examples(cwdfm.Weight), Custom()], ids=str)
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
 def test_every_weight_drives_a_solver(weight: cwdfm.Weight, source: cwdfm.Source) -> None:
-    """On half of the way as many tokens are revealed as the schedule says, whatever the weight."""
+    """Halfway, the number of revealed tokens follows the schedule for every weight."""
     solver = cwdfm.Euler(weight=weight, hazard="integrated")
     model, schedule = SmallModel(source.num_tokens), cwdfm.Linear()
     state = solver.init(source, torch.arange(150), LENGTH)
@@ -80,7 +80,7 @@ def test_every_weight_drives_a_solver(weight: cwdfm.Weight, source: cwdfm.Source
         state, _ = solver.step(model, source, schedule, state, t, t_next)
     known = source.revealed(state.tokens)
     if known is not None:
-        # 1800 coordinates: standard deviation 0.012, and O(1/steps) from the discretisation
+        # 1800 coordinates: standard deviation 0.012, and O(1/steps) from the discretization
         assert float(known.double().mean()) == pytest.approx(0.5, abs=0.05)
     out = cwdfm.sample(model, source, schedule, solver, shape=(20, LENGTH), steps=20)
     assert int(out.tokens.max()) < source.vocab_size
@@ -118,7 +118,7 @@ def test_losses(loss: cwdfm.Loss, source: cwdfm.Source) -> None:
     (gradient,) = torch.autograd.grad(value, logits)
     assert bool(torch.isfinite(gradient).all())
     assert float(gradient.abs().sum()) > 0
-    # one step downhill helps
+    # one gradient step reduces the loss
     assert float(loss((logits - 0.1 * gradient).detach(), batch, schedule)) < value.item()
 
 
@@ -162,7 +162,7 @@ def test_solvers(solver: cwdfm.Solver, source: cwdfm.Source, schedule: cwdfm.Sch
     assert bool((tokens[:, fixed] == 3).all())
     assert torch.equal(draw(SmallSplitModel(source.num_tokens), batch_size=5), tokens)
     assert not torch.equal(draw(SmallModel(source.num_tokens), seed=1), tokens)
-    # stepping by hand is the same walk
+    # stepping manually gives the same samples
     state = solver.init(source, torch.arange(16), LENGTH, prompt=prompt, fixed=fixed)
     grid = cwdfm.time_grid(schedule, 10).tolist()
     model = SmallModel(source.num_tokens)

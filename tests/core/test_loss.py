@@ -1,4 +1,4 @@
-"""Losses: each formula by loops in float64, the peer's Bregman, and what minimises them."""
+"""Losses: each formula by loops in float64, flow_matching's Bregman, and their minimizers."""
 
 import math
 import statistics
@@ -40,13 +40,13 @@ def neighbor_alpha(revealed: np.ndarray, r: int, s: float, over: np.ndarray) -> 
 
 
 def entropy_alpha(logits_NV: Tensor, revealed: np.ndarray, beta: float) -> np.ndarray:
-    p_NV = logits_NV[:, :6].softmax(-1).numpy()  # the mask id takes no part
+    p_NV = logits_NV[:, :6].softmax(-1).numpy()  # without the mask
     raw = np.array([math.exp(beta * sum(q * math.log(q) for q in row)) for row in p_NV])
     return np.asarray(raw / raw[~revealed].mean()) if (~revealed).any() else np.zeros(len(raw))
 
 
 def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarray:
-    """Terms [B, N] by the formulas, with nothing but loops."""
+    """The terms [B, N] of the formulas, by explicit loops."""
     out = np.zeros((B, N))
     for b in range(B):
         t = float(batch.t[b])
@@ -55,7 +55,7 @@ def brute(loss: cwdfm.Loss, logits: Tensor, batch: cwdfm.PathSample) -> np.ndarr
         for i in range(N):
             if batch.fixed[b, i]:
                 continue
-            z = logits[b, i, :6].tolist()  # the mask id takes no part
+            z = logits[b, i, :6].tolist()  # without the mask
             total = sum(math.exp(v) for v in z)
             x_1, x_t = int(batch.x_1[b, i]), int(batch.x_t[b, i])
             ce = -(z[x_1] - math.log(total))
@@ -128,16 +128,16 @@ def test_bregman_masked_is_bregman_with_carry_over() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_bregman_is_the_peer_s_generalised_kl(source: cwdfm.Source) -> None:
+def test_bregman_matches_flow_matching_s_generalized_kl(source: cwdfm.Source) -> None:
     logits, batch = example(source)
     peer = MixturePathGeneralizedKL(MixtureDiscreteProbPath(PolynomialConvexScheduler(n=2.0)))
     if isinstance(source, cwdfm.MaskSource):
-        logits[..., source.mask_id] = -1e9  # the peer has no notion of a mask id
+        logits[..., source.mask_id] = -1e9  # flow_matching has no mask id
     theirs = float(peer(logits, batch.x_1, batch.x_t, batch.t))
     assert float(cwdfm.Bregman()(logits, batch, SCHEDULE)) == pytest.approx(theirs, rel=1e-6)
 
 
-def test_losses_of_masked_tokens_ask_for_no_others() -> None:
+def test_losses_of_masked_tokens_need_no_others() -> None:
     _, batch = example(SOURCES[0])
     scaled = cwdfm.ScaledCrossEntropy(cwdfm.Neighbor(1), "zero")
     for loss in (cwdfm.CrossEntropy("masked"), cwdfm.NELBO(), cwdfm.Bregman("masked"), scaled):
@@ -146,7 +146,7 @@ def test_losses_of_masked_tokens_ask_for_no_others() -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
-def test_logits_of_the_needed_rows_are_enough(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
+def test_logits_of_the_needed_rows_suffice(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
     """Values and gradients are the same whether the head ran everywhere or only where needed."""
     logits, batch = example(source)
     needed = loss.needed(batch)
@@ -162,7 +162,7 @@ def test_logits_of_the_needed_rows_are_enough(source: cwdfm.Source, loss: cwdfm.
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
-def test_mask_logit_has_no_say(loss: cwdfm.Loss) -> None:
+def test_mask_logit_has_no_effect(loss: cwdfm.Loss) -> None:
     logits, batch = example(SOURCES[0])
     other = logits.clone()
     other[..., 6] = 50.0
@@ -182,8 +182,8 @@ def test_mask_logit_has_no_say(loss: cwdfm.Loss) -> None:
     ],
     ids=str,
 )
-def test_minimised_by_the_true_posterior(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
-    """Moving away from the exact posterior in a random direction costs; the slope there is nil.
+def test_minimized_by_the_true_posterior(source: cwdfm.Source, loss: cwdfm.Loss) -> None:
+    """Moving away from the exact posterior increases the loss; the gradient there is zero.
 
     Fixed time, all 2^4 sequences weighted by the target. SCE is here for the mask source alone:
     with a uniform one its alpha hangs on the reveal mask, which x_t does not show, so its minimiser
@@ -197,7 +197,7 @@ def test_minimised_by_the_true_posterior(source: cwdfm.Source, loss: cwdfm.Loss)
     t = torch.full((len(x_1),), 0.6, dtype=torch.float64)
     batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, t)
     best = model(batch.x_t, t).clamp(min=-50)
-    # One direction for each value of x_t, so that a model could really move that way.
+    # One direction for each value of x_t, so that a model could realize it.
     table = torch.randn(3**4, 4, source.num_tokens, generator=torch.manual_seed(1))
     code = (batch.x_t * torch.tensor([27, 9, 3, 1])).sum(1)
     direction = table[code].double()
@@ -228,17 +228,17 @@ def test_fourth_proposition() -> None:
 
         weighted = divergence(alpha * u, alpha * u_theta)
         assert weighted == pytest.approx(alpha * divergence(u, u_theta))
-        # and this divergence of rates is what the loss and the bound compute
+        # the loss and the bound compute this divergence of rates
         log_p = torch.from_numpy(p).log()
         ours = rate_divergence(log_p[x_1], log_p[x], torch.tensor(x == x_1))
         assert divergence(u, u_theta) == pytest.approx(hazard * float(ours))
 
 
-def test_bound_losses_carry_the_weight_of_the_path() -> None:
-    """On a context path Bregman and NELBO are alpha times what they are; without, they refuse."""
+def test_bound_losses_include_the_weight_of_the_path() -> None:
+    """On a context path the terms of Bregman and NELBO include alpha; otherwise they raise."""
     weight = cwdfm.Neighbor(2, 0.7)
     logits, plain = example(SOURCES[0])
-    batch = replace(plain, weight=weight)  # the same state, said to come from the context path
+    batch = replace(plain, weight=weight)  # the same state, labeled as from the context path
     alpha = weight(plain.revealed)
     for kind in (cwdfm.NELBO, cwdfm.Bregman):
         bare = kind("masked")(logits, plain, SCHEDULE, per_token=True)
@@ -248,7 +248,7 @@ def test_bound_losses_carry_the_weight_of_the_path() -> None:
     assert path.sample(plain.x_1, plain.t).weight == weight
 
 
-def test_entropy_weights_are_cut_off_from_the_gradient() -> None:
+def test_entropy_weights_are_detached() -> None:
     logits, batch = example(SOURCES[1])
     logits.requires_grad_()
     (whole,) = torch.autograd.grad(
@@ -271,7 +271,7 @@ def test_prompts_do_not_change_the_scale_of_a_loss() -> None:
 
 @pytest.mark.parametrize("mode", ["extended", "joint"])
 def test_huge_scales_leave_gradients_finite(mode: Literal["extended", "joint"]) -> None:
-    """A prompt of three and nothing else revealed: alpha overflows amid the prompt.
+    """A prompt of three and nothing else revealed: alpha overflows inside the prompt.
 
     Of the six others the two at its ends share all the weight, 3 each, so the gradient is known.
     """
@@ -289,7 +289,7 @@ def test_huge_scales_leave_gradients_finite(mode: Literal["extended", "joint"]) 
     torch.testing.assert_close(gradient, alpha[..., None] * error / (6 * B))
 
 
-def test_a_given_token_of_any_weight_does_not_count_in_the_level() -> None:
+def test_a_fixed_token_is_excluded_from_the_level() -> None:
     fixed = torch.zeros(B, N, dtype=torch.bool)
     fixed[:, 0] = True
     logits, batch = example(SOURCES[0], fixed)
@@ -299,27 +299,27 @@ def test_a_given_token_of_any_weight_does_not_count_in_the_level() -> None:
     torch.testing.assert_close(loss(logits, batch, SCHEDULE), plain)
 
 
-def test_raw_shares_of_neighbours_are_one_where_all_is_revealed() -> None:
-    """n / 3 within a radius of 1, the last sequence finished: late times weigh most."""
+def test_raw_neighbor_share_is_one_if_all_is_revealed() -> None:
+    """n / 3 with radius 1 and a finished last sequence: late times weigh most."""
     logits, batch = example(SOURCES[0])
     revealed = batch.revealed.clone()
     revealed[-1] = True
     batch = replace(batch, revealed=revealed, x_t=torch.where(revealed, batch.x_1, batch.x_t))
     count = revealed.int() + revealed.roll(1, 1).int() + revealed.roll(-1, 1).int()
-    count[~revealed.any(1)] = 1  # 0 / 0: all are equal
+    count[~revealed.any(1)] = 1  # 0 / 0: equal weights
     ce = cwdfm.CrossEntropy()(logits, batch, SCHEDULE, per_token=True)
     raw = cwdfm.ScaledCrossEntropy(cwdfm.NeighborShare(1), "raw")
     torch.testing.assert_close(raw(logits, batch, SCHEDULE, per_token=True), ce * count / 3)
 
 
-def test_what_is_all_given_costs_nothing() -> None:
+def test_loss_is_zero_if_all_is_fixed() -> None:
     logits, batch = example(SOURCES[0], fixed=torch.ones(B, N, dtype=torch.bool))
     for loss in (cwdfm.CrossEntropy(), cwdfm.NELBO(), cwdfm.Bregman()):
         assert float(loss(logits, batch, SCHEDULE)) == 0
 
 
-def test_hazard_is_bounded_at_the_end_of_time() -> None:
-    """It is that of t = 0.999, under flat logits and with everything revealed."""
+def test_hazard_is_bounded_at_t_1() -> None:
+    """It equals that of t = 0.999, with flat logits and everything revealed."""
     _, batch = example(SOURCES[1])
     late = cwdfm.MixturePath(SOURCES[1], SCHEDULE).sample(batch.x_1, torch.ones(B))
     coarse = replace(late, t=torch.full((B,), 0.9995, dtype=torch.bfloat16))  # rounds to 1
@@ -330,7 +330,7 @@ def test_hazard_is_bounded_at_the_end_of_time() -> None:
             assert float(loss(flat, end, SCHEDULE)) == pytest.approx(hazard * divergence, rel=1e-9)
 
 
-def test_half_precision_logits_are_read_in_float32() -> None:
+def test_half_precision_logits_are_converted_to_float32() -> None:
     logits, batch = example(SOURCES[1])
     low = logits.bfloat16()
     for loss in LOSSES:
@@ -341,8 +341,8 @@ def test_half_precision_logits_are_read_in_float32() -> None:
         )
 
 
-def test_what_weighs_nothing_may_be_impossible() -> None:
-    """Weights so steep that some are 0: a right token that the model rules out there is no NaN."""
+def test_tokens_of_weight_0_may_be_impossible() -> None:
+    """With weights that underflow to 0, an impossible correct token does not give NaN."""
     logits, batch = example(SOURCES[1])
     weight = cwdfm.Neighbor(2, 1e4)
     nothing = ~batch.revealed & (weight(batch.revealed) == 0)

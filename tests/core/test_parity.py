@@ -16,8 +16,8 @@ SCHEDULE = cwdfm.Polynomial(2.0)
 N = 100_000
 
 
-class PeerModel(ModelWrapper):  # type: ignore[misc]
-    """Probabilities for the peer, with the carry-over that it leaves to the model."""
+class ReferenceModel(ModelWrapper):  # type: ignore[misc]
+    """Probabilities for flow_matching, with the carry-over that it leaves to the model."""
 
     def __init__(self, model: cwdfm.ExactPosterior) -> None:
         super().__init__(torch.nn.Identity())
@@ -34,12 +34,12 @@ class PeerModel(ModelWrapper):  # type: ignore[misc]
 
 @pytest.mark.parametrize("source", [cwdfm.MaskSource(3), cwdfm.UniformSource(3)], ids=str)
 @pytest.mark.parametrize("steps", [3, 8])
-def test_euler_has_the_peer_s_law(source: cwdfm.Source, steps: int) -> None:
+def test_euler_has_the_same_law(source: cwdfm.Source, steps: int) -> None:
     model = cwdfm.ExactPosterior(
         torch.from_numpy(correlated_target(3, 3, seed=0)), source, SCHEDULE
     )
     peer = MixtureDiscreteEulerSolver(
-        PeerModel(model),
+        ReferenceModel(model),
         MixtureDiscreteProbPath(PolynomialConvexScheduler(n=2.0)),
         vocabulary_size=source.num_tokens,
     )
@@ -52,7 +52,7 @@ def test_euler_has_the_peer_s_law(source: cwdfm.Source, steps: int) -> None:
     )
     ours = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(N, 3), steps=steps)
     assert_same_law(histogram(ours.tokens, 3), histogram(theirs, 3))
-    # the control: one step fewer is told apart
+    # the control: one step less is detected
     fewer = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(N, 3), steps=steps - 1)
     law = histogram(theirs, 3) / N
     assert p_value(histogram(ours.tokens, 3), law) > 1e-12

@@ -1,4 +1,4 @@
-"""Paths: the record they hand over, the mixture's law, fixed coordinates."""
+"""Paths: the sample record, the law of the mixture path, fixed coordinates."""
 
 import numpy as np
 import pytest
@@ -31,8 +31,8 @@ def test_record_is_consistent(source: cwdfm.Source) -> None:
         assert bool(batch.revealed[-1].all())  # t = 1 is data
 
 
-def test_kappa_is_as_precise_as_uniforms_whatever_the_time_s_dtype() -> None:
-    """A bfloat16 holds 0.8984375 exactly, and not its square, which lies 0.0014 off."""
+def test_kappa_is_computed_in_float64_for_any_dtype_of_t() -> None:
+    """bfloat16 represents 0.8984375 exactly, but its square only with an error of 0.0014."""
     x_1, t = torch.zeros(2_000, 8, dtype=torch.int64), torch.full((2_000,), 0.8984375)
     for path in paths(SOURCES[0]):
         coarse, fine = (path.sample(x_1, each) for each in (t.bfloat16(), t.double()))
@@ -49,8 +49,8 @@ def test_mixture_reveals_are_independent() -> None:
     assert_follows(np.bincount(code.numpy(), minlength=16), np.array(law))
 
 
-def test_revealed_is_the_path_s_word_not_value_equality() -> None:
-    """With 5 tokens, one unrevealed coordinate in 5 holds x_1 by chance."""
+def test_revealed_is_not_value_equality() -> None:
+    """With 5 tokens, one in 5 masked coordinates equals x_1 by chance."""
     source = cwdfm.UniformSource(5)
     x_1 = torch.randint(0, 5, (20_000, 8), generator=torch.manual_seed(0))
     batch = cwdfm.MixturePath(source, SCHEDULE).sample(x_1, torch.full((20_000,), 0.5))
@@ -72,7 +72,7 @@ def test_fixed_coordinates_are_revealed_and_the_rest_binomial(source: cwdfm.Sour
         assert_follows(counts, binomial(5, 0.36))
 
 
-def test_neighbours_of_a_prompt_are_revealed_first() -> None:
+def test_neighbors_of_a_prompt_are_revealed_first() -> None:
     fixed = torch.zeros(20_000, 10, dtype=torch.bool)
     fixed[:, 0] = True
     path = cwdfm.ContextPath(SOURCES[0], SCHEDULE, cwdfm.Neighbor(1, 3.0))
@@ -84,7 +84,7 @@ def test_neighbours_of_a_prompt_are_revealed_first() -> None:
 
 
 @pytest.mark.parametrize(("seed", "step"), [(1, 0), (0, 1)])
-def test_every_seed_and_step_has_noise_and_reveals_of_its_own(seed: int, step: int) -> None:
+def test_every_seed_and_step_has_independent_noise_and_reveals(seed: int, step: int) -> None:
     """Two draws agree no more often than independent ones: in noise 1/V, in reveals k^2 + (1-k)^2.
 
     A false alarm in 2e-6 of seeds a case and path.
@@ -94,6 +94,6 @@ def test_every_seed_and_step_has_noise_and_reveals_of_its_own(seed: int, step: i
         one, other = path.sample(x_1, t), path.sample(x_1, t, seed=seed, step=step)
         same = int((one.x_0 == other.x_0).sum())
         assert_follows(np.array([same, x_1.numel() - same]), np.array([0.2, 0.8]))
-        # One place of each sequence: reveals of a sequence hang together on a weighted path.
+        # One position per sequence: reveals within a sequence are dependent on a weighted path.
         both = one.revealed[:, 0].long() + other.revealed[:, 0].long()
         assert_follows(np.bincount(both.numpy(), minlength=3), binomial(2, 0.36))

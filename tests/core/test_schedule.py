@@ -1,4 +1,4 @@
-"""Schedules against their calculus: derivative, inverse, hazard and its integral."""
+"""Schedules: derivative, inverse, hazard and its integral."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_runs_from_zero_to_one(schedule: cwdfm.Schedule) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_derivative_is_autograd_s(schedule: cwdfm.Schedule) -> None:
+def test_derivative_matches_autograd(schedule: cwdfm.Schedule) -> None:
     t = T[1:].clone().requires_grad_()
     (derivative,) = torch.autograd.grad(schedule.kappa(t).sum(), t)
     torch.testing.assert_close(schedule.kappa_dot(t.detach()), derivative)
@@ -48,24 +48,24 @@ def test_formulas() -> None:
     assert float(cwdfm.Cosine().kappa(2 / 3)) == pytest.approx(0.5)
 
 
-def test_survival_keeps_its_digits_near_one() -> None:
+def test_survival_is_accurate_near_one() -> None:
     t = 1 - 1e-12
-    # t^2 is 1 - 2 (1 - t) to the last bit, which hides what 1 - t^power loses for others.
+    # t^2 is 1 - 2 (1 - t) to the last bit, which hides the cancellation of other powers.
     for schedule, slope in [
         (cwdfm.Polynomial(2.0), 2.0),
         (cwdfm.Polynomial(1.3), 1.3),
         (cwdfm.Cosine(), torch.pi / 2),
     ]:
-        # relative accuracy is limited by that of 1 - t alone
+        # relative accuracy is limited by that of 1 - t
         assert float(schedule.survival(t)) == pytest.approx(slope * (1 - t), rel=1e-9, abs=0)
 
 
-def test_kappa_keeps_its_digits_near_zero() -> None:
+def test_kappa_is_accurate_near_zero() -> None:
     series = (torch.pi * 1e-9) ** 2 / 8
     assert float(cwdfm.Cosine().kappa(1e-9)) == pytest.approx(series, rel=1e-12, abs=0)
 
 
-def test_the_least_power_is_linear() -> None:
+def test_power_1_is_linear() -> None:
     least = cwdfm.Polynomial(1.0)
     torch.testing.assert_close(least.kappa(T), T)
     torch.testing.assert_close(least.hazard(T[:-1]), cwdfm.Linear().hazard(T[:-1]))

@@ -1,4 +1,4 @@
-"""Counted randomness, end to end: a sample is a function of (seed, index) and nothing else."""
+"""Counter-based randomness: a sample is a function of (seed, index) and nothing else."""
 
 import pytest
 import torch
@@ -76,13 +76,13 @@ class TestSamplesDoNotDependOn:
 @pytest.mark.parametrize("kind", [SmallModel, SmallSplitModel])
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @torch.no_grad()
-def test_chunks_of_rows_say_which_they_are(
+def test_chunks_of_logits_come_with_their_slices(
     kind: type[SmallModel], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SOURCES[0]
     model = kind(source.num_tokens)
     x, t = torch.arange(40).view(4, 10) % 8, torch.full((4,), 0.5)
-    rows = Positions.of((x > 3) & (torch.arange(4) != 2)[:, None])  # none of one sequence
+    rows = Positions.of((x > 3) & (torch.arange(4) != 2)[:, None])  # none in one sequence
     monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", size * source.num_tokens)
     chunks = list(predict.predict_logits(model, source, x, t, rows))
     covered = [i for k, _ in chunks for i in range(k.start, k.stop)]
@@ -93,7 +93,7 @@ def test_chunks_of_rows_say_which_they_are(
         torch.testing.assert_close(logits, wanted[k])
 
 
-def test_jumps_first_spares_the_model() -> None:
+def test_drawing_jumps_first_saves_model_calls() -> None:
     """Mask source, more steps than tokens: the head sees each token once, the trunk a bounded
     number of sequences, however many steps there are.
     """
@@ -101,12 +101,12 @@ def test_jumps_first_spares_the_model() -> None:
     for steps in (100, 1_000):
         model = SmallSplitModel(source.num_tokens)
         out = draw(model, source, cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0)), steps=steps)
-        # and four rows of one sequence more, on which the halves were held against the whole
+        # and four rows of one more sequence, used to compare trunk and head with the model
         assert model.rows - 4 == out.rows == SHAPE[0] * SHAPE[1]
         assert model.sequences - 1 == int(out.evaluations.sum()) <= SHAPE[0] * SHAPE[1]
 
 
-def test_uniform_source_unweighted_asks_only_where_it_jumps() -> None:
+def test_unweighted_uniform_source_evaluates_only_jumps() -> None:
     source = SOURCES[1]
     model = SmallSplitModel(source.num_tokens)
     out = draw(model, source, cwdfm.Euler(), steps=200)

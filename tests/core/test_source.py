@@ -1,4 +1,4 @@
-"""Sources: their laws, and what they say about states."""
+"""Sources: their distributions, reveal masks and renoising."""
 
 import numpy as np
 import torch
@@ -19,11 +19,11 @@ def test_mask_source() -> None:
     assert torch.equal(source.data_logits(logits), logits[..., :30])
 
 
-def test_movable_is_what_is_neither_given_nor_known_to_be_revealed() -> None:
+def test_movable_excludes_fixed_and_revealed() -> None:
     x, fixed = torch.tensor([[2, 3, 3, 0]]), torch.tensor([[False, False, True, True]])
     masked = cwdfm.MaskSource(3).movable(x, fixed)
     assert masked.tolist() == [[False, True, False, False]]
-    # A token that may be noise may move, whatever it is.
+    # With a uniform source any token may be noise, so it may move.
     assert cwdfm.UniformSource(4).movable(x, fixed).tolist() == [[True, True, False, False]]
 
 
@@ -35,7 +35,7 @@ def test_uniform_source_is_uniform() -> None:
     assert source.revealed(x) is None
 
 
-def test_renoise_lands_elsewhere_with_the_source_s_law() -> None:
+def test_renoise_draws_a_different_token_from_the_source() -> None:
     source = cwdfm.UniformSource(vocab_size=5)
     x = torch.full((20_000, 3), 2)
     y = source.renoise(x, uniform_BN(0, Purpose.RENOISE, torch.arange(20_000), 0, 3))

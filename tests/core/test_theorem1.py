@@ -33,7 +33,7 @@ def path_reveals(
 def chain_reveals(
     source: cwdfm.Source, weight: cwdfm.Weight, t: float, length: int, n: int, steps: int = 200
 ) -> Tensor:
-    """The chain towards a known x_1, stepped by hand from a noise that nowhere equals it.
+    """The chain towards a known x_1, stepped manually from noise that differs everywhere.
 
     Weights act on the state at the start of a step, so the counts are off by O(1/steps): at 200
     steps their mean of 4.9 is, over 40,000 sequences, off by 0.007 with an error of 0.008. Even
@@ -70,7 +70,7 @@ def assert_marginals(revealed_BN: Tensor, kappa: float) -> None:
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize("weight", [*NEIGHBORS, cwdfm.NeighborShare(1)], ids=str)
 @pytest.mark.parametrize("t", [0.3, 0.7])
-def test_path_keeps_counts_and_marginals(
+def test_path_preserves_counts_and_marginals(
     source: cwdfm.Source, weight: cwdfm.Weight, t: float
 ) -> None:
     revealed = path_reveals(source, weight, t, 12, 40_000)
@@ -80,22 +80,22 @@ def test_path_keeps_counts_and_marginals(
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 @pytest.mark.parametrize("weight", NEIGHBORS, ids=str)
-def test_chain_keeps_counts_and_marginals(source: cwdfm.Source, weight: cwdfm.Weight) -> None:
+def test_chain_preserves_counts_and_marginals(source: cwdfm.Source, weight: cwdfm.Weight) -> None:
     revealed = chain_reveals(source, weight, 0.7, 10, 2_000)
     assert_follows(counts_law(revealed), binomial(10, 0.49))
     assert_marginals(revealed, 0.49)
 
 
 @pytest.mark.parametrize("reveals", [path_reveals, chain_reveals])
-def test_positional_bias_keeps_counts_and_loses_marginals(reveals: Callable[..., Tensor]) -> None:
+def test_positional_bias_preserves_counts_but_not_marginals(reveals: Callable[..., Tensor]) -> None:
     revealed = reveals(cwdfm.MaskSource(12), PositionalBias(), 0.7, 10, 3_000)
     assert_follows(counts_law(revealed), binomial(10, 0.49))
     first = int(revealed[:, 0].sum())
     assert_differs(np.array([first, 3_000 - first]), np.array([0.49, 0.51]))
 
 
-def test_entropy_weights_keep_counts_under_a_real_posterior() -> None:
-    """A model with strong preferences: counts hold, whatever it prefers."""
+def test_entropy_weights_preserve_counts() -> None:
+    """With the posterior of a model with strong preferences."""
     source, length, n = cwdfm.MaskSource(3), 6, 3_000
     table = torch.randn(length, 3, generator=torch.manual_seed(0)) * 3
 
@@ -110,15 +110,15 @@ def test_entropy_weights_keep_counts_under_a_real_posterior() -> None:
         state, _ = solver.step(model, source, SCHEDULE, state, float(a), float(b))
     revealed = source.revealed(state.tokens)
     assert_follows(counts_law(revealed), binomial(length, 0.5))
-    # and the marginals are not promised: this model's do move
+    # marginals are not preserved: this model changes them
     totals = revealed.sum(0)
     assert any(
         p_value(np.array([int(k), n - int(k)]), np.array([0.5, 0.5])) < FALSE_ALARM for k in totals
     )
 
 
-def test_boundary_cut_loses_the_marginals() -> None:
-    """Why the window is circular: cut at the ends, the ends see less context and come later."""
+def test_boundary_cut_does_not_preserve_the_marginals() -> None:
+    """A window cut at the ends has less context there, so the ends are revealed later."""
     revealed = path_reveals(cwdfm.MaskSource(5), cwdfm.Neighbor(1, 4.0, "cut"), 0.7, 12, 40_000)
     assert_follows(counts_law(revealed), binomial(12, 0.49))
     first = int(revealed[:, 0].sum())

@@ -19,7 +19,7 @@ def test_grids() -> None:
         torch.testing.assert_close(s.kappa(grid).diff(), torch.full((10,), 0.1).double())
         for first in torch.linspace(0, 0.9, 10).tolist():
             ends = cwdfm.time_grid(s, 3, "kappa", first=first)[[0, -1]]
-            assert ends.tolist() == [first, 1.0]  # to the last bit: solvers compare with 1
+            assert ends.tolist() == [first, 1.0]  # exactly, because solvers compare with 1
     custom = torch.tensor([0.0, 0.1, 1.0])
     torch.testing.assert_close(cwdfm.time_grid(schedule, 2, custom), custom.double())
 
@@ -28,7 +28,7 @@ def test_stratified_times_cover_the_global_batch_once() -> None:
     total = 64
     whole = cwdfm.stratified_times(3, 17, torch.arange(total), total)
     assert sorted((whole * total).long().tolist()) == list(range(total))
-    # four ranks of two accumulation steps each draw the very same times
+    # four ranks with two accumulation steps each draw the same times
     parts = [cwdfm.stratified_times(3, 17, i, total) for i in torch.arange(total).split(8)]
     assert torch.equal(torch.cat(parts), whole)
     assert not torch.equal(cwdfm.stratified_times(3, 18, torch.arange(total), total), whole)

@@ -1,4 +1,4 @@
-"""Weights: each score against its definition by loops, and the algebra they share."""
+"""Context weights: each score against explicit loops, normalization and sums."""
 
 import math
 
@@ -66,8 +66,10 @@ def test_neighbor_table_agrees_with_the_counts(boundary: str, grid: tuple[int, i
 
 
 @pytest.mark.parametrize(("grid", "places"), [(None, 2 * 19), ((4, 5), 7 * 9 - 1)])
-def test_a_radius_beyond_the_ends_sees_all(grid: tuple[int, int] | None, places: int) -> None:
-    """Tables are no wider than the sequence allows: those of the radius itself fill a memory."""
+def test_a_radius_larger_than_the_sequence_covers_all(
+    grid: tuple[int, int] | None, places: int
+) -> None:
+    """Tables are no wider than the sequence; tables of the full radius would exhaust memory."""
     weight = cwdfm.Neighbor(10_000 if grid is None else 200, 0.5, "cut", grid)
     revealed = random_masks(10, 20)
     assert torch.equal(weight.count(revealed), revealed.sum(1, keepdim=True).expand(10, 20))
@@ -81,8 +83,8 @@ def test_a_radius_beyond_the_ends_sees_all(grid: tuple[int, int] | None, places:
 
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
 @pytest.mark.parametrize("radius", [1, 3])
-def test_shares_are_in_proportion_to_the_counts(radius: int, boundary: str) -> None:
-    """By loops; and where no masked coordinate has a revealed neighbour, all are equal."""
+def test_neighbor_share_is_proportional_to_the_count(radius: int, boundary: str) -> None:
+    """Against loops; without any revealed neighbor all weights are equal."""
     n = 11
     revealed = random_masks(30, n)
     revealed[0] = False
@@ -99,8 +101,8 @@ def test_shares_are_in_proportion_to_the_counts(radius: int, boundary: str) -> N
     assert weight.equivariant == (boundary == "circular")
 
 
-def test_a_sure_prediction_has_no_infinite_weight() -> None:
-    """1 / 0 is bounded: two that are sure share all there is, and halves of it are theirs."""
+def test_a_certain_prediction_has_a_finite_weight() -> None:
+    """1 / 0 is bounded: two certain coordinates share the total weight equally."""
     logits = torch.tensor([[[60.0, -60.0], [60.0, -60.0], [0.0, 0.0]]])
     alpha = cwdfm.EntropyInverse()(torch.zeros(1, 3, dtype=torch.bool), logits)
     assert alpha[0].tolist() == pytest.approx([1.5, 1.5, 0.0], abs=1e-5)
@@ -175,7 +177,7 @@ def test_scores_add() -> None:
     assert list(terms(None)) == []
 
 
-def test_extreme_scales_stay_normalised() -> None:
+def test_extreme_scales_stay_normalized() -> None:
     revealed = random_masks(50, 40)
     for scale in (-1e4, -50.0, 50.0, 1e4):
         alpha = cwdfm.Neighbor(3, scale)(revealed)
@@ -183,7 +185,7 @@ def test_extreme_scales_stay_normalised() -> None:
         torch.testing.assert_close(total, (~revealed).sum(1).double())
 
 
-def test_a_source_keeps_the_mask_logit_out() -> None:
+def test_source_removes_the_mask_logit() -> None:
     source = cwdfm.MaskSource(4)
     revealed = random_masks(3, 6)
     logits = torch.randn(3, 6, 5, generator=torch.manual_seed(4))
@@ -199,7 +201,7 @@ def test_nothing_masked_gives_zeros() -> None:
     assert normalize(torch.randn(2, 8), ~everything).tolist() == [[0.0] * 8] * 2
 
 
-def test_equivariance_is_what_each_weight_claims() -> None:
+def test_weights_are_equivariant_if_they_claim_to_be() -> None:
     """Theorem 1's second condition, checked by shifting: alpha(shift b) = shift alpha(b)."""
     revealed = random_masks(200, 9, 3)
     revealed[0] = False
@@ -218,8 +220,8 @@ def test_equivariance_is_what_each_weight_claims() -> None:
         assert all(shifts) == weight.equivariant
 
 
-def test_a_sum_reads_summaries_only_if_all_its_terms_can() -> None:
-    """Entropy and largest probability stand in for logits, and the margin is in neither."""
+def test_a_sum_needs_only_summaries_if_all_its_terms_do() -> None:
+    """Entropy and maximum probability replace logits; they do not determine the margin."""
     near, sure, clear = cwdfm.Neighbor(1, 1.0), cwdfm.Confidence(3.0), cwdfm.Margin(2.0)
     logits = torch.randn(2, 5, 4, generator=torch.manual_seed(0), dtype=torch.float64)
     p = logits.softmax(-1)

@@ -55,7 +55,7 @@ def test_uniforms_of_any_shape_and_size_are_bit_identical(seed: int, step: int) 
     not torch.cuda.is_available() or not fused_random(torch.device("cuda")),
     reason="no fused draws here",
 )
-def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
+def test_draws_and_reveals_neither_synchronize_nor_recompile() -> None:
     from cwdfm.ops import triton_random, triton_reveal_few, triton_reveal_start
 
     weight = cwdfm.Neighbor(1, 1.0)
@@ -70,7 +70,7 @@ def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
             for given in (index, None):
                 reveal_drawn(weight, kappa, length, seed=5, step=step, index=given, fixed=None)
 
-    work(1)  # the weight's tables come to the device
+    work(1)  # copies the weight's tables to the device
     device = torch.cuda.current_device()
     kernels = (triton_random.uniform, triton_reveal_start.prepare, triton_reveal_few.reveal_few)
     compiled = [len(k.device_caches[device][0]) for k in kernels]
@@ -81,7 +81,7 @@ def test_draws_and_reveals_neither_wait_nor_compile_anew() -> None:
     assert compiled[0] == 1
 
 
-# Solvers that unmask need a source that masks.
+# Unmasking solvers need a mask source.
 PAIRS = [
     (solver, source)
     for solver in examples(cwdfm.Solver)
@@ -91,8 +91,8 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("solver", "source"), PAIRS, ids=str)
-def test_samples_are_the_cpu_s(solver: cwdfm.Solver, source: cwdfm.Source) -> None:
-    """Float64 models on both: a token could differ only within rounding of a boundary."""
+def test_samples_match_the_cpu(solver: cwdfm.Solver, source: cwdfm.Source) -> None:
+    """With float64 models, tokens could differ only within rounding of a boundary."""
 
     def draw(model: torch.nn.Module) -> torch.Tensor:
         out = cwdfm.sample(model, source, SCHEDULE, solver, shape=(64, 32), steps=40, seed=5)
@@ -104,7 +104,7 @@ def test_samples_are_the_cpu_s(solver: cwdfm.Solver, source: cwdfm.Source) -> No
 
 
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
-def test_mended_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
+def test_resampled_tokens_match_the_cpu(source: cwdfm.Source) -> None:
     start = torch.randint(0, source.vocab_size, (64, 32), generator=torch.manual_seed(0))
     how = cwdfm.Mend(rounds=6, share=0.25, trust=0.9, at_once=2)
 
@@ -118,8 +118,8 @@ def test_mended_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
-def test_accepted_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
-    """Numbered or not, with prompts of their own."""
+def test_accepted_samples_match_the_cpu(source: cwdfm.Source) -> None:
+    """With and without sample indices, with individual prompts."""
     g = torch.manual_seed(0)
     prompt = torch.randint(0, source.vocab_size, (64, 32), generator=g)
     fixed = torch.rand(64, 32, generator=g) < 0.2
@@ -141,7 +141,7 @@ def test_accepted_samples_are_the_cpu_s(source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize("path", examples(cwdfm.Path), ids=str)
-def test_paths_are_the_cpu_s(path: cwdfm.Path) -> None:
+def test_paths_match_the_cpu(path: cwdfm.Path) -> None:
     x_1 = torch.randint(0, 7, (64, 32), generator=torch.manual_seed(0))
     t = torch.linspace(0, 1, 64)
     here, there = path.sample(x_1, t, seed=3), path.sample(x_1.cuda(), t.cuda(), seed=3)
@@ -151,7 +151,7 @@ def test_paths_are_the_cpu_s(path: cwdfm.Path) -> None:
 
 
 @pytest.mark.parametrize("radius", [1, 3, 8])
-def test_long_context_paths_are_the_cpu_s(radius: int) -> None:
+def test_long_context_paths_match_the_cpu(radius: int) -> None:
     path = cwdfm.ContextPath(cwdfm.MaskSource(7), SCHEDULE, cwdfm.Neighbor(radius, 0.5))
     x_1, t = torch.zeros(64, 1024, dtype=torch.int64), torch.linspace(0, 1, 64)
     here, there = path.sample(x_1, t, seed=3), path.sample(x_1.cuda(), t.cuda(), seed=3)
@@ -166,7 +166,7 @@ REVEALS = [
     cwdfm.Neighbor(8, 0.3, "cut"),
     cwdfm.Neighbor(1, 1.0, "cut", (16, 16)),
     cwdfm.Neighbor(2, -0.5, grid=(16, 16)),
-    cwdfm.Neighbor(70, 0.1, "cut"),  # more buckets than a byte counts
+    cwdfm.Neighbor(70, 0.1, "cut"),  # more than 255 buckets
     cwdfm.Neighbor(1, 300.0),
 ]
 
@@ -174,8 +174,8 @@ REVEALS = [
 @pytest.mark.parametrize("weight", REVEALS, ids=str)
 @pytest.mark.parametrize("batch", [1, 33, 2500])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_reveals_are_the_cpu_s(weight: cwdfm.Neighbor, batch: int, share: float) -> None:
-    """Any number of draws, none and all among them, one to three sequences in a warp."""
+def test_reveals_match_the_cpu(weight: cwdfm.Neighbor, batch: int, share: float) -> None:
+    """0 to all draws, one to three sequences per warp."""
     g = torch.manual_seed(0)
     start = torch.rand(batch, 256, generator=g) < share
     masked = (~start).sum(1)
@@ -187,8 +187,8 @@ def test_reveals_are_the_cpu_s(weight: cwdfm.Neighbor, batch: int, share: float)
     assert torch.equal(here, there.cpu())
 
 
-def test_reveals_of_a_very_long_sequence_are_the_cpu_s() -> None:
-    """Places of 32 bits."""
+def test_reveals_of_a_very_long_sequence_match_the_cpu() -> None:
+    """With 32-bit indices."""
     weight, length = cwdfm.Neighbor(2, 1.0), 2**15 + 100
     start = torch.zeros(2, length, dtype=torch.bool)
     count = torch.tensor([length, length // 3])
@@ -200,7 +200,7 @@ def test_reveals_of_a_very_long_sequence_are_the_cpu_s() -> None:
 
 @pytest.mark.parametrize("loss", examples(cwdfm.Loss), ids=str)
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
-def test_losses_are_the_cpu_s(loss: cwdfm.Loss, source: cwdfm.Source) -> None:
+def test_losses_match_the_cpu(loss: cwdfm.Loss, source: cwdfm.Source) -> None:
     g = torch.manual_seed(0)
     x_1 = torch.randint(0, 7, (30, LENGTH), generator=g)
     logits = torch.randn(30, LENGTH, source.num_tokens, generator=g)
@@ -212,7 +212,7 @@ def test_losses_are_the_cpu_s(loss: cwdfm.Loss, source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
-def test_bound_is_the_cpu_s(source: cwdfm.Source) -> None:
+def test_bound_matches_the_cpu(source: cwdfm.Source) -> None:
     x_1 = torch.randint(0, 7, (20, 16), generator=torch.manual_seed(0))
     here = cwdfm.elbo(SmallModel(source.num_tokens), source, SCHEDULE, x_1)
     there = cwdfm.elbo(SmallModel(source.num_tokens).cuda(), source, SCHEDULE, x_1.cuda())

@@ -53,13 +53,13 @@ def rows_of(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def exact_logits(hidden: Tensor, readout: nn.Linear, vocab: int) -> Tensor:
-    """The same rounded inputs, multiplied in float32 without tensor cores."""
+    """The product of the same rounded inputs in float32, without tensor cores."""
     assert not torch.backends.cuda.matmul.allow_tf32
     logits = hidden.float() @ readout.weight.float().T + readout.bias.float()
     return logits[:, :vocab]
 
 
-# One row, rows that fill no tile, both tiles of the first kernel; vocabularies that fill no block.
+# One row, partial tiles, both tile sizes of the first kernel; partial blocks of the vocabulary.
 SHAPES = [(1, 256, 33), (100, 512, 257), (1000, 768, 50257), (5001, 768, 50257), (3000, 256, 700)]
 
 
@@ -74,10 +74,10 @@ def test_draws_match_the_plain_ones(
     drawn = head_draw(hidden, readout, u, vocab, temperature=temperature, scores=True)
     logits = exact_logits(hidden, readout, vocab)
     plain = sample_categorical(logits.double(), u, temperature=temperature)
-    # Cumulative masses that are off by d move a share 2 V d of the draws to the token next to it.
-    # Tensor cores cut off what float32 would round: d is about 1e-8.
+    # Errors of d in the cumulative masses move a fraction 2 V d of the draws to an adjacent token.
+    # Tensor cores truncate where float32 rounds: d is about 1e-8.
     assert int((drawn.tokens != plain).sum()) <= -(-rows * 5 // 1000)
-    # Every draw, those too, is where the cumulative masses say, up to 1e-6.
+    # Every draw agrees with the cumulative masses up to 1e-6.
     cdf = (logits.double() / temperature).softmax(-1).cumsum(-1)
     cdf = torch.nn.functional.pad(cdf, (1, 0))
     below, above = (cdf.gather(1, drawn.tokens[:, None] + k)[:, 0] for k in (0, 1))
@@ -92,8 +92,8 @@ def test_draws_match_the_plain_ones(
     )
 
 
-def test_a_row_s_token_does_not_depend_on_the_rows_around_it() -> None:
-    """Few rows and many take different tiles, and add up in the same order."""
+def test_token_does_not_depend_on_other_rows() -> None:
+    """Few and many rows use different tiles, with the same order of summation."""
     readout = head(768, 50258, torch.bfloat16)
     hidden, u = rows_of(6000, 768, torch.bfloat16)
     together = head_draw(hidden, readout, u, 50257).tokens
@@ -118,7 +118,7 @@ def test_law_is_exact(vocab: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_no_numbers_are_refused_and_impossible_tokens_never_drawn(dtype: torch.dtype) -> None:
+def test_nan_is_rejected_and_impossible_tokens_are_never_drawn(dtype: torch.dtype) -> None:
     readout = head(64, 600, dtype)
     readout.bias[: BLOCK + 3] = -torch.inf  # a whole block and more
     hidden, u = rows_of(3000, 64, dtype)
@@ -177,7 +177,7 @@ def test_tokens_have_their_exact_intervals(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_the_ends_of_the_unit_interval_stay_in_the_support(dtype: torch.dtype) -> None:
-    """Nine tenths of the tokens, whole blocks, and the last ones are impossible."""
+    """90% of the tokens, whole blocks, and the last tokens are impossible."""
     for seed in range(20):
         g = torch.manual_seed(seed)
         logits = torch.randn(50257, generator=g) * 8
@@ -225,7 +225,7 @@ def test_entropy_and_confidence_are_those_in_float64(rows: int, dtype: torch.dty
 def test_bad_rows_do_not_affect_others(
     rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN, +inf and nothing but -inf, among others; before anybody knows of it."""
+    """NaN, +inf and only -inf among valid rows, with deferred checks."""
     readout = head(768, 50258, dtype)
     readout.weight[:, 3].fill_(1.0)
     hidden, u = rows_of(rows, 768, dtype)
@@ -243,8 +243,8 @@ def test_bad_rows_do_not_affect_others(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("rows", [1, 65, 3000])
-def test_rows_that_crowd_into_one_block(rows: int, dtype: torch.dtype) -> None:
-    """Nearly all of them, and the rest anywhere: many tiles of one block, and tiles of one row."""
+def test_many_rows_in_one_block(rows: int, dtype: torch.dtype) -> None:
+    """Nearly all rows in one block, the rest anywhere: many tiles of one block."""
     readout = head(256, 50258, dtype)
     readout.bias[77 * BLOCK : 78 * BLOCK] += 12.0
     hidden, u = rows_of(rows, 256, dtype)
@@ -254,8 +254,8 @@ def test_rows_that_crowd_into_one_block(rows: int, dtype: torch.dtype) -> None:
     assert int((tokens != plain).sum()) <= -(-rows * 5 // 1000)
 
 
-def test_a_draw_is_few_launches() -> None:
-    """Besides four kernels: to clear counters, to count bad rows, and to tell the host."""
+def test_a_draw_needs_few_launches() -> None:
+    """Besides four kernels: clearing counters, counting bad rows, and the copy to the host."""
     asked: list[str] = []
 
     class Seen(TorchDispatchMode):
@@ -316,7 +316,7 @@ def test_whole_samples_match_the_plain_ones(
     monkeypatch: pytest.MonkeyPatch,
     fused_calls: list[int],
 ) -> None:
-    """A float32 model, 128 tokens in all: a draw at a boundary within rounding would be rare."""
+    """A float32 model with 128 tokens: draws within rounding of a boundary are rare."""
     model = small_dit(source.num_tokens)
 
     def draw() -> Tensor:
@@ -330,7 +330,7 @@ def test_whole_samples_match_the_plain_ones(
     assert len(fused_calls) == steps > 0
 
 
-def test_auto_fuses_under_autocast_alone(
+def test_auto_fuses_only_under_autocast(
     monkeypatch: pytest.MonkeyPatch, fused_calls: list[int]
 ) -> None:
     source = cwdfm.MaskSource(300)
@@ -357,10 +357,10 @@ LOSSES = [
 @pytest.mark.parametrize("source", [cwdfm.MaskSource(5000), cwdfm.UniformSource(5000)], ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("half", [False, True])
-def test_training_is_the_plain_one(
+def test_training_matches_the_plain_one(
     source: cwdfm.Source, loss: cwdfm.Loss, half: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loss and gradients, in chunks of 64 rows; both from the same trunk, in the same precision."""
+    """Loss and gradients in chunks of 64 rows, from the same trunk in the same precision."""
     limits = {"cuda": 100 * 5000, "cpu": 1}
     monkeypatch.setattr("cwdfm.ops.head_rows.MAX_ELEMENTS", limits)
     model = small_dit(source.num_tokens)
@@ -383,7 +383,7 @@ def test_training_is_the_plain_one(
 
 
 def trainable(rows: int, width: int, vocab: int, dtype: torch.dtype) -> list[Tensor]:
-    """Hidden vectors, weight and bias (of a further id, the mask), as leaves."""
+    """Hidden vectors, weight and bias (including the mask id) as leaves."""
     readout, hidden = head(width, vocab + 1, dtype), rows_of(rows, width, dtype)[0]
     return [x.detach().requires_grad_() for x in (hidden, readout.weight, readout.bias)]
 
@@ -403,7 +403,7 @@ def cross_entropy_of(leaves: list[Tensor], tokens: Tensor, weights: Tensor) -> T
 def test_cross_entropy_and_its_gradients_in_one_pass(
     rows: int, width: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against autograd in float32, in chunks of at most 1,024 rows; twice by one graph."""
+    """Against autograd in float32, in chunks of at most 1,024 rows; twice through one graph."""
     monkeypatch.setattr("cwdfm.ops.head_rows.MAX_ELEMENTS", {"cuda": 1024 * vocab, "cpu": 1})
     leaves = trainable(rows, width, vocab, dtype)
     g = torch.manual_seed(2)
@@ -430,7 +430,7 @@ def test_cross_entropy_and_its_gradients_in_one_pass(
 
 
 def test_the_upstream_factor_is_not_rounded_to_half_precision() -> None:
-    """1/3 in bfloat16 is off by 0.2%, alike for all entries of a gradient."""
+    """1/3 in bfloat16 is off by 0.2%, equally for all entries of a gradient."""
     leaves = trainable(100, 256, 700, torch.bfloat16)
     tokens, weights = torch.arange(100).cuda(), torch.ones(100).cuda()
     value = cross_entropy_of(leaves, tokens, weights)
@@ -440,16 +440,16 @@ def test_the_upstream_factor_is_not_rounded_to_half_precision() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_products_add_to_sums_in_float32(dtype: torch.dtype) -> None:
+def test_products_accumulate_in_float32(dtype: torch.dtype) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     found = _accumulates_in_product(torch.device("cuda", 0), torch.float32, dtype)
     assert found == (version >= (2, 10))
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler has advice to give
+@pytest.mark.filterwarnings("ignore")  # performance hints of the compiler
 @pytest.mark.parametrize("by_block", [False, True])
 def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
-    """The number of masked rows changes from step to step; the compiled part does not see it."""
+    """The number of masked rows changes between steps, but not in the compiled part."""
     source, loss = cwdfm.MaskSource(300), cwdfm.CrossEntropy("masked")
     plain, compiled = small_dit(source.num_tokens), small_dit(source.num_tokens)
     compiled.compile_trunk(by_block=by_block)
@@ -504,16 +504,16 @@ ROW_SHAPES = [(1, 1), (40_000, 5), (3000, 255), (3000, 257), (3001, 5000), (2670
 @pytest.mark.parametrize(("rows", "vocab"), ROW_SHAPES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_draws_from_rows_are_the_plain_ones(
+def test_draws_from_rows_match_the_plain_ones(
     rows: int, vocab: int, dtype: torch.dtype, temperature: float
 ) -> None:
     logits, u = logits_of(rows, vocab, dtype)
     tokens = row_draw(logits, u, temperature=temperature)
     plain = sample_categorical(logits.double(), u, temperature=temperature)
-    # Cumulative masses that are off by d move a share 2 V d of the draws to the token next to it;
+    # Errors of d in the cumulative masses move a fraction 2 V d of the draws to an adjacent token;
     # d is about 1e-7 at most.
     assert int((tokens != plain).sum()) <= -(-rows * vocab * 2 // 10**7)
-    # Every draw, those too, is where the cumulative masses say, up to 1e-6.
+    # Every draw agrees with the cumulative masses up to 1e-6.
     p = (logits.double() / temperature).softmax(-1)
     cdf = p.cumsum(-1)
     above, p = (x.gather(1, tokens[:, None])[:, 0] for x in (cdf, p))
@@ -538,7 +538,7 @@ def test_law_of_rows_is_exact(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("vocab", [300, 50257])
 def test_impossible_tokens_of_rows_are_never_drawn(vocab: int, dtype: torch.dtype) -> None:
-    """Nine tenths of the tokens, whole blocks, and the last ones; ends of the unit interval."""
+    """90% of the tokens, whole blocks, and the last tokens; at the ends of [0, 1)."""
     logits, u = logits_of(6000, vocab, dtype)
     gone = torch.rand(logits.shape, device="cuda") < 0.9
     gone[:, -vocab // 3 :] = True
@@ -553,7 +553,7 @@ def test_impossible_tokens_of_rows_are_never_drawn(vocab: int, dtype: torch.dtyp
     assert torch.equal(tokens[1::3], last[1::3])
 
 
-def test_rare_tokens_of_rows_are_reached_in_float64_alone() -> None:
+def test_rare_tokens_of_rows_are_reached_only_in_float64() -> None:
     """Two tokens of probability 1e-12: next to a likely one, and alone in a block."""
     logits = torch.full((1, 600), -torch.inf, device="cuda")
     logits[0, 5] = 0.0
@@ -567,13 +567,13 @@ def test_rare_tokens_of_rows_are_reached_in_float64_alone() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("vocab", [300, 9000])
 def test_rows_may_have_any_offset_and_stride(vocab: int, dtype: torch.dtype) -> None:
-    """Between neighbours of NaN, in columns, alone: a row's token depends on it and its u only."""
+    """Next to NaN, in columns, alone: a token depends only on its row and u."""
     logits, u = logits_of(200, vocab, dtype)
     tokens = row_draw(logits, u)
     for ahead in (1, 4, 8, 15):
         wide = torch.full((200, vocab + 20), torch.nan, dtype=dtype, device="cuda")
         wide[:, ahead : ahead + vocab] = logits
-        # Blocks begin elsewhere: sums differ by a rounding, and a few draws in a thousand may move.
+        # Blocks start elsewhere, so sums round differently, and a few draws in a thousand may move.
         moved = row_draw(wide[:, ahead : ahead + vocab], u) != tokens
         assert int(moved.sum()) <= 2
     assert torch.equal(row_draw(logits.T.contiguous().T, u), tokens)
@@ -582,8 +582,8 @@ def test_rows_may_have_any_offset_and_stride(vocab: int, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_rows_without_a_distribution_are_refused(bad: float) -> None:
-    """At once, where nothing may stay in doubt; the GPU goes on working."""
+def test_rows_without_a_distribution_are_rejected(bad: float) -> None:
+    """Immediately, outside `deferred_checks`; the GPU stays usable."""
     logits = torch.zeros(9, 5000, device="cuda")
     u = torch.full((9,), 0.5, dtype=torch.float64, device="cuda")
     assert sample_categorical(logits, u).tolist() == [2500] * 9
@@ -593,8 +593,8 @@ def test_rows_without_a_distribution_are_refused(bad: float) -> None:
     assert sample_categorical(logits[:3], u[:3]).tolist() == [2500] * 3
 
 
-def test_rows_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copy of the logits, under "auto"; a nucleus, and "off", take the plain sampler."""
+def test_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy of the logits in mode "auto"; nucleus sampling and "off" use the plain sampler."""
     calls: list[int] = []
 
     def counted(logits: Tensor, *rest: Any, **options: Any) -> Tensor:
@@ -615,16 +615,16 @@ def test_rows_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [2000, 2000]
 
 
-# Data tokens, columns: of text; a row that fills its blocks; a tail of two blocks, and one of none.
+# Data tokens, columns: text; a row that fills its blocks; a tail of two blocks; no tail.
 SOFTMAX_SHAPES = [(50257, 50304), (50257, 50264), (49152, 49152), (30522, 30528), (16384, 16400)]
 
 
 @pytest.mark.parametrize(("vocab", "columns"), SOFTMAX_SHAPES)
 @pytest.mark.parametrize("held", [True, False])
-def test_rows_become_their_gradient_whoever_holds_them(
+def test_both_kernels_overwrite_rows_by_their_gradient(
     vocab: int, columns: int, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many rows a program, to 2^-8 of every element; twice the same bits."""
+    """Many rows per program, to 2^-8 of every element, bitwise reproducible."""
     if not held:
         monkeypatch.setattr(head_rows, "HELD_COLUMNS", ())
     rows = 1500

@@ -1,4 +1,4 @@
-"""On a CUDA device: the transformer's rotations, norms, short attention, products with their gelu.
+"""On a CUDA device: the transformer's rotation, norms, short attention and GELU.
 
 Run there with `pytest -m gpu tests/test_gpu_model.py`.
 """
@@ -70,7 +70,7 @@ def tokens(length: int) -> Tensor:
 
 
 def apart(mine: list[Tensor], other: list[Tensor]) -> float:
-    """The distance of all together, as a share of their length."""
+    """The relative distance of all tensors together."""
     return float((flat(mine) - flat(other)).norm() / flat(other).norm())
 
 
@@ -98,7 +98,7 @@ def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> N
 def test_transformer_trains_as_with_plain_rotation(
     pattern: AttentionPattern, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32; heads of 32, which FlexAttention takes."""
+    """In float32, with heads of 32, which FlexAttention supports."""
     model, x = moved_dit(width=64).cuda(), tokens(length)
     fused = trained(model, model.trunk, x, pattern)
     monkeypatch.setattr(dispatch, "MODE", "off")
@@ -107,7 +107,7 @@ def test_transformer_trains_as_with_plain_rotation(
 
 @pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize("length", [32, 160])
-def test_compiled_half_precision_trains_as_the_plain_float32(
+def test_compiled_half_precision_trains_like_plain_float32(
     by_block: bool, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short attention, rotation and their gradients in compiled code, in one graph each."""
@@ -137,7 +137,7 @@ def attended(mix: Callable[..., Tensor], qkv: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("width", [64, 20])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_short_attention(pattern: AttentionPattern, width: int, compiled: bool) -> None:
-    """By the memory-efficient kernel where it takes the heads; right either way."""
+    """With the memory-efficient kernel where it supports the heads; correct either way."""
     qkv = torch.randn(3, 8, 4, 32, width, generator=torch.manual_seed(0)).cuda().bfloat16()
     mix = pattern.attention_fn(0, 32, qkv.device)
     with Operators() as ran:
@@ -152,7 +152,7 @@ def test_short_attention(pattern: AttentionPattern, width: int, compiled: bool) 
 
 
 def test_long_attention_keeps_its_kernel() -> None:
-    """Whatever PyTorch prefers for long sequences, it prefers after a short one as well."""
+    """PyTorch's choice for long sequences does not change after a short one."""
 
     def kernels(length: int) -> list[str]:
         q = torch.randn(2, 4, length, 64, device="cuda", dtype=torch.bfloat16)
@@ -166,9 +166,7 @@ def test_long_attention_keeps_its_kernel() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_product_with_its_gelu_is_the_plain_one(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_gelu_matches_the_plain_one(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     x, layer = torch.randn(64, 128, 768, device="cuda"), nn.Linear(768, 3072, device="cuda")
     with torch.no_grad(), half():
@@ -182,7 +180,7 @@ def test_product_with_its_gelu_is_the_plain_one(
         monkeypatch.setattr(dispatch, "MODE", "off")
         plain = linear_gelu(x, layer)
     assert fused.dtype == torch.bfloat16
-    # The plain one rounds before gelu as well, the fused one has a hardware tanh.
+    # The plain version also rounds before GELU, the fused one uses a hardware tanh.
     torch.testing.assert_close(fused, plain, rtol=2**-6, atol=2e-3)
 
 
@@ -219,7 +217,7 @@ def test_fused_short_attention_at_its_limits(causal: bool) -> None:
         check_bounds(length, 64, causal, "cuda")
 
 
-def test_fused_short_attention_of_many_is_that_of_each() -> None:
+def test_fused_short_attention_does_not_depend_on_the_batch() -> None:
     qkv = qkv_of((2048, 32, 12, 64), torch.bfloat16, "cuda").requires_grad_()
     rotation = rotation_of(32, 64, "cuda")
     mixed = short.short_attention(qkv, rotation, causal=False)
@@ -234,10 +232,10 @@ def test_fused_short_attention_of_many_is_that_of_each() -> None:
 @pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
 @pytest.mark.parametrize("length", [9, 32])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_transformer_trains_by_the_fused_short_attention(
+def test_transformer_trains_with_fused_short_attention(
     pattern: AttentionPattern, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eagerly and in compiled code, in one graph, against plain float32."""
+    """Eager and compiled in one graph, against plain float32."""
     model, x = moved_dit(width=128).cuda(), tokens(length)
     model.attention_pattern = pattern
     monkeypatch.setattr(dispatch, "MODE", "off")
@@ -258,7 +256,7 @@ def test_transformer_trains_by_the_fused_short_attention(
         assert ran == ["attend"] * 2 + ["attend_back"] * 2
         monkeypatch.setattr(dispatch, "MODE", "off")
         usual = trained(model, model.trunk, x)
-    # Half precision costs what it costs: gradients of the first layers cancel for the most part.
+    # Half precision limits accuracy: gradients of the first layers mostly cancel.
     assert apart(mine, plain) < 1.5 * apart(usual, plain) + 0.01
 
 
@@ -269,7 +267,7 @@ def test_transformer_trains_by_the_fused_short_attention(
 def test_stream_norm_and_gradients_are_exact(
     shape: tuple[int, int, int], timed: bool, dropout: float, dtype: torch.dtype
 ) -> None:
-    """In float32, and as under autocast."""
+    """In float32, and in the dtypes of autocast."""
     x = norms.given(shape, torch.float32, dtype, timed=timed, device="cuda")
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
         norms.check_against_exact(x, dropout)
@@ -284,7 +282,7 @@ def test_dropout_zeroes_the_right_fraction() -> None:
     norms.check_dropout("cuda")
 
 
-def test_norms_and_their_gradients_are_the_same_to_the_bit() -> None:
+def test_norms_and_their_gradients_are_bitwise_reproducible() -> None:
     x = norms.given((64, 100, 768), torch.float32, torch.bfloat16, device="cuda")
 
     def once() -> tuple[Tensor, ...]:
@@ -297,8 +295,8 @@ def test_norms_and_their_gradients_are_the_same_to_the_bit() -> None:
         assert torch.equal(a, b)
 
 
-def test_compiled_dropout_is_the_same_on_the_way_back() -> None:
-    """Of ones added to nothing, with a gradient of ones, only what dropout does is left."""
+def test_compiled_dropout_mask_is_the_same_in_the_backward_pass() -> None:
+    """Ones added to zeros, with a gradient of ones, expose the dropout mask."""
     x = norms.given((4, 50, 768), timed=False, device="cuda")
     ones = torch.ones_like(x.h, requires_grad=True)
     plain = x._replace(h=torch.zeros_like(x.h), y=ones)
@@ -317,7 +315,7 @@ def test_compiled_dropout_is_the_same_on_the_way_back() -> None:
 
 @pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
 @pytest.mark.parametrize("by_block", [False, True])
-def test_compiled_training_with_dropout_repeats_itself(config: DiTConfig, by_block: bool) -> None:
+def test_compiled_training_with_dropout_is_reproducible(config: DiTConfig, by_block: bool) -> None:
     model, x = norms.moved(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32)
     torch._dynamo.reset()
     model.compile_trunk(by_block=by_block)
@@ -329,7 +327,7 @@ def test_compiled_training_with_dropout_repeats_itself(config: DiTConfig, by_blo
 
     first, again, other = once(1), once(1), once(2)
     assert torch.equal(first[0], again[0])
-    assert_alike(again, first, 0.01)  # PyTorch's own gradients may add up in any order
+    assert_alike(again, first, 0.01)  # PyTorch's own gradients may be summed in any order
     assert not torch.equal(first[0], other[0])
 
 
@@ -337,7 +335,7 @@ def test_compiled_training_with_dropout_repeats_itself(config: DiTConfig, by_blo
 def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32; the rotations and the attention are the same kernels on both sides."""
+    """In float32, with the same kernels for rotation and attention on both sides."""
     model, x = norms.moved(replace(config, width=64)).cuda(), tokens(160)
     fused = trained(model, model.trunk, x)
     monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda h: False)

@@ -1,4 +1,4 @@
-"""On a CUDA device: sampling does not wait for the host, and recorded trunks are the plain ones.
+"""On a CUDA device: sampling does not synchronize, and captured trunks match the plain ones.
 
 Run there with `pytest -m gpu tests/test_gpu_sampling.py`.
 """
@@ -40,7 +40,7 @@ def inputs(batch: int = BATCH, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
 @pytest.mark.parametrize("dense", [False, True])
-def test_rows_are_the_cpu_s(share: float, dense: bool) -> None:
+def test_positions_match_the_cpu(share: float, dense: bool) -> None:
     g = torch.Generator().manual_seed(1)
     mask = torch.rand(33, 70, generator=g) < share
     here, there = Positions.of(mask), Positions.of(mask.cuda(), dense=dense)
@@ -55,7 +55,7 @@ def test_rows_are_the_cpu_s(share: float, dense: bool) -> None:
         assert torch.equal(here.active, there.active.cpu())
 
 
-def test_the_model_may_be_asked_before_rows_are_counted() -> None:
+def test_model_is_called_before_positions_are_counted() -> None:
     x, t = inputs()
     model = network(UniformSource(VOCAB))
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_the_model_may_be_asked_before_rows_are_counted() -> None:
 
 
 @pytest.mark.parametrize("weight", [None, Neighbor(1, 5.0)], ids=str)
-def test_visits_do_not_wait(weight: Neighbor | None) -> None:
+def test_precomputed_reveals_do_not_synchronize(weight: Neighbor | None) -> None:
     source = MaskSource(VOCAB)
     model, solver = network(source), Euler(weight=weight)
     times = torch.linspace(0, 1, 65, dtype=torch.float64).tolist()
@@ -86,7 +86,7 @@ def test_visits_do_not_wait(weight: Neighbor | None) -> None:
     assert int(first.max()) < VOCAB
 
 
-def test_batches_of_visits_have_few_sizes() -> None:
+def test_batches_of_precomputed_reveals_have_few_sizes() -> None:
     reveal = torch.arange(9, device="cuda").repeat(16, 1)
     for b in range(16):
         reveal[b, b // 2 :] = b // 2  # 1, 1, 2, 2, ... rounds
@@ -97,20 +97,20 @@ def test_batches_of_visits_have_few_sizes() -> None:
     assert all(0 <= size - need < 4 for size, need in zip(sizes, needed, strict=True))
 
 
-class Nosy(Neighbor):
-    """A weight that waits for the device."""
+class Synchronizing(Neighbor):
+    """A weight that synchronizes with the device."""
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         score_BN = super().context_score(revealed_BN)
         return score_BN if bool(revealed_BN.any()) else score_BN * 1.0
 
 
-WEIGHTS = [None, Neighbor(1, 5.0), Distance(1.0, 4), Nosy(2, 1.0)]
+WEIGHTS = [None, Neighbor(1, 5.0), Distance(1.0, 4), Synchronizing(2, 1.0)]
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
 @pytest.mark.parametrize("steps", [1, 3, MIN_LOOP + 1, MIN_LOOP + 2, 200])
-def test_reveals_drawn_ahead_are_the_cpu_s(weight: Neighbor | None, steps: int) -> None:
+def test_precomputed_reveals_match_the_cpu(weight: Neighbor | None, steps: int) -> None:
     source, solver = MaskSource(VOCAB), Euler(weight=weight)
     times = torch.linspace(0, 1, steps + 1, dtype=torch.float64).tolist()
     found = []
@@ -137,7 +137,7 @@ def assert_equal(mine: TrunkState, other: TrunkState) -> None:
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
-def test_the_trunk_s_end_is_the_trunk(half: bool, share: float) -> None:
+def test_two_stages_match_the_trunk(half: bool, share: float) -> None:
     x, t = inputs()
     model = network(UniformSource(VOCAB))
     place = (torch.rand(x.numel(), device="cuda") < share).nonzero()[:, 0]
@@ -158,7 +158,7 @@ def _replaced(model: DiT) -> None:
         parameter.data = parameter.data * 0.7
 
 
-def test_half_precision_weights_are_recorded_as_they_are() -> None:
+def test_half_precision_weights_are_captured_without_casts() -> None:
     model = network(UniformSource(VOCAB)).bfloat16()
     plain = model.first_stage
     model.capture_trunk()
@@ -170,7 +170,7 @@ def test_half_precision_weights_are_recorded_as_they_are() -> None:
     assert model.embedding.dtype == torch.bfloat16
 
 
-def test_a_recording_of_inference_mode_serves_outside_of_it() -> None:
+def test_a_graph_captured_in_inference_mode_works_outside_of_it() -> None:
     model = network(UniformSource(VOCAB))
     plain = model.first_stage
     model.capture_trunk()
@@ -183,7 +183,7 @@ def test_a_recording_of_inference_mode_serves_outside_of_it() -> None:
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("fused", ["auto", "off"])
-def test_recorded_trunks_are_the_plain_ones(
+def test_captured_trunks_match_the_plain_ones(
     half: bool, fused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "MODE", fused)
@@ -198,7 +198,7 @@ def test_recorded_trunks_are_the_plain_ones(
                 asked = inputs(batch, seed)
                 assert_equal(model.first_stage(*asked), plain(*asked))
         assert len(recorded.graphs) == 2
-        # Other weights are not sampled from with the old ones' recording, however they came.
+        # New weights discard the old graphs, however the weights were changed.
         for change in (_scaled, _replaced):
             change(model)
             for seed in range(WARMUP_CALLS + 4):
@@ -211,7 +211,7 @@ def test_recorded_trunks_are_the_plain_ones(
     assert model.blocks[0].get_parameter("qkv.weight").grad is not None
 
 
-def test_a_shape_that_comes_but_once_is_not_recorded() -> None:
+def test_a_shape_that_occurs_once_is_not_captured() -> None:
     model = network(UniformSource(VOCAB))
     model.capture_trunk()
     with torch.no_grad():
@@ -226,7 +226,7 @@ SOLVERS = [Euler(), Euler(weight=Neighbor(1, 5.0)), Euler(weight=Entropy(1.0))]
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
-def test_samples_with_a_recording_are_those_without(solver: Solver, source: Source) -> None:
+def test_samples_with_captured_trunks_match(solver: Solver, source: Source) -> None:
     model = network(source)
     asked = (model, source, Linear(), solver)
     plain = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
@@ -239,7 +239,7 @@ def test_samples_with_a_recording_are_those_without(solver: Solver, source: Sour
 
 
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
-def test_a_compiled_trunk_can_be_recorded(source: Source) -> None:
+def test_a_compiled_trunk_can_be_captured(source: Source) -> None:
     model = network(source)
     model.compile_trunk(by_block=True)
     model.capture_trunk()

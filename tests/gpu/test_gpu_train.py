@@ -1,4 +1,4 @@
-"""On a CUDA device: training with recorded passes is training without them.
+"""On a CUDA device: training with CUDA graphs matches training without.
 
 Run there with `pytest -m gpu tests/test_gpu_train.py`.
 """
@@ -20,7 +20,7 @@ STEPS = WARMUP_CALLS + 4
 
 
 def recipe_of(**changes: object) -> TrainConfig:
-    """A small run on molecules' lengths; the passes are compiled, as they are where it matters."""
+    """A small run with the sequence length of molecules; compiled, as in real runs."""
     settings: dict[str, object] = {
         "model": "debug",
         "batch_size": 32,
@@ -58,7 +58,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("changes", CASES, ids=str)
-def test_recorded_passes_train_alike(changes: dict[str, object]) -> None:
+def test_graphed_training_matches(changes: dict[str, object]) -> None:
     recipe = recipe_of(**changes)
     losses, weights, _ = trained(recipe, graphed=False)
     again, others, run = trained(recipe, graphed=True)
@@ -67,7 +67,7 @@ def test_recorded_passes_train_alike(changes: dict[str, object]) -> None:
     assert trunk.replay is not None
     assert again == pytest.approx(losses, rel=1e-5)
     for mine, other in zip(others, weights, strict=True):
-        # Sums of gradients in another order, enlarged by AdamW; other masks would show at 0.1.
+        # AdamW amplifies differences in the order of sums; different masks would differ by 0.1.
         assert float((mine - other).norm()) <= 1e-3 * float(other.norm()) + 1e-7
     assert losses[0] != losses[-1]
 
@@ -86,7 +86,7 @@ def test_other_shapes_and_evaluation_are_not_replayed() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"accumulation": 2}, {"dropout": 0.1}], ids=str)
-def test_what_is_not_recorded(changes: dict[str, object]) -> None:
+def test_settings_without_cuda_graphs(changes: dict[str, object]) -> None:
     run = Run(recipe := recipe_of(**changes), random_data(40, recipe), Path("nowhere"), CUDA)
     losses = [float(run.train_step()) for _ in range(WARMUP_CALLS + 3)]
     assert not isinstance(run.model.trunk, GraphedTrunk)

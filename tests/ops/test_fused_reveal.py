@@ -147,7 +147,7 @@ def test_narrow_words(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -
     check(weight, *example(3, LENGTH, 0.2))
 
 
-def test_more_buckets_than_a_byte_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_255_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "WIDE", 0)
     start, _, u = example(1, LENGTH, 0.4)
     check(cwdfm.Neighbor(64, 0.1, "cut"), start, torch.tensor([2]), u)

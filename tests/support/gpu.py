@@ -10,7 +10,7 @@ import torch
 
 COMPILED = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore"),  # the compiler has advice to give
+    pytest.mark.filterwarnings("ignore"),  # performance hints of the compiler
     pytest.mark.skipif(find_spec("triton") is None, reason="no Triton"),
 ]
 
