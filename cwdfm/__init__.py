@@ -10,9 +10,7 @@ from cwdfm.likelihood.elbo import elbo
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.model import Adapted, ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
-from cwdfm.postprocess.refine import Refine, refine
-from cwdfm.postprocess.reject import Accept, plausibility
-from cwdfm.postprocess.resample import Mend, mend
+from cwdfm.postprocess import Refine, Reject, Resample, plausibility, refine, resample
 from cwdfm.pretrained import Pretrained, box, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule, stratified_times, time_grid
 from cwdfm.solver import (
@@ -46,7 +44,6 @@ from cwdfm.weight import (
 
 __all__ = [
     "NELBO",
-    "Accept",
     "Adapted",
     "Bound",
     "Bregman",
@@ -69,7 +66,6 @@ __all__ = [
     "Loss",
     "Margin",
     "MaskSource",
-    "Mend",
     "MixturePath",
     "Model",
     "Neighbor",
@@ -80,6 +76,8 @@ __all__ = [
     "PredictionWeight",
     "Pretrained",
     "Refine",
+    "Reject",
+    "Resample",
     "Samples",
     "ScaledCrossEntropy",
     "Schedule",
@@ -97,9 +95,9 @@ __all__ = [
     "elbo",
     "generate",
     "load",
-    "mend",
     "plausibility",
     "refine",
+    "resample",
     "sample",
     "stratified_times",
     "time_grid",

@@ -1,24 +1,22 @@
-"""Samples of a trained model, by whatever method it was trained."""
+"""Sampling from a trained model, for any method."""
 
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.method.base import DrawRequest
+from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
-from cwdfm.postprocess.refine import Refine
-from cwdfm.postprocess.reject import Accept
-from cwdfm.postprocess.resample import Mend
+from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.pretrained import Pretrained
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples
-from cwdfm.solver.sample import Tick
+from cwdfm.solver.sample import Progress
 
-# Bytes of a trunk's activations for one coordinate, in units of 4 * width: about what an MLP of
-# four times the width, q, k, v and the stream take at once.
+# Peak activation memory of the trunk per token, in units of 4 * width bytes: the MLP of four times
+# the width, q, k, v and the residual stream.
 _ACTIVATIONS = 24
 _CPU_BUDGET = 2**30
-_LARGEST = {"cpu": 256, "cuda": 4096}  # more brings no speed, and fewer signs of life
+_MAX_BATCH = {"cpu": 256, "cuda": 4096}  # larger batches are not faster and report progress rarely
 
 
 def generate(
@@ -33,48 +31,58 @@ def generate(
     prompt: str | None = None,
     template: str | None = None,
     refine: Refine | None = None,
-    mend: Mend | None = None,
-    accept: Accept | None = None,
+    resample: Resample | None = None,
+    reject: Reject | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
-    progress: Tick | None = None,
+    progress: Progress | None = None,
 ) -> Samples:
-    """Draw `n` sequences from a trained model, on the device it is on.
+    """Sample `n` sequences from a trained model, on the model's device.
 
-    `solver` None is the method's own: of a flow, Euler(). `progress(k)` hears that k sequences have
-    taken a step.
-    `length` None is the model's own; others work, though a model has seen no others, unless it has
-    learned positions and is asked for more than those. `prompt` is how every sample begins;
-    `template` is all of it but for holes (see `given`), and its length, of text, the samples'.
-    `refine`: noise a share of what was drawn and sample it again, of flows (see `refine.py`); its
-    grid is even in what `grid` is, and in time if that is a tensor. `mend`: after that, draw again
-    what the network doubts (see `mend.py`). `accept`: after that, draw again as a whole what it
-    finds implausible (see `accept.py`); `progress` then hears of all tries, of those spared too.
-    `batch_size` None is as many at once as memory holds. For the rest see `cwdfm.sample`.
+    Args:
+        trained: A model returned by `cwdfm.load`.
+        solver: The solver. The default is the method's own; for a flow, `Euler()`.
+        n: The number of samples.
+        steps: The number of steps.
+        seed: The random seed.
+        grid: The time grid (see `cwdfm.sample`).
+        length: The sequence length. The default is the model's. Other lengths are possible, up to
+            the number of learned positions, but the model was not trained on them.
+        prompt: Text that every sample begins with.
+        template: A complete sample with holes to fill (see `prompt_tokens`). For text it sets the
+            sequence length.
+        refine: Noise a fraction of the tokens and sample them again (flows only). It uses the same
+            kind of grid, or "t" if `grid` is a tensor.
+        resample: Then draw low-confidence tokens again (flows only).
+        reject: Then reject implausible samples and draw them again (flows only). `progress` counts
+            all possible tries, including those that are not needed.
+        index: Global sample numbers [n].
+        batch_size: The number of sequences per batch. The default depends on the free memory.
+        progress: Called as `progress(k)` after k sequences took a step.
     """
     if not isinstance(trained, Pretrained):
         raise InputError(
-            f"generate draws from what cwdfm.load gives, got a {type(trained).__name__}; for a "
-            f"network alone use cwdfm.sample"
+            f"generate requires a model returned by cwdfm.load, got a {type(trained).__name__}; "
+            f"for a plain network use cwdfm.sample"
         )
-    tokens, fixed = given(trained, length=length, prompt=prompt, template=template)
+    tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
     if refine is not None:
-        check_instance("refine", refine, Refine, "Refine(rounds=2, share=0.1)")
-    if mend is not None:
-        check_instance("mend", mend, Mend, "Mend(rounds=40, trust=0.8)")
-    if accept is not None:
-        check_instance("accept", accept, Accept, "Accept(least=0.97)")
-    after = tuple(rework for rework in (refine, mend) if rework is not None)
-    if (after or accept is not None) and not isinstance(trained.method, Flow):
+        check_instance("refine", refine, Refine, "Refine(rounds=2, noise_fraction=0.1)")
+    if resample is not None:
+        check_instance("resample", resample, Resample, "Resample(rounds=40, threshold=0.8)")
+    if reject is not None:
+        check_instance("reject", reject, Reject, "Reject(threshold=0.97)")
+    postprocess = tuple(step for step in (refine, resample) if step is not None)
+    if (postprocess or reject is not None) and not isinstance(trained.method, Flow):
         raise InputError(
-            f"refining, mending and accepting ask as a flow does, and this model is trained by "
-            f"{type(trained.method).__name__}; leave it out, or take a flow"
+            f"refine, resample and reject require a flow, and this model was trained with "
+            f"{type(trained.method).__name__}; omit them, or use a flow model"
         )
     length = trained.length if length is None else length
     length = length if tokens is None else len(tokens)
-    asked = DrawRequest(
+    request = SampleRequest(
         shape=(n, length),
         steps=steps,
         seed=seed,
@@ -82,49 +90,52 @@ def generate(
         prompt=tokens,
         fixed=fixed,
         index=index,
-        batch_size=fitting_batch(trained, length) if batch_size is None else batch_size,
-        without=() if template is None else special(trained),
-        after=after,
-        accept=accept,
-        tick=progress,
+        batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
+        banned_tokens=() if template is None else special_tokens(trained),
+        postprocess=postprocess,
+        reject=reject,
+        progress=progress,
     )
-    return trained.method.draw(trained.model, solver, asked)
+    return trained.method.sample(trained.model, solver, request)
 
 
-def special(trained: Pretrained) -> tuple[int, ...]:
-    """The ids that stand for no part of a text, begin, end and padding: a hole is filled."""
+def special_tokens(trained: Pretrained) -> tuple[int, ...]:
+    """The begin, end and padding ids. They are not text, so that templates never use them."""
     tokenizer = trained.tokenizer
     return tuple(sorted({tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id}))
 
 
-def given(
+def prompt_tokens(
     trained: Pretrained,
     *,
     length: int | None = None,
     prompt: str | None = None,
     template: str | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Tokens [N] that are given and where [N]; None and None if there are none.
+    """Encode a prompt or template: tokens [N] and the mask [N] of those to keep.
 
-    A prompt leaves everything behind it free. A template is the whole sequence, its end included,
-    but for its holes (`Tokenizer.holes`), each of which becomes a token of the text itself. Of text
-    it may be shorter than the model's sequences; a `length` beside it must be its own, which is how
-    to ask for a longer one than the model's.
+    Both are None if no token is fixed. A prompt fixes the beginning of the sequence. A template
+    fixes the whole sequence, including its end, except for its holes (`Tokenizer.holes`), which are
+    filled with text tokens. A text template may be shorter than the model's sequences. `length`, if
+    given, must equal the length of the template; this permits templates longer than the model's
+    sequences.
     """
     if prompt is not None and template is not None:
-        raise InputError("a prompt and a template at once; a template can begin with the prompt")
+        raise InputError(
+            "prompt and template are mutually exclusive; a template can begin with the prompt"
+        )
     for name, text in (("prompt", prompt), ("template", template)):
         if text is not None:
             check_instance(name, text, str, "'CC'")
-    asked, tokenizer = length, trained.tokenizer
-    length = trained.length if asked is None else asked
+    requested, tokenizer = length, trained.tokenizer
+    length = trained.length if requested is None else requested
     check_integer("length", length)
     if template is not None:
         row = tokenizer.frame(tokenizer.holes(template), length, whole=True)
-        if asked is not None and asked != len(row):
+        if requested is not None and requested != len(row):
             raise InputError(
-                f"the template has {len(row)} tokens, its holes included, and length (--length) is "
-                f"{asked}; a template is the whole sample: leave the length out, or give {len(row)}"
+                f"the template has {len(row)} tokens, including its holes, but length (--length) "
+                f"is {requested}; omit the length or set it to {len(row)}"
             )
     elif prompt is not None:
         row = tokenizer.frame(tokenizer.encode(prompt), length, whole=False)
@@ -136,14 +147,14 @@ def given(
     return torch.tensor([token or 0 for token in row]), ~free
 
 
-def fitting_batch(trained: Pretrained, length: int | None = None) -> int:
-    """How many sequences at once: by the memory that is free, at most what is worth it.
+def auto_batch_size(trained: Pretrained, length: int | None = None) -> int:
+    """The number of sequences of a length that fit into the free memory, up to a useful maximum.
 
-    `length` None is the model's own.
+    The default length is the model's.
     """
     length = trained.length if length is None else length
     model = trained.model
     device = next(model.parameters()).device
     bytes_each = length * model.config.width * 4 * _ACTIVATIONS
     budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
-    return max(1, min(budget // bytes_each, _LARGEST.get(device.type, 256)))
+    return max(1, min(budget // bytes_each, _MAX_BATCH.get(device.type, 256)))

@@ -21,6 +21,31 @@ FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # one text a line
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+# Options of each postprocessing step, by the option that enables it.
+POSTPROCESS_OPTIONS = {
+    "refine": ("refine_noise_fraction", "refine_steps", "refine_temperature"),
+    "resample": (
+        "resample_noise_fraction",
+        "resample_threshold",
+        "resample_temperature",
+        "resample_tokens_per_round",
+    ),
+    "reject_below": ("max_tries", "reject_noise_fraction"),
+}
+
+# Options that files written by version 0.1 have under an older name.
+RENAMED_OPTIONS = {
+    "refine_share": "refine_noise_fraction",
+    "mend": "resample",
+    "mend_share": "resample_noise_fraction",
+    "mend_trust": "resample_threshold",
+    "mend_temperature": "resample_temperature",
+    "mend_at_once": "resample_tokens_per_round",
+    "accept": "reject_below",
+    "accept_tries": "max_tries",
+    "accept_share": "reject_noise_fraction",
+}
+
 
 @dataclass(frozen=True)
 class SampleFile:
@@ -32,9 +57,9 @@ class SampleFile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the sampler: solver, steps, seed, ...; empty if the file names none."""
+        """The options of the sampler (solver, steps, seed, ...), or empty without a header."""
         options: dict[str, Any] = self.head.get("options", {})
-        return options
+        return {RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
 
 
 def check_format(path: Path) -> None:

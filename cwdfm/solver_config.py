@@ -1,9 +1,12 @@
-"""Solvers by name, as commands and experiments choose them, for whatever method a model has."""
+"""Solvers by name, as chosen on the command line and in experiments.
 
-import math
-from collections.abc import Callable
+Each name has a config: a frozen dataclass whose fields are exactly the options of that solver. To
+add a solver, write its config here and add it to `SOLVERS`.
+"""
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
@@ -15,6 +18,7 @@ from cwdfm.errors import InputError
 from cwdfm.method.base import Method
 from cwdfm.method.flow import Flow
 from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, Solver, TopK
+from cwdfm.solver.unmasking_order import Score
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
 from cwdfm.weight.neighbor import Boundary
 
@@ -37,155 +41,296 @@ Name = Literal[
     "analytic",
     "score-euler",
 ]
-
-
-POWER = 0.5  # of correctors, where none is given
+Hazard = Literal["euler", "integrated"]
+POWER = 0.5  # default exponent of the corrector
 
 
 @dataclass(frozen=True)
-class SolverChoice:
-    """A solver and its settings; those of other solvers lie idle."""
+class SolverConfig(ABC):
+    """Options that all solvers share."""
 
-    solver: Name = "auto"  # auto: euler, bd3lm ancestral, sedd analytic, ar left-to-right
-    radius: int = 1  # neighbor: how far a neighbour may be
-    scale: float = 4.0  # neighbor: how much one revealed neighbour speeds a token up
-    boundary: Boundary = "circular"  # neighbor: windows go round the ends or are cut; bd3lm cuts
-    beta: float = 6.0  # entropy: how much one nat slows a token down
-    gamma: float = 0.1  # entropy-bound: nats of dependence that may be drawn at once
-    corrector: float = 0.0  # of euler and its weights: scale of the corrector; 0 for none
-    hazard: Literal["euler", "integrated"] = "euler"  # integrated: exact without a weight
-    temperature: float = 1.0  # of the predictions: below 1 bolder, above 1 more even
-    top_p: float = 1.0  # nucleus: keep the likeliest tokens up to this probability
-    stop: bool = False  # bd3lm: a sample that has drawn the end token ends there
-    corrector_power: float = added(POWER)  # corrector: a = b in its strength, scale t^a (1 - t)^b
+    temperature: float = 1.0  # temperature of the predictions
+    top_p: float = 1.0  # nucleus sampling: keep the most likely tokens up to this probability
 
-    def check(self) -> None:
-        """Refuse settings that no solver takes, before there is a model."""
-        if self.corrector and self.solver != "auto" and "corrector" not in READS[self.solver]:
-            raise InputError(
-                f"the {self.solver} solver has no corrector; use --solver "
-                f"{readers('corrector', 'or')} with one, or leave --corrector out"
-            )
-        if not self.corrector and self.corrector_power != POWER:
-            raise InputError(
-                "--corrector-power is read with --corrector alone; leave it out, or give both"
-            )
-        if not 0 <= self.corrector_power < math.inf:
-            raise InputError(
-                f"corrector_power must be a finite number >= 0, got {self.corrector_power}"
-            )
-        BUILD["euler" if self.solver == "auto" else self.solver](self)
-
-    def check_idle(self) -> None:
-        """Refuse settings that the solver, by name, does not read and that are not the usual."""
-        for field in fields(SolverChoice):
-            if field.name not in READ_BY_SOME or field.name in READS[self.solver]:
-                continue
-            if getattr(self, field.name) != field.default:
-                raise InputError(
-                    f"--{field.name.replace('_', '-')} is read by --solver "
-                    f"{readers(field.name, 'and')} alone, and "
-                    f"the solver is {self.solver}; leave it out, or choose a solver that reads it"
-                )
-
-    def resolved(self, method: Method) -> Self:
-        """The choice with the method's own solver in the place of "auto"."""
-        return replace(self, solver=OWN[type(method)]) if self.solver == "auto" else self
-
-    def build(self, method: Method, end: int | None = None) -> Any:
-        """The solver. One that the method cannot follow is refused when it is used.
-
-        `end` is the end token, for `stop`.
-        """
-        chosen = self.resolved(method)
-        if not isinstance(method, BlockDiffusion):
-            if self.stop:
-                raise InputError(
-                    "--stop is for bd3lm, which goes from block to block; other samples have all "
-                    "of their length, and are cut at the end token when they are read"
-                )
-            return BUILD[chosen.solver](chosen)
-        solver = BUILD[chosen.solver](replace(chosen, boundary="cut"))
-        if not isinstance(solver, Solver):
-            return solver
-        return BlockSolver(solver, end if self.stop else None)
+    @abstractmethod
+    def build(self) -> Any:
+        """Create the solver."""
 
 
-def _euler(choice: SolverChoice, weight: Weight | None = None, *, counted: bool = False) -> Euler:
-    power = choice.corrector_power
-    return Euler(
-        weight=weight,
-        hazard=choice.hazard,
-        counted=counted,
-        corrector=Corrector(choice.corrector, power, power) if choice.corrector else None,
-        temperature=choice.temperature,
-        top_p=choice.top_p,
-    )
+@dataclass(frozen=True)
+class FirstHittingConfig(SolverConfig):
+    """Exact simulation, one token per step."""
+
+    def build(self) -> FirstHitting:
+        return FirstHitting(temperature=self.temperature, top_p=self.top_p)
 
 
-def _neighbor(choice: SolverChoice) -> Neighbor:
-    return Neighbor(choice.radius, choice.scale, choice.boundary)
+@dataclass(frozen=True)
+class TopKConfig(SolverConfig):
+    """Top-k unmasking by the largest probability."""
+
+    score: ClassVar[Score] = "confidence"
+
+    def build(self) -> TopK:
+        return TopK(self.score, temperature=self.temperature, top_p=self.top_p)
 
 
-def _ancestral(choice: SolverChoice) -> Euler:
-    return _euler(replace(choice, hazard="integrated", corrector=0.0))
+@dataclass(frozen=True)
+class MarginConfig(TopKConfig):
+    """Top-k unmasking by the margin between the two largest probabilities."""
+
+    score = "margin"
 
 
-def _top_k(score: Literal["confidence", "margin", "entropy"]) -> Callable[[SolverChoice], TopK]:
-    return lambda choice: TopK(score, temperature=choice.temperature, top_p=choice.top_p)
+@dataclass(frozen=True)
+class LowEntropyConfig(TopKConfig):
+    """Top-k unmasking by low entropy."""
+
+    score = "entropy"
 
 
-def _draws(make: Callable[..., Any]) -> Callable[[SolverChoice], Any]:
-    """A solver with nothing to choose but its draws."""
-    return lambda choice: make(temperature=choice.temperature, top_p=choice.top_p)
+@dataclass(frozen=True)
+class EntropyBoundConfig(SolverConfig):
+    """Entropy-bounded unmasking."""
+
+    gamma: float = 0.1  # bound on the dependence between tokens revealed at once, in nats
+
+    def build(self) -> EntropyBound:
+        return EntropyBound(self.gamma, temperature=self.temperature, top_p=self.top_p)
 
 
-BUILD: dict[str, Callable[[SolverChoice], Any]] = {
-    "euler": _euler,
-    "ancestral": _ancestral,
-    "neighbor": lambda choice: _euler(choice, _neighbor(choice)),
-    "entropy": lambda choice: _euler(choice, Entropy(choice.beta)),
-    "neighbor-counted": lambda choice: _euler(choice, _neighbor(choice), counted=True),
-    "entropy-counted": lambda choice: _euler(choice, Entropy(choice.beta), counted=True),
-    "neighbor-share": lambda choice: _euler(choice, NeighborShare(choice.radius, choice.boundary)),
-    "entropy-inverse": lambda choice: _euler(choice, EntropyInverse()),
-    "first-hitting": _draws(FirstHitting),
-    "confidence": _top_k("confidence"),
-    "margin": _top_k("margin"),
-    "low-entropy": _top_k("entropy"),
-    "entropy-bound": lambda choice: EntropyBound(
-        choice.gamma, temperature=choice.temperature, top_p=choice.top_p
-    ),
-    "left-to-right": _draws(LeftToRight),
-    "analytic": _draws(Analytic),
-    "score-euler": _draws(ScoreEuler),
+@dataclass(frozen=True)
+class LeftToRightConfig(SolverConfig):
+    """Autoregressive sampling."""
+
+    def build(self) -> LeftToRight:
+        return LeftToRight(temperature=self.temperature, top_p=self.top_p)
+
+
+@dataclass(frozen=True)
+class AnalyticConfig(SolverConfig):
+    """SEDD's analytic sampler."""
+
+    def build(self) -> Analytic:
+        return Analytic(temperature=self.temperature, top_p=self.top_p)
+
+
+@dataclass(frozen=True)
+class ScoreEulerConfig(SolverConfig):
+    """SEDD's Euler sampler."""
+
+    def build(self) -> ScoreEuler:
+        return ScoreEuler(temperature=self.temperature, top_p=self.top_p)
+
+
+@dataclass(frozen=True)
+class AncestralConfig(SolverConfig):
+    """MDLM's ancestral sampler: Euler with the integrated hazard."""
+
+    def build(self) -> Euler:
+        return Euler(hazard="integrated", temperature=self.temperature, top_p=self.top_p)
+
+
+@dataclass(frozen=True)
+class EulerConfig(SolverConfig):
+    """Euler steps, without a context weight."""
+
+    hazard: Hazard = "euler"  # integrated: exact without a weight
+    corrector: float = 0.0  # scale of the corrector; 0 for none
+    corrector_power: float = POWER  # a = b in the corrector's strength, scale t^a (1 - t)^b
+
+    @property
+    def weight(self) -> Weight | None:
+        """The context weight."""
+        return None
+
+    def build(self) -> Euler:
+        power = self.corrector_power
+        corrector = Corrector(self.corrector, power, power)
+        if not self.corrector and power != POWER:
+            raise InputError("corrector_power must be omitted without a corrector; set corrector=")
+        return Euler(
+            weight=self.weight,
+            hazard=self.hazard,
+            corrector=corrector if self.corrector else None,
+            temperature=self.temperature,
+            top_p=self.top_p,
+        )
+
+
+@dataclass(frozen=True)
+class NeighborConfig(EulerConfig):
+    """The paper's neighbor solver."""
+
+    radius: int = 1  # radius of the neighborhood, in tokens
+    scale: float = 4.0  # log-weight of each revealed neighbor
+    boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
+
+    @property
+    def weight(self) -> Neighbor:
+        return Neighbor(self.radius, self.scale, self.boundary)
+
+
+@dataclass(frozen=True)
+class EntropyConfig(EulerConfig):
+    """The paper's entropy solver."""
+
+    beta: float = 6.0  # reduction of the log-weight per nat of entropy
+
+    @property
+    def weight(self) -> Entropy:
+        return Entropy(self.beta)
+
+
+@dataclass(frozen=True)
+class NeighborShareConfig(EulerConfig):
+    """The weight n as printed in the paper: the fraction of revealed neighbors."""
+
+    radius: int = 1  # radius of the neighborhood, in tokens
+    boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
+
+    @property
+    def weight(self) -> NeighborShare:
+        return NeighborShare(self.radius, self.boundary)
+
+
+@dataclass(frozen=True)
+class EntropyInverseConfig(EulerConfig):
+    """The weight 1 / H as printed in the paper."""
+
+    @property
+    def weight(self) -> EntropyInverse:
+        return EntropyInverse()
+
+
+@dataclass(frozen=True)
+class NeighborCountedConfig(SolverConfig):
+    """The neighbor solver with as many jumps per step as Euler."""
+
+    hazard: Hazard = "euler"  # integrated: exact without a weight
+    radius: int = 1  # radius of the neighborhood, in tokens
+    scale: float = 4.0  # log-weight of each revealed neighbor
+    boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
+
+    def build(self) -> Euler:
+        return Euler(
+            weight=Neighbor(self.radius, self.scale, self.boundary),
+            hazard=self.hazard,
+            counted=True,
+            temperature=self.temperature,
+            top_p=self.top_p,
+        )
+
+
+@dataclass(frozen=True)
+class EntropyCountedConfig(SolverConfig):
+    """The entropy solver with as many jumps per step as Euler."""
+
+    hazard: Hazard = "euler"  # integrated: exact without a weight
+    beta: float = 6.0  # reduction of the log-weight per nat of entropy
+
+    def build(self) -> Euler:
+        return Euler(
+            weight=Entropy(self.beta),
+            hazard=self.hazard,
+            counted=True,
+            temperature=self.temperature,
+            top_p=self.top_p,
+        )
+
+
+SOLVERS: dict[str, type[SolverConfig]] = {
+    "euler": EulerConfig,
+    "ancestral": AncestralConfig,
+    "neighbor": NeighborConfig,
+    "entropy": EntropyConfig,
+    "neighbor-counted": NeighborCountedConfig,
+    "entropy-counted": EntropyCountedConfig,
+    "neighbor-share": NeighborShareConfig,
+    "entropy-inverse": EntropyInverseConfig,
+    "first-hitting": FirstHittingConfig,
+    "confidence": TopKConfig,
+    "margin": MarginConfig,
+    "low-entropy": LowEntropyConfig,
+    "entropy-bound": EntropyBoundConfig,
+    "left-to-right": LeftToRightConfig,
+    "analytic": AnalyticConfig,
+    "score-euler": ScoreEulerConfig,
 }
 
-# The settings that each of them reads, beside temperature and nucleus.
-_STEPS, _NEAR = ("corrector", "corrector_power", "hazard"), ("radius", "scale", "boundary")
-READS: dict[str, tuple[str, ...]] = dict.fromkeys(BUILD, ()) | {
-    "euler": _STEPS,
-    "neighbor": (*_NEAR, *_STEPS),
-    "entropy": ("beta", *_STEPS),
-    "neighbor-counted": (*_NEAR, "hazard"),
-    "entropy-counted": ("beta", "hazard"),
-    "neighbor-share": ("radius", "boundary", *_STEPS),
-    "entropy-inverse": _STEPS,
-    "entropy-bound": ("gamma",),
-}
-
-
-def readers(setting: str, join: str) -> str:
-    """The solvers that read a setting: "a, b and c", or whatever joins the last."""
-    *others, last = (name for name, reads in READS.items() if setting in reads)
-    return f"{', '.join(others)} {join} {last}" if others else last
-
-
-READ_BY_SOME = frozenset(name for names in READS.values() for name in names)
-
-OWN: dict[type[Method], Name] = {
+DEFAULT_SOLVERS: dict[type[Method], Name] = {
     Flow: "euler",
     BlockDiffusion: "ancestral",
     SEDD: "analytic",
     Autoregressive: "left-to-right",
 }
+
+
+def option_names(solver: str) -> frozenset[str]:
+    """The names of a solver's options, including those of the draws."""
+    return frozenset(field.name for field in fields(SOLVERS[solver]))
+
+
+SHARED_OPTIONS = frozenset(field.name for field in fields(SolverConfig))
+SPECIFIC_OPTIONS = frozenset().union(*map(option_names, SOLVERS)) - SHARED_OPTIONS
+
+
+def solvers_with(option: str) -> list[str]:
+    """The names of the solvers that have an option."""
+    return [solver for solver in SOLVERS if option in option_names(solver)]
+
+
+def for_method(solver: Any, method: Method, stop: int | None = None) -> Any:
+    """Adapt a solver to a method: inside the blocks of BD3LM, windows are cut at the ends.
+
+    With `stop`, BD3LM ends a sample after this token.
+    """
+    if not isinstance(method, BlockDiffusion):
+        if stop is not None:
+            raise InputError(
+                "stop must be omitted with this model: only bd3lm samples block by block; other "
+                "samples have their full length, and decoding cuts them at the end token"
+            )
+        return solver
+    weight = getattr(solver, "weight", None)
+    if isinstance(weight, Neighbor | NeighborShare):
+        solver = replace(solver, weight=replace(weight, boundary="cut"))
+    return BlockSolver(solver, stop) if isinstance(solver, Solver) else solver
+
+
+@dataclass(frozen=True)
+class SolverChoice:
+    """A solver with the options of all solvers in one flat record; those of other solvers are idle.
+
+    Recorded results are identified by these fields (see `to_config`), so they must not change.
+    """
+
+    solver: Name = "auto"
+    radius: int = NeighborConfig.radius
+    scale: float = NeighborConfig.scale
+    boundary: Boundary = NeighborConfig.boundary
+    beta: float = EntropyConfig.beta
+    gamma: float = EntropyBoundConfig.gamma
+    corrector: float = EulerConfig.corrector
+    hazard: Hazard = EulerConfig.hazard
+    temperature: float = SolverConfig.temperature
+    top_p: float = SolverConfig.top_p
+    stop: bool = False
+    corrector_power: float = added(POWER)
+
+    def resolved(self, method: Method) -> Self:
+        """Replace "auto" by the method's default solver."""
+        return (
+            replace(self, solver=DEFAULT_SOLVERS[type(method)]) if self.solver == "auto" else self
+        )
+
+    def config(self) -> SolverConfig:
+        """The config of the named solver."""
+        return SOLVERS[self.solver](
+            **{option: getattr(self, option) for option in option_names(self.solver)}
+        )
+
+    def build(self, method: Method, end_token: int | None = None) -> Any:
+        """Create the solver for a method."""
+        solver = self.resolved(method).config().build()
+        return for_method(solver, method, end_token if self.stop else None)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.cli.main import run
+from cwdfm.cli.main import exit_on_error
 from cwdfm.errors import InputError, check_integer, load_extra
 from cwdfm.files import check_output_folder, write_json
 from cwdfm.provenance import provenance
@@ -206,4 +206,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(main, sys.argv[1:])
+    with exit_on_error(resumable=False):
+        main(sys.argv[1:])

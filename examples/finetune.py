@@ -17,7 +17,7 @@ from typing import Any
 import cwdfm
 from cwdfm import data
 from cwdfm.cli import sample, train
-from cwdfm.cli.main import run
+from cwdfm.cli.main import exit_on_error
 from cwdfm.data.chemistry import parse
 from cwdfm.errors import MAX_SAMPLES, check_integer
 from cwdfm.files import check_output_file, write_json
@@ -80,4 +80,5 @@ def score(texts: list[str], qm9: data.TokenData, own: list[str]) -> dict[str, An
 
 
 if __name__ == "__main__":
-    run(main, sys.argv[1:])
+    with exit_on_error(resumable=False):
+        main(sys.argv[1:])

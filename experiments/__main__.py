@@ -2,8 +2,7 @@
 
 import sys
 
-from cwdfm.cli.main import fail
-from cwdfm.cli.main import run as run_command
+from cwdfm.cli.main import exit_on_error, fail
 from cwdfm.cli.options import HELP
 from experiments import report, results
 from experiments.cli import bench, run
@@ -28,7 +27,9 @@ def main() -> None:
         sys.exit(0 if arguments else 2)
     if arguments[0] not in COMMANDS:
         fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
-    run_command(COMMANDS[arguments[0]][0], arguments[1:], keeps=True)
+    command, _ = COMMANDS[arguments[0]]
+    with exit_on_error(resumable=True):
+        command(arguments[1:])
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from cwdfm.errors import InputError, check_bool
 from cwdfm.likelihood.bound import Bound, check_inputs, exact_likelihood, sequence_nats
 from cwdfm.method.base import (
     DataBatch,
-    DrawRequest,
     Method,
     Objective,
+    SampleRequest,
     TrainingBatch,
     refuse_solver,
 )
@@ -71,7 +71,7 @@ class Autoregressive(Method):
         """One step per token, whatever number was requested."""
         return length
 
-    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, asked: SampleRequest) -> Samples:
         solver = LeftToRight() if solver is None else solver
         if not isinstance(solver, LeftToRight):
             reason = "its order is fixed, left to right, and it has no rates to step or to weight"
@@ -154,7 +154,7 @@ class LeftToRight:
         check_bool("cached", self.cached)
 
     @torch.no_grad()
-    def sample(self, model: nn.Module, vocab_size: int, request: DrawRequest) -> Samples:
+    def sample(self, model: nn.Module, vocab_size: int, request: SampleRequest) -> Samples:
         """Sample sequences.
 
         Token k of sample i depends on (seed, i, k) and the tokens before it, and not on the batch.
@@ -179,11 +179,11 @@ class LeftToRight:
             updates=free_BN.int(),
             loops=torch.zeros_like(free_BN, dtype=torch.int32),
             evaluations=free_BN.sum(1),
-            rows=int(free_BN.sum()),
+            logit_evaluations=int(free_BN.sum()),
         )
 
     def _sample_chunk(
-        self, model: nn.Module, ids: MaskSource, chunk: Chunk, request: DrawRequest
+        self, model: nn.Module, ids: MaskSource, chunk: Chunk, request: SampleRequest
     ) -> Tensor:
         """Extend one batch from the end of its shortest prompt to its last token [B, N]."""
         batch, length = chunk.tokens.shape
@@ -192,8 +192,8 @@ class LeftToRight:
         network = model
         if isinstance(model, DiT) and self.cached:
             network = CachedModel(model, cache, causal=True)
-        if request.without:
-            network = BannedTokens(network, request.without)
+        if request.banned_tokens:
+            network = BannedTokens(network, request.banned_tokens)
         progress = ScaledProgress(request, batch, length)
         for k in range(int(chunk.fixed.sum(1).min()), length):
             index_B = chunk.index

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError, check_integer
-from cwdfm.method.base import DrawRequest
+from cwdfm.method.base import SampleRequest
 from cwdfm.model.attention import CachedAttention, KVCache
 from cwdfm.model.predict import model_device
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import check_seed, sample_index
-from cwdfm.solver.base import given
+from cwdfm.solver.base import broadcast_prompt
 from cwdfm.solver.sample import batches
 from cwdfm.source import MaskSource
 
@@ -75,7 +75,7 @@ class Chunk:
     index: Tensor  # [B]: global sample indices
 
     @classmethod
-    def of(cls, model: nn.Module, source: MaskSource, request: DrawRequest) -> "Chunk":
+    def of(cls, model: nn.Module, source: MaskSource, request: SampleRequest) -> "Chunk":
         """All sequences of a request, checked, on the model's device."""
         batch, length = request.shape
         check_integer("the number of samples", batch)
@@ -83,7 +83,9 @@ class Chunk:
         check_seed(request.seed)
         device = model_device(model) or torch.device("cpu")
         index_B = sample_index(request.index, batch, device)
-        prompt_BN, fixed_BN = given(source, request.shape, request.prompt, request.fixed, device)
+        prompt_BN, fixed_BN = broadcast_prompt(
+            source, request.shape, request.prompt, request.fixed, device
+        )
         if bool(fixed_BN.all()):
             raise InputError("all positions are fixed: there is nothing to sample; unfix some")
         return cls(torch.where(fixed_BN, prompt_BN, source.mask_id), fixed_BN, index_B)
@@ -99,13 +101,13 @@ class Chunk:
 class ScaledProgress:
     """Reports progress in units of the requested steps, whatever the sampler's own unit is."""
 
-    def __init__(self, request: DrawRequest, batch: int, total: int) -> None:
+    def __init__(self, request: SampleRequest, batch: int, total: int) -> None:
         self.request, self.batch, self.total = request, batch, total
         self.reported = 0
 
     def update(self, done: int) -> None:
         """Report that `done` of the sampler's `total` units are finished."""
         due = self.request.steps * done // self.total
-        if self.request.tick is not None and due > self.reported:
-            self.request.tick((due - self.reported) * self.batch)
+        if self.request.progress is not None and due > self.reported:
+            self.request.progress((due - self.reported) * self.batch)
         self.reported = due

@@ -15,7 +15,7 @@ from cwdfm.cli.unused_options import check_read_with
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load_extra
 from cwdfm.files import write_advice, write_json
-from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.likelihood.dataset import load_held_out
 from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.updates import update_statistics
@@ -24,14 +24,14 @@ from cwdfm.pretrained import load
 from cwdfm.provenance import provenance
 from cwdfm.report import check_folder
 from cwdfm.report.analysis import context_plot, context_table, updates_plot, updates_table
-from cwdfm.solver_config import POWER, READS, SolverChoice
+from cwdfm.solver_config import POWER, SolverChoice, solvers_with
 from cwdfm.source import MaskSource
 from cwdfm.weight.neighbor import Boundary
 
 Named = Literal["euler", "neighbor", "entropy"]
 # Options that only some of these solvers use.
 READ_WITH = {
-    name: {"solvers": tuple(solver for solver in get_args(Named) if name in READS[solver])}
+    name: {"solvers": tuple(each for each in get_args(Named) if each in solvers_with(name))}
     for name in ("radius", "scale", "beta")
 }
 MAX_BINS = 10**4  # of neighbors or distances
@@ -137,10 +137,10 @@ def context(arguments: list[str]) -> None:
                 radius=options.radius,
                 farthest=options.farthest,
                 boundary=options.boundary,
-                fixed=given(trained)[1],
+                fixed=prompt_tokens(trained)[1],
                 draws=options.draws,
                 seed=options.seed,
-                batch_size=options.batch_size or fitting_batch(trained),
+                batch_size=options.batch_size or auto_batch_size(trained),
             )
         record = {"data": data.source, "weights": trained.fingerprint(), **analysis.to_json()}
     title = f"{options.model} on {data.name}"
@@ -175,14 +175,14 @@ def updates(arguments: list[str]) -> None:
     check_read_with(options, fields_given(Updates, asked), READ_WITH)
     with by_flags(Updates):
         for plan in plans:
-            plan.check()
+            plan.config().build()
     results = {}
     with process_group(options.device) as device:
         trained = load(options.model, device)
         with by_flags(Updates):
             for plan in plans:
                 check_window(plan.build(trained.flow).weight, trained.length)
-        _, fixed = given(trained)
+        _, fixed = prompt_tokens(trained)
         if isinstance(trained.source, MaskSource) and not options.corrector:
             print(MASK_NOTE)
         with Progress("sampling", len(plans) * options.n * options.steps) as progress:

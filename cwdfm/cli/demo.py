@@ -11,14 +11,16 @@ import torch
 
 from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.sample import head
+from cwdfm.cli.sample import Job, file_header
 from cwdfm.cli.sample_options import Options as Sampling
+from cwdfm.cli.sample_options import postprocessing
 from cwdfm.errors import load_extra
 from cwdfm.generation import generate
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained import load
 from cwdfm.report import MoleculeReference, check_folder, evaluate
 from cwdfm.sample_file import SampleFile, write_samples
+from cwdfm.solver_config import SOLVERS as SOLVER_CONFIGS
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")
 SOLVERS: tuple[Literal["euler", "neighbor", "entropy"], ...] = ("euler", "neighbor", "entropy")
@@ -44,7 +46,14 @@ def main(arguments: list[str]) -> None:
     load_extra("matplotlib", "plot")  # fail before the work: the report comes last
     steps, n = ((2, 4), 8) if options.quick else ((16, 32, 64), 128)
     plan = [
-        Sampling(model=model, out=place(options.out, model, solver, k), n=n, steps=k, solver=solver)
+        Sampling(
+            model=model,
+            out=place(options.out, model, solver, k),
+            n=n,
+            steps=k,
+            solver=solver,
+            solver_options=SOLVER_CONFIGS[solver](),
+        )
         for model, solver, k in product(MODELS, SOLVERS, steps)
     ]
     reference = load_reference(options.data)
@@ -93,9 +102,11 @@ def workers(limit: int) -> ProcessPoolExecutor:
 def draw(cell: Sampling) -> tuple[Sampling, list[str]]:
     """Write the same file as `cwdfm sample` with these options; returns the samples too."""
     trained = load(cell.model)
-    solver = cell.build(trained.method)
-    out = generate(trained, solver, n=cell.n, steps=cell.steps, batch_size=BATCH)
+    job = Job(
+        trained, cell, cell.solver_options.build(), postprocessing(cell), length=trained.length
+    )
+    out = generate(trained, job.solver, n=cell.n, steps=cell.steps, batch_size=BATCH)
     tokens = out.tokens.tolist()
     texts = [trained.tokenizer.decode(row) for row in tokens]
-    write_samples(cell.out, SampleFile(texts, tokens, head(trained, cell)))
+    write_samples(cell.out, SampleFile(texts, tokens, file_header(job)))
     return cell, texts

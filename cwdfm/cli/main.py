@@ -65,7 +65,8 @@ def main() -> None:
     if arguments[0] not in VERBS:
         fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
     verb = VERBS[arguments[0]]
-    run(verb.main, arguments[1:], keeps=verb.keeps)
+    with exit_on_error(resumable=verb.keeps):
+        verb.main(arguments[1:])
 
 
 def write_any_text() -> None:
@@ -75,29 +76,30 @@ def write_any_text() -> None:
             stream.reconfigure(errors="replace")
 
 
-def run(verb: Callable[[list[str]], None], arguments: list[str], *, keeps: bool = False) -> None:
-    """Do what a verb does; what goes wrong is told, and ends the program with its code.
+@contextmanager
+def exit_on_error(*, resumable: bool) -> Iterator[None]:
+    """Turn expected errors of a command into a message and an exit code.
 
-    keeps: whether the verb goes on after an interruption.
+    `resumable`: whether the same command resumes after an interruption.
     """
     try:
         with notes():
-            verb(arguments)
+            yield
         sys.stdout.flush()
     except InputError as error:
         fail(str(error))
     except RunError as error:
         fail(str(error), code=1)
     except KeyboardInterrupt:
-        then = "goes on with what is left" if keeps else "begins anew"
-        fail(f"interrupted; the same command {then}", code=130)
+        action = "resumes" if resumable else "starts over"
+        fail(f"interrupted; the same command {action}", code=130)
     except (MemoryError, RuntimeError) as error:
         if not short_of_memory(error):
             raise
-        fail("memory does not hold what was asked for; ask for less: fewer, shorter, less at once")
-    except BrokenPipeError:  # whoever reads has seen enough, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in it
-        sys.exit(141)  # as shells say it
+        fail("out of memory; reduce the batch size, the sequence length or the number of samples")
+    except BrokenPipeError:  # the reader closed the pipe, for example `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard buffered output
+        sys.exit(141)  # the code that shells report
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(f"{where}{error.strerror or error}; check the path, permissions and free space")

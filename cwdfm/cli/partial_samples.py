@@ -1,9 +1,9 @@
-"""Samples drawn piece by piece: an interrupted job goes on, and processes share one.
+"""Partial sample files, from which an interrupted job resumes.
 
-Beside the output FILE a folder FILE.parts holds the job's settings and the pieces that are done,
-each written whole under the numbers of its samples. Sample i of a seed is the same sample whoever
-draws it and in whatever company, so pieces need no order, and a job may go on with other batches
-or another number of processes.
+Beside the output FILE, the folder FILE.parts holds the settings of the job and its finished
+batches, each in a file named after the first and last sample number. Sample i of a seed does not
+depend on the batch or process that draws it. Batches can therefore be finished in any order, and a
+job can resume with a different batch size or number of processes.
 """
 
 import json
@@ -20,84 +20,84 @@ from cwdfm.files import LOCK, replacing, retry_advice
 _SETTINGS = "settings.json"
 
 
-class Parts:
-    """The pieces of one output file."""
+class PartialSamples:
+    """The finished batches of one output file."""
 
     def __init__(self, out: Path, settings: dict[str, Any]) -> None:
         self.folder = out.with_name(out.name + ".parts")
         self.settings = settings
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Refuse a file for which another job goes on: both would do all of the work."""
+    def lock(self) -> Iterator[None]:
+        """Raise an error if another job is writing the same file."""
         if rank() == 0:
-            with self._written(self.folder):
+            with self._write_errors(self.folder):
                 self.folder.mkdir(exist_ok=True)
         out = self.folder.with_suffix("")
-        other = f"another run (torchrun starts those that share a file) draws the samples of {out}"
+        other = f"another run is sampling {out} (use torchrun to share the work)"
         with exclusive(self.folder, other):
             try:
                 yield
             finally:
-                if rank() == 0 and not self._begun():
+                if rank() == 0 and not self._files():
                     self.discard()
 
-    def _begun(self) -> list[Path]:
-        """What is there of a job."""
+    def _files(self) -> list[Path]:
+        """All files of the job except its lock."""
         return [path for path in self.folder.glob("*") if path.name != LOCK]
 
     def open(self, *, force: bool) -> set[int]:
-        """Begin, or go on: the numbers of the samples that are done.
+        """Start or resume the job. Returns the numbers of the finished samples.
 
-        Pieces of a job with other settings are refused, or with `force` thrown away.
+        Batches of a job with different settings raise an error, or are deleted with `force`.
         """
-        begun = self._begun()
-        if not begun or self._same():
-            return set(self.rows())
+        files = self._files()
+        if not files or self._same_settings():
+            return set(self.records())
         if not force:
             raise InputError(
-                f"{self.folder} holds the beginning of a job with other settings; give the same "
-                f"ones to go on with it, another --out, or --force to throw it away"
+                f"{self.folder} holds part of a job with different settings; repeat those settings "
+                f"to resume it, choose a different --out, or delete it with --force"
             )
-        for path in begun:
+        for path in files:
             path.unlink(missing_ok=True)
         return set()
 
-    def _same(self) -> bool:
+    def _same_settings(self) -> bool:
         try:
             settings = json.loads((self.folder / _SETTINGS).read_text())
         except (OSError, ValueError):
             return False
         return bool(settings == self.settings)
 
-    def add(self, rows: dict[int, dict[str, Any]]) -> None:
-        """Keep finished samples, by number."""
+    def add(self, records: dict[int, dict[str, Any]]) -> None:
+        """Save finished samples, by number."""
         if not (self.folder / _SETTINGS).exists():
             self._write(self.folder / _SETTINGS, self.settings)
-        self._write(self.folder / f"{min(rows)}-{max(rows)}.piece", rows)
+        self._write(self.folder / f"{min(records)}-{max(records)}.piece", records)
 
-    def rows(self) -> dict[int, dict[str, Any]]:
-        """All finished samples, in order; those of a damaged piece are none, and drawn again."""
+    def records(self) -> dict[int, dict[str, Any]]:
+        """All finished samples in order. Damaged files are skipped and sampled again."""
         found: dict[int, dict[str, Any]] = {}
         for piece in self.folder.glob("*.piece"):
-            with suppress(ValueError):  # cut off, as by a machine that lost its power
+            with suppress(ValueError):  # truncated, for example by a power failure
                 found |= {int(i): row for i, row in json.loads(piece.read_text()).items()}
         return dict(sorted(found.items()))
 
     def discard(self) -> None:
-        """Throw the pieces away."""
+        """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, path: Path, data: object) -> None:
-        with self._written(path), replacing(path) as part:
+        with self._write_errors(path), replacing(path) as part:
             part.write_text(json.dumps(data))
 
     @contextmanager
-    def _written(self, path: Path) -> Iterator[None]:
+    def _write_errors(self, path: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise InputError(
-                f"cannot write {path}: {error.strerror or error}; what is done is kept. "
-                f"{retry_advice(error, path)} and start again with the same command"
+                f"cannot write {path}: {error.strerror or error}; finished samples are kept. "
+                f"{retry_advice(error, path)}, then run the same command again"
             ) from error

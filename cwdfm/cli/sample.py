@@ -1,247 +1,293 @@
-"""`cwdfm sample MODEL --out FILE`: draw sequences from a trained model."""
+"""`cwdfm sample MODEL --out FILE`: sample sequences from a trained model."""
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
-from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
-from cwdfm.cli.partial_samples import Parts
+from cwdfm.cli.options import check_window
+from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
     Options,
-    acceptance,
+    Postprocessing,
     check,
-    mending,
-    refinement,
-    rework,
+    parse_options,
+    postprocessing,
     settings,
+    wrong_solver,
 )
 from cwdfm.cli.unused_options import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
-from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
 from cwdfm.pretrained.model import Pretrained, load, steps_short
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, SampleFile, write_samples
-from cwdfm.solver import Solver
-from cwdfm.solver.sample import Tick
+from cwdfm.solver import Samples, Solver
+from cwdfm.solver_config import DEFAULT_SOLVERS, SHARED_OPTIONS, SOLVERS, for_method
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that one run of the command samples."""
+
+    trained: Pretrained
+    options: Options
+    solver: Any
+    postprocessing: Postprocessing
+    length: int
+
+    @property
+    def progress_steps(self) -> int:
+        """The largest number of times that progress counts each sample."""
+        steps = self.options.steps + sum(each.progress_steps for each in self.postprocessing.steps)
+        reject = self.postprocessing.reject
+        return steps * reject.max_tries if reject else steps
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, sample, write."""
-    asked = model_first("sample", arguments)
-    options = parse("sample MODEL", asked, lambda missing: Options(model=missing, out=missing))
-    with by_flags(Options):
+    """Parse the options, sample, and write the output file."""
+    options, given = parse_options(arguments)
+    with options.flag_names:
         check(options)
+        steps = postprocessing(options)
+        solver = None if options.solver == "auto" else options.solver_options.build()
     with process_group(options.device) as device:
         trained = load(options.model, device)
         note_unfinished(trained, options)
-        options = options.resolved(trained.method)
-        check_idle(trained, options)
-        length = length_of(trained, options)
-        check_steps(
-            fields_given(Options, asked), options.model, trained.method, options.steps, length
-        )
-        asked_for = options.steps
-        options = replace(options, steps=trained.method.steps(asked_for, length))
-        with by_flags(Options):
-            check_given(trained, options)
-        if rank() == 0:
-            note_steps(trained.method, options, asked_for, length)
+        job = make_job(trained, options, given, solver, steps)
+        options = job.options
         if options.compile:
             trained.model.compile_trunk(by_block=True)
         trained.model.capture_trunk()
-        parts = Parts(options.out, settings(options) | {"weights": trained.fingerprint()})
-        with parts.alone():
-            todo = broadcast(_todo(parts, options) if rank() == 0 else None)
+        partial = PartialSamples(
+            options.out, settings(options) | {"weights": trained.fingerprint()}
+        )
+        with partial.lock():
+            todo = broadcast(remaining(partial, options) if rank() == 0 else None)
             start = time.perf_counter()
-            draw(trained, options, parts, todo[rank() :: world_size()])
+            sample_batches(job, partial, todo[rank() :: world_size()])
             barrier()
             if rank() == 0:
-                took = {"seconds": time.perf_counter() - start, "drawn": len(todo)}
-                finish(options, parts, head(trained, options) | took)
+                seconds = time.perf_counter() - start
+                header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
+                finish(options, partial, header)
 
 
-def head(trained: Pretrained, options: Options) -> dict[str, Any]:
-    """What a file of samples says of where they come from."""
+def make_job(
+    trained: Pretrained,
+    options: Options,
+    given: Collection[str],
+    solver: Any,
+    steps: Postprocessing,
+) -> Job:
+    """Complete the options for the loaded model, and check that they fit it.
+
+    `given` are the options named on the command line. A `solver` of None is the default.
+    """
+    method = trained.method
+    if options.solver == "auto":
+        options = default_solver(options, method, given)
+        with options.flag_names:
+            solver = options.solver_options.build()
+    if options.grid != Options.grid and isinstance(method, Autoregressive):
+        raise InputError(
+            f"--grid does not apply to {options.model}, which takes one step per token; omit it"
+        )
+    length = sample_length(trained, options)
+    check_steps(given, options.model, method, options.steps, length)
+    requested = options.steps
+    options = replace(options, steps=method.steps(requested, length))
+    if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
+        raise InputError(
+            f"{options.out} would hold one text per line, but text samples contain line breaks; "
+            f"write a .jsonl file (with tokens, as required by eval) or a .csv file"
+        )
+    with options.flag_names:
+        solver = for_method(solver, method, trained.tokenizer.eos_id if options.stop else None)
+        check_window(getattr(solver, "weight", None), length)
+        if isinstance(solver, Solver):
+            for step in steps.steps:
+                step.check(solver)
+    if rank() == 0:
+        note_steps(method, options, requested, length)
+    return Job(trained, options, solver, steps, length)
+
+
+def default_solver(options: Options, method: Method, given: Collection[str]) -> Options:
+    """Replace --solver auto by the method's default solver."""
+    name = DEFAULT_SOLVERS[type(method)]
+    config = SOLVERS[name]
+    names = {field.name for field in fields(config)}
+    for option in (field.name for field in fields(options.solver_options)):
+        if option in given and option not in names:
+            raise wrong_solver(option, name)
+    shared = {option: getattr(options.solver_options, option) for option in SHARED_OPTIONS}
+    same = isinstance(options.solver_options, config)
+    return replace(
+        options, solver=name, solver_options=options.solver_options if same else config(**shared)
+    )
+
+
+def file_header(job: Job) -> dict[str, Any]:
+    """The header of the sample file: options, model and provenance."""
     return {
-        "options": settings(options),
-        "model": trained.card,
-        "weights": trained.fingerprint(),
-        "tokenizer": trained.tokenizer.kind,
-        "length": length_of(trained, options),
+        "options": settings(job.options),
+        "model": job.trained.card,
+        "weights": job.trained.fingerprint(),
+        "tokenizer": job.trained.tokenizer.kind,
+        "length": job.length,
         "provenance": provenance(),
     }
 
 
-def check_idle(trained: Pretrained, options: Options) -> None:
-    """Refuse settings that neither the solver nor the method reads."""
-    options.check_idle()
-    if options.grid != Options.grid and isinstance(trained.method, Autoregressive):
-        raise InputError(
-            f"--grid is of steps in time, and {options.model} takes one a token; leave it out"
-        )
-
-
-def length_of(trained: Pretrained, options: Options) -> int:
-    """Tokens a sample; a prompt or template without room, or more than can be, is refused."""
-    check_positions(trained, options, options.length or trained.length)  # before there is a list
-    tokens, _ = given(
+def sample_length(trained: Pretrained, options: Options) -> int:
+    """The number of tokens per sample."""
+    check_positions(trained, options, options.length or trained.length)  # before building a list
+    tokens, _ = prompt_tokens(
         trained, length=options.length, prompt=options.prompt, template=options.template
     )
     length = len(tokens) if tokens is not None else options.length or trained.length
-    check_positions(trained, options, length)  # a template has a length of its own
+    check_positions(trained, options, length)  # a template has its own length
     return length
 
 
 def check_positions(trained: Pretrained, options: Options, length: int) -> None:
-    """Refuse more tokens than the model has learned positions."""
+    """Raise an error if a sample has more tokens than the model has learned positions."""
     positions = trained.model.config.positions
     if positions and length > positions:
-        what = "--length" if options.template is None else "--template"
+        name = "--length" if options.template is None else "--template"
         raise InputError(
-            f"the model has learned {positions} positions, asked for are {length} tokens; give a "
-            f"{what} of at most {positions}"
+            f"the model has {positions} learned positions, but {length} tokens are requested; use "
+            f"a {name} of at most {positions} tokens"
         )
 
 
 def note_unfinished(trained: Pretrained, options: Options) -> None:
-    """Say that a run is not finished, whose samples may be worse than its recipe promises."""
+    """Print a note if the model's training is not finished."""
     short = steps_short(options.model, trained)
     if short is not None and rank() == 0:
         print(
-            f"{options.model} is not finished: its checkpoint of step {short[0]} of {short[1]} is "
-            f"sampled",
+            f"note: training of {options.model} is not finished: sampling from its checkpoint at "
+            f"step {short[0]} of {short[1]}",
             file=sys.stderr,
         )
 
 
-def check_given(trained: Pretrained, options: Options) -> None:
-    """Refuse a length, prompt, template or kind of file that the model cannot take."""
-    length = length_of(trained, options)
-    if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
-        raise InputError(
-            f"{options.out} would hold one text a line, and samples of text hold line breaks; give "
-            f"a .jsonl file (with tokens, as eval needs it) or a .csv file"
-        )
-    solver = options.build(trained.method, trained.tokenizer.eos_id)
-    check_window(getattr(solver, "weight", None), length)
-    if isinstance(solver, Solver):
-        for after in rework(options):
-            after.check(solver)
-
-
-def note_steps(method: Method, options: Options, asked: int, length: int) -> None:
-    """Say where fewer steps were asked for than a block model takes, or a solver wants."""
-    if isinstance(method, BlockDiffusion) and asked < options.steps:
+def note_steps(method: Method, options: Options, requested: int, length: int) -> None:
+    """Print a note if the number of steps is changed, or too small for the solver."""
+    if isinstance(method, BlockDiffusion) and requested < options.steps:
         print(
-            f"note: {options.model} has {options.steps} blocks of {method.block} tokens and takes "
-            f"at least a step for each: {options.steps} steps, not the {asked} of --steps"
+            f"note: {options.model} has {options.steps} blocks of {method.block} tokens and needs "
+            f"at least one step per block: using {options.steps} steps instead of {requested}"
         )
     if options.solver not in ("first-hitting", "entropy-bound"):
         return
     if options.steps < length:
-        last = "last one of a block" if isinstance(method, BlockDiffusion) else "last one"
+        last = "last step of a block" if isinstance(method, BlockDiffusion) else "last step"
         print(
-            f"note: {options.solver} takes up to a step a token; in {options.steps} steps for "
-            f"{length} tokens the {last} draws all that is left at once. Give --steps {length}"
+            f"note: {options.solver} needs up to one step per token; with {options.steps} steps "
+            f"for {length} tokens the {last} draws all remaining tokens at once. Use --steps "
+            f"{length}"
         )
-    noised = round(options.refine_share * length) if options.refine else 0
+    noised = round(options.refine_noise_fraction * length) if options.refine else 0
     if options.refine_steps < noised:
         print(
-            f"note: {options.solver} takes up to a step a token, in refining too, where about "
-            f"{noised} are noised at once. Give --refine-steps {noised}"
+            f"note: {options.solver} needs up to one step per token, also when refining, where "
+            f"about {noised} tokens are noised at once. Use --refine-steps {noised}"
         )
 
 
-def _todo(parts: Parts, options: Options) -> Sequence[int]:
-    done = parts.open(force=options.force)
+def remaining(partial: PartialSamples, options: Options) -> Sequence[int]:
+    """The numbers of the samples that are not finished yet."""
+    done = partial.open(force=options.force)
     if done:
-        print(f"going on: {len(done)} of {options.n} samples are there")
+        print(f"resuming: {len(done)} of {options.n} samples are finished")
     return [i for i in range(options.n) if i not in done] if done else range(options.n)
 
 
-def draw(trained: Pretrained, options: Options, parts: Parts, todo: Sequence[int]) -> None:
-    """Draw the samples numbered `todo` and put them into `parts`, batch by batch."""
-    share = f" (this process's {len(todo)})" if world_size() > 1 else ""
-    size = options.batch_size or fitting_batch(trained, length_of(trained, options))
+def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> None:
+    """Sample the numbers in `todo` and save each batch."""
+    trained, options, steps = job.trained, job.options, job.postprocessing
+    share = f" (this process: {len(todo)})" if world_size() > 1 else ""
+    size = options.batch_size or auto_batch_size(trained, job.length)
+    device = next(trained.model.parameters()).device
     first = 0
-    steps = options.steps + sum(after.ticks for after in rework(options))
-    steps *= options.accept_tries if options.accept else 1
-    total = max(1, len(todo) * steps)
+    total = max(1, len(todo) * job.progress_steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
             index = list(todo[first : first + size])
             try:
-                parts.add(rows(trained, options, index, progress.advance))
-                first += size
+                with torch.autocast(
+                    device.type, torch.bfloat16, enabled=options.precision == "bfloat16"
+                ):
+                    samples = generate(
+                        trained,
+                        job.solver,
+                        n=len(index),
+                        steps=options.steps,
+                        seed=options.seed,
+                        grid=options.grid,
+                        length=options.length,
+                        prompt=options.prompt,
+                        template=options.template,
+                        refine=steps.refine,
+                        resample=steps.resample,
+                        reject=steps.reject,
+                        index=torch.tensor(index),
+                        batch_size=len(index),
+                        progress=progress.advance,
+                    )
             except torch.OutOfMemoryError as error:
                 if size == 1:
-                    raise InputError(f"memory does not hold a single sequence: {error}") from error
+                    raise InputError(
+                        f"a single sequence does not fit in memory: {error}"
+                    ) from error
                 size = max(1, size // 2)
-                progress.say(f"memory is short: going on with {size} sequences at once")
-                progress.reach(first * steps)
+                progress.say(f"out of memory: continuing with batches of {size} sequences")
+                progress.reach(first * job.progress_steps)
+                continue
+            partial.add(records(trained, index, samples))
+            first += size
 
 
-def rows(
-    trained: Pretrained, options: Options, index: list[int], tick: Tick
-) -> dict[int, dict[str, Any]]:
-    """The samples numbered `index`, in one batch."""
-    half = options.precision == "bfloat16"
-    device = next(trained.model.parameters()).device
-    with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        out = generate(
-            trained,
-            options.build(trained.method, trained.tokenizer.eos_id),
-            n=len(index),
-            steps=options.steps,
-            seed=options.seed,
-            grid=options.grid,
-            length=options.length,
-            prompt=options.prompt,
-            template=options.template,
-            refine=refinement(options),
-            mend=mending(options),
-            accept=acceptance(options),
-            index=torch.tensor(index),
-            batch_size=len(index),
-            progress=tick,
-        )
+def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int, dict[str, Any]]:
+    """Decode samples: one record per sample, by its number."""
+    rows = zip(index, samples.tokens.tolist(), samples.evaluations.tolist(), strict=True)
     decode = trained.tokenizer.decode
-    found = zip(index, out.tokens.tolist(), out.evaluations.tolist(), strict=True)
-    drawn = {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in found}
-    if out.plausibility is not None:
-        for row, value in zip(drawn.values(), out.plausibility.tolist(), strict=True):
-            row["plausibility"] = value
-    return drawn
+    found = {i: {"text": decode(t), "tokens": t, "evaluations": e} for i, t, e in rows}
+    if samples.plausibility is not None:
+        for record, value in zip(found.values(), samples.plausibility.tolist(), strict=True):
+            record["plausibility"] = value
+    return found
 
 
-def finish(options: Options, parts: Parts, origin: dict[str, Any]) -> None:
-    """Join the pieces into the output file."""
-    rows = parts.rows()
-    if len(rows) < options.n:
+def finish(options: Options, partial: PartialSamples, header: dict[str, Any]) -> None:
+    """Combine the saved batches into the output file."""
+    found = partial.records()
+    if len(found) < options.n:
         raise RunError(
-            f"of {options.n} samples {len(rows)} are left in {parts.folder}: another run of the "
-            f"same command may have written all of them to {options.out}. If that is there and "
-            f"new, delete {parts.folder}; else give the same command again. Start processes that "
-            f"share the work by torchrun"
+            f"{partial.folder} holds only {len(found)} of {options.n} samples: another run of the "
+            f"same command may already have written {options.out}. If that file is complete, "
+            f"delete {partial.folder}; otherwise run the same command again. Use torchrun to let "
+            f"several processes share the work"
         )
-    done = list(rows.values())
-    origin["evaluations"] = sum(row["evaluations"] for row in done)
-    if options.accept:
-        accepted = sum(row["plausibility"] >= options.accept for row in done)
-        origin["accepted"] = accepted
-        rest = f"; the others are the most plausible of {options.accept_tries} tries"
+    done = list(found.values())
+    header["evaluations"] = sum(record["evaluations"] for record in done)
+    if options.reject_below:
+        accepted = sum(record["plausibility"] >= options.reject_below for record in done)
+        header["accepted"] = accepted
+        rest = f"; the others are the most plausible of {options.max_tries} tries"
         print(f"accepted: {accepted} of {len(done)}" + (rest if accepted < len(done) else ""))
-    texts, tokens = [row["text"] for row in done], [row["tokens"] for row in done]
-    write_samples(options.out, SampleFile(texts, tokens, origin))
-    parts.discard()
+    texts, tokens = [each["text"] for each in done], [each["tokens"] for each in done]
+    write_samples(options.out, SampleFile(texts, tokens, header))
+    partial.discard()
     print(f"written: {len(done)} samples to {options.out}")

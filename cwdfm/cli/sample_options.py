@@ -1,71 +1,144 @@
-"""What a command line of `cwdfm sample` says: the options, and what they ask to be done."""
+"""The options of `cwdfm sample`, and the objects built from them."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from cwdfm.cli.options import by_flags, flag
+from cwdfm.cli.options import by_flags, fields_given, flag, model_first, parse
 from cwdfm.errors import MAX_LENGTH, MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file
 from cwdfm.ops.random import check_seed
-from cwdfm.postprocess.base import Rework
-from cwdfm.postprocess.refine import Refine
-from cwdfm.postprocess.reject import Accept
-from cwdfm.postprocess.resample import Mend
-from cwdfm.sample_file import check_format
-from cwdfm.solver_config import SolverChoice
+from cwdfm.postprocess import Postprocess, Refine, Reject, Resample
+from cwdfm.sample_file import POSTPROCESS_OPTIONS, check_format
+from cwdfm.solver_config import (
+    SOLVERS,
+    SPECIFIC_OPTIONS,
+    EulerConfig,
+    Name,
+    SolverConfig,
+    option_names,
+    solvers_with,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(SolverChoice):
-    """Draw sequences. Sample number i of a seed is the same whatever the batch size.
+class Options:
+    """Sample sequences from a model. Sample i of a seed does not depend on the batch size.
 
-    Of the solvers euler is the plain one, and neighbor and entropy are the paper's; docs/guide.md
-    tells how to choose. Interrupted and started again with the same options, it goes on with what
-    is missing; under torchrun the processes share the work.
+    euler is the plain solver; neighbor and entropy are the paper's. See docs/guide.md for how to
+    choose. The help shows the options of the solver given by --solver: for the options of neighbor
+    use `cwdfm sample --solver neighbor --help`. The same command resumes an interrupted job. Under
+    torchrun all processes share the work.
     """
 
-    # MODEL, the first word: qm9-uniform-small or qm9-mask-small, which are in the box, or a folder
-    # with a model, a run or a checkpoint.
+    # MODEL, the first argument: the bundled qm9-uniform-small or qm9-mask-small, or the folder of a
+    # model, a run or a checkpoint.
     model: str
-    out: Path  # .jsonl (tokens, text, provenance), .csv; of molecules also .smi, .txt (one a line)
-    n: int = 1024  # how many samples
-    steps: int = 64  # of the solver; first-hitting and entropy-bound want one a token, ar has it
-    seed: int = 0  # of all randomness
-    grid: Literal["t", "kappa"] = "t"  # what the steps are even in
-    length: int | None = None  # tokens a sample; None for the model's own, or a text template's
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the model's matrix products
-    prompt: str | None = None  # how every sample begins
-    # A sample with holes: * is one token of a molecule, [12] are twelve tokens of text, as in
+    out: Path  # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt
+    n: int = 1024  # number of samples
+    solver: Name = "auto"  # auto: euler; bd3lm ancestral, sedd analytic, ar left-to-right
+    solver_options: SolverConfig = field(default_factory=EulerConfig)
+    stop: bool = False  # bd3lm: end a sample after its end token
+    steps: int = 64  # number of steps; first-hitting and entropy-bound need one per token
+    seed: int = 0  # random seed
+    grid: Literal["t", "kappa"] = "t"  # the quantity in which steps are equally spaced
+    length: int | None = None  # tokens per sample; the default is the model's or the template's
+    precision: Literal["float32", "bfloat16"] = "float32"  # precision of matrix products
+    prompt: str | None = None  # text that every sample begins with
+    # A sample with holes: * is one token of a molecule, [12] is twelve tokens of text, as in
     # 'c1ccccc1***' and 'The [12] of'.
     template: str | None = None
-    refine: int = 0  # rounds in which a share of the tokens is noised and sampled again; 0 for none
-    refine_share: float = 0.1  # which share of them
-    refine_steps: int = 6  # of the solver in each round
-    refine_temperature: float | None = None  # of the draws there; None for --temperature
-    mend: int = 0  # rounds, at most, in which doubted tokens are drawn again; 0 for none
-    # Of tokens that the network takes for noise; None: 0.5 with a uniform source, 0.125 with a
-    # mask source.
-    mend_share: float | None = None
-    # The least chance of a token that is left alone; None: 0.8 with a uniform source, 0.05 with a
-    # mask source.
-    mend_trust: float | None = None
-    mend_temperature: float | None = None  # of the draws there; None for --temperature
-    mend_at_once: int = 1  # tokens of a sequence that are drawn again in a round, at most
-    accept: float = 0.0  # the least plausibility of a sample that is not drawn again; 0 for any
-    accept_tries: int = 8  # of a sample, at most; then it is the most plausible of them
-    # Of tokens that the network takes for noise; None: 0.04 with a uniform source, 0.125 with a
-    # mask source.
-    accept_share: float | None = None
-    compile: bool = False  # torch.compile the model, for a GPU; of no use to ar and bd3lm
-    batch_size: int = 0  # sequences at once; 0 for as many as fit
+    refine: int = 0  # number of rounds that noise some tokens and sample them again; 0 for none
+    refine_noise_fraction: float = Refine.noise_fraction  # fraction of tokens noised per round
+    refine_steps: int = Refine.steps  # solver steps per round
+    refine_temperature: float | None = None  # the default is --temperature
+    resample: int = 0  # maximum number of rounds that draw low-confidence tokens again; 0 for none
+    # Fraction of noise that the model is conditioned on. The default is 0.5 with a uniform source,
+    # 0.125 with a mask source.
+    resample_noise_fraction: float | None = None
+    # Tokens with a lower probability are drawn again. The default is 0.8 with a uniform source,
+    # 0.05 with a mask source.
+    resample_threshold: float | None = None
+    resample_temperature: float | None = None  # the default is --temperature
+    resample_tokens_per_round: int = Resample.tokens_per_round  # maximum per sample
+    reject_below: float = 0.0  # draw samples with a lower plausibility again; 0 for none
+    max_tries: int = Reject.max_tries  # tries per sample; then the most plausible one is kept
+    # Fraction of noise that the model is conditioned on. The default is 0.04 with a uniform source,
+    # 0.125 with a mask source.
+    reject_noise_fraction: float | None = None
+    compile: bool = False  # torch.compile the model, for a GPU; not used by ar and bd3lm
+    batch_size: int = 0  # sequences per batch; 0 for as many as fit into memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
     force: bool = False  # overwrite the output file
 
+    @property
+    def flag_names(self) -> AbstractContextManager[None]:
+        """Let errors name the flags of the command line instead of the fields."""
+        own = {each.name: each.name for each in fields(self.solver_options)}
+        return by_flags(Options, **own)
+
+
+@dataclass(frozen=True)
+class Postprocessing:
+    """The postprocessing steps to apply, None for those that are not."""
+
+    refine: Refine | None
+    resample: Resample | None
+    reject: Reject | None
+
+    @property
+    def steps(self) -> list[Postprocess]:
+        """The steps that improve samples."""
+        return [step for step in (self.refine, self.resample) if step is not None]
+
+
+def parse_options(arguments: list[str]) -> tuple[Options, set[str]]:
+    """Parse the command line. Returns the options and the names of those given explicitly."""
+    words = model_first("sample", arguments)
+    name = solver_name(words)
+    check_solver_flags(name, words)
+    config = SOLVERS.get(name, EulerConfig)()
+    options = parse(
+        "sample MODEL",
+        words,
+        lambda missing: Options(model=missing, out=missing, solver_options=config),
+    )
+    return options, fields_given(Options, words) | fields_given(type(config), words)
+
+
+def solver_name(words: Sequence[str]) -> str:
+    """The value of --solver, the last one if there are several."""
+    found = "auto"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, given, value = word.partition("=")
+        if name == "--solver":
+            found = value if given else following
+    return found
+
+
+def check_solver_flags(solver: str, words: list[str]) -> None:
+    """Raise an error for flags that belong to other solvers."""
+    if solver != "auto" and solver not in SOLVERS:
+        return  # the parser reports the unknown name
+    allowed = option_names("euler" if solver == "auto" else solver)
+    given = {word.partition("=")[0].replace("_", "-") for word in words}
+    for option in sorted(SPECIFIC_OPTIONS - allowed):
+        if flag(option) in given:
+            raise wrong_solver(option, "euler" if solver == "auto" else solver)
+
+
+def wrong_solver(option: str, solver: str) -> InputError:
+    """The error for an option that the solver does not have."""
+    return InputError(
+        f"{flag(option)} is an option of --solver {', '.join(solvers_with(option))}, not of "
+        f"{solver}; omit it, or choose one of these solvers"
+    )
+
 
 def check(options: Options) -> None:
-    """Refuse what is wrong before any model is loaded."""
+    """Check options before a model is loaded."""
     check_integer("n", options.n, most=MAX_SAMPLES)
     check_integer("steps", options.steps, most=MAX_STEPS)
     check_format(options.out)
@@ -75,68 +148,51 @@ def check(options: Options) -> None:
         check_integer("batch_size", options.batch_size)
     check_output_file(options.out, force=options.force)
     check_seed(options.seed)
-    options.check()
-    check_left_out(options)
-    rework(options)
-    acceptance(options)
+    for enabling, names in POSTPROCESS_OPTIONS.items():
+        for name in names:
+            if not getattr(options, enabling) and getattr(options, name) != getattr(Options, name):
+                raise InputError(f"{flag(name)} requires {flag(enabling)}; give both, or neither")
 
 
-def check_left_out(options: Options) -> None:
-    """Refuse settings, by their names, of what is not done at all."""
-    for field in fields(Options):
-        what = field.name.partition("_")[0]
-        settles = what in ("refine", "mend", "accept") and not getattr(options, what)
-        if settles and getattr(options, field.name) != field.default:
-            raise InputError(
-                f"{flag(field.name)} is read with --{what} alone; leave it out, or give --{what} "
-                f"too"
+def postprocessing(options: Options) -> Postprocessing:
+    """Build the postprocessing steps."""
+    check_integer("refine", options.refine, 0, MAX_STEPS)
+    check_integer("refine_steps", options.refine_steps, most=MAX_STEPS)
+    check_integer("resample", options.resample, 0, MAX_STEPS)
+    check_integer("max_tries", options.max_tries, most=MAX_STEPS)
+    refine = resample = reject = None
+    if options.refine:
+        with _flags(Refine, "refine", rounds="refine"):
+            refine = Refine(
+                options.refine,
+                options.refine_noise_fraction,
+                options.refine_steps,
+                options.refine_temperature,
             )
+    if options.resample:
+        with _flags(Resample, "resample", rounds="resample"):
+            resample = Resample(
+                options.resample,
+                options.resample_noise_fraction,
+                options.resample_threshold,
+                options.resample_temperature,
+                tokens_per_round=options.resample_tokens_per_round,
+            )
+    if options.reject_below:
+        with _flags(Reject, "reject", threshold="reject_below", max_tries="max_tries"):
+            reject = Reject(options.reject_below, options.max_tries, options.reject_noise_fraction)
+    return Postprocessing(refine, resample, reject)
+
+
+def _flags(config: type, prefix: str, **others: str) -> AbstractContextManager[None]:
+    """Let errors name flags: --PREFIX-FIELD for each field of a config, except for `others`."""
+    names = {each.name: f"{prefix}_{each.name}" for each in fields(config)}
+    return by_flags(Options, **names | others)
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """What the samples depend on, apart from the model's weights."""
-    other = ("out", "batch_size", "device", "force")
-    return {name: value for name, value in asdict(options).items() if name not in other}
-
-
-def refinement(options: Options) -> Refine | None:
-    """Whether and how samples are refined."""
-    check_integer("refine", options.refine, 0, MAX_STEPS)
-    check_integer("refine_steps", options.refine_steps, most=MAX_STEPS)
-    rounds, temperature = max(1, options.refine), options.refine_temperature
-    with as_flags_of("refine", Refine):
-        found = Refine(rounds, options.refine_share, options.refine_steps, temperature)
-    return found if options.refine else None
-
-
-def mending(options: Options) -> Mend | None:
-    """Whether and how samples are mended."""
-    check_integer("mend", options.mend, 0, MAX_STEPS)
-    with as_flags_of("mend", Mend):
-        found = Mend(
-            max(1, options.mend),
-            options.mend_share,
-            options.mend_trust,
-            options.mend_temperature,
-            at_once=options.mend_at_once,
-        )
-    return found if options.mend else None
-
-
-def acceptance(options: Options) -> Accept | None:
-    """Whether samples are drawn again, and which."""
-    check_integer("accept_tries", options.accept_tries, most=MAX_STEPS)
-    with as_flags_of("accept", Accept, least="accept"):
-        found = Accept(options.accept, options.accept_tries, options.accept_share)
-    return found if options.accept else None
-
-
-def as_flags_of(prefix: str, kind: type, **others: str) -> AbstractContextManager[None]:
-    """Errors about fields of `kind` name the flags that set them, --PREFIX-FIELD but for others."""
-    named = {field.name: f"{prefix}_{field.name}" for field in fields(kind)}
-    return by_flags(Options, **named | others)
-
-
-def rework(options: Options) -> list[Rework]:
-    """What is done to the samples afterwards."""
-    return [found for found in (refinement(options), mending(options)) if found is not None]
+    """All options that the samples depend on, as one flat dictionary."""
+    values = asdict(options)
+    values |= values.pop("solver_options")
+    excluded = ("out", "batch_size", "device", "force")
+    return {name: value for name, value in values.items() if name not in excluded}

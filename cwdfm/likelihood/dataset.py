@@ -20,7 +20,7 @@ from cwdfm.data import load as load_data
 from cwdfm.data.text import is_prepared
 from cwdfm.data.text.pack import held_out_fill
 from cwdfm.errors import InputError, check_integer, check_mask, describe
-from cwdfm.generation import fitting_batch, given
+from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
 from cwdfm.method import Method
 from cwdfm.model.predict import model_device
@@ -113,12 +113,12 @@ def held_out_likelihood(
         trained.model,
         data.valid,
         limit=limit,
-        fixed=given(trained)[1],
+        fixed=prompt_tokens(trained)[1],
         padding=held_out_fill(data),
         weight=weight,
         draws=draws,
         seed=seed,
-        batch_size=fitting_batch(trained) if batch_size is None else batch_size,
+        batch_size=auto_batch_size(trained) if batch_size is None else batch_size,
     )
 
 

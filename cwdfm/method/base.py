@@ -1,10 +1,10 @@
-"""What a trained network means, and how it comes to mean it.
+"""Methods and objectives.
 
-A `Method` is kept with the model: it says how sequences are drawn from the network, and how likely
-the network finds given ones. An `Objective` is needed in training alone: from sequences of data it
-makes the network's input, and from the network's answer a loss. Everything else, the transformer,
-the trainer, data, commands and metrics, is the same for all methods, so that a comparison of two
-differs in the method alone.
+A `Method` is stored with the model. It defines how sequences are sampled from the network and how
+their likelihood is computed. An `Objective` is used only in training: it corrupts data to make the
+network's input, and computes the loss from the network's output. Everything else (transformer,
+trainer, data, commands, metrics) is shared between all methods, so that comparisons of two methods
+differ only in the method.
 """
 
 from abc import ABC, abstractmethod
@@ -17,61 +17,66 @@ from torch import Tensor, nn
 from cwdfm.errors import InputError
 from cwdfm.likelihood.bound import Bound
 from cwdfm.model.transformer import DiTConfig, Read
-from cwdfm.postprocess.base import Rework
-from cwdfm.postprocess.reject import Accept
+from cwdfm.postprocess.base import Postprocess
+from cwdfm.postprocess.reject import Reject
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples
-from cwdfm.solver.sample import Tick
+from cwdfm.solver.sample import Progress
 
-# The network as the trainer calls it: input [B, M], times [B], and what to make of its last hidden
-# vectors and its head. DDP and FSDP2 wrap exactly this.
+# The network as called by the trainer: input [B, M], times [B], and a function of its last hidden
+# states and its output head. DDP and FSDP2 wrap this call.
 Forward = Callable[[Tensor, Tensor, Read], Tensor]
 
 
 @dataclass(frozen=True)
-class DrawRequest:
-    """Which sequences to draw, whatever the method. See `cwdfm.sample` for each."""
+class SampleRequest:
+    """The sequences to sample, for any method. For details see `cwdfm.sample`."""
 
-    shape: tuple[int, int]  # sequences, length
+    shape: tuple[int, int]  # number of sequences, length
     steps: int
     seed: int = 0
     grid: Spacing | Tensor = "t"
-    prompt: Tensor | None = None  # [N] or [B, N]: tokens to keep ...
-    fixed: Tensor | None = None  # ... and where
-    index: Tensor | None = None  # [B]: the samples' global numbers
+    prompt: Tensor | None = None  # [N] or [B, N]: prompt tokens
+    fixed: Tensor | None = None  # [N] or [B, N]: mask of the prompt tokens to keep
+    index: Tensor | None = None  # [B]: global sample numbers
     batch_size: int | None = None
-    without: tuple[int, ...] = ()  # tokens never to draw
-    after: tuple[Rework, ...] = ()  # what is done to them afterwards
-    accept: Accept | None = None  # which of them are not drawn again
-    tick: Tick | None = None
+    banned_tokens: tuple[int, ...] = ()  # ids that are never drawn
+    postprocess: tuple[Postprocess, ...] = ()  # applied in this order
+    reject: Reject | None = None  # rejection sampling, after postprocessing
+    progress: Progress | None = None
 
-    def some(self, place_A: Tensor, seed: int) -> "DrawRequest":
-        """The same of the sequences at some places [A], by another seed. Nothing is checked."""
+    @property
+    def progress_steps(self) -> int:
+        """The number of times that `progress` counts each sequence, per try."""
+        return self.steps + sum(step.progress_steps for step in self.postprocess)
 
-        def theirs(x: Tensor | None) -> Tensor | None:
-            return x if x is None or x.dim() == 1 else x[place_A.to(x.device)]
+    def subset(self, index_A: Tensor, seed: int) -> "SampleRequest":
+        """Request only the sequences at index_A [A], with a different seed."""
+
+        def select(x: Tensor | None) -> Tensor | None:
+            return x if x is None or x.dim() == 1 else x[index_A.to(x.device)]
 
         return replace(
             self,
-            shape=(len(place_A), self.shape[1]),
+            shape=(len(index_A), self.shape[1]),
             seed=seed,
-            prompt=theirs(self.prompt),
-            fixed=theirs(self.fixed),
-            index=place_A if self.index is None else self.index[place_A.to(self.index.device)],
+            prompt=select(self.prompt),
+            fixed=select(self.fixed),
+            index=index_A if self.index is None else self.index[index_A.to(self.index.device)],
         )
 
 
 class Method(ABC):
-    """How a network is sampled and how it scores, for one vocabulary. A frozen dataclass."""
+    """How a network is sampled and scored. Subclasses are frozen dataclasses."""
 
     @property
     @abstractmethod
     def num_tokens(self) -> int:
-        """How many ids the network knows: the data's, and perhaps one more."""
+        """Number of token ids of the network: the vocabulary, plus any special id."""
 
     @property
     def exact(self) -> bool:
-        """Whether `likelihood` is -log p itself, and no bound that hangs on times and noise."""
+        """Whether `likelihood` is exact, rather than a stochastic bound."""
         return False
 
     @property
@@ -83,16 +88,16 @@ class Method(ABC):
         return None
 
     def network(self, config: DiTConfig) -> DiTConfig:
-        """The shape that the method needs of a transformer of a given size."""
+        """Adapt the config of a transformer to this method."""
         return replace(config, num_tokens=self.num_tokens)
 
-    def steps(self, asked: int, length: int) -> int:
-        """How many steps a sequence takes, of those asked for."""
-        return asked
+    def steps(self, requested: int, length: int) -> int:
+        """The number of steps that sampling takes, given the requested number."""
+        return requested
 
     @abstractmethod
-    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
-        """Sequences; `solver` None is the method's own. Others are refused with the reason."""
+    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
+        """Sample sequences. None for `solver` is the method's default solver."""
 
     @abstractmethod
     def likelihood(
@@ -106,7 +111,7 @@ class Method(ABC):
         index: Tensor | None = None,
         batch_size: int = 256,
     ) -> Bound:
-        """-log p(x_1) of sequences [B, N], or an upper bound on it: see `cwdfm.elbo`."""
+        """-log p(x_1) of sequences [B, N], or an upper bound: see `cwdfm.elbo`."""
 
 
 @dataclass(frozen=True)
@@ -147,29 +152,29 @@ class Objective(ABC):
 
     @property
     def worst_weight(self) -> float:
-        """The largest weight of a token's cross-entropy: beyond ten times that, a run diverged."""
+        """The largest weight of any token's cross-entropy, used to detect a diverged run."""
         return 1.0
 
     @property
     def held_out(self) -> "Objective":
-        """What validations measure: the same throughout a run, whatever `adapted` changes."""
+        """The objective of validation, which `adapted` does not change."""
         return self
 
     def adapted(self, forward: Forward, x_1: Tensor, fixed: Tensor) -> "Objective":
-        """The objective to go on with after a validation, and a look at held-out sequences."""
+        """The objective to continue training with, adapted to held-out sequences."""
         return self
 
     def state(self) -> dict[str, float]:
-        """What `adapted` has changed, numbers by name: checkpoints keep it, records show it."""
+        """The parameters changed by `adapted`, by name. Checkpoints and logs contain them."""
         return {}
 
     def restored(self, state: dict[str, float]) -> "Objective":
-        """The objective as it was when `state` was written."""
+        """The objective with the parameters of a saved `state`."""
         return self
 
 
 def refuse_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
-    """The message for a solver that the method cannot follow."""
+    """Raise the error for a solver that the method does not support."""
     name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
     weight = getattr(solver, "weight", None)
     with_weight = "" if weight is None else f" with {weight}"

@@ -1,13 +1,14 @@
-"""Discrete flow matching; and MDLM, which is a flow too.
+"""Discrete flow matching, which includes MDLM as a special case.
 
-MDLM (Sahoo et al. 2024) in the language of flows: a mask source, the linear schedule, the NELBO on
-masked tokens (hazard 1 / (1 - t)), and a network that is not told the time. Its ancestral sampler
+MDLM (Sahoo et al. 2024) is a flow with a mask source, the linear schedule, the NELBO on masked
+tokens (hazard 1 / (1 - t)), and a network that is not conditioned on time. Its ancestral sampler
 unmasks with probability (m_t - m_s) / m_t = 1 - exp(-integrated hazard): `Euler("integrated")`.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import check_instance
@@ -17,27 +18,27 @@ from cwdfm.loss import NELBO, Bregman, Loss
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import (
     DataBatch,
-    DrawRequest,
     Method,
     Objective,
+    SampleRequest,
     TrainingBatch,
     refuse_solver,
 )
 from cwdfm.model.positions import Positions
 from cwdfm.model.wrappers import BannedTokens
 from cwdfm.path import Path
-from cwdfm.postprocess.base import together
-from cwdfm.postprocess.reject import insist, read_whole
+from cwdfm.postprocess.base import combine
+from cwdfm.postprocess.reject import Reject, rejection_sample, score_sequences
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Euler, Samples, Solver, sample
-from cwdfm.solver.base import given
+from cwdfm.solver.base import broadcast_prompt
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
 class Flow(Method):
-    """A network of p_{1|t}, with the source and the schedule it was trained for."""
+    """A network for p_{1|t}, with the source and schedule that it was trained with."""
 
     source: Source
     schedule: Schedule
@@ -50,90 +51,88 @@ class Flow(Method):
     def num_tokens(self) -> int:
         return self.source.num_tokens
 
-    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
-            reason = "it does not step a flow, whose network gives probabilities of data tokens"
+            reason = "it does not step a flow, whose network predicts data tokens"
             refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
-        model = BannedTokens(model, asked.without) if asked.without else model
-        for rework in asked.after:
-            rework.check(solver)
-        how, tick = asked.accept, asked.tick
-        if how is None:
-            return self._drawn(model, solver, asked)[0]
-
-        def attempt(place_A: Tensor | None, seed: int) -> Samples:
-            some = asked if place_A is None else asked.some(place_A, seed)
-            return self._judged(model, solver, some, how.share)
-
-        def spared(tries: int) -> None:
-            if tick is not None:
-                tick(tries * (asked.steps + sum(rework.ticks for rework in asked.after)))
-
-        return insist(attempt, how, asked.seed, spared)
-
-    def _judged(
-        self, model: nn.Module, solver: Solver, asked: DrawRequest, share: float | None
-    ) -> Samples:
-        """Sequences, each drawn once, and their plausibility with a `share` of them noise."""
-        found, fixed_BN = self._drawn(model, solver, asked)
-        plausibility_B, evaluations_B, rows = read_whole(
-            model,
-            self.source,
-            self.schedule,
-            found.tokens,
-            share=share,
-            seed=asked.seed,
-            fixed=fixed_BN,
-            index=asked.index,
-            batch_size=asked.batch_size,
-        )
-        return replace(
-            found,
-            evaluations=found.evaluations + evaluations_B,
-            rows=found.rows + rows,
-            plausibility=plausibility_B,
-        )
-
-    def _drawn(
-        self, model: nn.Module, solver: Solver, asked: DrawRequest
-    ) -> tuple[Samples, Tensor | None]:
-        """Sequences [B, N], each drawn once, and which tokens were given [B, N]."""
-        found = sample(
+        for step in request.postprocess:
+            step.check(solver)
+        if request.reject is not None:
+            return self._rejection_sample(model, solver, request, request.reject)
+        model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
+        samples = sample(
             model,
             self.source,
             self.schedule,
             solver,
-            shape=asked.shape,
-            steps=asked.steps,
-            seed=asked.seed,
-            grid=asked.grid,
-            prompt=asked.prompt,
-            fixed=asked.fixed,
-            index=asked.index,
-            batch_size=asked.batch_size,
-            progress=asked.tick,
+            shape=request.shape,
+            steps=request.steps,
+            seed=request.seed,
+            grid=request.grid,
+            prompt=request.prompt,
+            fixed=request.fixed,
+            index=request.index,
+            batch_size=request.batch_size,
+            progress=request.progress,
         )
-        fixed_BN = None
-        if asked.prompt is not None:
-            place = (asked.prompt, asked.fixed, found.tokens.device)
-            fixed_BN = given(self.source, asked.shape, *place)[1]
-        for rework in asked.after:
-            better = rework.work(
+        for step in request.postprocess:
+            improved = step.apply(
                 model,
                 self.source,
                 self.schedule,
                 solver,
-                asked.grid if isinstance(asked.grid, str) else "t",
-                found.tokens,
-                seed=asked.seed,
-                fixed=fixed_BN,
-                index=asked.index,
-                batch_size=asked.batch_size,
-                progress=asked.tick,
+                request.grid if isinstance(request.grid, str) else "t",
+                samples.tokens,
+                seed=request.seed,
+                fixed=self._fixed(request, samples.tokens.device),
+                index=request.index,
+                batch_size=request.batch_size,
+                progress=request.progress,
             )
-            found = together(found, better)
-        return found, fixed_BN
+            samples = combine(samples, improved)
+        return samples
+
+    def _rejection_sample(
+        self, model: nn.Module, solver: Solver, request: SampleRequest, reject: Reject
+    ) -> Samples:
+        """Sample until the sequences are accepted (see `postprocess/reject.py`)."""
+        network = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
+        once = replace(request, reject=None)
+
+        def attempt(index_A: Tensor | None, seed: int) -> Samples:
+            subset = once if index_A is None else once.subset(index_A, seed)
+            samples = self.sample(model, solver, subset)
+            plausibility_B, evaluations_B, logit_evaluations = score_sequences(
+                network,
+                self.source,
+                self.schedule,
+                samples.tokens,
+                noise_fraction=reject.noise_fraction,
+                seed=subset.seed,
+                fixed=self._fixed(subset, samples.tokens.device),
+                index=subset.index,
+                batch_size=subset.batch_size,
+            )
+            return replace(
+                samples,
+                evaluations=samples.evaluations + evaluations_B,
+                logit_evaluations=samples.logit_evaluations + logit_evaluations,
+                plausibility=plausibility_B,
+            )
+
+        def skip(tries: int) -> None:
+            if request.progress is not None:
+                request.progress(tries * request.progress_steps)
+
+        return rejection_sample(attempt, reject, request.seed, skip)
+
+    def _fixed(self, request: SampleRequest, device: torch.device) -> Tensor | None:
+        """The mask of the prompt tokens [B, N], or None without a prompt."""
+        if request.prompt is None:
+            return None
+        prompt = (request.prompt, request.fixed, device)
+        return broadcast_prompt(self.source, request.shape, *prompt)[1]
 
     def likelihood(
         self,

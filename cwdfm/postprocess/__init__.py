@@ -1,8 +1,8 @@
 """Postprocessing of finished samples: refine, resample, reject."""
 
-from cwdfm.postprocess.base import Rework
+from cwdfm.postprocess.base import Postprocess
 from cwdfm.postprocess.refine import Refine, refine
-from cwdfm.postprocess.reject import Accept, plausibility
-from cwdfm.postprocess.resample import Mend, mend
+from cwdfm.postprocess.reject import Reject, plausibility
+from cwdfm.postprocess.resample import Resample, resample
 
-__all__ = ["Accept", "Mend", "Refine", "Rework", "mend", "plausibility", "refine"]
+__all__ = ["Postprocess", "Refine", "Reject", "Resample", "plausibility", "refine", "resample"]

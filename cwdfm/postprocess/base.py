@@ -1,4 +1,4 @@
-"""Rework: what is done to finished samples of a flow."""
+"""The postprocessing interface: improve finished samples of a flow."""
 
 from abc import ABC, abstractmethod
 from typing import TypedDict, Unpack
@@ -11,34 +11,34 @@ from cwdfm.model.predict import model_device
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing
-from cwdfm.solver.base import Solver, given
-from cwdfm.solver.sample import Samples, Tick
+from cwdfm.solver.base import Solver, broadcast_prompt
+from cwdfm.solver.sample import Progress, Samples
 from cwdfm.source import Source
 
 
-class Where(TypedDict):
-    """Which samples, where and how many at once: see `cwdfm.sample`."""
+class SampleOptions(TypedDict):
+    """Options that all postprocessing steps share with `cwdfm.sample`."""
 
     seed: int
-    fixed: Tensor | None  # [B, N] or [N]: what stays
+    fixed: Tensor | None  # [B, N] or [N]: tokens to keep
     index: Tensor | None
     batch_size: int | None
-    progress: Tick | None
+    progress: Progress | None
 
 
-class Rework(ABC):
-    """A way to make better samples of samples. A frozen dataclass."""
+class Postprocess(ABC):
+    """A postprocessing step. Subclasses are frozen dataclasses."""
 
     @property
     @abstractmethod
-    def ticks(self) -> int:
-        """How often `progress` hears of a sequence."""
+    def progress_steps(self) -> int:
+        """The number of times that `progress` counts each sequence."""
 
-    def check(self, solver: Solver) -> None:  # noqa: B027 (most have nothing to refuse)
-        """Refuse a solver whose samples it cannot work on."""
+    def check(self, solver: Solver) -> None:  # noqa: B027 (most steps support all solvers)
+        """Raise an error if samples of this solver are not supported."""
 
     @abstractmethod
-    def work(
+    def apply(
         self,
         model: Model,
         source: Source,
@@ -46,23 +46,24 @@ class Rework(ABC):
         solver: Solver,
         grid: Spacing,
         tokens: Tensor,
-        **where: Unpack[Where],
+        **options: Unpack[SampleOptions],
     ) -> Samples:
-        """Better versions of `tokens` [B, N], and what they took.
+        """Return improved versions of `tokens` [B, N] with the statistics of this step alone.
 
-        `solver` and `grid` are those by which they were drawn.
+        `solver` and `grid` are those that generated the tokens.
         """
 
 
-def check_share(share: float, meaning: str, usual: float) -> None:
-    """Refuse what is no share of tokens."""
-    if not isinstance(share, int | float) or not 1e-6 <= share <= 1:
+def check_noise_fraction(value: float, default: float) -> None:
+    """Raise an error unless the value is a fraction of tokens in [1e-6, 1]."""
+    if not isinstance(value, int | float) or not 1e-6 <= value <= 1:
         raise InputError(
-            f"share must lie between 1e-6 and 1, {meaning}, got {share!r}; try {usual}"
+            f"noise_fraction must be a fraction of the tokens, between 1e-6 and 1, got {value!r}; "
+            f"try {default}"
         )
 
 
-def finished(
+def check_samples(
     model: Model,
     source: Source,
     schedule: Schedule,
@@ -71,7 +72,10 @@ def finished(
     index: Tensor | None,
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sequences [B, N] where the model is, what stays of them [B, N], and their numbers [B]."""
+    """Check finished samples and move them to the model's device.
+
+    Returns the tokens [B, N], the mask of fixed tokens [B, N] and the sample numbers [B].
+    """
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_seed(seed)
@@ -80,15 +84,16 @@ def finished(
     index_B = sample_index(index, len(tokens), tokens.device)
     fixed = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
     shape = (len(tokens), tokens.shape[1])
-    return tokens, given(source, shape, tokens, fixed, tokens.device)[1], index_B
+    _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
+    return tokens, fixed_BN, index_B
 
 
-def together(first: Samples, then: Samples) -> Samples:
-    """What came of the second, and what both took."""
+def combine(first: Samples, second: Samples) -> Samples:
+    """Return the tokens of the second stage with the statistics of both stages added."""
     return Samples(
-        tokens=then.tokens,
-        updates=first.updates + then.updates,
-        loops=first.loops + then.loops,
-        evaluations=first.evaluations + then.evaluations,
-        rows=first.rows + then.rows,
+        tokens=second.tokens,
+        updates=first.updates + second.updates,
+        loops=first.loops + second.loops,
+        evaluations=first.evaluations + second.evaluations,
+        logit_evaluations=first.logit_evaluations + second.logit_evaluations,
     )

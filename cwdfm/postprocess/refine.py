@@ -1,13 +1,13 @@
-"""Refining finished sequences: some tokens go back to noise, and are sampled again in context.
+"""Refinement: noise a fraction of the tokens of finished samples and sample them again.
 
-A sample is wrong where tokens were drawn that do not fit each other. With a share of all tokens
-noised anew, the rest is context for them, and a few steps mend what does not fit:
+Samples contain errors where tokens were drawn that do not fit each other. After noising a fraction
+of the tokens, the remaining tokens provide context, and a few solver steps correct the errors:
 
-    x_t ~ p_t(. | x_1),  kappa_t = 1 - share;     x_1' by the solver from x_t, t to 1.
+    x_t ~ p_t(. | x_1),  kappa_t = 1 - noise_fraction;     x_1' by the solver, from x_t at time t.
 
-With the true posterior and an exact solver the data's law stays as it is, and any other comes
-closer to it: this is a blocked Gibbs sampler. Temperatures below 1 mend more boldly, at the price
-of that.
+With the true posterior and an exact solver this is a blocked Gibbs sampler: it leaves the data
+distribution invariant and moves any other distribution closer to it. A temperature below 1 corrects
+more aggressively, but gives up this invariance.
 """
 
 from dataclasses import dataclass, is_dataclass, replace
@@ -21,44 +21,50 @@ from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.random import derive_seed
 from cwdfm.path import path_for
-from cwdfm.postprocess.base import Rework, Where, check_share, finished, together
+from cwdfm.postprocess.base import (
+    Postprocess,
+    SampleOptions,
+    check_noise_fraction,
+    check_samples,
+    combine,
+)
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
-from cwdfm.solver.sample import Samples, Start, Tick, sample
+from cwdfm.solver.sample import Progress, Samples, Start, sample
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
-class Refine(Rework):
-    """How to refine samples.
+class Refine(Postprocess):
+    """Noise a fraction of the tokens and sample them again.
 
-    - `rounds`: how often.
-    - `share`: of the tokens that go back to noise in each round.
-    - `steps`: of the solver in each round.
-    - `temperature`: of the draws; None is the solver's own.
+    - `rounds`: number of rounds.
+    - `noise_fraction`: fraction of the tokens that is noised in each round.
+    - `steps`: number of solver steps in each round.
+    - `temperature`: temperature of the draws; None for the solver's temperature.
     """
 
     rounds: int = 2
-    share: float = 0.1
+    noise_fraction: float = 0.1
     steps: int = 6
     temperature: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds)
         check_integer("steps", self.steps)
-        check_share(self.share, "the part of the tokens that is noised in a round", 0.1)
+        check_noise_fraction(self.noise_fraction, 0.1)
         if self.temperature is not None:
             check_draw(self.temperature, 1.0, torch.float64)
 
     @property
-    def ticks(self) -> int:
+    def progress_steps(self) -> int:
         return self.rounds * self.steps
 
     def check(self, solver: Solver) -> None:
-        self.applied(solver)
+        self.adjust(solver)
 
-    def work(
+    def apply(
         self,
         model: Model,
         source: Source,
@@ -66,16 +72,16 @@ class Refine(Rework):
         solver: Solver,
         grid: Spacing,
         tokens: Tensor,
-        **where: Unpack[Where],
+        **options: Unpack[SampleOptions],
     ) -> Samples:
-        return refine(model, source, schedule, solver, tokens, self, grid=grid, **where)
+        return refine(model, source, schedule, solver, tokens, self, grid=grid, **options)
 
-    def applied(self, solver: Solver) -> Solver:
-        """The solver that refines, made of the one that samples."""
+    def adjust(self, solver: Solver) -> Solver:
+        """Return the solver with the temperature of the refinement."""
         if self.temperature is None:
             return solver
         if not is_dataclass(solver) or not hasattr(solver, "temperature"):
-            raise InputError(f"{solver} has no temperature to refine with; leave it out")
+            raise InputError(f"{solver} has no temperature to change; omit temperature=")
         return replace(solver, temperature=self.temperature)
 
 
@@ -85,7 +91,7 @@ def refine(
     schedule: Schedule,
     solver: Solver,
     tokens: Tensor,
-    how: Refine | None = None,
+    config: Refine | None = None,
     *,
     seed: int = 0,
     grid: Spacing = "t",
@@ -93,36 +99,36 @@ def refine(
     index: Tensor | None = None,
     weight: Weight | None = None,
     batch_size: int | None = None,
-    progress: Tick | None = None,
+    progress: Progress | None = None,
 ) -> Samples:
-    """Refined versions of `tokens` [B, N], data tokens; those `fixed` [B, N] or [N] stay.
+    """Refine `tokens` [B, N], keeping those marked by `fixed` [B, N] or [N].
 
-    They are noised along the mixture path, or with a context `weight` along its path, which leaves
-    what has context together. What is all fixed comes back as it is, and costs nothing, as with
-    `mend`. For the rest see `sample`. What it took is counted over all rounds; noising is no
-    update, and brings no loop.
+    The tokens are noised along the mixture path or, with a context `weight`, along its
+    context-weighted path. Statistics are summed over all rounds; noising counts neither as an
+    update nor as a loop. Sequences that are completely fixed are returned unchanged. For the
+    remaining arguments see `cwdfm.sample`.
     """
-    how = Refine() if how is None else how
-    check_instance("how", how, Refine, "Refine(rounds=2, share=0.1)")
+    config = Refine() if config is None else config
+    check_instance("config", config, Refine, "Refine(rounds=2, noise_fraction=0.1)")
     check_instance("solver", solver, Solver, "Euler()")
-    tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
+    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, fixed, index, seed)
     shape = (len(tokens), tokens.shape[1])
     path = path_for(source, schedule, weight)
-    solver = how.applied(solver)
-    t = float(schedule.inverse(torch.tensor(1 - how.share, dtype=torch.float64)))
+    solver = config.adjust(solver)
+    t = float(schedule.inverse(torch.tensor(1 - config.noise_fraction, dtype=torch.float64)))
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)
-    done: Samples | None = None
-    for number in range(1, how.rounds + 1):
-        now = derive_seed(seed, number)
-        x_BN = path.sample(tokens, t_B, seed=now, index=index_B, fixed=fixed_BN).x_t
-        found = sample(
+    result: Samples | None = None
+    for number in range(1, config.rounds + 1):
+        round_seed = derive_seed(seed, number)
+        x_BN = path.sample(tokens, t_B, seed=round_seed, index=index_B, fixed=fixed_BN).x_t
+        refined = sample(
             model,
             source,
             schedule,
             solver,
             shape=shape,
-            steps=how.steps,
-            seed=now,
+            steps=config.steps,
+            seed=round_seed,
             grid=grid,
             prompt=tokens,
             fixed=fixed_BN,
@@ -132,7 +138,7 @@ def refine(
             progress=progress,
             device=tokens.device,
         )
-        done = found if done is None else together(done, found)
-        tokens = done.tokens
-    assert done is not None
-    return done
+        result = refined if result is None else combine(result, refined)
+        tokens = result.tokens
+    assert result is not None
+    return result

@@ -1,13 +1,12 @@
-"""Accepting finished sequences: those that the network finds implausible are drawn again, whole.
+"""Rejection sampling: draw whole sequences again until the model finds them plausible.
 
-    plausibility = exp( mean over the free i of log chance^i ),   the chances as in `reading.py`;
-    accepted:  plausibility >= least.
+    plausibility = exp( mean over the free positions i of log p^i ),  p^i as in `token_scores.py`;
+    a sequence is accepted if its plausibility >= threshold.
 
-This is rejection sampling: with tries enough the law is the sampler's own, given that the sequence
-is accepted. With a mask source that is a matter of chance for a sequence, since its groups are. A
-sequence that no try makes plausible enough is the most plausible of them. Mending draws single
-tokens again and stays near; this takes samples as they come, and is the stronger where a sequence
-is wrong in ways that no single token sets right. Both ask the network alone.
+With enough tries the result has the sampler's distribution conditioned on acceptance. With a mask
+source acceptance is random, because the groups of `token_scores.py` are. If no try is accepted,
+the most plausible one is returned. Compared with resampling, which changes single tokens, rejection
+is stronger where no change of a single token corrects a sequence. Both need only the model itself.
 """
 
 from collections.abc import Callable
@@ -20,45 +19,46 @@ from cwdfm.errors import InputError, check_integer
 from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import derive_seed
-from cwdfm.postprocess.base import check_share, finished
-from cwdfm.postprocess.token_scores import Reader
+from cwdfm.postprocess.base import check_noise_fraction, check_samples
+from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule
 from cwdfm.solver.sample import Samples, batches
 from cwdfm.source import Source
 
-# The share of the tokens that is noise to the network, by whether the source marks noise.
-USUAL = {False: 0.04, True: 0.125}
-_ROUND = 2**32 - 1  # a number that no round of mending has: other groups
+# Default noise_fraction, by `source.marks_noise`.
+DEFAULTS = {False: 0.04, True: 0.125}
+_STEP = 2**32 - 1  # a step that no round of resampling has, so that the groups differ
 
-# Draws the sequences with places [A] among all, None for all of them, by a seed; the samples tell
-# their plausibility.
+# Samples the sequences at some positions [A] of the batch (None for all) with a seed. The samples
+# include their plausibility.
 Attempt = Callable[[Tensor | None, int], Samples]
 
 
 @dataclass(frozen=True)
-class Accept:
-    """Which samples to accept.
+class Reject:
+    """Reject samples with a plausibility below a threshold, and draw them again.
 
-    - `least`: their plausibility; 0 accepts all, and tells it.
-    - `tries`: of a sample, at most; then it is the most plausible of them.
-    - `share`: of the tokens that is noise to the network; None is 0.04 with a uniform source, 0.125
-      with a mask source.
+    - `threshold`: lowest accepted plausibility. 0 accepts every sample, and only reports it.
+    - `max_tries`: maximum number of tries per sample. If all are rejected, the most plausible one
+      is returned.
+    - `noise_fraction`: fraction of noise that the model is conditioned on (see `token_scores.py`).
+      The default is 0.04 with a uniform source, 0.125 with a mask source.
     """
 
-    least: float
-    tries: int = 8
-    share: float | None = None
+    threshold: float
+    max_tries: int = 8
+    noise_fraction: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.least, int | float) or not 0 <= self.least <= 1:
+        if not isinstance(self.threshold, int | float) or not 0 <= self.threshold <= 1:
             raise InputError(
-                f"least must lie in [0, 1], the least plausibility of a sequence that is accepted "
-                f"(a geometric mean of chances), got {self.least!r}; draw with 0 first, and take a "
-                f"quantile of the samples' plausibility"
+                f"threshold must be a plausibility in [0, 1], a geometric mean of token "
+                f"probabilities, got {self.threshold!r}; sample with 0 first and choose a quantile "
+                f"of the plausibility of the samples"
             )
-        check_integer("tries", self.tries)
-        if self.share is not None:
-            check_share(self.share, "the part of the tokens that is noise to the network", 0.04)
+        check_integer("max_tries", self.max_tries)
+        if self.noise_fraction is not None:
+            check_noise_fraction(self.noise_fraction, 0.04)
 
 
 def plausibility(
@@ -67,23 +67,24 @@ def plausibility(
     schedule: Schedule,
     tokens: Tensor,
     *,
-    share: float | None = None,
+    noise_fraction: float | None = None,
     seed: int = 0,
     fixed: Tensor | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
 ) -> Tensor:
-    """How plausible finished sequences [B, N] are, [B] float64: the geometric mean of the chances.
+    """The plausibility [B] of finished sequences [B, N]: the geometric mean of the token scores.
 
-    Tokens that were given (`fixed`) do not count, and what is all given has 1: say so of them, of a
-    first token that the model never draws too. For the rest see `mend`.
+    `fixed` tokens do not count, and a completely fixed sequence has plausibility 1. Mark prompt
+    tokens as fixed, including a first token that the model never draws. For the remaining
+    arguments see `resample`.
     """
-    return read_whole(
+    return score_sequences(
         model,
         source,
         schedule,
         tokens,
-        share=share,
+        noise_fraction=noise_fraction,
         seed=seed,
         fixed=fixed,
         index=index,
@@ -92,74 +93,75 @@ def plausibility(
 
 
 @torch.no_grad()
-def read_whole(
+def score_sequences(
     model: Model,
     source: Source,
     schedule: Schedule,
     tokens: Tensor,
     *,
-    share: float | None,
+    noise_fraction: float | None,
     seed: int,
     fixed: Tensor | None,
     index: Tensor | None,
     batch_size: int | None,
 ) -> tuple[Tensor, Tensor, int]:
-    """`plausibility`, the evaluations [B] that it took, and the rows of logits."""
+    """Return the plausibility [B], model evaluations [B] and the number of logit evaluations."""
     check_flow_network(model)
-    if share is not None:
-        check_share(share, "the part of the tokens that is noise to the network", 0.04)
-    tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
-    places = batches(len(tokens), batch_size, tokens.device)
-    share = share or USUAL[source.marks_noise]
-    reader = Reader(model, source, schedule, tokens.shape[1], share=share, seed=seed)
-    parts = []
-    rows = 0
+    if noise_fraction is not None:
+        check_noise_fraction(noise_fraction, 0.04)
+    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, fixed, index, seed)
+    noise_fraction = noise_fraction or DEFAULTS[source.marks_noise]
+    length = tokens.shape[1]
+    scorer = TokenScorer(model, source, schedule, length, noise_fraction=noise_fraction, seed=seed)
+    plausibilities, evaluations, logit_evaluations = [], [], 0
+    batch_indices = batches(len(tokens), batch_size, tokens.device)
     with evaluating(model):
-        check_split(model, tokens[:1], reader.t)
-        for some in places:
-            free_AN = ~fixed_BN[some]
-            read = reader.read(tokens[some], free_AN, index_B[some], _ROUND, draw=False)
+        check_split(model, tokens[:1], scorer.t)
+        for batch in batch_indices:
+            free_AN = ~fixed_BN[batch]
+            scores = scorer.score(tokens[batch], free_AN, index_B[batch], _STEP, draw=False)
             free_A = free_AN.sum(1).clamp(min=1)
-            parts.append(((read.chance.log().sum(1) / free_A).exp(), read.evaluations))
-            rows += read.rows
-    found, evaluations = zip(*parts, strict=True)
-    return torch.cat(found), torch.cat(evaluations), rows
+            plausibilities.append((scores.probability.log().sum(1) / free_A).exp())
+            evaluations.append(scores.evaluations)
+            logit_evaluations += scores.logit_evaluations
+    return torch.cat(plausibilities), torch.cat(evaluations), logit_evaluations
 
 
-def insist(attempt: Attempt, how: Accept, seed: int, spared: Callable[[int], object]) -> Samples:
-    """Sequences that are accepted, each the first of its tries that is.
+def rejection_sample(
+    attempt: Attempt, reject: Reject, seed: int, skip: Callable[[int], object]
+) -> Samples:
+    """Return the first accepted try of each sequence, or else its most plausible one.
 
-    What they took is counted over all tries. `spared(k)` hears of k tries that are not needed.
+    The statistics count all tries. `skip(k)` is called when k of the possible tries are not needed.
     """
     best = attempt(None, seed)
-    open_A = torch.arange(len(best.tokens), device=best.tokens.device)
-    for number in range(1, how.tries + 1):
+    pending_A = torch.arange(len(best.tokens), device=best.tokens.device)
+    for number in range(1, reject.max_tries + 1):
         assert best.plausibility is not None
-        left_A = open_A[best.plausibility[open_A] < how.least]
-        spared((len(open_A) - len(left_A)) * (how.tries - number))
-        open_A = left_A
-        if len(open_A) == 0 or number == how.tries:
+        rejected_A = pending_A[best.plausibility[pending_A] < reject.threshold]
+        skip((len(pending_A) - len(rejected_A)) * (reject.max_tries - number))
+        pending_A = rejected_A
+        if len(pending_A) == 0 or number == reject.max_tries:
             break
-        found = attempt(open_A, derive_seed(seed, -number))
-        best = _better(best, found, open_A)
+        best = _merge(best, attempt(pending_A, derive_seed(seed, -number)), pending_A)
     return best
 
 
-def _better(best: Samples, found: Samples, place_A: Tensor) -> Samples:
-    """With those that were found for places [A], where they are the more plausible."""
+def _merge(best: Samples, new: Samples, index_A: Tensor) -> Samples:
+    """Replace the samples at index_A [A] by new ones where those are more plausible."""
     assert best.plausibility is not None
-    assert found.plausibility is not None
-    more_A = found.plausibility > best.plausibility[place_A]
-    where_A = place_A[more_A]
+    assert new.plausibility is not None
+    better_A = new.plausibility > best.plausibility[index_A]
+    replaced_A = index_A[better_A]
 
-    def chosen(old: Tensor, new: Tensor) -> Tensor:
-        return old.index_copy(0, where_A, new[more_A])
+    def merge(old: Tensor, fresh: Tensor) -> Tensor:
+        return old.index_copy(0, replaced_A, fresh[better_A])
 
     return Samples(
-        tokens=chosen(best.tokens, found.tokens),
-        updates=chosen(best.updates, found.updates),
-        loops=chosen(best.loops, found.loops),
-        evaluations=best.evaluations.index_add(0, place_A, found.evaluations),
-        rows=best.rows + found.rows,
-        plausibility=chosen(best.plausibility, found.plausibility),
+        tokens=merge(best.tokens, new.tokens),
+        updates=merge(best.updates, new.updates),
+        loops=merge(best.loops, new.loops),
+        evaluations=best.evaluations.index_add(0, index_A, new.evaluations),
+        logit_evaluations=best.logit_evaluations + new.logit_evaluations,
+        plausibility=merge(best.plausibility, new.plausibility),
     )

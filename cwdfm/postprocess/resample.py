@@ -1,15 +1,15 @@
-"""Mending finished sequences: tokens that the network doubts are drawn again, few at a time.
+"""Resampling: draw low-confidence tokens of finished samples again, a few per round.
 
-In a finished sequence the network still finds tokens that do not fit: see `reading.py` for its
-chance of each. In each round, of every sequence in which some chance is below `trust`,
+Token scores (see `token_scores.py`) show which tokens of a finished sequence do not fit the others.
+Each round draws some tokens of every sequence that has scores below a threshold:
 
-    doubt^i = 1 - chance^i where the chance is below trust, else 0;
-    i ~ doubt / sum doubt;     x^i ~ p_{1|t}(. | .) as read at i, by temperature and nucleus.
+    r^i = 1 - p^i if p^i < threshold, else 0;
+    i ~ r / sum r;     x^i ~ p_{1|t}, the prediction at i, with temperature and nucleus.
 
-A sequence that is trusted all over is done, and asks for nothing more. Other correctors choose by
-confidence where to work too, within the run: Zhao et al. 2024 (informed correctors), Peng et al.
-2025 (path planning). Whatever the network finds unlikely becomes rarer, the rare and right
-included: this is a way to better samples, not to those of the data's law.
+A sequence without tokens below the threshold is finished. Related methods also choose positions by
+confidence, but during sampling: informed correctors (Zhao et al. 2024) and path planning (Peng et
+al. 2025). Resampling makes everything that the model finds unlikely rarer, including correct but
+rare data. It improves samples, but does not preserve the data distribution.
 """
 
 from dataclasses import dataclass, replace
@@ -23,48 +23,54 @@ from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.random import Purpose
-from cwdfm.postprocess.base import Rework, Where, check_share, finished
-from cwdfm.postprocess.token_scores import Reader
+from cwdfm.postprocess.base import (
+    Postprocess,
+    SampleOptions,
+    check_noise_fraction,
+    check_samples,
+)
+from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
 from cwdfm.solver.precomputed import batch_unit
-from cwdfm.solver.sample import Samples, Tick, batches
+from cwdfm.solver.sample import Progress, Samples, batches
 from cwdfm.source import Source
 
-# (share, trust), by whether the source marks noise.
-USUAL = {False: (0.5, 0.8), True: (0.125, 0.05)}
+# Default (noise_fraction, threshold), by `source.marks_noise`.
+DEFAULTS = {False: (0.5, 0.8), True: (0.125, 0.05)}
 
 
 @dataclass(frozen=True)
-class Mend(Rework):
-    """How to mend samples.
+class Resample(Postprocess):
+    """Draw low-confidence tokens again.
 
-    - `rounds`: at most so many.
-    - `share`: of the tokens that is noise to the network; None is 0.5 with a uniform source, 0.125
-      with a mask source.
-    - `trust`: the least chance of a token that is left alone; None is 0.8 and 0.05.
-    - `temperature`, `top_p`: of the draws; None is the solver's own, or 1 where there is none.
-    - `at_once`: tokens of a sequence that are drawn anew in a round, at most.
+    - `rounds`: maximum number of rounds.
+    - `noise_fraction`: fraction of noise that the model is conditioned on (see `token_scores.py`).
+      The default is 0.5 with a uniform source, 0.125 with a mask source.
+    - `threshold`: tokens with a lower probability are drawn again. The default is 0.8 with a
+      uniform source, 0.05 with a mask source.
+    - `temperature`, `top_p`: options of the draws. The default is the solver's, or 1 without one.
+    - `tokens_per_round`: maximum number of tokens per sequence and round.
     """
 
     rounds: int = 40
-    share: float | None = None
-    trust: float | None = None
+    noise_fraction: float | None = None
+    threshold: float | None = None
     temperature: float | None = None
     top_p: float | None = None
-    at_once: int = 1
+    tokens_per_round: int = 1
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds)
-        check_integer("at_once", self.at_once)
-        if self.share is not None:
-            check_share(self.share, "the part of the tokens that is noise to the network", 0.5)
-        if self.trust is not None and not (
-            isinstance(self.trust, int | float) and 0 < self.trust <= 1
+        check_integer("tokens_per_round", self.tokens_per_round)
+        if self.noise_fraction is not None:
+            check_noise_fraction(self.noise_fraction, 0.5)
+        if self.threshold is not None and not (
+            isinstance(self.threshold, int | float) and 0 < self.threshold <= 1
         ):
             raise InputError(
-                f"trust must lie in (0, 1], the least chance of a token that is left alone, got "
-                f"{self.trust!r}; try 0.8 with a uniform source, 0.05 with a mask source"
+                f"threshold must be a probability in (0, 1], got {self.threshold!r}; try 0.8 with "
+                f"a uniform source, 0.05 with a mask source"
             )
         check_draw(
             1.0 if self.temperature is None else self.temperature,
@@ -73,10 +79,10 @@ class Mend(Rework):
         )
 
     @property
-    def ticks(self) -> int:
+    def progress_steps(self) -> int:
         return self.rounds
 
-    def work(
+    def apply(
         self,
         model: Model,
         source: Source,
@@ -84,99 +90,105 @@ class Mend(Rework):
         solver: Solver,
         grid: Spacing,
         tokens: Tensor,
-        **where: Unpack[Where],
+        **options: Unpack[SampleOptions],
     ) -> Samples:
-        how = self
-        if how.temperature is None:
-            how = replace(how, temperature=getattr(solver, "temperature", None))
-        if how.top_p is None:
-            how = replace(how, top_p=getattr(solver, "top_p", None))
-        return mend(model, source, schedule, tokens, how, **where)
+        config = self
+        if config.temperature is None:
+            config = replace(config, temperature=getattr(solver, "temperature", None))
+        if config.top_p is None:
+            config = replace(config, top_p=getattr(solver, "top_p", None))
+        return resample(model, source, schedule, tokens, config, **options)
 
 
 @torch.no_grad()
-def mend(
+def resample(
     model: Model,
     source: Source,
     schedule: Schedule,
     tokens: Tensor,
-    how: Mend | None = None,
+    config: Resample | None = None,
     *,
     seed: int = 0,
     fixed: Tensor | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
-    progress: Tick | None = None,
+    progress: Progress | None = None,
 ) -> Samples:
-    """Mended versions of `tokens` [B, N], data tokens; those `fixed` [B, N] or [N] stay.
+    """Resample low-confidence tokens of `tokens` [B, N], keeping those marked by `fixed`.
 
-    Sequence i of a seed becomes the same whatever else is mended. What is all fixed comes back as
-    it is, and costs nothing, as with `refine`. See `sample` for the rest.
+    The result of sequence i of a seed does not depend on the other sequences. Sequences that are
+    completely fixed are returned unchanged. For the remaining arguments see `cwdfm.sample`.
     """
-    how = Mend() if how is None else how
-    check_instance("how", how, Mend, "Mend(rounds=40, trust=0.8)")
+    config = Resample() if config is None else config
+    check_instance("config", config, Resample, "Resample(rounds=40, threshold=0.8)")
     check_flow_network(model)
-    tokens, fixed_BN, index_B = finished(model, source, schedule, tokens, fixed, index, seed)
-    places = batches(len(tokens), batch_size, tokens.device)
-    share, trust = USUAL[source.marks_noise]
-    trust = how.trust or trust
-    reader = Reader(
+    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, fixed, index, seed)
+    noise_fraction, threshold = DEFAULTS[source.marks_noise]
+    scorer = TokenScorer(
         model,
         source,
         schedule,
         tokens.shape[1],
-        share=how.share or share,
+        noise_fraction=config.noise_fraction or noise_fraction,
         seed=seed,
-        temperature=how.temperature,
-        top_p=how.top_p,
+        temperature=config.temperature,
+        top_p=config.top_p,
     )
     parts = []
+    batch_indices = batches(len(tokens), batch_size, tokens.device)
     with evaluating(model):
-        check_split(model, tokens[:1], reader.t)
-        for some in places:
-            work = _Work(tokens[some], fixed_BN[some], index_B[some])
-            for number in range(how.rounds):
-                if len(work.open):
-                    work.round(reader, number, trust, how.at_once)
+        check_split(model, tokens[:1], scorer.t)
+        for batch in batch_indices:
+            state = _Batch(tokens[batch], fixed_BN[batch], index_B[batch])
+            for number in range(config.rounds):
+                if len(state.active):
+                    state.run_round(
+                        scorer, number, config.threshold or threshold, config.tokens_per_round
+                    )
                 if progress is not None:
-                    progress(len(some))
-            parts.append(work.samples())
-    return Samples.joined(parts)
+                    progress(len(batch))
+            parts.append(state.samples())
+    return Samples.cat(parts)
 
 
-class _Work:
-    """A batch that is being mended."""
+class _Batch:
+    """The state of a batch during resampling. A is the number of active sequences."""
 
     def __init__(self, tokens_BN: Tensor, fixed_BN: Tensor, index_B: Tensor) -> None:
         self.tokens, self.free, self.index = tokens_BN, ~fixed_BN, index_B
-        self.open = torch.arange(len(tokens_BN), device=tokens_BN.device)  # sequences in doubt
-        self.before = torch.full_like(tokens_BN, -1)  # the token before the last change
+        self.active = torch.arange(len(tokens_BN), device=tokens_BN.device)  # [A] unfinished
+        self.previous = torch.full_like(tokens_BN, -1)  # tokens before their last change
         self.updates = torch.zeros_like(tokens_BN, dtype=torch.int32)
         self.loops = torch.zeros_like(self.updates)
         self.evaluations = torch.zeros_like(index_B)
-        self.rows = 0
+        self.logit_evaluations = 0
         self.unit = batch_unit(len(tokens_BN), tokens_BN.device)
 
     def samples(self) -> Samples:
-        """What has come of it."""
-        return Samples(self.tokens, self.updates, self.loops, self.evaluations, self.rows)
+        """The current tokens with their statistics."""
+        return Samples(
+            self.tokens, self.updates, self.loops, self.evaluations, self.logit_evaluations
+        )
 
-    def round(self, reader: Reader, number: int, trust: float, at_once: int) -> None:
-        """Draw some doubted tokens of every open sequence again, and close what has none."""
-        x_AN, index_A = self.tokens[self.open], self.index[self.open]
-        read = reader.read(x_AN, self.free[self.open], index_A, number, unit=self.unit)
-        doubted_AN = read.chance < trust
-        # A race of clocks with rates doubt: the first of them is chosen by doubt / sum doubt.
-        u_AN = reader.uniform(Purpose.ORDER, x_AN, index_A, number)
-        clock_AN = torch.where(doubted_AN, -torch.log1p(-u_AN) / (1 - read.chance), torch.inf)
-        first_AK, place_AK = clock_AN.topk(min(at_once, x_AN.shape[1]), largest=False)
-        chosen_AN = torch.zeros_like(doubted_AN).scatter(1, place_AK, first_AK.isfinite())
-        new_AN = torch.where(chosen_AN, read.drawn, x_AN)
-        changed_AN, before_AN = new_AN != x_AN, self.before[self.open]
-        self.loops[self.open] += (changed_AN & (new_AN == before_AN)).int()
-        self.before[self.open] = torch.where(changed_AN, x_AN, before_AN)
-        self.updates[self.open] += changed_AN.int()
-        self.evaluations[self.open] += read.evaluations
-        self.rows += read.rows
-        self.tokens = self.tokens.index_copy(0, self.open, new_AN)
-        self.open = self.open[doubted_AN.any(1)]
+    def run_round(
+        self, scorer: TokenScorer, number: int, threshold: float, tokens_per_round: int
+    ) -> None:
+        """Draw some tokens of every active sequence again, and deactivate finished sequences."""
+        x_AN, index_A = self.tokens[self.active], self.index[self.active]
+        scores = scorer.score(x_AN, self.free[self.active], index_A, number, unit=self.unit)
+        low_AN = scores.probability < threshold
+        # Exponential race with rates 1 - p: the first position is chosen in proportion to them.
+        u_AN = scorer.uniform(Purpose.ORDER, x_AN, index_A, number)
+        clock_AN = torch.where(low_AN, -torch.log1p(-u_AN) / (1 - scores.probability), torch.inf)
+        count = min(tokens_per_round, x_AN.shape[1])
+        first_AK, position_AK = clock_AN.topk(count, largest=False)
+        chosen_AN = torch.zeros_like(low_AN).scatter(1, position_AK, first_AK.isfinite())
+        new_AN = torch.where(chosen_AN, scores.proposal, x_AN)
+        changed_AN, previous_AN = new_AN != x_AN, self.previous[self.active]
+        self.loops[self.active] += (changed_AN & (new_AN == previous_AN)).int()
+        self.previous[self.active] = torch.where(changed_AN, x_AN, previous_AN)
+        self.updates[self.active] += changed_AN.int()
+        self.evaluations[self.active] += scores.evaluations
+        self.logit_evaluations += scores.logit_evaluations
+        self.tokens = self.tokens.index_copy(0, self.active, new_AN)
+        self.active = self.active[low_AN.any(1)]

@@ -1,11 +1,14 @@
-"""Reading finished sequences: what a network makes of every token in the light of the others.
+"""Token scores: the model's probability of each token of a finished sequence, given the others.
 
-Its chance of the token that stands at i, with a share of all tokens noise (kappa_t = 1 - share), is
+With noise_fraction = 1 - kappa_t, the probability of the token at position i is
 
-    uniform source:  p_{1|t}(x^i | x),  since it is trained to tell data from noise by itself;
-    mask source:     p_{1|t}(x^i | x without the tokens of i's group),  the groups making up x:
+    uniform source:  p_{1|t}(x^i | x), because the model is trained to tell data from noise;
+    mask source:     p_{1|t}(x^i | x with all tokens of i's group masked), for a random partition
+                     of the positions into 1 / noise_fraction groups.
 
-one evaluation, or one for each of 1 / share random groups.
+This takes one evaluation with a uniform source, and one per group with a mask source.
+
+Shapes: A sequences, N length, K positions.
 """
 
 from collections.abc import Iterator
@@ -24,17 +27,17 @@ from cwdfm.source import Source
 
 
 @dataclass(frozen=True)
-class Read:
-    """What a network makes of sequences."""
+class TokenScores:
+    """Probabilities of the tokens of finished sequences, and proposals to replace them."""
 
-    chance: Tensor  # [A, N] float64: of the tokens that stand there; 1 where they are given
-    drawn: Tensor  # [A, N] int64: others in their place
-    evaluations: Tensor  # [A] int64: what that took
-    rows: int
+    probability: Tensor  # [A, N] float64: probability of the current token; 1 where it is fixed
+    proposal: Tensor  # [A, N] int64: a draw from the same prediction
+    evaluations: Tensor  # [A] int64: number of model evaluations
+    logit_evaluations: int
 
 
-class Reader:
-    """Shows sequences of N tokens to a network."""
+class TokenScorer:
+    """Computes token scores of sequences of `length` tokens."""
 
     def __init__(
         self,
@@ -43,75 +46,78 @@ class Reader:
         schedule: Schedule,
         length: int,
         *,
-        share: float,
+        noise_fraction: float,
         seed: int,
         temperature: float | None = None,
         top_p: float | None = None,
     ) -> None:
         self.model, self.source, self.seed = model, source, derive_seed(seed, 0)
-        # Where noise looks like data, a network can judge the tokens that it is shown.
-        self.groups = min(length, max(1, round(1 / share))) if source.marks_noise else None
-        kappa = 1 - (share if self.groups is None else 1 / self.groups)
+        # A model with a uniform source can score the tokens it sees. Masked models need groups.
+        groups = min(length, max(1, round(1 / noise_fraction)))
+        self.groups = groups if source.marks_noise else None
+        kappa = 1 - (noise_fraction if self.groups is None else 1 / self.groups)
         self.t = float(schedule.inverse(torch.tensor(kappa, dtype=torch.float64)))
         self.temperature = 1.0 if temperature is None else temperature
         self.top_p = 1.0 if top_p is None else top_p
 
-    def read(
+    def score(
         self,
         x_AN: Tensor,
         free_AN: Tensor,
         index_A: Tensor,
-        number: int,
+        step: int,
         *,
         unit: int = 1,
         draw: bool = True,
-    ) -> Read:
-        """In round `number`, sequences numbered index_A, in a batch of a multiple of `unit`.
+    ) -> TokenScores:
+        """Score the free tokens of the sequences numbered index_A [A].
 
-        Without `draw` the tokens stand for those that would be drawn in their place.
+        `step` seeds the random draws. The batch is padded to a multiple of `unit` sequences.
+        Without `draw` the proposals are the current tokens.
         """
-        size, more = len(x_AN), -len(x_AN) % unit
-        x_AN, free_AN, index_A = (_longer(each, more) for each in (x_AN, free_AN, index_A))
-        u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, number)
+        size, padding = len(x_AN), -len(x_AN) % unit
+        x_AN, free_AN, index_A = (_pad(each, padding) for each in (x_AN, free_AN, index_A))
+        u_AN = self.uniform(Purpose.PROPOSAL, x_AN, index_A, step)
         t_A = torch.full((len(x_AN),), self.t, dtype=torch.float64, device=x_AN.device)
-        found = Read(torch.ones_like(u_AN), x_AN, torch.zeros_like(index_A), 0)
-        for asked_AN, seen_AN in self._views(x_AN, free_AN, index_A, number):
-            rows = Positions.of(asked_AN, dense=True)
+        probability_AN, proposal_AN = torch.ones_like(u_AN), x_AN
+        evaluations_A, logit_evaluations = torch.zeros_like(index_A), 0
+        for scored_AN, input_AN in self._inputs(x_AN, free_AN, index_A, step):
+            rows = Positions.of(scored_AN, dense=True)
             x_K, u_K = rows.take(x_AN), rows.take(u_AN)
-            chances, drawn = [u_K[:0]], [x_K[:0]]
-            for k, logits_kV in predict_logits(self.model, self.source, seen_AN, t_A, rows):
-                own_k = logits_kV.gather(1, x_K[k, None])[:, 0].double()
-                chances.append((own_k - logits_kV.double().logsumexp(1)).exp())
+            probabilities, drawn = [u_K[:0]], [x_K[:0]]
+            for k, logits_kV in predict_logits(self.model, self.source, input_AN, t_A, rows):
+                current_k = logits_kV.gather(1, x_K[k, None])[:, 0].double()
+                probabilities.append((current_k - logits_kV.double().logsumexp(1)).exp())
                 drawn.append(self._draw(logits_kV, u_K[k]) if draw else x_K[k])
-            found = Read(
-                chance=rows.replace(found.chance, torch.cat(chances)),
-                drawn=rows.replace(found.drawn, torch.cat(drawn)),
-                evaluations=found.evaluations + asked_AN.any(1).long(),
-                rows=found.rows + int(asked_AN[:size].sum()),
-            )
-        parts = (found.chance[:size], found.drawn[:size], found.evaluations[:size])
-        return Read(*parts, found.rows)
+            probability_AN = rows.replace(probability_AN, torch.cat(probabilities))
+            proposal_AN = rows.replace(proposal_AN, torch.cat(drawn))
+            evaluations_A = evaluations_A + scored_AN.any(1).long()
+            logit_evaluations += int(scored_AN[:size].sum())
+        return TokenScores(
+            probability_AN[:size], proposal_AN[:size], evaluations_A[:size], logit_evaluations
+        )
+
+    def uniform(self, purpose: Purpose, x_AN: Tensor, index_A: Tensor, step: int) -> Tensor:
+        """Draw uniform variables [A, N]."""
+        return uniform_BN(self.seed, purpose, index_A, step, x_AN.shape[1])
 
     def _draw(self, logits_kV: Tensor, u_k: Tensor) -> Tensor:
         return sample_categorical(logits_kV, u_k, temperature=self.temperature, top_p=self.top_p)
 
-    def _views(
-        self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, number: int
+    def _inputs(
+        self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, step: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Which tokens are asked for, and what the network sees meanwhile, both [A, N]."""
+        """Yield the positions to score and the model's input for them, both [A, N]."""
         if self.groups is None:
             yield free_AN, x_AN
             return
-        rank_AN = self.uniform(Purpose.TIE, x_AN, index_A, number).argsort(1).argsort(1)
-        noise_AN = self.source.noise(index_A, x_AN.shape[1], seed=self.seed, step=number)
+        rank_AN = self.uniform(Purpose.TIE, x_AN, index_A, step).argsort(1).argsort(1)
+        noise_AN = self.source.noise(index_A, x_AN.shape[1], seed=self.seed, step=step)
         for group in range(self.groups):
-            hidden_AN = free_AN & (rank_AN % self.groups == group)
-            yield hidden_AN, torch.where(hidden_AN, noise_AN, x_AN)
-
-    def uniform(self, purpose: Purpose, x_AN: Tensor, index_A: Tensor, number: int) -> Tensor:
-        return uniform_BN(self.seed, purpose, index_A, number, x_AN.shape[1])
+            masked_AN = free_AN & (rank_AN % self.groups == group)
+            yield masked_AN, torch.where(masked_AN, noise_AN, x_AN)
 
 
-def _longer(x_A: Tensor, more: int) -> Tensor:
-    """x_A with its last row a few times more."""
-    return torch.cat([x_A, x_A[-1:].expand(more, *x_A.shape[1:])]) if more else x_A
+def _pad(x_A: Tensor, count: int) -> Tensor:
+    """Repeat the last sequence `count` times."""
+    return torch.cat([x_A, x_A[-1:].expand(count, *x_A.shape[1:])]) if count else x_A

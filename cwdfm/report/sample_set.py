@@ -14,13 +14,12 @@ from typing import Any
 
 from cwdfm.data import SmilesTokenizer
 from cwdfm.errors import InputError
-from cwdfm.sample_file import SampleFile, read_samples
-from cwdfm.solver_config import READ_BY_SOME, READS
+from cwdfm.sample_file import POSTPROCESS_OPTIONS, SampleFile, read_samples
+from cwdfm.solver_config import SOLVERS, SPECIFIC_OPTIONS, option_names
 
 # Options that do not change the distribution of the samples.
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
 _GIVEN = ("prompt", "template")
-_REWORK = ("refine", "mend", "accept")  # options that say whether; those that begin so say how
 TEXT = "text"  # the kind of text files without the name of a tokenizer
 _PLACE = frozenset({"model", "solver", "steps"})  # identify a set
 
@@ -52,10 +51,11 @@ class File:
     def settings(self) -> dict[str, Any]:
         """The options that affect the samples."""
         given = self.samples.options
-        idle = READ_BY_SOME - set(READS.get(str(given.get("solver")), READ_BY_SOME))
-        for name in _REWORK:
-            if not given.get(name):
-                idle |= {key for key in given if key.split("_")[0] == name}
+        solver = str(given.get("solver"))
+        idle = SPECIFIC_OPTIONS - option_names(solver) if solver in SOLVERS else frozenset()
+        for enabling, others in POSTPROCESS_OPTIONS.items():
+            if not given.get(enabling):
+                idle |= {enabling, *others}
         found = {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
         # The weights in a folder may have changed between two files.
         weights = self.samples.head.get("weights")
@@ -211,7 +211,7 @@ def _label(file: File, named: Sequence[File]) -> str:
     shown = []
     for key, value in file.settings.items():
         # Compare weights among files of one model, and solver options among files of one solver.
-        scope = "model" if key == "weights" else "solver" if key in READ_BY_SOME else None
+        scope = "model" if key == "weights" else "solver" if key in SPECIFIC_OPTIONS else None
         peers = [f for f in named if scope is None or f.samples.options[scope] == own[scope]]
         if key not in _PLACE and len({repr(f.settings.get(key)) for f in peers}) > 1:
             shown.append(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}")

@@ -1,12 +1,14 @@
-"""What a solver is: `init` makes a state, `step` takes it from t to t_next.
+"""The solver interface: `init` creates a state and `step` advances it from t to t_next.
 
-The state holds all that the next step needs; what is merely worth knowing about a step comes apart
-from it, as its Info. The loop over a time grid lives in `sample.py`.
+A `State` holds everything the next step needs. Diagnostics of a step are returned separately, as
+`Info`. The loop over a time grid is in `sample.py`; `init` and `step` can also be called by hand.
+
+Shapes: B batch, N sequence length.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -21,34 +23,34 @@ from cwdfm.source import Source
 
 @dataclass(frozen=True)
 class State:
-    """A batch of sequences on their way from noise to data."""
+    """A batch of sequences x_t, and everything needed to advance them."""
 
-    tokens: Tensor  # [B, N] int64, x_t
-    fixed: Tensor  # [B, N] bool: given tokens, which never change
-    index: Tensor  # [B] int64: the samples' global numbers, which their randomness hangs on
-    free: int  # coordinates that are not fixed, of the sequence that has the most of them
+    tokens: Tensor  # [B, N] int64: x_t
+    fixed: Tensor  # [B, N] bool: prompt tokens, which never change
+    index: Tensor  # [B] int64: global sample numbers, which seed the random draws
+    max_free: int  # largest number of coordinates that are not fixed, over the batch
     seed: int
-    step: int | Tensor  # steps taken: by all, or int64 [B] by each
-    updates: Tensor  # [B, N] int32: how often each token changed
-    loops: Tensor  # [B, N] int32: how often a change brought the data token before it back
-    before: Tensor  # [B, N] int64: the last data token that a change replaced; -1 if none yet
-    left: float = 1.0  # 1 - kappa at the time the free coordinates were all noise: 1 at t = 0
+    step: int | Tensor  # steps taken so far; an int64 tensor [B] if it differs between sequences
+    updates: Tensor  # [B, N] int32: number of times each token changed
+    loops: Tensor  # [B, N] int32: number of changes that restored the previous data token
+    previous: Tensor  # [B, N] int64: the data token replaced by the last change; -1 if none
+    start_survival: float = 1.0  # 1 - kappa at the time when all free coordinates were noise
 
 
 @dataclass(frozen=True)
 class Info:
-    """What one step did and what it cost."""
+    """Diagnostics of one step."""
 
     t: float
     t_next: float
-    forward: Tensor  # [B, N] bool: tokens that moved to their proposal
-    backward: Tensor  # [B, N] bool: tokens that a corrector sent back to the source
-    rows: int  # coordinates at which logits were computed or read
-    asked: Tensor  # [B] bool: sequences for which the model was needed
+    forward: Tensor  # [B, N] bool: tokens that jumped to their proposal
+    backward: Tensor  # [B, N] bool: tokens that a corrector returned to the source
+    logit_evaluations: int  # positions at which logits were computed
+    evaluated: Tensor  # [B] bool: sequences for which the model was evaluated
 
 
-class Drawing(Protocol):
-    """How tokens are drawn: fields that every solver has."""
+class DrawOptions(Protocol):
+    """Options of the categorical draws. Every solver has these fields."""
 
     @property
     def temperature(self) -> float: ...
@@ -60,14 +62,14 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True)
 class Reveals:
-    """What is known of all steps of a grid before the model is asked."""
+    """Reveals of a whole time grid, drawn before the model is evaluated."""
 
-    step: Tensor  # [B, N] int64: the step in which each coordinate moves, once; -1: it does not
-    drawing: Drawing  # how its token is drawn then
+    step: Tensor  # [B, N] int64: the step at which each coordinate is revealed; -1 if never
+    draw: DrawOptions  # how the revealed tokens are drawn
 
 
 class Solver(ABC):
-    """One way to simulate the chain."""
+    """A single-step method that simulates the continuous-time Markov chain."""
 
     def init(
         self,
@@ -79,10 +81,16 @@ class Solver(ABC):
         prompt: Tensor | None = None,
         fixed: Tensor | None = None,
     ) -> State:
-        """The state at t = 0 of the samples numbered index_B [B]: noise, or prompt where fixed.
+        """Create the state at t = 0: noise from the source, and the prompt where `fixed` is True.
 
-        `prompt` [B, N] or [N] holds the given tokens; `fixed`, of such a shape too, says which of
-        them are given. With a mask source it may be left out: all but the mask id is given.
+        Args:
+            source: The source distribution p_0.
+            index_B: Global sample numbers [B]. A sample depends only on its number and the seed.
+            length: The sequence length N.
+            seed: The random seed.
+            prompt: Prompt tokens, [B, N] or [N].
+            fixed: Boolean mask of the prompt tokens to keep, [B, N] or [N]. It may be omitted with
+                a mask source: all tokens except the mask id are then kept.
         """
         check_seed(seed)
         check_integer("length", length)
@@ -90,18 +98,18 @@ class Solver(ABC):
         index_B = sample_index(index_B, len(index_B), index_B.device)
         shape = (len(index_B), length)
         noise_BN = source.noise(index_B, length, seed=seed)
-        prompt_BN, fixed_BN = given(source, shape, prompt, fixed, index_B.device)
+        prompt_BN, fixed_BN = broadcast_prompt(source, shape, prompt, fixed, index_B.device)
         zeros_BN = torch.zeros(shape, dtype=torch.int32, device=index_B.device)
         return State(
             tokens=torch.where(fixed_BN, prompt_BN, noise_BN),
             fixed=fixed_BN,
             index=index_B,
-            free=int((~fixed_BN).sum(1).max()),
+            max_free=int((~fixed_BN).sum(1).max()),
             seed=seed,
             step=0,
             updates=zeros_BN,
             loops=zeros_BN,
-            before=torch.full_like(noise_BN, -1),
+            previous=torch.full_like(noise_BN, -1),
         )
 
     @abstractmethod
@@ -114,76 +122,71 @@ class Solver(ABC):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        """Simulate from t to t_next; a step to 1 moves every masked token to its proposal."""
+        """Simulate from t to t_next. A step to t_next = 1 reveals all remaining tokens."""
 
-    def reveals(
+    def precompute_reveals(
         self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
     ) -> Reveals | None:
-        """When each coordinate moves along a grid of times, from this state.
+        """Draw the step at which each coordinate is revealed, for a whole grid of times.
 
-        Only where it moves once at most, and when does not hang on the model; None elsewhere, which
-        is the default. See `visit.py` for what is gained.
+        This is possible only if each coordinate jumps at most once, and at a step that does not
+        depend on the model. The default is None: not possible. See `precomputed.py`.
         """
         return None
 
 
-def moved(source: Source, state: State, tokens_BN: Tensor) -> State:
-    """The state after a step to tokens_BN, with its counts brought up to date.
+def advance(source: Source, state: State, tokens_BN: Tensor) -> State:
+    """Return the state after a step to tokens_BN [B, N], with updated statistics.
 
-    A mask in between does not count: a, mask, a is a loop, and mask, a, mask is none.
+    Loops ignore masks: the changes a -> mask -> a are a loop, and mask -> a -> mask are not.
     """
     changed_BN = tokens_BN != state.tokens
-    undone_BN = changed_BN & (tokens_BN == state.before)
+    restored_BN = changed_BN & (tokens_BN == state.previous)
     replaced_BN = changed_BN & (state.tokens < source.vocab_size)
-    return State(
+    return replace(
+        state,
         tokens=tokens_BN,
-        fixed=state.fixed,
-        index=state.index,
-        free=state.free,
-        seed=state.seed,
         step=state.step + 1,
         updates=state.updates + changed_BN.int(),
-        loops=state.loops + undone_BN.int(),
-        before=torch.where(replaced_BN, state.tokens, state.before),
-        left=state.left,
+        loops=state.loops + restored_BN.int(),
+        previous=torch.where(replaced_BN, state.tokens, state.previous),
     )
 
 
-def given(
+def broadcast_prompt(
     source: Source,
     shape: tuple[int, int],
     prompt: Tensor | None,
     fixed: Tensor | None,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """The prompt and where it is fixed, checked and broadcast to [B, N]."""
+    """Check the prompt tokens and their mask, and broadcast both to `shape` [B, N]."""
     if prompt is None:
         if fixed is not None:
-            raise InputError("fixed without a prompt: pass prompt= with the tokens to keep")
-        blank_BN = torch.zeros(shape, dtype=torch.int64, device=device)
-        return blank_BN, blank_BN.bool()
+            raise InputError("fixed requires a prompt: pass prompt= with the tokens to keep")
+        zeros_BN = torch.zeros(shape, dtype=torch.int64, device=device)
+        return zeros_BN, zeros_BN.bool()
     prompt_BN = _broadcast("prompt", prompt, shape, device)
     check_tokens("prompt", prompt_BN, source.num_tokens)
     if fixed is None:
         fixed_BN = source.revealed(prompt_BN)
         if fixed_BN is None:
             raise InputError(
-                f"with {source} a prompt does not tell which of its tokens are given: "
-                f"pass fixed= with True where they are"
+                f"with {source} the prompt does not show which of its tokens to keep: pass fixed= "
+                f"with True at those positions"
             )
     else:
         fixed_BN = _broadcast("fixed", fixed, shape, device)
         check_mask("fixed", fixed_BN, shape)
     if bool((fixed_BN & (prompt_BN >= source.vocab_size)).any()):
-        raise InputError("a fixed position of the prompt holds the mask id; leave it unfixed")
+        raise InputError("the prompt has the mask id at a fixed position; set fixed to False there")
     return prompt_BN, fixed_BN
 
 
 def _broadcast(name: str, x: Tensor, shape: tuple[int, int], device: torch.device) -> Tensor:
     if not isinstance(x, Tensor) or x.shape not in (shape, shape[1:]):
         raise InputError(
-            f"{name} must be a tensor of shape {shape} or {shape[1:]}, got {describe(x)}; "
-            f"pad it to the length that is sampled, with the mask id, or with any id where fixed "
-            f"is False"
+            f"{name} must be a tensor of shape {shape} or {shape[1:]}, got {describe(x)}; pad it "
+            f"to the sampled length, with the mask id or with any id where fixed is False"
         )
     return x.to(device).expand(shape)

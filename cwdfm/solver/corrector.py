@@ -1,4 +1,4 @@
-"""The corrector: send some tokens back to the source, and go forward faster to make up for it."""
+"""The corrector: return some tokens to the source, and increase the forward rates to compensate."""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from cwdfm.schedule import Schedule
 
 @dataclass(frozen=True)
 class Corrector:
-    """Forward rates times a_t, backward rates times a_t - 1 (Gat et al. 2024).
+    """Multiply the forward rates by a_t and the backward rates by a_t - 1 (Gat et al. 2024), where
 
-    a_t = 1 + scale t^a (1 - t)^b.
+        a_t = 1 + scale t^a (1 - t)^b.
 
-    The backward velocity is kappa'_t / kappa_t [p_0 - delta(x_t)]: with a mask source, re-masking.
-    Without a context weight the marginals p_t stay as they were for any scale; tokens get more
-    chances to be put right. A weight multiplies the forward rates alone (see docs/method.md).
+    The backward velocity is kappa'_t / kappa_t [p_0 - delta(x_t)]; with a mask source it re-masks
+    tokens. Without a context weight the marginals p_t do not depend on the scale, but errors get
+    more chances to be corrected. A weight multiplies the forward rates only (see docs/method.md).
     """
 
     scale: float = 1.0
@@ -35,9 +35,9 @@ class Corrector:
         return self.scale * math.pow(t, self.a) * math.pow(1 - t, self.b)
 
     def backward_hazard(self, schedule: Schedule, t: float, t_next: float, exact: bool) -> float:
-        """(a_t - 1) kappa'_t / kappa_t over the step: times h, or integrated if `exact`.
+        """(a_t - 1) kappa'_t / kappa_t, multiplied by the step size, or integrated if `exact`.
 
-        At kappa_t = 0 the state is still pure noise, which re-noising leaves as it is: 0.
+        At kappa_t = 0 the state is pure noise, which re-noising does not change: the hazard is 0.
         """
         kappa = float(schedule.kappa(t))
         if kappa == 0:

@@ -1,4 +1,4 @@
-"""Entropy-bounded unmasking: as many coordinates a step as the model is sure enough of."""
+"""Entropy-bounded unmasking: reveal as many confident coordinates per step as a bound allows."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ from cwdfm.solver.unmasking_order import (
     Score,
     best_first,
     first_of,
-    masked_coordinates,
-    share_times,
+    masked_positions,
+    revealed_fraction_times,
     unmask,
 )
 from cwdfm.source import Source
@@ -26,21 +26,22 @@ from cwdfm.source import Source
 
 @dataclass(frozen=True)
 class EntropyBound(Solver):
-    """The longest run of the surest masked coordinates with sum H - max H <= gamma (Ben-Hamu et
-    al. 2025), H being the entropies in nats of the model's predictions.
+    """Reveal the longest prefix of the sorted masked coordinates with sum H - max H <= gamma
+    (Ben-Hamu et al. 2025), where H are the entropies of the model's predictions in nats.
 
-    sum H - max H bounds what drawing these tokens independently loses: their joint entropy is at
-    least the largest single one. gamma = 0 unmasks one coordinate a step, and with it those that
-    are certain; gamma = inf everything at once.
+    sum H - max H bounds the error of drawing these tokens independently, because their joint
+    entropy is at least the largest single entropy. gamma = 0 reveals one coordinate per step, plus
+    those with zero entropy. gamma = inf reveals everything at once.
 
-    - `error`: by what the coordinates are sorted, surest first: entropy, confidence or margin.
-    - `temperature`, `top_p`, `dtype`: of the categorical draws. Entropies and the order are those
-      of the model's own prediction.
+    - `error`: the score that sorts the coordinates, most confident first: entropy, confidence or
+      margin.
+    - `temperature`, `top_p`, `dtype`: options of the categorical draws. Entropies and scores use
+      the unmodified prediction.
 
-    The sampler sets its own pace: times do not matter, and a finished sequence costs nothing. The
-    last step, to t = 1, unmasks all that is left, so give as many steps as there are free
-    coordinates for the bound to hold throughout. A model is told t = kappa^-1(share of the free
-    coordinates that is revealed), per sequence.
+    The step size does not matter, and a finished sequence needs no further evaluations. The last
+    step, to t = 1, reveals all remaining coordinates, so the bound holds throughout only with at
+    least as many steps as free coordinates. The model is conditioned on t = kappa^-1(fraction of
+    the free coordinates that is revealed), separately for each sequence.
     """
 
     gamma: float
@@ -53,8 +54,8 @@ class EntropyBound(Solver):
         number = isinstance(self.gamma, int | float) and not isinstance(self.gamma, bool)
         if not number or not self.gamma >= 0:
             raise InputError(
-                f"gamma must be a number >= 0, in nats, got {self.gamma!r}; 0 unmasks one "
-                f"coordinate a step, inf everything at once"
+                f"gamma must be a number >= 0, in nats, got {self.gamma!r}; 0 reveals one "
+                f"coordinate per step, inf everything at once"
             )
         check_choice("error", self.error, tuple(SCORES))
         check_draw(self.temperature, self.top_p, self.dtype)
@@ -70,24 +71,24 @@ class EntropyBound(Solver):
         t_next: float,
     ) -> tuple[State, Info]:
         check_step(t, t_next)
-        masked_BN = masked_coordinates(self, source, state)
-        t_B = share_times(schedule, state, masked_BN)
-        scores = dict.fromkeys(("entropy", self.error))  # one or two, in this order
+        masked_BN = masked_positions(self, source, state)
+        t_B = revealed_fraction_times(schedule, state, masked_BN)
+        names = dict.fromkeys(("entropy", self.error))  # one or two distinct scores
         rows = Positions.of(masked_BN)
-        asked = (model, source, state, t_B, rows, self)
-        proposal_BN, scored = propose(*asked, [SCORES[name] for name in scores])
+        scores = [SCORES[name] for name in names]
+        proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
         order_BN = best_first(state, scored[-1], masked_BN)
         count_B = masked_BN.sum(1)
         if t_next < 1:
             sorted_BN = (-scored[0]).gather(1, order_BN)
-            count_B = torch.minimum(self._longest(sorted_BN), count_B)
+            count_B = torch.minimum(self._prefix_length(sorted_BN), count_B)
         chosen_BN = first_of(order_BN, count_B)
         return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
 
-    def _longest(self, entropy_BN: Tensor) -> Tensor:
-        """The length [B] of the longest run from the start with sum - max <= gamma.
+    def _prefix_length(self, entropy_BN: Tensor) -> Tensor:
+        """The length [B] of the longest prefix with sum - max <= gamma.
 
-        It is at least 1, and sum - max never falls with the length.
+        It is at least 1, and sum - max is nondecreasing in the length.
         """
-        loss_BN = entropy_BN.cumsum(1) - entropy_BN.cummax(1).values
-        return (loss_BN <= self.gamma).long().cumprod(1).sum(1)
+        error_BN = entropy_BN.cumsum(1) - entropy_BN.cummax(1).values
+        return (error_BN <= self.gamma).long().cumprod(1).sum(1)

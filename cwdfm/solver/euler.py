@@ -1,12 +1,12 @@
-"""The Euler solver of the chain, with context weights, and with a corrector.
+"""The Euler solver, with an optional context weight and corrector.
 
-One step from t to t' works with exponential clocks E ~ Exp(1), one a coordinate. A masked
-coordinate moves to its proposal xhat_1^i ~ p_{1|t}^i if E^i < alpha^i H, so with probability
+One step from t to t' draws an exponential clock E^i ~ Exp(1) for each coordinate. A masked
+coordinate jumps to its proposal xhat_1^i ~ p_{1|t}^i if E^i < alpha^i H, that is, with probability
 1 - exp(-alpha^i H): the paper's update rule. H is the hazard of the step.
 
-Whenever alpha does not depend on this step's logits, the jumps are drawn before the model is
-asked. Then logits are needed only where something jumps, and not at all for a sequence in which
-nothing does; the law is the same. With a mask source all steps' jumps can be drawn first.
+If alpha does not depend on the logits of this step, the jumps are drawn before the model is
+evaluated. Logits are then computed only at coordinates that jump, and sequences without a jump are
+skipped; the distribution is the same. With a mask source the jumps of all steps can be drawn first.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.cuda_graph import replay_loop
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Reveals, Solver, State, moved
+from cwdfm.solver.base import Info, Reveals, Solver, State, advance
 from cwdfm.solver.corrector import Corrector
 from cwdfm.solver.proposal import check_step, propose
 from cwdfm.solver.unmasking_order import first_of
@@ -33,23 +33,24 @@ from cwdfm.source import Source
 from cwdfm.weight import Weight
 from cwdfm.weight.base import terms
 
-CROWDED = 5.0  # jumps of a sequence to be expected, from where on hardly any has none
-LEAST = -1e13  # log-weight, for those that are -inf: below the largest scale times any length
+DENSE = 5.0  # expected jumps per sequence above which nearly every sequence has a jump
+MIN_LOG_WEIGHT = -1e13  # stands in for -inf: lower than the largest scale times any length
 
 
 @dataclass(frozen=True)
 class Euler(Solver):
-    """First-order simulation of rates alpha^i(x_t) lambda_t towards the model's proposals.
+    """First-order simulation of jumps to the model's proposals, with rates alpha^i(x_t) lambda_t.
 
-    - `weight`: None is the plain Euler solver; Neighbor and Entropy give the paper's two.
-    - `hazard`: H = (t' - t) lambda_t for "euler", the paper's; H = log((1 - kappa_t) /
-      (1 - kappa_t')) for "integrated", which is exact for constant alpha and costs nothing.
-    - `counted`: as many coordinates move as without a weight, those first whose clocks E / alpha
-      ring first. Else each moves on its own with probability 1 - exp(-alpha H), the paper's rule,
-      by which fewer move than without a weight wherever alpha H is not small: what is left over is
-      then revealed all at once in the last step.
-    - `corrector`: None, or re-noising (see Corrector); the weight acts on the forward part.
-    - `temperature`, `top_p`, `dtype`: of the categorical draws. Weights see the model's own logits.
+    - `weight`: None for the plain Euler solver; Neighbor or Entropy for the paper's solvers.
+    - `hazard`: "euler" for H = (t' - t) lambda_t, as in the paper; "integrated" for
+      H = log((1 - kappa_t) / (1 - kappa_t')), which is exact for constant alpha at no extra cost.
+    - `counted`: True lets as many coordinates jump as without a weight: those with the smallest
+      E / alpha. False is the paper's rule: each coordinate jumps independently with probability
+      1 - exp(-alpha H). Fewer coordinates then jump than without a weight if alpha H is not small,
+      and the last step reveals all remaining ones at once.
+    - `corrector`: re-noises tokens (see Corrector). The weight multiplies the forward rates only.
+    - `temperature`, `top_p`, `dtype`: options of the categorical draws. Weights use the unmodified
+      logits.
     """
 
     weight: Weight | None = None
@@ -70,8 +71,8 @@ class Euler(Solver):
             raise InputError(f"corrector must be a Corrector or None, got {self.corrector!r}")
         if self.counted and self.corrector is not None:
             raise InputError(
-                "counted=True with a corrector: how many tokens move forward is settled by a race "
-                "with those that move back; leave one of the two out"
+                "counted=True does not support a corrector, because the number of forward jumps "
+                "would depend on the backward jumps; omit one of the two"
             )
 
     @torch.no_grad()
@@ -91,25 +92,25 @@ class Euler(Solver):
         forward_hazard, backward_hazard = self._hazards(schedule, t, t_next)
         backward_BN = None
         if backward_hazard > 0:
-            # The part p_0(x^i) of the backward velocity falls on the present token: no jump at all.
+            # The part p_0(x^i) of the backward velocity keeps the current token: no jump.
             backward_BN = backward_hazard * source.renoise_probability(x_BN) * ~state.fixed
 
-        left = float(schedule.survival(t)) if marked else 1.0
+        survival = float(schedule.survival(t)) if marked else 1.0
         if self.weight is None or (marked and not self.weight.needs_logits):
-            # The jumps first, then the model, where they are.
-            jump_BN, back_BN = self._rings(state, movable_BN, 0.0, forward_hazard, backward_BN)
-            expected = left * -expm1(-forward_hazard) * state.free
-            rows = Positions.of(jump_BN & movable_BN, dense=expected >= CROWDED)
+            # Draw the jumps first, then evaluate the model only there.
+            jump_BN, back_BN = self._jumps(state, movable_BN, 0.0, forward_hazard, backward_BN)
+            expected = survival * -expm1(-forward_hazard) * state.max_free
+            rows = Positions.of(jump_BN & movable_BN, dense=expected >= DENSE)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
             jump_BN = proposal_BN != x_BN
         else:
-            # The weight reads logits, or needs proposals to tell what is revealed: the model first.
-            rows = Positions.of(movable_BN, dense=left * state.free >= CROWDED)
+            # The weight needs logits, or proposals to identify revealed tokens: model first.
+            rows = Positions.of(movable_BN, dense=survival * state.max_free >= DENSE)
             scores = (self.weight,) if self.weight.needs_logits else ()
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             masked_BN = movable_BN if marked else movable_BN & (proposal_BN != x_BN)
             score = scored[0] if scored else 0.0
-            jump_BN, back_BN = self._rings(state, masked_BN, score, forward_hazard, backward_BN)
+            jump_BN, back_BN = self._jumps(state, masked_BN, score, forward_hazard, backward_BN)
             jump_BN = jump_BN & masked_BN
 
         back_BN = back_BN & ~jump_BN
@@ -118,31 +119,33 @@ class Euler(Solver):
             u_BN = uniform_BN(state.seed, Purpose.RENOISE, state.index, state.step, x_BN.shape[1])
             tokens_BN = torch.where(back_BN, source.renoise(x_BN, u_BN), tokens_BN)
         info = Info(t, t_next, jump_BN, back_BN, len(rows), rows.mask.any(1))
-        return moved(source, state, tokens_BN), info
+        return advance(source, state, tokens_BN), info
 
-    def reveals(
+    def precompute_reveals(
         self, source: Source, schedule: Schedule, state: State, times: Sequence[float]
     ) -> Reveals | None:
-        reads_logits = self.weight is not None and self.weight.needs_logits
-        if not source.marks_noise or reads_logits or self.corrector is not None:
+        needs_logits = self.weight is not None and self.weight.needs_logits
+        if not source.marks_noise or needs_logits or self.corrector is not None:
             return None
         movable_BN = source.movable(state.tokens, state.fixed)
         reveal_BN = torch.full_like(state.tokens, -1)
         hazards = [self._hazards(schedule, t, t_next)[0] for t, t_next in pairwise(times)]
-        ends = hazards[-1] == inf
+        reveals_all = hazards[-1] == inf
         hazard_S = torch.tensor(hazards, dtype=torch.float64).to(reveal_BN.device)
 
         def step(k: Tensor) -> None:
-            now = replace(state, step=(state.step + k).expand(len(state.index)))
-            jump_BN, _ = self._rings(now, movable_BN, 0.0, hazard_S.index_select(0, k), None)
+            current = replace(state, step=(state.step + k).expand(len(state.index)))
+            jump_BN, _ = self._jumps(current, movable_BN, 0.0, hazard_S.index_select(0, k), None)
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 
-        replay_loop(step, len(hazards) - ends, reveal_BN.device, sync_free=_ours(self.weight))
+        replay_loop(
+            step, len(hazards) - reveals_all, reveal_BN.device, sync_free=_is_builtin(self.weight)
+        )
         last = len(hazards) - 1
-        return Reveals(reveal_BN.masked_fill(movable_BN, last) if ends else reveal_BN, self)
+        return Reveals(reveal_BN.masked_fill(movable_BN, last) if reveals_all else reveal_BN, self)
 
-    def _rings(
+    def _jumps(
         self,
         state: State,
         masked_BN: Tensor,
@@ -150,10 +153,10 @@ class Euler(Solver):
         forward_hazard: float | Tensor,
         backward_BN: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Which clocks ring within the step, forward and backward.
+        """Draw which coordinates jump forward and backward within the step, each bool [B, N].
 
-        `prediction_score` is what logits add to the log-weight, [B, N] or 0. An infinite forward
-        hazard, the last step's, moves everything, whatever its alpha.
+        `prediction_score` is the contribution of the logits to the log-weight, [B, N] or 0. The
+        infinite forward hazard of the last step moves all coordinates, independently of alpha.
         """
         if isinstance(forward_hazard, float) and forward_hazard == inf:
             return torch.ones_like(state.fixed), torch.zeros_like(state.fixed)
@@ -167,7 +170,7 @@ class Euler(Solver):
         return _race(state, alpha_BN, forward_hazard, backward_BN)
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
-        """The hazards of the step, forward and backward; the last step is forward alone."""
+        """The forward and backward hazards of the step. The last step has no backward jumps."""
         if t_next == 1:
             return inf, 0.0
         exact = self.hazard == "integrated"
@@ -181,45 +184,45 @@ class Euler(Solver):
         return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
 
 
-def _ours(weight: Weight | None) -> bool:
-    """Whether all of a weight is the library's own, which does not wait for the device."""
+def _is_builtin(weight: Weight | None) -> bool:
+    """Whether a weight is defined in this package, and so never synchronizes with the device."""
     return all(type(term).__module__.startswith("cwdfm.") for term in terms(weight))
 
 
 def _race(
     state: State, alpha_BN: Tensor, forward_hazard: float | Tensor, backward_BN: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Which forward clocks ring within the step, and before the backward ones; which of these do.
+    """Draw forward jumps that precede any backward jump of the step, and backward jumps.
 
-    A clock of hazard H rings at time E / H of the step, E ~ Exp(1).
+    A jump with hazard H happens at time E / H of the step, E ~ Exp(1).
     """
     forward_BN = alpha_BN * forward_hazard
     forward_clock_BN = _exponential(state, Purpose.FORWARD)
-    forward_rings_BN = forward_clock_BN < forward_BN
+    forward_jump_BN = forward_clock_BN < forward_BN
     if backward_BN is None:
-        return forward_rings_BN, torch.zeros_like(state.fixed)
+        return forward_jump_BN, torch.zeros_like(state.fixed)
     backward_clock_BN = _exponential(state, Purpose.BACKWARD)
-    backward_rings_BN = backward_clock_BN < backward_BN
+    backward_jump_BN = backward_clock_BN < backward_BN
     earlier_BN = backward_clock_BN * forward_BN < forward_clock_BN * backward_BN
-    return forward_rings_BN & ~(backward_rings_BN & earlier_BN), backward_rings_BN
+    return forward_jump_BN & ~(backward_jump_BN & earlier_BN), backward_jump_BN
 
 
 def _counted(
     state: State, masked_BN: Tensor, log_weight_BN: Tensor, hazard: float | Tensor
 ) -> Tensor:
-    """The first m clocks E / alpha to ring, m being how many ring within the step without a weight.
+    """The m coordinates with the smallest E / alpha, where m jumps occur without a weight.
 
-    So m ~ Binomial(n, 1 - exp(-H)) of the n masked coordinates, and they are drawn one by one
-    without replacement, each with probability alpha^i over the sum of what is left. By logarithms:
-    of steep weights most are 0 in float64, and their coordinates have an order and a number too.
+    m ~ Binomial(n, 1 - exp(-H)) for n masked coordinates. This draws m coordinates without
+    replacement, with probabilities proportional to alpha. It works with log-weights, because the
+    alpha of steep weights underflow in float64.
     """
     clock_BN = _exponential(state, Purpose.FORWARD)
     count_B = ((_exponential(state, Purpose.COUNT) < hazard) & masked_BN).sum(1)
-    rings_BN = clock_BN.log() - log_weight_BN.clamp(min=LEAST)
-    return first_of(torch.where(masked_BN, rings_BN, inf).argsort(dim=1), count_B)
+    time_BN = clock_BN.log() - log_weight_BN.clamp(min=MIN_LOG_WEIGHT)
+    return first_of(torch.where(masked_BN, time_BN, inf).argsort(dim=1), count_B)
 
 
 def _exponential(state: State, purpose: Purpose) -> Tensor:
-    """Exp(1) draws [B, N]."""
+    """Draw Exp(1) variables [B, N]."""
     length = state.tokens.shape[1]
     return -torch.log1p(-uniform_BN(state.seed, purpose, state.index, state.step, length))

@@ -1,12 +1,13 @@
-"""Sampling where the reveals are known before the model is asked.
+"""Precomputed reveals: sampling when the reveal steps are drawn before the model is evaluated.
 
-With a mask source, and weights that read no logits, which coordinates are revealed in which step
-does not hang on what is revealed there. So that is drawn first, for all steps. Then sequences need
-not keep in step: each is taken from reveal to reveal, and a batch of them, every one at a time of
-its own, asks the model as often as the busiest of them has steps with a reveal, with nothing to
-wait for in between. The samples are those of the steps one after another.
+With a mask source and a weight that needs no logits, the step at which a coordinate is revealed
+does not depend on the revealed tokens. All reveal steps are therefore drawn first. Sequences then
+do not have to advance in lockstep: in each round every sequence moves to its next step with a
+reveal, at its own time. The number of model evaluations of a batch is the largest number of such
+steps in any of its sequences, and no round waits for a result of the previous one. The samples are
+identical to those of the step-by-step loop.
 
-Shapes: B batch, N length, S steps, R rounds, K coordinates of a round, M = B N.
+Shapes: B batch, N length, R rounds, K coordinates revealed in a round, M = B N.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +19,16 @@ from torch import Tensor
 
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
-from cwdfm.solver.base import Drawing, State
+from cwdfm.solver.base import DrawOptions, State
 from cwdfm.solver.proposal import propose
 from cwdfm.source import Source
 
-QUARTERS = 4
+GPU_BATCH_SIZES = 4  # distinct sizes of partial batches; a CUDA graph is captured for each
 
 
 def batch_unit(batch: int, device: torch.device) -> int:
-    """Of what parts of a batch have a multiple of sequences.
-
-    On a GPU a quarter, so that sizes are few: a recording of the trunk is made for each.
-    """
-    return -(-batch // QUARTERS) if device.type == "cuda" else 1
+    """The unit of which the sizes of partial batches are a multiple."""
+    return -(-batch // GPU_BATCH_SIZES) if device.type == "cuda" else 1
 
 
 @dataclass(frozen=True)
@@ -38,34 +36,33 @@ class Round:
     """The next reveals of every sequence that has any left."""
 
     rows: Positions
-    step: Tensor  # [B] int64: the step that each sequence is at; where it is done, its last
+    step: Tensor  # [B] int64: the step of each sequence; its last step if it is finished
     t: Tensor  # [B]: the time of that step
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All rounds, which the host knows before the first."""
+    """All rounds of a batch."""
 
     rounds: list[Round]
-    evaluations: Tensor  # [B] int64: the rounds of each sequence
+    evaluations: Tensor  # [B] int64: number of rounds of each sequence
 
     @classmethod
     def of(cls, reveal_BN: Tensor, times: Sequence[float]) -> "Plan":
-        """Each sequence's steps with a reveal, one a round."""
+        """Assign each sequence's steps with a reveal to consecutive rounds."""
         shape, device = (reveal_BN.shape[0], reveal_BN.shape[1]), reveal_BN.device
-        step_BN, rank_BN, count_B = _ranked(reveal_BN.cpu())
+        step_BN, rank_BN, count_B = _rank_steps(reveal_BN.cpu())
         size = int(count_B.max())
-        # The coordinates by round; within one in row-major order.
+        # Coordinates grouped by round, in row-major order within a round.
         rank_M = rank_BN.flatten()
         sizes = rank_M[rank_M >= 0].bincount(minlength=size).tolist()
         place_M = rank_M.argsort(stable=True)[int((rank_M < 0).sum()) :].to(device)
-        # The sequences with the most rounds first: those that have another are its beginning.
+        # Sort the sequences by their number of rounds: those still active are then a prefix.
         order_B = count_B.argsort(descending=True, stable=True).to(device)
         active = (count_B[None, :] > torch.arange(size)[:, None]).sum(1)
-        # Towards the end they are fewer and fewer.
         unit = batch_unit(shape[0], device)
         sizes_A = [min(shape[0], -(-some // unit) * unit) for some in active.tolist()]
-        # The step of each sequence in each round; its last one again where it has no more.
+        # The step of each sequence in each round. Finished sequences repeat their last step.
         round_BR = torch.minimum(torch.arange(size)[None, :], (count_B[:, None] - 1).clamp(min=0))
         step_RB = step_BN.gather(1, round_BR).T.contiguous()
         t_RB = torch.tensor(times, dtype=torch.float32)[step_RB].to(device)
@@ -79,34 +76,38 @@ class Plan:
         return cls(rounds, count_B.to(device))
 
 
-def visit(
+def run_plan(
     model: Model,
     source: Source,
-    drawing: Drawing,
+    draw: DrawOptions,
     state: State,
     plan: Plan,
-    say: Callable[[float], object],
+    report: Callable[[float], object],
 ) -> Tensor:
-    """The finished tokens [B, N]. `say(share)` hears how much of the work is done."""
+    """Run all rounds and return the finished tokens [B, N].
+
+    After each round `report` is called with the fraction of finished rounds.
+    """
     tokens_BN = state.tokens
     for number, each in enumerate(plan.rounds, start=1):
-        now = replace(state, tokens=tokens_BN, step=state.step + each.step)
-        tokens_BN, _ = propose(model, source, now, each.t, each.rows, drawing)
-        say(number / len(plan.rounds))
+        current = replace(state, tokens=tokens_BN, step=state.step + each.step)
+        tokens_BN, _ = propose(model, source, current, each.t, each.rows, draw)
+        report(number / len(plan.rounds))
     return tokens_BN
 
 
-def _ranked(reveal_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row's distinct steps in order, each coordinate's place among them, and their number.
+def _rank_steps(reveal_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort and count the distinct reveal steps of each sequence.
 
-    [B, N], with anything behind the last; [B, N], -1 for what has no step; [B].
+    Returns the sorted distinct steps [B, N] (padded arbitrarily), the rank of each coordinate's
+    step among them [B, N] (-1 if it is never revealed), and their number [B].
     """
     sorted_BN, order_BN = reveal_BN.sort(dim=1)
     before_BN = F.pad(sorted_BN[:, :-1], (1, 0), value=-1)
-    new_BN = sorted_BN != before_BN  # -1, which is no step, comes first
+    new_BN = sorted_BN != before_BN  # -1 (never revealed) sorts first and is not counted
     count_BN = new_BN.cumsum(1)
     rank_BN = torch.empty_like(reveal_BN).scatter(1, order_BN, count_BN - 1)
-    room_BM = torch.zeros(len(reveal_BN), reveal_BN.shape[1] + 1, dtype=torch.int64)
+    buffer_BM = torch.zeros(len(reveal_BN), reveal_BN.shape[1] + 1, dtype=torch.int64)
     slot_BN = torch.where(new_BN, count_BN - 1, reveal_BN.shape[1])
-    step_BN = room_BM.scatter(1, slot_BN, sorted_BN)[:, :-1]
+    step_BN = buffer_BM.scatter(1, slot_BN, sorted_BN)[:, :-1]
     return step_BN, rank_BN.masked_fill(reveal_BN < 0, -1), count_BN[:, -1]

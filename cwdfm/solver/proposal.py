@@ -1,4 +1,4 @@
-"""What every solver asks of the model in a step: proposals xhat_1 ~ p_{1|t}, and scores of them."""
+"""Model evaluation inside a step: proposals xhat_1 ~ p_{1|t} and scores of the predictions."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,15 @@ from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.head_draw import DrawnTokens, head_draw
 from cwdfm.ops.random import Purpose, uniform
-from cwdfm.solver.base import Drawing, State
+from cwdfm.solver.base import DrawOptions, State
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
 def check_step(t: float, t_next: float) -> None:
-    """Refuse a step that does not lead forward within [0, 1]."""
+    """Raise an error unless 0 <= t < t_next <= 1."""
     if not 0 <= t < t_next <= 1:
-        raise InputError(f"a step needs 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
+        raise InputError(f"a step requires 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
 
 
 def propose(
@@ -29,41 +29,42 @@ def propose(
     state: State,
     t_B: Tensor,
     rows: Positions,
-    drawing: Drawing,
+    draw: DrawOptions,
     scores: Sequence[Weight] = (),
 ) -> tuple[Tensor, list[Tensor]]:
-    """Proposals xhat_1 ~ p_{1|t} at `rows` and, for each of `scores`, its prediction score there.
+    """Draw proposals xhat_1 ~ p_{1|t} at `rows`, and evaluate the prediction score of each weight.
 
-    Each is [B, N]; elsewhere the proposal is the present token and a score 0. `t_B` [B] are the
-    times that the model is told. Scores are of the model's own logits, whatever the temperature.
+    Proposals and scores are [B, N]. At all other positions the proposal is the current token and
+    the score 0. The model is conditioned on the times `t_B` [B]. Scores use the unmodified logits,
+    independently of the temperature.
     """
-    asked = (model, source, state.tokens, t_B, rows)
-    # The model first: counting the rows may mean to wait, and it can work meanwhile.
-    found = fusible_hidden(*asked) if _fusible(drawing, scores) else None
+    inputs = (model, source, state.tokens, t_B, rows)
+    # Launch the model first: counting the rows may synchronize with the device.
+    fused = fusible_hidden(*inputs) if _fusible(draw, scores) else None
     step_K = state.step if isinstance(state.step, int) else state.step[rows.sequence]
     index_K = state.index[rows.sequence]
     u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, step_K, rows.position)
-    if found is not None:
+    if fused is not None:
         drawn = head_draw(
-            *found, u_K, source.vocab_size, temperature=drawing.temperature, scores=bool(scores)
+            *fused, u_K, source.vocab_size, temperature=draw.temperature, scores=bool(scores)
         )
-        found_K = [_summary_score(score, drawn) for score in scores]
-        return rows.replace(state.tokens, drawn.tokens), [rows.scatter(x_K) for x_K in found_K]
+        score_SK = [_summary_score(score, drawn) for score in scores]
+        return rows.replace(state.tokens, drawn.tokens), [rows.scatter(x_K) for x_K in score_SK]
     if not len(rows):
         return state.tokens, [rows.scatter(u_K) for _ in scores]
     token_K = torch.empty_like(rows.flat)
-    score_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
-    for k, logits_kV in predict_logits(*asked):
+    scored_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
+    for k, logits_kV in predict_logits(*inputs):
         token_K[k] = sample_categorical(
             logits_kV,
             u_K[k],
-            temperature=drawing.temperature,
-            top_p=drawing.top_p,
-            dtype=drawing.dtype,
+            temperature=draw.temperature,
+            top_p=draw.top_p,
+            dtype=draw.dtype,
         )
-        for score, score_K in zip(scores, score_SK, strict=True):
+        for score, score_K in zip(scores, scored_SK, strict=True):
             score_K[k] = score.prediction_score(logits_kV).double()
-    return rows.replace(state.tokens, token_K), [rows.scatter(score_K) for score_K in score_SK]
+    return rows.replace(state.tokens, token_K), [rows.scatter(score_K) for score_K in scored_SK]
 
 
 def _summary_score(score: Weight, drawn: DrawnTokens) -> Tensor:
@@ -72,7 +73,7 @@ def _summary_score(score: Weight, drawn: DrawnTokens) -> Tensor:
     return score.summary_score(drawn.entropy, drawn.confidence).double()
 
 
-def _fusible(drawing: Drawing, scores: Sequence[Weight]) -> bool:
-    """Whether draws and scores can do without logits: see `head_draw`."""
-    summed = all(score.needs_only_summary for score in scores)
-    return summed and drawing.top_p == 1 and drawing.dtype == torch.float64
+def _fusible(draw: DrawOptions, scores: Sequence[Weight]) -> bool:
+    """Whether tokens and scores can be computed without materializing logits: see `head_draw`."""
+    summary_only = all(score.needs_only_summary for score in scores)
+    return summary_only and draw.top_p == 1 and draw.dtype == torch.float64

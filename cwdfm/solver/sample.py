@@ -1,6 +1,6 @@
-"""The sampling loop: a solver along a time grid, in batches."""
+"""The sampling loop: advance batches of sequences with a solver along a time grid."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -13,57 +13,57 @@ from cwdfm.model.predict import check_flow_network, check_split, evaluating, mod
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing, time_grid
-from cwdfm.solver.base import Info, Reveals, Solver, State, given
-from cwdfm.solver.precomputed import Plan, visit
+from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
+from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.source import Source
 
 Callback = Callable[[State, Info], object]
-Tick = Callable[[int], object]
+Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Finished sequences, and what it took.
+    """Finished sequences with statistics of the sampling process.
 
     - `tokens` [B, N] int64: data tokens only.
-    - `updates` [B, N] int32: how often each token changed on the way.
-    - `loops` [B, N] int32: how often a change brought the data token before it back.
-    - `evaluations` [B] int64: how often the sequence needed the model.
-    - `rows`: coordinates at which logits were needed, over all steps.
-    - `plausibility` [B] float64, where it was asked for: see `Accept`.
+    - `updates` [B, N] int32: number of times each token changed.
+    - `loops` [B, N] int32: number of changes that restored the previous data token.
+    - `evaluations` [B] int64: number of model evaluations of each sequence.
+    - `logit_evaluations`: number of positions at which logits were computed, over all steps.
+    - `plausibility` [B] float64, or None if it was not computed: see `plausibility`.
     """
 
     tokens: Tensor
     updates: Tensor
     loops: Tensor
     evaluations: Tensor
-    rows: int
+    logit_evaluations: int
     plausibility: Tensor | None = None
 
     @classmethod
-    def joined(cls, parts: "Sequence[Samples]") -> "Samples":
-        """Those of all batches."""
-        told = [part.plausibility for part in parts if part.plausibility is not None]
+    def cat(cls, parts: "Sequence[Samples]") -> "Samples":
+        """Concatenate the samples of several batches."""
+        scores = [part.plausibility for part in parts if part.plausibility is not None]
         return cls(
             tokens=torch.cat([part.tokens for part in parts]),
             updates=torch.cat([part.updates for part in parts]),
             loops=torch.cat([part.loops for part in parts]),
             evaluations=torch.cat([part.evaluations for part in parts]),
-            rows=sum(part.rows for part in parts),
-            plausibility=torch.cat(told) if told and len(told) == len(parts) else None,
+            logit_evaluations=sum(part.logit_evaluations for part in parts),
+            plausibility=torch.cat(scores) if scores and len(scores) == len(parts) else None,
         )
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where to begin, if not with noise at time 0."""
+    """Initial sequences at a time t > 0, in place of noise at t = 0."""
 
-    tokens: Tensor  # [B, N] int64: x_t, masks included
+    tokens: Tensor  # [B, N] int64: x_t, including mask ids
     t: float
 
     def __post_init__(self) -> None:
         if not isinstance(self.t, int | float) or not 0 <= self.t < 1:
-            raise InputError(f"sequences to go on from need a time t in [0, 1), got {self.t!r}")
+            raise InputError(f"the start time t must be in [0, 1), got {self.t!r}")
 
 
 @torch.no_grad()
@@ -83,134 +83,132 @@ def sample(
     start: Start | None = None,
     batch_size: int | None = None,
     callback: Callback | None = None,
-    progress: Tick | None = None,
+    progress: Progress | None = None,
     device: torch.device | str | None = None,
 ) -> Samples:
-    """Draw `shape` = (B, N) tokens in `steps` steps.
+    """Sample `shape` = (B, N) tokens in `steps` steps.
 
-    - `grid`: "t", "kappa", or a tensor of steps + 1 times (see `time_grid`).
-    - `prompt`, `fixed`: tokens to keep, [B, N] or [N] (see `Solver.init`).
-    - `index` [B]: the samples' global numbers, default 0..B-1. Sample i of a seed is the same
-      sample, whatever else is in the batch and however `batch_size` cuts it.
-    - `start`: sequences at a later time, to go on from there; the grid then begins at that time.
-      What has nothing left to sample comes back as it is; without a start, if that is all of it,
-      something must be wrong with `fixed`, and it is refused.
-    - `callback(state, info)` is called after each step of each batch.
-    - `progress(k)` hears that k sequences have taken a step. Unlike a callback it does not keep
-      sequences in step with each other (see `visit.py`).
-    - `device`: where to sample; default the model's own if it is a module, else the CPU.
+    Args:
+        model: Maps tokens [B, N] and times [B] to logits [B, N, V] of p_{1|t}.
+        source: The source distribution p_0.
+        schedule: The schedule kappa.
+        solver: The single-step method.
+        shape: The number of samples B and the sequence length N.
+        steps: The number of steps.
+        seed: The random seed. Sample i of a seed is always the same, independently of the other
+            samples and of `batch_size`.
+        grid: "t", "kappa", or a tensor of steps + 1 times (see `time_grid`).
+        prompt: Prompt tokens, [B, N] or [N] (see `Solver.init`).
+        fixed: Mask of the prompt tokens to keep, [B, N] or [N].
+        index: Global sample numbers [B]. The default is 0..B-1.
+        start: Sequences at a later time to start from. The grid then begins at that time, and
+            sequences without free coordinates are returned unchanged. Without `start` at least one
+            coordinate must be free.
+        batch_size: The number of sequences per batch. The default is all of them.
+        callback: Called as `callback(state, info)` after each step of each batch.
+        progress: Called as `progress(k)` after k sequences took a step. Unlike a callback, it
+            allows the reveals to be precomputed (see `precomputed.py`).
+        device: The device to sample on. The default is the model's device, or else the CPU.
     """
     check_flow_network(model)
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_instance("solver", solver, Solver, "Euler()")
-    batch, length = _check_shape(shape)
+    shape = _check_shape(shape)
     first = start.t if isinstance(start, Start) else 0.0
     times = time_grid(schedule, steps, grid, first=first).tolist()
     check_seed(seed)
     device = find_device(device or model_device(model) or "cpu")
-    index_B = sample_index(index, batch, device)
+    index_B = sample_index(index, shape[0], device)
     if prompt is not None or fixed is not None:
-        # Checked and spread here once, so that every batch gets its own rows.
-        prompt, fixed = given(source, (batch, length), prompt, fixed, device)
+        prompt, fixed = broadcast_prompt(source, shape, prompt, fixed, device)
         if start is None and bool(fixed.all()):
-            raise InputError("all positions are fixed: nothing is left to sample; unfix some")
-    begin_BN = None if start is None else _check_start(start, source, (batch, length), device)
-    places = batches(batch, batch_size, device)
+            raise InputError("all positions are fixed, so there is nothing to sample; free some")
+    x_BN = None if start is None else _check_start(start, source, shape, device)
+
+    def initial_states() -> Iterator[State]:
+        for batch in batches(shape[0], batch_size, device):
+            prompt_BN = None if prompt is None else prompt[batch]
+            fixed_BN = None if fixed is None else fixed[batch]
+            state = solver.init(
+                source, index_B[batch], shape[1], seed=seed, prompt=prompt_BN, fixed=fixed_BN
+            )
+            yield state if x_BN is None else _start(source, schedule, state, x_BN[batch], first)
+
     parts: list[Samples] = []
     with evaluating(model):
-        for rows in places:
-            state = solver.init(
-                source,
-                index_B[rows],
-                length,
-                seed=seed,
-                prompt=None if prompt is None else prompt[rows],
-                fixed=None if fixed is None else fixed[rows],
-            )
-            if begin_BN is not None:
-                state = _begun(source, schedule, state, begin_BN[rows], first)
+        for state in initial_states():
             if not parts:
                 check_split(model, state.tokens, times[0])
-            reveals = None if callback else solver.reveals(source, schedule, state, times)
-            if reveals is None:
-                walk = (model, source, schedule, solver, state, times, callback, progress)
-                parts.append(_walk(*walk))
-            else:
-                parts.append(_visit(model, source, state, times, reveals, progress))
-    return Samples.joined(parts)
+            reveals = (
+                None if callback else solver.precompute_reveals(source, schedule, state, times)
+            )
+            if reveals is not None:
+                parts.append(_sample_reveals(model, source, state, times, reveals, progress))
+                continue
+            evaluations_B, logit_evaluations = torch.zeros_like(state.index), 0
+            for t, t_next in pairwise(times):
+                state, info = solver.step(model, source, schedule, state, t, t_next)
+                evaluations_B += info.evaluated
+                logit_evaluations += info.logit_evaluations
+                if callback is not None:
+                    callback(state, info)
+                if progress is not None:
+                    progress(len(state.index))
+            statistics = (state.updates, state.loops, evaluations_B, logit_evaluations)
+            parts.append(Samples(state.tokens, *statistics))
+    return Samples.cat(parts)
 
 
 def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[Tensor, ...]:
-    """The places 0..count-1 of sequences, `batch_size` at once; None is all of them."""
+    """Split the indices 0..count-1 into batches of `batch_size`. None is a single batch."""
     size = count if batch_size is None else batch_size
     check_integer("batch_size", size)
-    places: tuple[Tensor, ...] = torch.arange(count, device=device).split(size)
-    return places
+    indices: tuple[Tensor, ...] = torch.arange(count, device=device).split(size)
+    return indices
 
 
-def _walk(
-    model: Model,
-    source: Source,
-    schedule: Schedule,
-    solver: Solver,
-    state: State,
-    times: list[float],
-    callback: Callback | None,
-    progress: Tick | None,
-) -> Samples:
-    """One batch from the grid's first time to its last."""
-    evaluations_B = torch.zeros_like(state.index)
-    rows = 0
-    for t, t_next in pairwise(times):
-        state, info = solver.step(model, source, schedule, state, t, t_next)
-        evaluations_B += info.asked
-        rows += info.rows
-        if callback is not None:
-            callback(state, info)
-        if progress is not None:
-            progress(len(state.index))
-    return Samples(state.tokens, state.updates, state.loops, evaluations_B, rows)
-
-
-def _visit(
+def _sample_reveals(
     model: Model,
     source: Source,
     state: State,
     times: list[float],
     reveals: Reveals,
-    progress: Tick | None,
+    progress: Progress | None,
 ) -> Samples:
-    """One batch, each sequence from reveal to reveal."""
-    total, told = len(state.index) * (len(times) - 1), 0
+    """Sample one batch with precomputed reveals."""
+    total, reported = len(state.index) * (len(times) - 1), 0
 
-    def say(share: float) -> None:
-        nonlocal told
-        due = round(share * total)
+    def report(fraction: float) -> None:
+        nonlocal reported
+        done = round(fraction * total)
         if progress is not None:
-            progress(due - told)
-        told = due
+            progress(done - reported)
+        reported = done
 
     plan = Plan.of(reveals.step, times)
-    tokens_BN = visit(model, source, reveals.drawing, state, plan, say)
-    say(1.0)  # also where there was nothing to do
-    moved_BN = reveals.step >= 0
+    tokens_BN = run_plan(model, source, reveals.draw, state, plan, report)
+    report(1.0)  # also if the plan is empty
     return Samples(
         tokens=tokens_BN,
-        updates=moved_BN.int(),
+        updates=(reveals.step >= 0).int(),
         loops=torch.zeros_like(state.loops),
         evaluations=plan.evaluations,
-        rows=sum(len(each.rows) for each in plan.rounds),
+        logit_evaluations=sum(len(each.rows) for each in plan.rounds),
     )
 
 
-def _begun(source: Source, schedule: Schedule, state: State, tokens_BN: Tensor, t: float) -> State:
-    """The state that begins with x_t; where x_t tells what is revealed, that stays."""
-    tokens_BN = torch.where(state.fixed, state.tokens, tokens_BN)
+def _start(source: Source, schedule: Schedule, state: State, x_BN: Tensor, t: float) -> State:
+    """Replace the initial noise by x_t. With a mask source the revealed tokens become fixed."""
+    tokens_BN = torch.where(state.fixed, state.tokens, x_BN)
     fixed_BN = ~source.movable(tokens_BN, state.fixed)
-    free = int((~fixed_BN).sum(1).max())
-    left = float(schedule.survival(t))
-    return replace(state, tokens=tokens_BN, fixed=fixed_BN, free=free, left=left)
+    return replace(
+        state,
+        tokens=tokens_BN,
+        fixed=fixed_BN,
+        max_free=int((~fixed_BN).sum(1).max()),
+        start_survival=float(schedule.survival(t)),
+    )
 
 
 def _check_start(
@@ -220,7 +218,8 @@ def _check_start(
     check_tokens("start.tokens", start.tokens, source.num_tokens)
     if start.tokens.shape != shape:
         raise InputError(
-            f"start.tokens must have the samples' shape, {shape}, got {describe(start.tokens)}"
+            f"start.tokens must have the shape of the samples, {shape}, got "
+            f"{describe(start.tokens)}"
         )
     return start.tokens.to(device)
 

@@ -1,4 +1,4 @@
-"""Top-k: in each step the coordinates that the model is surest of are unmasked."""
+"""Top-k: each step reveals the coordinates with the most confident predictions."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ from cwdfm.solver.unmasking_order import (
     Score,
     best_first,
     first_of,
-    masked_coordinates,
-    share_times,
+    masked_positions,
+    revealed_fraction_times,
     unmask,
 )
 from cwdfm.source import Source
@@ -26,21 +26,21 @@ from cwdfm.source import Source
 
 @dataclass(frozen=True)
 class TopK(Solver):
-    """The k best-scored masked coordinates take their proposals (Chang et al. 2022; Kim et al.
-    2025 for the margin).
+    """Reveal the k masked coordinates with the highest scores (Chang et al. 2022; Kim et al. 2025
+    for the margin).
 
-    After a step to t' at most floor(F (1 - kappa_t')) of a sequence's F free coordinates stay
-    masked, as many as the path masks on average. So the grid "kappa" spreads them evenly over the
-    steps, and Cosine with the grid "t" is MaskGIT's schedule. Every step unmasks at least one, the
-    last step all that are left. With as many steps as free coordinates, or more, that is one a step
-    for every convex kappa; a finished sequence costs nothing.
+    After a step to t' at most floor(F (1 - kappa_t')) of a sequence's F free coordinates remain
+    masked, the expected number under the path. The grid "kappa" therefore reveals equally many per
+    step, and Cosine with the grid "t" is MaskGIT's schedule. Every step reveals at least one
+    coordinate, and the last step all remaining ones. A finished sequence needs no evaluations.
 
-    - `score`: the largest probability, its margin over the second largest, or minus the entropy;
-      of the model's own prediction, whatever temperature and top_p. It is never the probability of
-      the token that was drawn: an order that looks at the draw would prefer likely tokens.
-    - `temperature`, `top_p`, `dtype`: of the categorical draws.
+    - `score`: the largest probability, its margin over the second largest, or the negative entropy
+      of the unmodified prediction. The score never uses the drawn token: that would favor likely
+      tokens.
+    - `temperature`, `top_p`, `dtype`: options of the categorical draws.
 
-    A model is told t = kappa^-1(share of the free coordinates that is revealed), per sequence.
+    The model is conditioned on t = kappa^-1(fraction of the free coordinates that is revealed),
+    separately for each sequence.
     """
 
     score: Score = "confidence"
@@ -63,22 +63,22 @@ class TopK(Solver):
         t_next: float,
     ) -> tuple[State, Info]:
         check_step(t, t_next)
-        masked_BN = masked_coordinates(self, source, state)
-        t_B = share_times(schedule, state, masked_BN)
+        masked_BN = masked_positions(self, source, state)
+        t_B = revealed_fraction_times(schedule, state, masked_BN)
         rows = Positions.of(masked_BN)
-        asked = (model, source, state, t_B, rows, self)
-        proposal_BN, (score_BN,) = propose(*asked, (SCORES[self.score],))
+        scores = (SCORES[self.score],)
+        proposal_BN, (score_BN,) = propose(model, source, state, t_B, rows, self, scores)
         order_BN = best_first(state, score_BN, masked_BN)
         chosen_BN = first_of(order_BN, _count(schedule, state, masked_BN, t_next))
         return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
 
 
 def _count(schedule: Schedule, state: State, masked_BN: Tensor, t_next: float) -> Tensor:
-    """How many coordinates a step to t_next unmasks, int64 [B]."""
+    """The number of coordinates that a step to t_next reveals, int64 [B]."""
     masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1)
     if t_next == 1:
         return masked_B
-    # The slack keeps a whole number whole, whatever the rounding of kappa.
-    stay = float(schedule.survival(t_next)) / state.left
-    stay_B = (free_B.double() * stay + 1e-6).floor().long()
-    return torch.minimum((masked_B - stay_B).clamp(min=1), masked_B)
+    # The tolerance keeps floor() exact when rounding puts an integer slightly below itself.
+    remaining = float(schedule.survival(t_next)) / state.start_survival
+    remaining_B = (free_B.double() * remaining + 1e-6).floor().long()
+    return torch.minimum((masked_B - remaining_B).clamp(min=1), masked_B)

@@ -1,8 +1,8 @@
-"""What the samplers share that choose an order: they unmask a few coordinates a step, for good.
+"""Unmasking orders: helpers for solvers that choose which coordinates to reveal next.
 
-With a mask source and the true posterior every order of single reveals gives the target's law, so
-which coordinates come next may hang on anything known before their tokens are drawn: on the
-model's prediction, but not on the tokens it proposes.
+With a mask source and the true posterior, revealing one coordinate at a time samples the data
+distribution in any order. The order may depend on anything known before the tokens are drawn: on
+the model's prediction, but not on the proposed tokens.
 """
 
 from typing import Literal
@@ -14,13 +14,13 @@ from cwdfm.errors import InputError
 from cwdfm.model.positions import Positions
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Solver, State, moved
+from cwdfm.solver.base import Info, Solver, State, advance
 from cwdfm.source import Source
 from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight
 
 Score = Literal["confidence", "margin", "entropy"]
 
-# How sure a prediction is, more being surer: max p, p(best) - p(second best), -H(p).
+# Confidence scores of a prediction p: max p, p(best) - p(second best), -H(p). Higher is better.
 SCORES: dict[Score, PredictionWeight] = {
     "confidence": Confidence(),
     "margin": Margin(),
@@ -28,32 +28,31 @@ SCORES: dict[Score, PredictionWeight] = {
 }
 
 
-def masked_coordinates(solver: Solver, source: Source, state: State) -> Tensor:
-    """Which coordinates are still to be unmasked, [B, N]; a source without a mask is refused."""
+def masked_positions(solver: Solver, source: Source, state: State) -> Tensor:
+    """The coordinates that are still masked, bool [B, N]. Requires a mask source."""
     if not source.marks_noise:
         raise InputError(
-            f"{type(solver).__name__} unmasks tokens, each once, and with {source} a state does "
-            f"not tell which are masked; use a MaskSource, or the Euler solver (--solver euler)"
+            f"{type(solver).__name__} reveals each token once, and {source} does not mark which "
+            f"tokens are masked; use a MaskSource, or the Euler solver (--solver euler)"
         )
     return source.movable(state.tokens, state.fixed)
 
 
-def share_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
-    """The times [B] at which the path reveals, on average, what is revealed of each sequence.
+def revealed_fraction_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
+    """The times [B] at which the path reveals, on average, as much as is revealed now.
 
-    t = kappa^-1(share), the share being that of the coordinates that are not fixed: what a model
-    that is told the time should hear, for samplers that have no time of their own. Where those were
-    all masked at a later time than 0, they count for what was left then.
+    t = kappa^-1(1 - start_survival * masked / free), counting the coordinates that are not fixed.
+    Solvers without a time of their own condition the model on these times.
     """
     masked_B, free_B = masked_BN.sum(1).double(), (~state.fixed).sum(1)
-    share_B = 1 - state.left * masked_B / free_B.clamp(min=1)
-    return schedule.inverse(share_B)
+    fraction_B = 1 - state.start_survival * masked_B / free_B.clamp(min=1)
+    return schedule.inverse(fraction_B)
 
 
 def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:
-    """The coordinates by falling score, int64 [B, N], all masked ones before the others.
+    """Sort the coordinates by descending score, int64 [B, N], masked coordinates first.
 
-    Ties are broken at random, by counted draws.
+    Ties are broken at random.
     """
     u_BN = uniform_BN(state.seed, Purpose.TIE, state.index, state.step, score_BN.shape[1])
     shuffled_BN = u_BN.argsort(dim=1)
@@ -62,7 +61,7 @@ def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:
 
 
 def first_of(order_BN: Tensor, count_B: Tensor) -> Tensor:
-    """The first count_B coordinates of each row's order, bool [B, N]."""
+    """Mark the first count_B coordinates of each sequence's order, bool [B, N]."""
     place_N = torch.arange(order_BN.shape[1], device=order_BN.device)
     first_BN = place_N < count_B[:, None]
     return torch.zeros_like(first_BN).scatter(1, order_BN, first_BN)
@@ -76,8 +75,8 @@ def unmask(
     rows: Positions,
     times: tuple[float, float],
 ) -> tuple[State, Info]:
-    """The step to the proposals at chosen_BN, for which the model was asked at `rows`."""
+    """Move to the proposals at chosen_BN. The logits were evaluated at `rows`."""
     tokens_BN = torch.where(chosen_BN, proposal_BN, state.tokens)
-    nothing_BN = torch.zeros_like(chosen_BN)
-    info = Info(*times, chosen_BN, nothing_BN, len(rows), rows.mask.any(1))
-    return moved(source, state, tokens_BN), info
+    none_BN = torch.zeros_like(chosen_BN)
+    info = Info(*times, chosen_BN, none_BN, len(rows), rows.mask.any(1))
+    return advance(source, state, tokens_BN), info

@@ -13,7 +13,7 @@ from cwdfm.model.predict import evaluating
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
 from cwdfm.solver import Euler, Samples, Solver, State, sample
-from cwdfm.solver.precomputed import QUARTERS
+from cwdfm.solver.precomputed import GPU_BATCH_SIZES
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Entropy, Neighbor
 from experiments.bench import bounds, peer
@@ -42,7 +42,7 @@ def stretch(kind: type[Source], solver: Solver) -> Way:
             for k in range(first, last):
                 t, t_next = k / shapes.run, (k + 1) / shapes.run
                 state, info = solver.step(model, source, SCHEDULE, state, t, t_next)
-                rows, asked = rows + info.rows, asked + info.asked
+                rows, asked = rows + info.logit_evaluations, asked + info.evaluated
             counts[0], counts[1] = asked.sum(), rows
             return state
 
@@ -77,7 +77,7 @@ def whole(solver: Solver, steps: Steps) -> Way:
             _warm(settings, model, source, solver, n)
             draw(4)
             timing = timed(partial(draw, n), settings.device, repeats=1, warmup=0)
-        asked_B, rows = found[-1].evaluations, found[-1].rows
+        asked_B, rows = found[-1].evaluations, found[-1].logit_evaluations
         bound = _bound(
             settings, model, sequences=int(asked_B.sum()), rows=rows, calls=int(asked_B.max())
         )
@@ -95,9 +95,9 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
     """Compile and record what a long run meets: fewer sequences than a batch, one, and few rows."""
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
-    quarter = -(-shapes.sample_batch // QUARTERS)
+    quarter = -(-shapes.sample_batch // GPU_BATCH_SIZES)
     # One sequence alone is compiled apart; it may be all that is left in a run's last steps.
-    for few in (*range(QUARTERS * quarter, 0, -quarter), 1):
+    for few in (*range(GPU_BATCH_SIZES * quarter, 0, -quarter), 1):
         tokens = state.tokens[:few]
         for _ in range(WARMUP_CALLS + 2):
             model.first_stage(tokens, torch.zeros(len(tokens), device=device))

@@ -19,7 +19,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm import data
 from cwdfm.files import write_json
-from cwdfm.generation import given
+from cwdfm.generation import prompt_tokens
 from cwdfm.metrics.molecule import CanonicalSet
 from cwdfm.pretrained import Pretrained
 from cwdfm.provenance import provenance
@@ -71,7 +71,7 @@ def walk(
     """
     random = torch.Generator().manual_seed(SEED)
     mask_id = trained.source.num_tokens - 1
-    tokens, fixed = given(trained)
+    tokens, fixed = prompt_tokens(trained)
     x_BN = torch.full((n, trained.length), mask_id)
     fixed_N = torch.zeros(trained.length, dtype=torch.bool) if fixed is None else fixed
     if tokens is not None:

@@ -34,11 +34,11 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.files import write_json
-from cwdfm.generation import fitting_batch, generate, given
+from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.postprocess.refine import Refine
-from cwdfm.postprocess.reject import Accept
-from cwdfm.postprocess.resample import Mend
+from cwdfm.postprocess.reject import Reject
+from cwdfm.postprocess.resample import Resample
 from cwdfm.provenance import provenance
 from cwdfm.solver_config import Name, SolverChoice
 from cwdfm.train.loop import fit
@@ -86,11 +86,11 @@ class Setting:
     def refine(self) -> Refine | None:
         return Refine(self.rounds, self.share, temperature=self.cold) if self.rounds else None
 
-    def resample(self) -> Mend | None:
-        return Mend(self.mend, self.noise, self.trust, self.again) if self.mend else None
+    def resample(self) -> Resample | None:
+        return Resample(self.mend, self.noise, self.trust, self.again) if self.mend else None
 
-    def reject(self) -> Accept | None:
-        return Accept(self.accept, self.tries, self.glance) if self.accept else None
+    def reject(self) -> Reject | None:
+        return Reject(self.accept, self.tries, self.glance) if self.accept else None
 
 
 def train(place: str, steps: int, keep: tuple[int, ...], folder: Path, seed: int) -> None:
@@ -152,8 +152,8 @@ def sample(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> di
             steps=setting.steps,
             seed=seed,
             refine=setting.refine(),
-            mend=setting.resample(),
-            accept=setting.reject(),
+            resample=setting.resample(),
+            reject=setting.reject(),
         )
         seconds = time.perf_counter() - start
         plausible = cwdfm.plausibility(
@@ -162,8 +162,8 @@ def sample(trained: cwdfm.Pretrained, setting: Setting, n: int, seed: int) -> di
             trained.schedule,
             out.tokens,
             seed=seed,
-            fixed=given(trained)[1],
-            batch_size=fitting_batch(trained),
+            fixed=prompt_tokens(trained)[1],
+            batch_size=auto_batch_size(trained),
         )
     return {
         "weights": trained.fingerprint(),

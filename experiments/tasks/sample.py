@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from cwdfm.errors import InputError
-from cwdfm.generation import fitting_batch, generate
+from cwdfm.generation import auto_batch_size, generate
 from cwdfm.pretrained import Pretrained
 from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.solver import Samples
@@ -63,7 +63,7 @@ def draw_samples(
             n=n,
             steps=steps,
             seed=seed,
-            batch_size=min(n, fitting_batch(trained)),
+            batch_size=min(n, auto_batch_size(trained)),
         )
     return out, "bfloat16" if half else "float32"
 

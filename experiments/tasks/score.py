@@ -11,7 +11,7 @@ import torch
 from cwdfm.data import CORPORA, TokenData
 from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError, NotInstalled
-from cwdfm.generation import fitting_batch, given
+from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
 from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
@@ -150,7 +150,7 @@ class TestLikelihood(Task):
 
 
 def _bound(trained: Pretrained, data: TokenData, rows: int, draws: int) -> Result:
-    size = min(64, fitting_batch(trained))
+    size = min(64, auto_batch_size(trained))
     return held_out_likelihood(trained, data, limit=rows, draws=draws, batch_size=size).to_json()
 
 
@@ -175,7 +175,7 @@ class Context(Task):
             trained.schedule,
             rows,
             draws=self.draws,
-            batch_size=min(64, fitting_batch(trained)),
+            batch_size=min(64, auto_batch_size(trained)),
         )
         return analysis.to_json()
 
@@ -192,7 +192,10 @@ class Updates(Task):
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
         trained = load_model(self.model, store, resources)
         out, precision = draw_samples(trained, self.choice, self.n, self.steps)
-        return {"precision": precision, **update_statistics(out, given(trained)[1]).to_json()}
+        return {
+            "precision": precision,
+            **update_statistics(out, prompt_tokens(trained)[1]).to_json(),
+        }
 
 
 @lru_cache(maxsize=1)

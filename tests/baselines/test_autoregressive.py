@@ -20,7 +20,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight, NextToken
 from cwdfm.likelihood.bound import Bound
-from cwdfm.method.base import DataBatch, DrawRequest
+from cwdfm.method.base import DataBatch, SampleRequest
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops import dispatch
@@ -54,7 +54,9 @@ def loss(model: DiT, x_1: Tensor, fixed: Tensor | None = None, vocab: int = VOCA
 
 
 def draw(model: DiT, solver: Any = None, **changes: Any) -> cwdfm.Samples:
-    return METHOD.draw(model, solver, DrawRequest(**{"shape": (12, LENGTH), "steps": 3, **changes}))
+    return METHOD.sample(
+        model, solver, SampleRequest(**{"shape": (12, LENGTH), "steps": 3, **changes})
+    )
 
 
 def brute(model: DiT, x_1: Tensor, vocab: int = VOCAB) -> Tensor:
@@ -211,10 +213,10 @@ SEQUENCES = torch.tensor(list(itertools.product(range(3), repeat=3)))
 
 
 def tiny(solver: LeftToRight | None = None, count: int = 20_000, **changes: Any) -> Any:
-    asked = DrawRequest(
+    asked = SampleRequest(
         **{"shape": (count, 3), "steps": 1, "batch_size": 6_000, "seed": 3, **changes}
     )
-    return histogram(TINY.draw(network(TINY), solver, asked).tokens, 3)
+    return histogram(TINY.sample(network(TINY), solver, asked).tokens, 3)
 
 
 def tiny_law(temperature: float = 1.0, top_p: float = 1.0) -> Any:
@@ -256,8 +258,8 @@ def test_prompt_gives_the_conditional_distribution() -> None:
     assert_follows(counts, exact / exact.sum())
     # with a banned token: the distribution of the others, renormalized token by token
     law = tiny_law()
-    assert_differs(tiny(without=(1,)), law)
-    assert tiny(without=(1,))[(SEQUENCES == 1).any(1).numpy()].sum() == 0
+    assert_differs(tiny(banned_tokens=(1,)), law)
+    assert tiny(banned_tokens=(1,))[(SEQUENCES == 1).any(1).numpy()].sum() == 0
 
 
 # Twelve prompts, from no tokens to a whole sequence.
@@ -290,7 +292,7 @@ def test_prompts_are_kept_and_evaluations_counted() -> None:
     assert torch.equal(out.updates, (~fixed).int())
     assert int(out.loops.sum()) == 0
     assert torch.equal(out.evaluations, (~fixed).sum(1))
-    assert out.rows == int((~fixed).sum())
+    assert out.logit_evaluations == int((~fixed).sum())
     # the start token marks free positions
     marked = torch.where(fixed, prompt, VOCAB)
     assert torch.equal(draw(network(), prompt=marked).tokens, out.tokens)
@@ -315,7 +317,7 @@ def test_cache_evaluates_every_token_once_and_a_prompt_at_once(
 def test_progress_adds_up_to_the_requested_steps(steps: int) -> None:
     for given in GIVEN:
         ticks: list[int] = []
-        draw(network(), steps=steps, tick=ticks.append, batch_size=5, **given)
+        draw(network(), steps=steps, progress=ticks.append, batch_size=5, **given)
         assert sum(ticks) == 12 * steps
         assert min(ticks) > 0
 
@@ -392,7 +394,7 @@ def test_fused_draws_equal_unfused_draws(
     monkeypatch.setattr(dispatch, "MODE", "on")
     calls.clear()
     draw(model, LeftToRight(top_p=0.9))
-    draw(model, without=(1,))
+    draw(model, banned_tokens=(1,))
     assert not calls
 
 
@@ -434,9 +436,9 @@ def test_bad_input() -> None:
         "at least one free token": lambda: METHOD.likelihood(model, rows(1), fixed=whole[None]),
         "ids from": lambda: METHOD.likelihood(model, rows(2) + 1),
         "seed": lambda: draw(model, seed=-1),
-        "all -inf": lambda: draw(model, without=tuple(range(VOCAB))),
-        "a cache needs a DiT": lambda: METHOD.draw(
-            torch.nn.Linear(1, 1), None, DrawRequest(shape=(1, 2), steps=1)
+        "all -inf": lambda: draw(model, banned_tokens=tuple(range(VOCAB))),
+        "a cache needs a DiT": lambda: METHOD.sample(
+            torch.nn.Linear(1, 1), None, SampleRequest(shape=(1, 2), steps=1)
         ),
     }
     for match, call in calls.items():
@@ -458,8 +460,8 @@ class Bigram(torch.nn.Module):
 
 def test_any_callable_works_without_a_cache() -> None:
     model = Bigram()
-    asked = DrawRequest(shape=(5, LENGTH), steps=1)
-    tokens = METHOD.draw(model, LeftToRight(1e-6, cached=False), asked).tokens
+    asked = SampleRequest(shape=(5, LENGTH), steps=1)
+    tokens = METHOD.sample(model, LeftToRight(1e-6, cached=False), asked).tokens
     step = model.table[:, :VOCAB].argmax(-1)
     assert torch.equal(tokens[:, 0], step[VOCAB].expand(5))
     assert torch.equal(tokens[:, 1:], step[tokens[:, :-1]])

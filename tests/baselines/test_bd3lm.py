@@ -15,7 +15,7 @@ from cwdfm.baselines.bd3lm.network import ParallelBlocks
 from cwdfm.baselines.bd3lm.objective import BlockObjective
 from cwdfm.baselines.bd3lm.solver import BlockSolver
 from cwdfm.baselines.left_to_right import CachedModel
-from cwdfm.method.base import DataBatch, DrawRequest
+from cwdfm.method.base import DataBatch, SampleRequest
 from cwdfm.model import attention
 from cwdfm.model.attention import (
     BlockDiffusionAttention,
@@ -164,7 +164,7 @@ def test_active_sequences_in_any_order_keep_their_context() -> None:
 
 
 def test_input_errors() -> None:
-    way, model, asked = method(4), network(4), DrawRequest(shape=(2, 12), steps=4)
+    way, model, asked = method(4), network(4), SampleRequest(shape=(2, 12), steps=4)
     source = cwdfm.MaskSource(7)
 
     def refused(pattern: str) -> Any:
@@ -177,7 +177,7 @@ def test_input_errors() -> None:
     with refused(
         r"10 tokens does not divide into blocks of 4: cut or pad it to a multiple, such as 12"
     ):
-        way.draw(model, None, replace(asked, shape=(2, 10)))
+        way.sample(model, None, replace(asked, shape=(2, 10)))
     with refused("10 tokens does not divide"):
         way.likelihood(model, tokens(2, 10))
     objective = BlockObjective(source, LINEAR, 4)
@@ -189,34 +189,34 @@ def test_input_errors() -> None:
         with refused("clip range low..high"):
             replace(objective, low=low, high=high)
     with refused(r"cannot sample from BlockDiffusion.*BlockSolver\(\)"):
-        way.draw(model, "ancestral", asked)
+        way.sample(model, "ancestral", asked)
     with refused("inner must be a Solver"):
         BlockSolver("ancestral")  # type: ignore[arg-type]
     with refused("stop must be a data token < 7, got 7"):
-        way.draw(model, BlockSolver(stop=7), asked)
+        way.sample(model, BlockSolver(stop=7), asked)
     with refused("stop must be an integer >= 0"):
         BlockSolver(stop=-1)
     with refused("use boundary='cut'"):
-        way.draw(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)
+        way.sample(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)
     with refused("use boundary='cut'"):
-        way.draw(model, cwdfm.Euler(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0)), asked)
+        way.sample(model, cwdfm.Euler(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0)), asked)
     with refused("on a 2-D grid"):
-        way.draw(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0, "cut", (3, 4))), asked)
+        way.sample(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0, "cut", (3, 4))), asked)
     with refused("batch_size must be an integer >= 1, got 0"):
-        way.draw(model, None, replace(asked, batch_size=0))
+        way.sample(model, None, replace(asked, batch_size=0))
     with refused("needs a DiT"):
-        way.draw(nn.Linear(2, 2), None, asked)
+        way.sample(nn.Linear(2, 2), None, asked)
     with refused("blocks of 4 .*attention='block', block=4.*got.*block=3"):
-        way.draw(network(3), None, asked)
+        way.sample(network(3), None, asked)
     with refused("attention='full'"):
         way.likelihood(DiT(replace(model.config, attention="full")), tokens(2, 12))
     with refused("steps must be a multiple of 3, got 4"):
-        way.draw(model, None, replace(asked, grid=torch.tensor([0.0, 1.0])))
+        way.sample(model, None, replace(asked, grid=torch.tensor([0.0, 1.0])))
     with refused("all positions are fixed"):
-        way.draw(model, None, replace(asked, prompt=tokens(2, 12)))
+        way.sample(model, None, replace(asked, prompt=tokens(2, 12)))
     with refused("all positions are fixed"):
         everything = torch.ones(2, 12, dtype=torch.bool)
         way.likelihood(model, tokens(2, 12), fixed=everything)
     # a single block is the whole sequence, where circular windows are allowed
     whole = method(12)
-    whole.draw(network(12), cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)
+    whole.sample(network(12), cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import cwdfm
 from cwdfm.baselines.bd3lm.objective import BlockObjective, clip_ranges
-from cwdfm.method.base import DataBatch, DrawRequest
+from cwdfm.method.base import DataBatch, SampleRequest
 from cwdfm.model.transformer import DiT, DiTConfig
 from tests.support.blocks import LINEAR, called, method, network, plain_logits, tokens
 
@@ -217,6 +217,6 @@ def test_training_lowers_the_loss() -> None:
     assert objective.high - objective.low < 1.0
     bound = way.likelihood(model, x_1[:7], draws=16)
     assert bound.nats_per_token < 0.5 * math.log(7)
-    out = way.draw(model, None, DrawRequest(shape=(64, 16), steps=16))
+    out = way.sample(model, None, SampleRequest(shape=(64, 16), steps=16))
     runs = ((out.tokens[:, 1:] - out.tokens[:, :-1]) % 7 == 1).double().mean()
     assert float(runs) > 0.3  # chance level 1/7, standard deviation 0.011

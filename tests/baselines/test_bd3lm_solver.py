@@ -15,7 +15,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.baselines.bd3lm.network import ParallelBlocks
 from cwdfm.baselines.bd3lm.solver import BlockSolver, block_grids, weight_radius
-from cwdfm.method.base import DrawRequest
+from cwdfm.method.base import SampleRequest
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.transformer import DiT
@@ -84,14 +84,16 @@ def strong(vocab: int = 3) -> DiT:
 def test_samples_follow_the_exact_distribution() -> None:
     """Chi-square over all 81 sequences, false-alarm rate 1e-6; wrong distributions are detected."""
     model = strong()
-    asked = DrawRequest(shape=(20_000, 4), steps=6, seed=11)
-    counts = histogram(method(2, 3).draw(model, None, asked).tokens, 3)
+    asked = SampleRequest(shape=(20_000, 4), steps=6, seed=11)
+    counts = histogram(method(2, 3).sample(model, None, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE))
     apart = block_law(model, (), THREE)
     assert_differs(counts, np.outer(apart, apart).ravel())  # independent blocks
     assert_differs(counts, joint_law(model, [0.0, 1.0]))  # one step per block
     # one token per step, for any grid
-    single = histogram(method(2, 3).draw(model, FirstHitting(), replace(asked, steps=4)).tokens, 3)
+    single = histogram(
+        method(2, 3).sample(model, FirstHitting(), replace(asked, steps=4)).tokens, 3
+    )
     pairs = product(range(3), repeat=2)
     behind = np.stack([one_by_one(model, before) for before in pairs])
     assert_follows(single, (one_by_one(model, ())[:, None] * behind).ravel())
@@ -109,8 +111,8 @@ def test_neighbor_weight_follows_the_exact_distribution() -> None:
         return np.asarray(scale * (np.array([1, 0]) + revealed.sum(-1, keepdims=True)))
 
     solver = cwdfm.Euler(cwdfm.Neighbor(1, scale, "cut"), hazard="integrated")
-    asked = DrawRequest(shape=(40_000, 4), steps=6, seed=12)
-    counts = histogram(method(2, 3).draw(model, solver, asked).tokens, 3)
+    asked = SampleRequest(shape=(40_000, 4), steps=6, seed=12)
+    counts = histogram(method(2, 3).sample(model, solver, asked).tokens, 3)
     assert_follows(counts, joint_law(model, THREE, first, second))
     assert_differs(counts, joint_law(model, THREE, first, first))  # a window inside the block only
 
@@ -154,8 +156,8 @@ def test_widest_weight_sets_the_context() -> None:
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_cache_does_not_change_samples(block: int, solver: cwdfm.Solver | None) -> None:
     model, per_block = network(block, double=True), 3
-    asked = DrawRequest(shape=(16, 12), steps=per_block * 12 // block, seed=4)
-    cached = method(block).draw(model, solver, asked)
+    asked = SampleRequest(shape=(16, 12), steps=per_block * 12 // block, seed=4)
+    cached = method(block).sample(model, solver, asked)
     inner = solver or cwdfm.Euler(hazard="integrated")
     assert torch.equal(cached.tokens, uncached(model, inner, (16, 12), per_block, 4))
     assert int(cached.updates.min()) >= 1
@@ -169,27 +171,31 @@ def test_samples_do_not_depend_on_the_batch(solver: cwdfm.Solver | None) -> None
     how = BlockSolver(stop=2) if solver is None else BlockSolver(solver, stop=2)
     prompt = torch.full((12,), 7)
     prompt[:3], prompt[4] = torch.tensor([2, 1, 2]), 5
-    asked = DrawRequest(shape=(9, 12), steps=10, seed=6, prompt=prompt)
-    whole = method(3).draw(model, how, asked)
+    asked = SampleRequest(shape=(9, 12), steps=10, seed=6, prompt=prompt)
+    whole = method(3).sample(model, how, asked)
     for size in (1, 2, 5):
-        small = method(3).draw(model, how, replace(asked, batch_size=size))
-        for name in ("tokens", "updates", "loops", "evaluations", "rows"):
+        small = method(3).sample(model, how, replace(asked, batch_size=size))
+        for name in ("tokens", "updates", "loops", "evaluations", "logit_evaluations"):
             a, b = getattr(small, name), getattr(whole, name)
             assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), name
     index = torch.arange(4, 9)
-    part = method(3).draw(model, how, replace(asked, shape=(5, 12), index=index))
+    part = method(3).sample(model, how, replace(asked, shape=(5, 12), index=index))
     assert torch.equal(part.tokens, whole.tokens[4:])
     assert bool((whole.tokens[:, [0, 1, 2, 4]] == torch.tensor([2, 1, 2, 5])).all())
     assert int(whole.tokens.max()) < 7
-    assert not torch.equal(method(3).draw(model, how, replace(asked, seed=7)).tokens, whole.tokens)
+    assert not torch.equal(
+        method(3).sample(model, how, replace(asked, seed=7)).tokens, whole.tokens
+    )
 
 
 def test_end_token_ends_a_sequence() -> None:
     model, stop, block = network(3), 2, 3
-    asked = DrawRequest(shape=(200, 12), steps=12, seed=8)
-    free = method(block).draw(model, None, asked)
+    asked = SampleRequest(shape=(200, 12), steps=12, seed=8)
+    free = method(block).sample(model, None, asked)
     told: list[int] = []
-    ended = method(block).draw(model, BlockSolver(stop=stop), replace(asked, tick=told.append))
+    ended = method(block).sample(
+        model, BlockSolver(stop=stop), replace(asked, progress=told.append)
+    )
     assert sum(told) == 200 * 12  # skipped steps are reported too
     lengths = []
     for row in range(200):
@@ -204,13 +210,13 @@ def test_end_token_ends_a_sequence() -> None:
         lengths.append(end)
     assert 0 < sum(end < 9 for end in lengths) < 200
     assert int(ended.evaluations.sum()) < int(free.evaluations.sum())
-    assert ended.rows < free.rows
+    assert ended.logit_evaluations < free.logit_evaluations
     # a sequence that stops in its first block is evaluated only there
     early = torch.tensor([end < block for end in lengths])
     assert int(ended.evaluations[early].max()) <= 3
     # an end token in the prompt does not stop, and prompts are kept
     prompt = torch.tensor([stop, stop, stop, 7, 7, 4, *[7] * 6])
-    prompted = method(block).draw(model, BlockSolver(stop=stop), replace(asked, prompt=prompt))
+    prompted = method(block).sample(model, BlockSolver(stop=stop), replace(asked, prompt=prompt))
     assert bool((prompted.tokens[:, 5] == 4).all())
     assert bool((prompted.tokens[:, 3] != stop).any())
 
@@ -220,25 +226,25 @@ def test_prompts_are_kept_and_cost_nothing() -> None:
     prompt = tokens(1, 12)[0]
     fixed = torch.arange(12) < 8
     fixed[9] = True  # with a hole in the last block of the prompt
-    asked = DrawRequest(shape=(20, 12), steps=30, prompt=prompt, fixed=fixed)
-    out = method(4).draw(model, None, asked)
+    asked = SampleRequest(shape=(20, 12), steps=30, prompt=prompt, fixed=fixed)
+    out = method(4).sample(model, None, asked)
     assert bool((out.tokens[:, fixed] == prompt[fixed]).all())
     assert int(out.updates[:, fixed].sum()) == 0
     assert int(out.evaluations.max()) <= 2 + 3  # two blocks added to the cache, at most three jumps
     others = [torch.arange(12) % 4 == 3, torch.arange(12) == 11]
     for wrong in others:
         with pytest.raises(cwdfm.InputError, match=r"fixed tokens in block .* earlier block 0"):
-            method(4).draw(model, None, replace(asked, fixed=wrong))
+            method(4).sample(model, None, replace(asked, fixed=wrong))
         with pytest.raises(cwdfm.InputError, match="earlier block 0"):
             method(4).likelihood(model, prompt[None], fixed=wrong[None])
 
 
 def test_banned_tokens_are_never_sampled() -> None:
     model = network(3)
-    drawn = method(3).draw(model, None, DrawRequest(shape=(100, 12), steps=12)).tokens
+    drawn = method(3).sample(model, None, SampleRequest(shape=(100, 12), steps=12)).tokens
     assert len(drawn.unique()) == 7
-    asked = DrawRequest(shape=(100, 12), steps=12, without=(0, 4))
-    assert sorted(method(3).draw(model, None, asked).tokens.unique().tolist()) == [1, 2, 3, 5, 6]
+    asked = SampleRequest(shape=(100, 12), steps=12, banned_tokens=(0, 4))
+    assert sorted(method(3).sample(model, None, asked).tokens.unique().tolist()) == [1, 2, 3, 5, 6]
 
 
 @torch.no_grad()
@@ -263,8 +269,8 @@ def test_steps_are_split_over_blocks(steps: int) -> None:
     assert max(counts) - min(counts) <= 1
     assert counts[0] == max(counts), "step numbers are set apart by the first block's"
     told: list[int] = []
-    asked = DrawRequest(shape=(7, 12), steps=steps, batch_size=3, tick=told.append)
-    method(3).draw(network(3), None, asked)
+    asked = SampleRequest(shape=(7, 12), steps=steps, batch_size=3, progress=told.append)
+    method(3).sample(network(3), None, asked)
     assert sum(told) == 7 * steps
     if steps % 4 == 0:
         custom = cwdfm.time_grid(LINEAR, steps // 4, "kappa")
@@ -280,12 +286,12 @@ def test_step_numbers_are_unique() -> None:
             seen.append(state.step)
             return super().step(model, source, schedule, state, *times)
 
-    method(4).draw(network(4), Watched(), DrawRequest(shape=(2, 12), steps=7))
+    method(4).sample(network(4), Watched(), SampleRequest(shape=(2, 12), steps=7))
     assert len(seen) == len(set(seen)) == 7
 
 
 def test_all_blocks_but_the_last_are_added_to_the_cache() -> None:
-    found = method(4).draw(network(4), None, DrawRequest(shape=(2, 12), steps=3))
+    found = method(4).sample(network(4), None, SampleRequest(shape=(2, 12), steps=3))
     assert found.evaluations.tolist() == [3 + 2] * 2  # three steps, two blocks cached
 
 
@@ -296,15 +302,15 @@ def test_one_block_allows_circular_weights() -> None:
     def whole(x: Tensor, t: Tensor) -> Tensor:
         return plain_logits(model, x[:, :0], x)
 
-    found = method(6).draw(model, solver, DrawRequest(shape=(20, 6), steps=4, seed=3)).tokens
+    found = method(6).sample(model, solver, SampleRequest(shape=(20, 6), steps=4, seed=3)).tokens
     flow = cwdfm.sample(whole, method(6).source, LINEAR, solver, shape=(20, 6), steps=4, seed=3)
     assert torch.equal(found, flow.tokens)
 
 
 def test_compiled_network_samples_uncompiled() -> None:
     model = network(3)
-    asked = DrawRequest(shape=(4, 6), steps=4)
-    truth = method(3).draw(model, None, asked).tokens
+    asked = SampleRequest(shape=(4, 6), steps=4)
+    truth = method(3).sample(model, None, asked).tokens
     for part in model.blocks:  # as compile_trunk leaves them, without the time to compile
         part.forward = part.forward
-    assert torch.equal(method(3).draw(model, None, asked).tokens, truth)
+    assert torch.equal(method(3).sample(model, None, asked).tokens, truth)

@@ -12,11 +12,20 @@ import torch
 import cwdfm
 from cwdfm.baselines.bd3lm import BlockObjective
 from cwdfm.cli import perplexity, sample, train
+from cwdfm.cli.sample_options import check_solver_flags
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.method.flow import Flow
 from cwdfm.pretrained.model import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
-from cwdfm.solver_config import BUILD, OWN, READ_BY_SOME, READS, SolverChoice
+from cwdfm.solver_config import (
+    DEFAULT_SOLVERS,
+    SHARED_OPTIONS,
+    SOLVERS,
+    SPECIFIC_OPTIONS,
+    SolverChoice,
+    option_names,
+)
 from cwdfm.train.config import METHODS, TrainConfig
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
@@ -79,7 +88,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_method_is_tried() -> None:
     assert {case["method"] for case in CASES.values()} == set(METHODS)
-    assert set(OWN) == set(KNOWN)
+    assert set(DEFAULT_SOLVERS) == set(KNOWN)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -117,7 +126,7 @@ def test_by_the_commands(
     found = read_samples(out)
     assert np.array(found.tokens).shape == (6, LENGTH)
     assert np.array(found.tokens).max() < TOKENIZER.vocab_size
-    assert found.options["solver"] == OWN[type(cwdfm.load(models / case).method)]
+    assert found.options["solver"] == DEFAULT_SOLVERS[type(cwdfm.load(models / case).method)]
     prepared = tmp_path / "chains.npz"
     tokens().save(prepared)
     perplexity.main([str(models / case), "--data", str(prepared), "--rows", "4"])
@@ -129,14 +138,14 @@ SUITED = {
     "flow": {"euler", "ancestral"}
     | {f"neighbor{rest}" for rest in ("", "-counted", "-share")}
     | {f"entropy{rest}" for rest in ("", "-counted", "-inverse")},
-    "mdlm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
-    "bd3lm": set(BUILD) - {"left-to-right", "analytic", "score-euler"},
+    "mdlm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler"},
+    "bd3lm": set(SOLVERS) - {"left-to-right", "analytic", "score-euler"},
     "sedd-mask": {"analytic", "score-euler"},
     "ar": {"left-to-right"},
 }
 
 
-@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("case", SUITED)
 def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: Path) -> None:
     """Those that fit draw; the others are refused with a reason."""
@@ -182,55 +191,46 @@ def test_flags_that_a_trained_model_settles_otherwise_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        (SolverChoice(solver="first-hitting", corrector=1.0), "first-hitting solver has no corr"),
-        (SolverChoice(solver="ancestral", corrector=1.0), "ancestral solver has no corrector"),
-    ],
-)
-def test_settings_that_a_solver_does_not_have_are_refused(
-    choice: SolverChoice, message: str
-) -> None:
-    with pytest.raises(cwdfm.InputError, match=message):
-        choice.check()
-
-
-OTHER = SolverChoice(  # in every setting
+OTHER = SolverChoice(  # every option differs from its default
     "auto", 2, 1.0, "cut", 1.0, 0.5, 1.0, "integrated", 0.5, 0.5, corrector_power=1.0
 )
+FLOW = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
 
 
-def test_what_each_solver_reads_is_what_changes_it() -> None:
-    names = {field.name for field in fields(SolverChoice)} - {"solver", "stop"}
-    for (solver, make), name in product(BUILD.items(), names):
-        corrects = name == "corrector_power" and "corrector" in READS[solver]
-        usual = SolverChoice(corrector=1.0 if corrects else 0.0)
-        changed = replace(usual, **{name: getattr(OTHER, name)})
-        read = name in (*READS[solver], "temperature", "top_p")
-        if name == "corrector" and solver.endswith("counted"):  # refused by the solver itself
-            assert not read
+def test_an_option_changes_exactly_the_solvers_that_have_it() -> None:
+    assert {field.name for field in fields(SolverChoice)} == {
+        *SPECIFIC_OPTIONS,
+        *SHARED_OPTIONS,
+        "solver",
+        "stop",
+    }
+    for solver, name in product(SOLVERS, SPECIFIC_OPTIONS | SHARED_OPTIONS):
+        corrects = "corrector" in option_names(solver)
+        scale = 1.0 if corrects and name == "corrector_power" else 0.0
+        default = SolverChoice(solver, corrector=scale)  # type: ignore[arg-type]
+        changed = replace(default, **{name: getattr(OTHER, name)})
+        differs = changed.build(FLOW) != default.build(FLOW)
+        assert differs == (name in option_names(solver)), (solver, name)
+
+
+def test_flags_of_other_solvers_are_errors() -> None:
+    for solver, name in product(SOLVERS, SPECIFIC_OPTIONS):
+        flag = f"--{name.replace('_', '-')}"
+        words = ["--solver", solver, flag, str(getattr(OTHER, name))]
+        if name in option_names(solver):
+            check_solver_flags(solver, words)
         else:
-            assert (make(changed) != make(usual)) == read, (solver, name)
+            with pytest.raises(
+                cwdfm.InputError, match=f"{flag} is an option of .* not of {solver}"
+            ):
+                check_solver_flags(solver, words)
+        check_solver_flags(solver, ["--temperature", "0.5", "--top-p", "0.5"])
 
 
-def test_settings_that_nothing_reads_are_refused() -> None:
-    """Of all solvers: a setting is refused by those, and by those alone, that it cannot change."""
-    for solver, name in product(BUILD, READ_BY_SOME):
-        choice = replace(SolverChoice(solver), **{name: getattr(OTHER, name)})  # type: ignore[arg-type]
-        if name in READS[solver]:
-            choice.check_idle()
-        else:
-            flag = name.replace("_", "-")
-            with pytest.raises(cwdfm.InputError, match=f"--{flag} is read .* is {solver}; leave"):
-                choice.check_idle()
-        SolverChoice(solver, temperature=0.5, top_p=0.5).check_idle()  # type: ignore[arg-type]
-
-
-def test_idle_settings_are_those_of_the_methods_own_solver(models: Path, tmp_path: Path) -> None:
-    """Without --solver: bd3lm's is no Euler, and windows that are cut are what its blocks have."""
+def test_flags_are_those_of_the_default_solver(models: Path, tmp_path: Path) -> None:
+    """The default solver of bd3lm is not Euler; its blocks cut windows in any case."""
     line = [str(models / "bd3lm"), "--n", "2", "--steps", "8", "--out", str(tmp_path / "a.jsonl")]
-    with pytest.raises(cwdfm.InputError, match=r"--hazard is read .* is ancestral"):
+    with pytest.raises(cwdfm.InputError, match=r"--hazard is an option of .* not of ancestral"):
         sample.main([*line, "--hazard", "integrated"])
     assert not list(tmp_path.iterdir())
     sample.main([*line, "--solver", "neighbor", "--boundary", "cut"])
@@ -238,14 +238,14 @@ def test_idle_settings_are_those_of_the_methods_own_solver(models: Path, tmp_pat
 
 def test_a_grid_is_for_steps_in_time(models: Path, tmp_path: Path) -> None:
     flags = ["--n", "1", "--steps", "8", "--grid", "kappa", "--out"]
-    with pytest.raises(cwdfm.InputError, match=r"--grid is of steps in time.*ar takes one a"):
+    with pytest.raises(cwdfm.InputError, match=r"--grid does not apply to .*ar"):
         sample.main([str(models / "ar"), *flags, str(tmp_path / "ar.smi")])
     for case in ("mdlm", "sedd-mask", "bd3lm"):
         sample.main([str(models / case), *flags, str(tmp_path / f"{case}.smi")])
 
 
 def test_stop_is_for_blocks(models: Path) -> None:
-    with pytest.raises(cwdfm.InputError, match="--stop is for bd3lm"):
+    with pytest.raises(cwdfm.InputError, match=r"stop must be omitted.*bd3lm"):
         SolverChoice(stop=True).build(cwdfm.load(models / "ar").method, 1)
 
 
@@ -262,21 +262,21 @@ def test_steps_are_those_that_are_taken(models: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "other.jsonl.parts").exists()
 
 
-def test_steps_other_than_those_asked_for_are_told(
+def test_a_changed_number_of_steps_is_reported(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Blocks take a step each, at least; as many as they are, or more, are what was asked for."""
+    """Each block needs at least one step."""
     line = [str(models / "bd3lm"), "--n", "1", "--force", "--out", str(tmp_path / "a.jsonl")]
     blocks = LENGTH // 4
-    told = f"has {blocks} blocks of 4 tokens and takes at least a step for each: {blocks} steps, "
     for steps in (1, blocks - 1):
         sample.main([*line, "--steps", str(steps)])
-        assert f"{told}not the {steps} of --steps\n" in capsys.readouterr().out
+        note = f"using {blocks} steps instead of {steps}\n"
+        assert note in capsys.readouterr().out
     for steps in (blocks, LENGTH):
         sample.main([*line, "--steps", str(steps)])
         assert "note:" not in capsys.readouterr().out
     sample.main([*line, "--steps", str(blocks), "--solver", "first-hitting"])
-    assert "the last one of a block draws all that is left at once" in capsys.readouterr().out
+    assert "the last step of a block draws all remaining tokens at once" in capsys.readouterr().out
 
 
 def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Path) -> None:

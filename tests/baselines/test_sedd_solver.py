@@ -13,7 +13,7 @@ import cwdfm
 from cwdfm.baselines.sedd.graph import JumpLaw
 from cwdfm.baselines.sedd.method import SEDD, score_grid
 from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreEuler, ScoreSolver
-from cwdfm.method import DrawRequest, Flow
+from cwdfm.method import Flow, SampleRequest
 from tests.support.exact import Array, correlated_target
 from tests.support.exact_score import SETTINGS, ExactScore, Model, Process, flawed
 from tests.support.models import SmallModel, SmallSplitModel
@@ -34,7 +34,7 @@ def exact_law(method: SEDD, model: Model, solver: ScoreSolver, steps: int) -> Ar
 
 
 def draw(method: SEDD, model: Any, solver: Any, n: int, steps: int, **asked: Any) -> Tensor:
-    return method.draw(model, solver, DrawRequest((n, 2), steps, **asked)).tokens
+    return method.sample(model, solver, SampleRequest((n, 2), steps, **asked)).tokens
 
 
 @pytest.mark.parametrize("noise", SETTINGS)
@@ -82,10 +82,10 @@ def test_analytic_sampler_is_exact_for_one_token() -> None:
 
 def test_euler_equals_analytic_for_absorbing_loglinear_noise() -> None:
     """They agree up to rounding; with geometric noise they differ."""
-    asked = DrawRequest((500, 12), 9, seed=3)
+    asked = SampleRequest((500, 12), 9, seed=3)
     for noise, same in (("loglinear", True), ("geometric", False)):
         method = SEDD(5, noise=noise)  # type: ignore[arg-type]
-        a, b = (method.draw(SmallModel(6), s, asked).tokens for s in SOLVERS)
+        a, b = (method.sample(SmallModel(6), s, asked).tokens for s in SOLVERS)
         assert torch.equal(a, b) == same
 
 
@@ -94,26 +94,28 @@ def test_euler_equals_analytic_for_absorbing_loglinear_noise() -> None:
 def test_samples_depend_on_their_index_only(graph: GraphName, solver: ScoreSolver) -> None:
     method = SEDD(5, graph)
     model = SmallModel(method.num_tokens)
-    whole = method.draw(model, solver, DrawRequest((30, 8), 6, seed=2))
+    whole = method.sample(model, solver, SampleRequest((30, 8), 6, seed=2))
     assert whole.tokens.dtype == torch.int64
     assert int(whole.tokens.max()) < 5
     split = SmallSplitModel(method.num_tokens)
     ticks: list[int] = []
-    parts = method.draw(
-        split, solver, DrawRequest((30, 8), 6, seed=2, batch_size=7, tick=ticks.append)
+    parts = method.sample(
+        split, solver, SampleRequest((30, 8), 6, seed=2, batch_size=7, progress=ticks.append)
     )
     assert torch.equal(whole.tokens, parts.tokens)
     assert torch.equal(whole.updates, parts.updates)
     assert sum(ticks) == 30 * 6
     some = torch.tensor([4, 29, 11])
-    few = method.draw(model, solver, DrawRequest((3, 8), 6, seed=2, index=some))
+    few = method.sample(model, solver, SampleRequest((3, 8), 6, seed=2, index=some))
     assert torch.equal(few.tokens, whole.tokens[some])
-    assert not torch.equal(method.draw(model, solver, DrawRequest((30, 8), 6)).tokens, whole.tokens)
+    assert not torch.equal(
+        method.sample(model, solver, SampleRequest((30, 8), 6)).tokens, whole.tokens
+    )
     if graph == "absorb":  # one update per token, and scores of masked tokens only
         assert bool((whole.updates == 1).all())
-        assert whole.rows < 30 * 8 * 6
+        assert whole.logit_evaluations < 30 * 8 * 6
         # check_split evaluates a few positions, twice
-        assert split.rows <= parts.rows + 16
+        assert split.rows <= parts.logit_evaluations + 16
     assert int(whole.evaluations.max()) <= 6
 
 
@@ -126,12 +128,12 @@ def test_prompts_and_banned_tokens(graph: GraphName) -> None:
     fixed[:, 2:4] = True
     for steps in (1, 5):
         for solver in SOLVERS:
-            asked = DrawRequest((40, 8), steps, prompt=prompt, fixed=fixed, without=(0, 3))
-            x = method.draw(model, solver, asked).tokens
+            asked = SampleRequest((40, 8), steps, prompt=prompt, fixed=fixed, banned_tokens=(0, 3))
+            x = method.sample(model, solver, asked).tokens
             assert torch.equal(x[fixed], prompt[fixed])
             drawn = x[~fixed]
             assert set(drawn.tolist()) <= {1, 2, 4}
-            free = method.draw(model, solver, DrawRequest((40, 8), steps)).tokens
+            free = method.sample(model, solver, SampleRequest((40, 8), steps)).tokens
             assert {0, 3} & set(free.flatten().tolist())
 
 
@@ -140,7 +142,7 @@ def test_banned_token_gives_the_conditional_distribution(graph: GraphName) -> No
     """For independent tokens, samples follow the target conditioned on the allowed tokens."""
     first, second = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
     method, model = SEDD(3, graph), ExactScore(np.outer(first, second), graph == "absorb")
-    x = draw(method, model, None, 20_000, 64, without=(0,))
+    x = draw(method, model, None, 20_000, 64, banned_tokens=(0,))
     law = np.outer(first, second)[1:, 1:].ravel()
     assert_follows(histogram(x - 1, 2), law / law.sum())
 
@@ -153,10 +155,10 @@ def test_banned_token_keeps_the_rate_of_unmasking() -> None:
         return logits.expand(len(x), x.shape[1], 4)
 
     free, left = (
-        SEDD(3).draw(model, Analytic(), DrawRequest((200, 9), 7, without=without))  # type: ignore[arg-type]
+        SEDD(3).sample(model, Analytic(), SampleRequest((200, 9), 7, banned_tokens=without))  # type: ignore[arg-type]
         for without in ((), (2,))
     )
-    assert free.rows == left.rows
+    assert free.logit_evaluations == left.logit_evaluations
     half = torch.full((2,), 0.5, dtype=torch.float64)
     law = JumpLaw(half, half, torch.zeros(2, 3)).excluding(torch.tensor([0, 1]), [1])
     assert law.prob_K.tolist() == [0.5, 1.0]
@@ -170,9 +172,9 @@ def test_temperature_and_top_p_change_the_target_of_jumps() -> None:
         return logits.expand(len(x), 1, 4)
 
     n = 20_000
-    x = SEDD(3).draw(model, Analytic(temperature=0.5), DrawRequest((n, 1), 1)).tokens  # type: ignore[arg-type]
+    x = SEDD(3).sample(model, Analytic(temperature=0.5), SampleRequest((n, 1), 1)).tokens  # type: ignore[arg-type]
     assert_follows(histogram(x, 3), (2 * logits[0, :3].double()).softmax(-1).numpy())
-    x = SEDD(3).draw(model, ScoreEuler(top_p=0.6), DrawRequest((n, 1), 3)).tokens  # type: ignore[arg-type]
+    x = SEDD(3).sample(model, ScoreEuler(top_p=0.6), SampleRequest((n, 1), 3)).tokens  # type: ignore[arg-type]
     assert set(x.flatten().tolist()) == {2}
     # the probability of a jump is unchanged: the same number of evaluations
     level = logits - logits[:, :3].logsumexp(-1) + math.log(3)
@@ -181,10 +183,10 @@ def test_temperature_and_top_p_change_the_target_of_jumps() -> None:
         return level.expand(len(x), x.shape[1], 4)
 
     cold, warm = (
-        SEDD(3).draw(normalized, Analytic(temperature=t), DrawRequest((200, 9), 7))  # type: ignore[arg-type]
+        SEDD(3).sample(normalized, Analytic(temperature=t), SampleRequest((200, 9), 7))  # type: ignore[arg-type]
         for t in (0.3, 1.0)
     )
-    assert cold.rows == warm.rows
+    assert cold.logit_evaluations == warm.logit_evaluations
 
 
 def test_grids() -> None:
@@ -193,9 +195,9 @@ def test_grids() -> None:
         grid = score_grid(method.noise_process, 10, "kappa")
         kept = (-method.noise_process.sigma(1 - grid)).exp()
         torch.testing.assert_close(kept.diff(), (kept[-1] - kept[0]).expand(10) / 10)
-        method.draw(SmallModel(method.num_tokens), None, DrawRequest((3, 4), 10, grid="kappa"))
+        method.sample(SmallModel(method.num_tokens), None, SampleRequest((3, 4), 10, grid="kappa"))
         own = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
-        method.draw(SmallModel(method.num_tokens), None, DrawRequest((3, 4), 2, grid=own))
+        method.sample(SmallModel(method.num_tokens), None, SampleRequest((3, 4), 2, grid=own))
     with pytest.raises(cwdfm.InputError, match="must increase"):
         score_grid(method.noise_process, 2, own.flip(0))
 
@@ -209,14 +211,14 @@ def test_other_solvers_are_rejected() -> None:
         "analytic",
     ):
         with pytest.raises(cwdfm.InputError, match=r"scores.*Analytic"):
-            method.draw(model, solver, DrawRequest((2, 3), 4))
+            method.sample(model, solver, SampleRequest((2, 3), 4))
     flow = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
     with pytest.raises(cwdfm.InputError, match="Analytic"):
-        flow.draw(model, Analytic(), DrawRequest((2, 3), 4))
+        flow.sample(model, Analytic(), SampleRequest((2, 3), 4))
     with pytest.raises(cwdfm.InputError, match="without must contain"):
-        method.draw(model, None, DrawRequest((2, 3), 4, without=(5,)))
+        method.sample(model, None, SampleRequest((2, 3), 4, banned_tokens=(5,)))
     with pytest.raises(cwdfm.InputError, match="without must contain"):
-        method.draw(model, None, DrawRequest((2, 3), 4, without=(0, 1, 2, 3, 4)))
+        method.sample(model, None, SampleRequest((2, 3), 4, banned_tokens=(0, 1, 2, 3, 4)))
     with pytest.raises(cwdfm.InputError, match="top_p"):
         Analytic(top_p=0.0)
 
@@ -236,7 +238,9 @@ def test_step_is_a_distribution_for_any_score(graph: GraphName, rule: ScoreSolve
 def test_last_step_leaves_banned_tokens() -> None:
     """Noise may be a banned token, and the floor of Tweedie's rule would let it stay."""
     method = SEDD(3, "uniform")
-    solver = ReverseChain(Analytic(), method.forward_graph, method.noise_process, without=(2,))
+    solver = ReverseChain(
+        Analytic(), method.forward_graph, method.noise_process, banned_tokens=(2,)
+    )
     law = solver._law(torch.zeros(2, 3), torch.tensor([2, 0]), 0.9, 1.0)
     assert float(law.prob_K[0]) == 1
     assert law.log_weight_KV[:, 2].tolist() == [-math.inf] * 2

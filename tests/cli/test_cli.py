@@ -438,7 +438,7 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(VERBS, "demo", Verb(lacks, ""))
         ended = command("demo")
         assert ended.returncode == 2
-        assert "memory does not hold what was asked for; ask for less" in ended.stderr
+        assert "out of memory" in ended.stderr
 
 
 def test_a_model_with_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> None:

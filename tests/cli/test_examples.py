@@ -66,7 +66,7 @@ def test_an_interrupted_measurement_begins_anew(
     monkeypatch.setattr("sys.argv", ["exact_target.py", "--out", str(tmp_path), "--samples", "2"])
     assert ended("exact_target.py") == 130
     assert not list(tmp_path.iterdir()), "what could it go on from?"
-    assert capsys.readouterr().err == "cwdfm: interrupted; the same command begins anew\n"
+    assert capsys.readouterr().err == "cwdfm: interrupted; the same command starts over\n"
 
 
 def test_an_interrupted_fine_tuning_begins_anew(

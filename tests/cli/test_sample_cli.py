@@ -18,19 +18,18 @@ import cwdfm
 from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
 from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import VERBS, main
-from cwdfm.cli.options import parse
-from cwdfm.cli.partial_samples import Parts
+from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
-from cwdfm.cli.sample_options import Options, settings
+from cwdfm.cli.sample_options import Options, parse_options, settings
 from cwdfm.errors import RunError
 from cwdfm.files import held
-from cwdfm.generation import fitting_batch, generate, given
-from cwdfm.method.base import DrawRequest
+from cwdfm.generation import auto_batch_size, generate, prompt_tokens
+from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow_config import LOSSES, PATHS
 from cwdfm.report.text_scores import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
-from cwdfm.solver_config import SolverChoice
+from cwdfm.solver_config import SOLVERS
 from cwdfm.train.config import METHODS, TrainConfig
 from experiments.cli import options as repro_options
 
@@ -71,18 +70,18 @@ def test_processes_share_the_work(tmp_path: Path, expected: list[list[int]]) -> 
 KILLED = """
 import os, signal
 from cwdfm.cli.main import main
-from cwdfm.cli.partial_samples import Parts
-plain = Parts.add
-def add(parts, rows):
-    plain(parts, rows)
-    if len(parts.rows()) == 3:
+from cwdfm.cli.partial_samples import PartialSamples
+add = PartialSamples.add
+def add_and_kill(partial, records):
+    add(partial, records)
+    if len(partial.records()) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-Parts.add = add
+PartialSamples.add = add_and_kill
 main()
 """
 
 
-def test_killed_it_goes_on(
+def test_a_killed_job_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[list[int]]
 ) -> None:
     out = tmp_path / "a.jsonl"
@@ -94,20 +93,20 @@ def test_killed_it_goes_on(
     before = [path.name for path in parts.glob("*.piece")]
     assert len(before) == 3
     assert not out.exists()
-    cut = parts / before.pop()  # with the machine's power, say
+    cut = parts / before.pop()  # truncate a file, as a power failure would
     cut.write_text(cut.read_text()[:20])
     line = [MODEL, "--out", str(out), *FLAGS]
-    with pytest.raises(cwdfm.InputError, match="the beginning of a job with other settings"):
+    with pytest.raises(cwdfm.InputError, match="a job with different settings"):
         sample_main([*line, "--temperature", "0.5"])
     sample_main([*line, "--batch-size", "5"])
-    assert f"going on: {len(before)} of 12 samples are there" in capsys.readouterr().out
+    assert f"resuming: {len(before)} of 12 samples" in capsys.readouterr().out
     found = read_samples(out)
     assert found.tokens == expected
     assert found.head["drawn"] == 12 - len(before)
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_refused_job_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_invalid_job_leaves_no_files(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--solver", "neighbor"]
     with pytest.raises(cwdfm.InputError, match="radius"):
         sample_main([MODEL, *out, "--radius", "16"])
@@ -115,18 +114,18 @@ def test_a_refused_job_leaves_nothing_behind(tmp_path: Path) -> None:
     sample_main([MODEL, *out, "--radius", "3"])
 
 
-def test_force_goes_on_with_the_same_job(
+def test_force_resumes_the_same_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], expected: list[list[int]]
 ) -> None:
-    """It overwrites the file and throws away pieces of other settings, not one's own."""
+    """--force overwrites the file and deletes batches with different settings only."""
     out = tmp_path / "a.jsonl"
     line = [MODEL, "--out", str(out), *FLAGS]
-    options = parse("sample", ["--model", *line], lambda no: Options(model=no, out=no))
+    options, _ = parse_options(line)
     trained = cwdfm.load(MODEL)
-    parts = Parts(out, settings(options) | {"weights": trained.fingerprint()})
+    parts = PartialSamples(out, settings(options) | {"weights": trained.fingerprint()})
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
     sample_main([*line, "--force"])
-    assert "going on: 1 of 12" in capsys.readouterr().out
+    assert "resuming: 1 of 12" in capsys.readouterr().out
     assert read_samples(out).texts[3] == "kept"
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
     (tmp_path / "a.jsonl.parts" / "settings.json").write_text("broken")
@@ -135,39 +134,39 @@ def test_force_goes_on_with_the_same_job(
     assert read_samples(out).texts[3] != "kept"
 
 
-def test_pieces_that_another_run_took_away(tmp_path: Path, expected: list[list[int]]) -> None:
-    """What the other wrote is not replaced by what is left."""
+def test_missing_batches_are_an_error(tmp_path: Path, expected: list[list[int]]) -> None:
+    """The output of another run is not overwritten by an incomplete one."""
     out = tmp_path / "a.jsonl"
     line = [MODEL, "--out", str(out), *FLAGS]
-    options = parse("sample", ["--model", *line], lambda no: Options(model=no, out=no))
-    parts = Parts(out, settings(options))
+    options, _ = parse_options(line)
+    parts = PartialSamples(out, settings(options))
     parts.add({3: {"text": "left", "tokens": expected[3], "evaluations": 0}})
     out.write_text("whole")
-    remedy = rf"of 12 samples 1 are left in .*delete {re.escape(str(parts.folder))}; else"
+    remedy = rf"only 1 of 12 samples.*delete {re.escape(str(parts.folder))}"
     with pytest.raises(RunError, match=remedy):
         finish(options, parts, {})
     assert out.read_text() == "whole"
 
 
-def test_one_run_at_a_time_draws_a_file(tmp_path: Path, expected: list[list[int]]) -> None:
+def test_a_file_is_locked_while_it_is_sampled(tmp_path: Path, expected: list[list[int]]) -> None:
     out = tmp_path / "a.jsonl"
     line = [MODEL, "--out", str(out), *FLAGS]
     folder = tmp_path / "a.jsonl.parts"
     folder.mkdir()
-    with held(folder), pytest.raises(cwdfm.InputError, match=rf"another run .* of {out}; wait"):
+    with held(folder), pytest.raises(cwdfm.InputError, match=rf"another run .*{out}"):
         sample_main([*line, "--force"])
-    sample_main(line)  # what the other left of its lock is in nobody's way
+    sample_main(line)  # a stale lock does not block
     assert read_samples(out).tokens == expected
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_job_that_drew_nothing_leaves_nothing(
+def test_a_job_without_samples_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sample_cli, "draw", interrupted)
+    monkeypatch.setattr(sample_cli, "sample_batches", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sample_main([MODEL, "--out", str(tmp_path / "a.jsonl"), *FLAGS])
     assert not list(tmp_path.iterdir())
@@ -177,7 +176,7 @@ def test_a_job_that_drew_nothing_leaves_nothing(
 def test_ctrl_c(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A verb that writes all at its end begins anew, and says no other."""
+    """Commands that write everything at the end start over; the message says so."""
 
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
@@ -187,28 +186,35 @@ def test_ctrl_c(
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 130
-    anew = verb in ("perplexity", "analyze", "demo")
-    then = "begins anew" if anew else "goes on with what is left"
-    assert capsys.readouterr().err == f"cwdfm: interrupted; the same command {then}\n"
+    starts_over = verb in ("perplexity", "analyze", "demo")
+    action = "starts over" if starts_over else "resumes"
+    assert capsys.readouterr().err == f"cwdfm: interrupted; the same command {action}\n"
 
 
 PARTS = tuple(type(part) for part in vars(TrainConfig()).values() if is_dataclass(part))
 CONFIGS = (TrainConfig, *PARTS, *METHODS.values(), *PATHS.values(), *LOSSES.values())
 
 
-def test_every_option_is_explained() -> None:
-    """Each field of each verb's options has a comment, which becomes its help."""
+def test_every_option_has_help() -> None:
+    """Each field of each command's options has a comment, which becomes its help text."""
     shown = [Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
     shown += [*CONFIGS, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
-    shown += [SolverChoice, repro_options.Options]
-    nested = ("config", "path", "loss", "text", *(f.name for f in fields(TrainConfig)))
+    shown += [*SOLVERS.values(), repro_options.Options]
+    nested = (
+        "config",
+        "solver_options",
+        "path",
+        "loss",
+        "text",
+        *(f.name for f in fields(TrainConfig)),
+    )
     for kind in shown:
         lines = inspect.getsource(kind).splitlines()
         for field in fields(kind):
             if field.name not in kind.__annotations__:
-                continue  # inherited, and explained there
+                continue  # inherited
             place = next(i for i, x in enumerate(lines) if x.strip().startswith(f"{field.name}:"))
-            told = "  # " in lines[place] or lines[place - 1].strip().startswith("# ")
+            told = any("# " in line for line in lines[place - 1 : place + 2])
             assert told or field.name in nested, f"{kind.__module__}: {field.name}"
 
 
@@ -243,7 +249,7 @@ def test_line_breaks_survive_or_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", cwdfm.box())
 def test_template(model: str) -> None:
-    """Given tokens stay, three tokens are free, and the end is where the template says."""
+    """Fixed tokens are kept, three tokens are sampled, and the end is that of the template."""
     trained = cwdfm.load(model)
     solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0))
     out = generate(trained, solver, n=16, steps=16, template="c1ccccc1***")
@@ -254,7 +260,7 @@ def test_template(model: str) -> None:
     assert (tokens[:, 12] == trained.tokenizer.eos_id).all()
     assert (tokens[:, 13:] == trained.tokenizer.pad_id).all()
     assert len({tuple(row) for row in tokens[:, 9:12].tolist()}) > 1
-    assert (tokens[:, 1:12] >= 3).all(), "a hole holds a token of the molecule, not its end"
+    assert (tokens[:, 1:12] >= 3).all(), "holes are filled with tokens of the molecule"
     again = generate(trained, solver, n=16, steps=16, template="c1ccccc1***", batch_size=5)
     assert torch.equal(tokens, again.tokens)
 
@@ -263,38 +269,38 @@ def test_prompt() -> None:
     trained = cwdfm.load(MODEL)
     out = generate(trained, cwdfm.Euler(), n=8, steps=8, prompt="N#C")
     assert all(trained.tokenizer.decode(row).startswith("N#C") for row in out.tokens.tolist())
-    tokens, fixed = given(trained, prompt="N#C")
+    tokens, fixed = prompt_tokens(trained, prompt="N#C")
     assert tokens is not None
     assert fixed is not None
     assert fixed.tolist() == [True] * 4 + [False] * 28
 
 
-def test_batches_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = cwdfm.load(MODEL)
-    assert fitting_batch(trained) == 256
+    assert auto_batch_size(trained) == 256
     monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 7)
-    assert fitting_batch(trained) == 7
-    assert fitting_batch(trained, 7 * 32) == 1
+    assert auto_batch_size(trained) == 7
+    assert auto_batch_size(trained, 7 * 32) == 1
 
 
 @pytest.mark.parametrize("wanted", [{"length": 64}, {"length": 16}, {"template": "c1ccccc1***"}])
-def test_batches_fit_by_the_length_asked_for(
+def test_auto_batch_size_depends_on_the_length(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
     trained = cwdfm.load(MODEL)
-    asked = []
+    requests = []
 
-    def draw(self: object, model: object, solver: object, draw: DrawRequest) -> None:
-        asked.append(draw)
+    def record(self: object, model: object, solver: object, request: SampleRequest) -> None:
+        requests.append(request)
 
     monkeypatch.setattr("cwdfm.generation._CPU_BUDGET", 32 * 256 * 4 * 24 * 6)
-    monkeypatch.setattr(type(trained.method), "draw", draw)
+    monkeypatch.setattr(type(trained.method), "sample", record)
     generate(trained, n=8, steps=8, **wanted)
     length = wanted.get("length", 32)
-    assert [(d.shape, d.batch_size) for d in asked] == [((8, length), 6 * 32 // length)]
+    assert [(each.shape, each.batch_size) for each in requests] == [((8, length), 6 * 32 // length)]
 
 
-def test_short_memory_means_smaller_batches(
+def test_out_of_memory_halves_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[list[int]]
 ) -> None:
     sizes = []
@@ -309,14 +315,14 @@ def test_short_memory_means_smaller_batches(
     out = tmp_path / "a.jsonl"
     sample_main([MODEL, "--out", str(out), *FLAGS])
     assert read_samples(out).tokens == expected
-    assert sizes == [12] * 5 + [8, 4] + [2] * 6  # from 256 at once: 256, 128, 64, 32, 16, 8, 4, 2
+    assert sizes == [12] * 5 + [8, 4] + [2] * 6  # batch sizes 256, 128, 64, 32, 16, 8, 4, 2
 
 
 WRONG = [
     (["--template", "c1ccccc1"], "hole"),
     (["--template", "C" * 31 + "*"], "room for 30"),
     (["--template", "[Si]**"], "[Si]"),
-    (["--prompt", "C", "--template", "C*"], "a prompt and a template at once"),
+    (["--prompt", "C", "--template", "C*"], "mutually exclusive"),
     (["--prompt", "C" * 40], "room for 30"),
     (["--prompt", "Hello"], "not SMILES"),
     (["--device", "tpu9"], "device must be auto, cpu, cuda"),
@@ -326,42 +332,51 @@ WRONG = [
     (["--corrector", "nan"], "cwdfm: --corrector must have a finite scale"),
     (
         ["--corrector", "1", "--corrector-power", "-1"],
-        "cwdfm: --corrector-power must be a finite number >= 0, got -1",
+        "cwdfm: --corrector must have a finite scale, a and b >= 0",
     ),
-    (["--corrector-power", "1"], "--corrector-power is read with --corrector alone"),
+    (
+        ["--corrector-power", "1"],
+        "--corrector-power must be omitted without a corrector; set --corr",
+    ),
     (["--radius", "-1", "--solver", "neighbor"], "cwdfm: --radius must"),
     (["--radius", "40", "--solver", "neighbor"], "a radius below 32/2, or --boundary cut\n"),
-    (["--accept", "1.5"], "cwdfm: --accept must lie in [0, 1]"),
-    (["--mend", "2", "--mend-share", "3"], "cwdfm: --mend-share must lie between"),
-    (["--mend", "2", "--mend-at-once", "0"], "cwdfm: --mend-at-once must be"),
+    (["--reject-below", "1.5"], "cwdfm: --reject-below must be"),
+    (["--resample", "2", "--resample-threshold", "3"], "cwdfm: --resample-threshold must be"),
+    (["--resample", "2", "--resample-tokens-per-round", "0"], "--resample-tokens-per-round must"),
     (["--refine", "1", "--refine-temperature", "0"], "cwdfm: --refine-temperature must be"),
     (["--refine", "1", "--refine-temperature", "1e-9"], "cwdfm: --refine-temperature must be"),
     (["--refine", "1", "--refine-steps", "10" * 9], "cwdfm: --refine-steps must be an integer <= "),
     (["--refine", "10" * 9], "cwdfm: --refine must be an integer <= 1,000,000, got 1010"),
-    (["--mend", "10" * 9], "cwdfm: --mend must be an integer <= 1,000,000, got 1010"),
+    (["--resample", "10" * 9], "cwdfm: --resample must be an integer <= 1,000,000, got 1010"),
     (
-        ["--accept", "0.9", "--accept-tries", "10" * 9],
-        "cwdfm: --accept-tries must be an integer <=",
+        ["--reject-below", "0.9", "--max-tries", "10" * 9],
+        "cwdfm: --max-tries must be an integer <=",
     ),
     (
         ["--radius", "7"],
-        "--radius is read by --solver neighbor, neighbor-counted and neighbor-share alone, and",
+        "--radius is an option of --solver neighbor, neighbor-counted, neighbor-share, not",
     ),
-    (["--solver", "entropy", "--scale", "2"], "alone, and the solver is entropy; leave it out"),
-    (["--solver", "euler", "--beta", "3"], "read by --solver entropy and entropy-counted alone"),
-    (["--gamma", "1"], "--gamma is read by --solver entropy-bound alone, and the solver is euler"),
-    (["--solver", "margin", "--hazard", "integrated"], "--hazard is read by --solver euler, neigh"),
+    (["--solver", "entropy", "--scale", "2"], "not of entropy; omit it"),
     (
-        ["--mend-share", "0.3"],
-        "--mend-share is read with --mend alone; leave it out, or give --mend",
+        ["--solver", "euler", "--beta", "3"],
+        "--solver entropy, entropy-counted, not of euler",
     ),
-    (["--mend-at-once", "2", "--refine", "1"], "--mend-at-once is read with --mend alone"),
-    (["--accept-tries", "3"], "--accept-tries is read with --accept alone"),
+    (["--gamma", "1"], "--gamma is an option of --solver entropy-bound, not of euler"),
+    (
+        ["--solver", "margin", "--hazard", "integrated"],
+        "--hazard is an option of --solver euler, neigh",
+    ),
+    (
+        ["--resample-noise-fraction", "0.3"],
+        "--resample-noise-fraction requires --resample",
+    ),
+    (["--resample-threshold", "0.2", "--refine", "1"], "--resample-threshold requires --resample"),
+    (["--max-tries", "3"], "--max-tries requires --reject-below"),
     (
         ["--solver", "neighbor-counted", "--corrector", "1"],
-        "the neighbor-counted solver has no corrector; use --solver euler, neighbor, entropy, n",
+        "--corrector is an option of --solver euler, neighbor, entropy, n",
     ),
-    (["--refine-steps", "3", "--mend", "2"], "--refine-steps is read with --refine alone"),
+    (["--refine-steps", "3", "--resample", "2"], "--refine-steps requires --refine"),
 ]
 
 
@@ -418,7 +433,7 @@ def test_tables_from_elsewhere(tmp_path: Path) -> None:
     assert read_samples(tmp_path / "b.csv").texts == ["a", "b"]
 
 
-def test_the_head_says_where_samples_come_from(tmp_path: Path) -> None:
+def test_the_header_records_the_provenance(tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     sample_main([MODEL, "--out", str(out), "--n", "3", "--steps", "2"])
     head = json.loads(out.read_text().splitlines()[0])
@@ -426,3 +441,51 @@ def test_the_head_says_where_samples_come_from(tmp_path: Path) -> None:
     assert head["provenance"]["command"]
     assert head["model"]["recipe"]["source"] == "mask"
     assert 3 <= head["evaluations"] <= 6
+
+
+def test_option_names_of_version_0_1_are_read(tmp_path: Path) -> None:
+    """Sample files keep the option names of the version that wrote them."""
+    old = {"steps": 6, "mend": 2, "mend_trust": 0.5, "accept": 0.9, "accept_tries": 4}
+    write_samples(tmp_path / "a.jsonl", SampleFile(["C"], [[1]], {"options": old}))
+    assert read_samples(tmp_path / "a.jsonl").options == {
+        "steps": 6,
+        "resample": 2,
+        "resample_threshold": 0.5,
+        "reject_below": 0.9,
+        "max_tries": 4,
+    }
+
+
+def test_help_shows_the_options_of_the_solver(capsys: pytest.CaptureFixture[str]) -> None:
+    for solver, shown, hidden in (
+        ("neighbor", "--radius", "--beta"),
+        ("auto", "--hazard", "--radius"),
+    ):
+        with pytest.raises(SystemExit):
+            sample_main(["--solver", solver, "--help"])
+        text = capsys.readouterr().out
+        assert shown in text
+        assert hidden not in text
+
+
+def test_call_depth_from_the_command_to_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 7 nested calls of the package, from `main` to `Euler.step`, both included."""
+    depths: list[list[str]] = []
+    step = cwdfm.Euler.step.__wrapped__  # type: ignore[attr-defined]
+
+    def measured(self: cwdfm.Euler, *arguments: Any) -> Any:
+        if not depths:
+            frames = inspect.stack(0)[1:]
+            names = [
+                f.function for f in frames if f.frame.f_globals["__name__"].startswith("cwdfm")
+            ]
+            depths.append(names[: names.index("main", names.index("main") + 1) + 1])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(cwdfm.Euler, "step", measured)
+    line = ["sample", "qm9-uniform-small", "--out", str(tmp_path / "a.smi"), "--n", "2"]
+    monkeypatch.setattr(sys, "argv", ["cwdfm", *line, "--steps", "2"])
+    main()
+    assert len(depths[0]) + 1 <= 7, depths[0]

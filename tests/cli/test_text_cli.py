@@ -8,7 +8,7 @@ import torch
 import cwdfm
 from cwdfm import data
 from cwdfm.cli import prepare, sample, train
-from cwdfm.generation import generate, given
+from cwdfm.generation import generate, prompt_tokens
 from cwdfm.sample_file import read_samples
 
 TINY = ["--steps", "4", "--batch-size", "4", "--log-every", "2", "--validate-every", "4"]
@@ -106,7 +106,7 @@ def test_other_lengths(trained: Path, tmp_path: Path, length: int) -> None:
 
 def test_a_text_of_the_window_s_length_leaves_nothing(trained: Path) -> None:
     model = cwdfm.load(trained)
-    tokens, fixed = given(model, prompt="x" * 31)
+    tokens, fixed = prompt_tokens(model, prompt="x" * 31)
     assert tokens is not None
     assert fixed is not None
     assert torch.equal(fixed, torch.arange(32) < 31)

@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cwdfm.CrossEntropy()(torch.zeros(3, 8, 5), PATH.sample(X, T), SCHEDULE),
         r"shape \(3, 8, 6\), or \(.*, 6\) .*\(3, 8, 5\)",
     ),
-    "all-fixed": (lambda: sample(prompt=X, fixed=~NOTHING), "all positions are fixed.*unfix"),
+    "all-fixed": (lambda: sample(prompt=X, fixed=~NOTHING), "all positions are fixed.*free some"),
     "all-fixed-elbo": (
         lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, fixed=~NOTHING),
         "all positions are fixed",
@@ -238,7 +238,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "UniformSource.*pass fixed=",
     ),
     "fixed-without-prompt": (lambda: sample(fixed=NOTHING), "pass prompt="),
-    "fixed-mask-id": (lambda: sample(prompt=X + 5, fixed=~NOTHING), "holds the mask id"),
+    "fixed-mask-id": (lambda: sample(prompt=X + 5, fixed=~NOTHING), "mask id at a fixed position"),
     "radius-zero": (lambda: cwdfm.Neighbor(0), "radius must be an integer >= 1, got 0"),
     "radius-too-large": (
         lambda: cwdfm.Neighbor(4)(NOTHING),
@@ -285,9 +285,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "zero-temperature": (lambda: cwdfm.Euler(temperature=0.0), "temperature.*1e-6 to 1e6, got 0.0"),
     "top-p-zero": (lambda: cwdfm.Euler(top_p=0.0), "top_p must be .*from 1e-6 to 1, got 0.0"),
     "top-p-tiny": (lambda: cwdfm.Euler(top_p=1e-46), "from 1e-6 to 1, got 1e-46"),
-    "bar-above-one": (lambda: cwdfm.Accept(1.5), r"least must lie in \[0, 1\].*got 1.5"),
-    "no-trust": (lambda: cwdfm.Mend(trust=0.0), r"trust must lie in \(0, 1\].*got 0.0"),
-    "noise-above-one": (lambda: cwdfm.Refine(share=2.0), "share must lie between 1e-6 and 1"),
+    "threshold-above-one": (
+        lambda: cwdfm.Reject(1.5),
+        r"threshold must be .* in \[0, 1\].*got 1.5",
+    ),
+    "zero-threshold": (
+        lambda: cwdfm.Resample(threshold=0.0),
+        r"threshold must be .* in \(0, 1\].*got 0.0",
+    ),
+    "noise-above-one": (
+        lambda: cwdfm.Refine(noise_fraction=2.0),
+        "noise_fraction must be .* between 1e-6 and 1",
+    ),
     "half-precision-draws": (
         lambda: cwdfm.Euler(dtype=torch.float16),
         "torch.float64 or torch.float32, got torch.float16",
@@ -424,10 +433,10 @@ def half_precision_defaults() -> None:
         torch.set_default_dtype(before)
 
 
-def reworked_and_all_fixed() -> None:
+def postprocessed_and_all_fixed() -> None:
     asked = (SmallModel(6), MASK, SCHEDULE)
     refined = cwdfm.refine(*asked, cwdfm.Euler(), X, fixed=~NOTHING)
-    for found in (refined, cwdfm.mend(*asked, X, fixed=~NOTHING)):
+    for found in (refined, cwdfm.resample(*asked, X, fixed=~NOTHING)):
         assert torch.equal(found.tokens, X)
         assert int(found.evaluations.sum()) == 0
 
@@ -438,7 +447,7 @@ HANDLED: dict[str, Callable[[], None]] = {
     "half-precision-defaults": half_precision_defaults,
     "nothing-masked": nothing_masked,
     "some-sequences-fixed": some_sequences_fixed,
-    "reworked-and-all-fixed": reworked_and_all_fixed,
+    "postprocessed-and-all-fixed": postprocessed_and_all_fixed,
 }
 
 

@@ -124,7 +124,7 @@ def postprocessed(kind: str, source: str) -> str:
         how = cwdfm.Refine(rounds=2)
         out = cwdfm.refine(model(law), law, schedule, cwdfm.Euler(), data(), how, seed=5)
     else:
-        out = cwdfm.mend(model(law), law, schedule, data(), cwdfm.Mend(rounds=6), seed=5)
+        out = cwdfm.resample(model(law), law, schedule, data(), cwdfm.Resample(rounds=6), seed=5)
     return digest(out.tokens, out.updates)
 
 

@@ -11,7 +11,7 @@ import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
-from cwdfm.generation import generate, given
+from cwdfm.generation import generate, prompt_tokens
 from cwdfm.sample_file import read_samples
 from tests.support.exact import correlated_target
 from tests.support.models import SmallModel
@@ -45,21 +45,21 @@ def refined(
 @pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
 def test_the_target_stays(share: float, weight: cwdfm.Weight | None) -> None:
-    how = cwdfm.Refine(rounds=2, share=share, steps=N)
+    how = cwdfm.Refine(rounds=2, noise_fraction=share, steps=N)
     assert_follows(refined(drawn(), how, weight), LAW)
 
 
 def test_any_other_law_becomes_the_target() -> None:
     start = torch.zeros(10_000, N, dtype=torch.int64)
-    assert_differs(refined(start, cwdfm.Refine(rounds=1, share=0.7, steps=N)), LAW)
-    assert_follows(refined(start, cwdfm.Refine(rounds=20, share=0.7, steps=N)), LAW)
+    assert_differs(refined(start, cwdfm.Refine(rounds=1, noise_fraction=0.7, steps=N)), LAW)
+    assert_follows(refined(start, cwdfm.Refine(rounds=20, noise_fraction=0.7, steps=N)), LAW)
 
 
 def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
     """What few steps get wrong, further few mend; by total variation."""
     solver, model = cwdfm.Euler(hazard="integrated"), posterior(UNIFORM)
     coarse = cwdfm.sample(model, UNIFORM, SCHEDULE, solver, shape=(B, N), steps=3).tokens
-    how = cwdfm.Refine(rounds=8, share=0.3, steps=8)
+    how = cwdfm.Refine(rounds=8, noise_fraction=0.3, steps=8)
     found = cwdfm.refine(model, UNIFORM, SCHEDULE, solver, coarse, how).tokens
     before, after = (np.abs(histogram(x, V) / B - LAW).sum() / 2 for x in (coarse, found))
     assert before > 0.15
@@ -78,7 +78,7 @@ def test_no_round_hangs_on_what_was_drawn_before(source: cwdfm.Source, rounds: i
 
     ask = (model, source, SCHEDULE, cwdfm.Euler())
     first = cwdfm.sample(*ask, shape=(B, 1), steps=1, seed=5)
-    how = cwdfm.Refine(rounds=rounds, share=1.0, steps=1)
+    how = cwdfm.Refine(rounds=rounds, noise_fraction=1.0, steps=1)
     then = cwdfm.refine(*ask, first.tokens, how, seed=5)
     both = torch.cat([first.tokens, then.tokens], dim=1)
     assert_follows(histogram(both, V), np.outer(law, law).flatten())
@@ -87,7 +87,7 @@ def test_no_round_hangs_on_what_was_drawn_before(source: cwdfm.Source, rounds: i
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
 def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
     """With a share of 1 nothing is left of what was there."""
-    how, solver = cwdfm.Refine(rounds=1, share=1.0, steps=5), cwdfm.Euler()
+    how, solver = cwdfm.Refine(rounds=1, noise_fraction=1.0, steps=5), cwdfm.Euler()
     zeros, ones = (torch.full((64, N), token) for token in (0, 1))
     found = [
         cwdfm.refine(posterior(source), source, SCHEDULE, solver, x, how).tokens
@@ -99,7 +99,7 @@ def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
 def test_batches_and_numbers_do_not_matter(source: cwdfm.Source) -> None:
     model = SmallModel(source.num_tokens)
-    start, how = drawn(40), cwdfm.Refine(rounds=3, share=0.5, steps=4)
+    start, how = drawn(40), cwdfm.Refine(rounds=3, noise_fraction=0.5, steps=4)
     ask = (model, source, SCHEDULE, cwdfm.Euler())
     whole = cwdfm.refine(*ask, start, how, seed=5)
     parts = cwdfm.refine(*ask, start, how, seed=5, batch_size=7)
@@ -116,7 +116,7 @@ def test_what_is_given_stays(source: cwdfm.Source) -> None:
     start = drawn(200)
     fixed = torch.rand(200, N, generator=torch.Generator().manual_seed(0)) < 0.5
     model = SmallModel(source.num_tokens)
-    how = cwdfm.Refine(rounds=2, share=0.9, steps=3)
+    how = cwdfm.Refine(rounds=2, noise_fraction=0.9, steps=3)
     found = cwdfm.refine(model, source, SCHEDULE, cwdfm.Euler(), start, how, fixed=fixed)
     assert torch.equal(found.tokens[fixed], start[fixed])
     assert not torch.equal(found.tokens, start)
@@ -140,12 +140,12 @@ def test_a_start_of_ones_own() -> None:
     assert torch.equal(found.tokens[:, :2], x[:, :2])
     grid = cwdfm.time_grid(SCHEDULE, 4, "kappa", first=0.5)
     torch.testing.assert_close(grid**2, torch.linspace(0.25, 1, 5, dtype=torch.float64))
-    with pytest.raises(InputError, match=r"samples' shape, \(99, 4\)"):
+    with pytest.raises(InputError, match=r"shape of the samples, \(99, 4\)"):
         cwdfm.sample(
             model, MASK, SCHEDULE, EXACT, shape=(99, N), steps=N, start=cwdfm.Start(x, 0.5)
         )
     for t in (1.5, "a"):
-        with pytest.raises(InputError, match=r"time t in \[0, 1\), got"):
+        with pytest.raises(InputError, match=r"time t must be in \[0, 1\), got"):
             cwdfm.Start(x, t)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="start must be"):
         cwdfm.sample(model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ SOLVERS = [
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_models_hear_of_no_time_before_the_start(solver: cwdfm.Solver) -> None:
-    model, how = Watched(), cwdfm.Refine(rounds=1, share=0.3, steps=N)
+    model, how = Watched(), cwdfm.Refine(rounds=1, noise_fraction=0.3, steps=N)
     cwdfm.refine(model, MASK, SCHEDULE, solver, drawn(400), how)
     heard = torch.cat(model.times)
     assert float(heard.min()) >= 0.7**0.5 - 1e-6
@@ -206,7 +206,7 @@ def test_what_x_t_reveals_is_not_sent_back_to_noise() -> None:
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_nothing_to_do(solver: cwdfm.Solver) -> None:
     """A share so small that no token is noised."""
-    start, how = drawn(3), cwdfm.Refine(rounds=2, share=1e-6, steps=2)
+    start, how = drawn(3), cwdfm.Refine(rounds=2, noise_fraction=1e-6, steps=2)
     found = cwdfm.refine(SmallModel(MASK.num_tokens), MASK, SCHEDULE, solver, start, how)
     assert torch.equal(found.tokens, start)
     assert int(found.evaluations.sum()) == 0
@@ -221,8 +221,8 @@ def test_nothing_to_do(solver: cwdfm.Solver) -> None:
 def test_what_is_all_given_comes_back(
     source: cwdfm.Source, solver: cwdfm.Solver, weight: cwdfm.Weight | None
 ) -> None:
-    """As from mending, whether all sequences are or one of them, and is told of as any other."""
-    start, how = drawn(5), cwdfm.Refine(rounds=2, share=1.0, steps=3)
+    """As with `resample`. Progress counts these sequences like any other."""
+    start, how = drawn(5), cwdfm.Refine(rounds=2, noise_fraction=1.0, steps=3)
     ask, told = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
     found = cwdfm.refine(
         *ask,
@@ -234,12 +234,12 @@ def test_what_is_all_given_comes_back(
         batch_size=2,
         progress=told.append,
     )
-    still = cwdfm.mend(*ask, start, fixed=torch.ones(N, dtype=torch.bool))
-    for name in ("tokens", "updates", "loops", "evaluations", "rows"):
+    still = cwdfm.resample(*ask, start, fixed=torch.ones(N, dtype=torch.bool))
+    for name in ("tokens", "updates", "loops", "evaluations", "logit_evaluations"):
         assert torch.equal(*(torch.as_tensor(getattr(x, name)) for x in (found, still))), name
     assert torch.equal(found.tokens, start)
-    assert int(found.evaluations.sum()) == found.rows == 0
-    assert sum(told) == 5 * how.ticks
+    assert int(found.evaluations.sum()) == found.logit_evaluations == 0
+    assert sum(told) == 5 * how.progress_steps
     fixed = (torch.arange(5) == 3)[:, None].expand(5, N)
     some = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=fixed)
     assert torch.equal(some.tokens[3], start[3])
@@ -249,9 +249,9 @@ def test_what_is_all_given_comes_back(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"share": 0.0}, r"share must lie between 1e-6 and 1.*got 0.0"),
-        ({"share": 1.5}, "share must lie"),
-        ({"share": "a"}, "share must lie"),
+        ({"noise_fraction": 0.0}, r"noise_fraction must be .* between 1e-6 and 1, got 0.0"),
+        ({"noise_fraction": 1.5}, "noise_fraction must be"),
+        ({"noise_fraction": "a"}, "noise_fraction must be"),
         ({"temperature": -1.0}, "temperature must be"),
         ({"rounds": 0}, "rounds must be"),
         ({"steps": 0}, "steps must be"),
@@ -268,7 +268,7 @@ def test_bad_input() -> None:
         cwdfm.refine(*ask, torch.full((2, N), MASK.mask_id))
     with pytest.raises(InputError, match="seed"):
         cwdfm.refine(*ask, x, seed=-1)
-    with pytest.raises(InputError, match="how must be"):
+    with pytest.raises(InputError, match="config must be"):
         cwdfm.refine(*ask, x, 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="fixed must be"):
         cwdfm.refine(*ask, x, fixed=torch.zeros(7, dtype=torch.bool))
@@ -280,13 +280,13 @@ def test_grids_prompts_and_ticks() -> None:
     """What sampling was asked for holds in refining too."""
     trained = cwdfm.load("qm9-uniform-small")
     told: list[int] = []
-    how = cwdfm.Refine(rounds=2, share=0.5, steps=3)
+    how = cwdfm.Refine(rounds=2, noise_fraction=0.5, steps=3)
     found = generate(
         trained, n=6, steps=4, grid="kappa", prompt="CC", refine=how, progress=told.append
     )
     assert sum(told) == 6 * (4 + 2 * 3)
     plain = generate(trained, n=6, steps=4, grid="kappa", prompt="CC")
-    tokens, fixed = given(trained, prompt="CC")
+    tokens, fixed = prompt_tokens(trained, prompt="CC")
     assert tokens is not None
     assert fixed is not None
     assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(6, -1))
@@ -327,5 +327,5 @@ def test_the_command(tmp_path: Path) -> None:
 def test_only_flows_are_refined() -> None:
     trained = cwdfm.load("qm9-mask-small")
     other = replace(trained, method=Autoregressive(trained.source.vocab_size))
-    with pytest.raises(InputError, match="as a flow does, and this model is trained by Autoreg"):
+    with pytest.raises(InputError, match="require a flow, and this model was trained with Autoreg"):
         generate(other, n=1, steps=4, refine=cwdfm.Refine())

@@ -102,7 +102,7 @@ def test_drawing_jumps_first_saves_model_calls() -> None:
         model = SmallSplitModel(source.num_tokens)
         out = draw(model, source, cwdfm.Euler(weight=cwdfm.Neighbor(1, 2.0)), steps=steps)
         # and four rows of one more sequence, used to compare trunk and head with the model
-        assert model.rows - 4 == out.rows == SHAPE[0] * SHAPE[1]
+        assert model.rows - 4 == out.logit_evaluations == SHAPE[0] * SHAPE[1]
         assert model.sequences - 1 == int(out.evaluations.sum()) <= SHAPE[0] * SHAPE[1]
 
 
@@ -112,7 +112,7 @@ def test_unweighted_uniform_source_evaluates_only_jumps() -> None:
     out = draw(model, source, cwdfm.Euler(), steps=200)
     # the expected number of forward clocks that ring is the integrated hazard up to the last step
     assert model.rows < 0.05 * 200 * SHAPE[0] * SHAPE[1]
-    assert model.rows - 4 == out.rows
+    assert model.rows - 4 == out.logit_evaluations
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)

@@ -456,5 +456,5 @@ def test_a_weight_of_one_s_own_is_found_in_a_sum(
     monkeypatch.setattr(euler, "replay_loop", lambda *_, **kw: known.append(kw["sync_free"]))
     solver, source = cwdfm.Euler(weight), cwdfm.MaskSource(3)
     state = solver.init(source, torch.arange(2), 4)
-    solver.reveals(source, SCHEDULE, state, [0.0, 0.5, 1.0])
+    solver.precompute_reveals(source, SCHEDULE, state, [0.0, 0.5, 1.0])
     assert known == [ours]

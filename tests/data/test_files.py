@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cwdfm.cli.partial_samples import Parts
+from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
 from cwdfm.files import (
@@ -137,7 +137,7 @@ def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.M
     writers: dict[str, Callable[[], None]] = {
         "a.smi": lambda: write_samples(tmp_path / "a.smi", SampleFile(["C"])),
         "a.npz": lambda: data.save(tmp_path / "a.npz"),
-        "settings.json": lambda: Parts(tmp_path / "b.smi", {}).add({0: {}}),
+        "settings.json": lambda: PartialSamples(tmp_path / "b.smi", {}).add({0: {}}),
     }
     for code, space in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)):
 

@@ -21,7 +21,7 @@ def test_samples_follow_the_exact_law(
     name: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an exact model no change alters the law of the samples."""
-    monkeypatch.setattr(causes, "given", lambda _: (None, None))
+    monkeypatch.setattr(causes, "prompt_tokens", lambda _: (None, None))
     chain = Chain(correlated_target(2, 5, seed=1), True, neighbor(1, 4.0) if weighted else None)
     trained: Any = SimpleNamespace(model=model_of(chain), source=source_of(chain), length=5)
     weight = Neighbor(1, 4.0) if weighted else None

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cwdfm import Accept, Mend
+from cwdfm import Reject, Resample
 from cwdfm.cli import analyze, evaluate, perplexity, prepare, sample, train
 from cwdfm.cli.main import VERBS
 from cwdfm.cli.options import parse
-from cwdfm.postprocess.reject import USUAL as ACCEPT_USUAL
-from cwdfm.postprocess.resample import USUAL as MEND_USUAL
+from cwdfm.postprocess.reject import DEFAULTS as REJECT_DEFAULTS
+from cwdfm.postprocess.resample import DEFAULTS as RESAMPLE_DEFAULTS
 from experiments.cli import options as repro_options
 
 ROOT = Path(__file__).parents[2]
@@ -70,14 +70,18 @@ def test_pages_install_what_their_commands_need(page: str) -> None:
         assert not missing, f"{page}: {missing}"
 
 
-def test_defaults_by_source_are_documented() -> None:
-    """Defaults that depend on the source stand in the docstrings and in the help."""
-    flags = (ROOT / "cwdfm" / "cli" / "sample_options.py").read_text()
-    resampling = {value for pair in MEND_USUAL.values() for value in pair}
-    for of, values in ((Mend, resampling), (Accept, set(ACCEPT_USUAL.values()))):
-        for value in values:
-            assert re.search(rf"\b{value}\b", f"{of.__doc__}"), (of, value)
-            assert re.search(rf"\b{value}\b", flags), (of, value)
+def test_default_values_are_documented() -> None:
+    """Docstrings and help texts state the defaults that depend on the source."""
+    flags = " ".join((ROOT / "cwdfm" / "cli" / "sample_options.py").read_text().split())
+    fractions, thresholds = zip(*RESAMPLE_DEFAULTS.values(), strict=True)
+    for config, (uniform, mask) in (
+        (Resample, fractions),
+        (Resample, thresholds),
+        (Reject, tuple(REJECT_DEFAULTS.values())),
+    ):
+        text = f"The default is {uniform} with a uniform source, {mask} with a mask source"
+        assert text in " ".join(f"{config.__doc__}".split())
+        assert text in flags.replace(" # ", " ")
 
 
 def test_pages_are_linked_and_links_resolve() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.method.base import DrawRequest
+from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.ops.dispatch import fused_random
 from cwdfm.ops.random import Purpose, uniform, uniform_BN
@@ -106,10 +106,10 @@ def test_samples_match_the_cpu(solver: cwdfm.Solver, source: cwdfm.Source) -> No
 @pytest.mark.parametrize("source", examples(cwdfm.Source), ids=str)
 def test_resampled_tokens_match_the_cpu(source: cwdfm.Source) -> None:
     start = torch.randint(0, source.vocab_size, (64, 32), generator=torch.manual_seed(0))
-    how = cwdfm.Mend(rounds=6, share=0.25, trust=0.9, at_once=2)
+    how = cwdfm.Resample(rounds=6, noise_fraction=0.25, threshold=0.9, tokens_per_round=2)
 
     def mended(model: torch.nn.Module) -> torch.Tensor:
-        return cwdfm.mend(model, source, SCHEDULE, start, how, seed=5).tokens.cpu()
+        return cwdfm.resample(model, source, SCHEDULE, start, how, seed=5).tokens.cpu()
 
     here = mended(SmallModel(source.num_tokens))
     assert not torch.equal(here, start)
@@ -123,11 +123,11 @@ def test_accepted_samples_match_the_cpu(source: cwdfm.Source) -> None:
     g = torch.manual_seed(0)
     prompt = torch.randint(0, source.vocab_size, (64, 32), generator=g)
     fixed = torch.rand(64, 32, generator=g) < 0.2
-    asked = DrawRequest((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
+    asked = SampleRequest((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
 
     def drawn(device: str, least: float, **changes: Any) -> cwdfm.Samples:
         flow, model = Flow(source, SCHEDULE), SmallModel(source.num_tokens).to(device)
-        return flow.draw(model, None, replace(asked, accept=cwdfm.Accept(least, 4), **changes))
+        return flow.sample(model, None, replace(asked, reject=cwdfm.Reject(least, 4), **changes))
 
     all_of_them = drawn("cpu", 0.0).plausibility
     assert all_of_them is not None

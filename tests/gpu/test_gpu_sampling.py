@@ -14,7 +14,7 @@ from cwdfm.ops import dispatch
 from cwdfm.ops.cuda_graph import MIN_LOOP, WARMUP_CALLS, GraphedFunction
 from cwdfm.schedule import Linear, Polynomial
 from cwdfm.solver import Euler, Solver, sample
-from cwdfm.solver.precomputed import Plan, visit
+from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
 from tests.support.gpu import COMPILED, no_waiting
@@ -74,14 +74,14 @@ def test_precomputed_reveals_do_not_synchronize(weight: Neighbor | None) -> None
     model, solver = network(source), Euler(weight=weight)
     times = torch.linspace(0, 1, 65, dtype=torch.float64).tolist()
     state = solver.init(source, torch.arange(BATCH, device="cuda"), LENGTH)
-    reveals = solver.reveals(source, Linear(), state, times)
+    reveals = solver.precompute_reveals(source, Linear(), state, times)
     assert reveals is not None
     plan = Plan.of(reveals.step, times)
     asked = (model, source, solver, state, plan, lambda share: None)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16), evaluating(model):
-        first = visit(*asked)
+        first = run_plan(*asked)
         with no_waiting():
-            again = visit(*asked)
+            again = run_plan(*asked)
     assert torch.equal(first, again)
     assert int(first.max()) < VOCAB
 
@@ -119,7 +119,7 @@ def test_precomputed_reveals_match_the_cpu(weight: Neighbor | None, steps: int) 
         prompt[:, :3] = 1
         index = torch.arange(BATCH, device=device)
         state = solver.init(source, index, LENGTH, seed=9, prompt=prompt)
-        reveals = solver.reveals(source, Polynomial(2.0), state, times)
+        reveals = solver.precompute_reveals(source, Polynomial(2.0), state, times)
         assert reveals is not None
         found.append(reveals.step.cpu())
     assert torch.equal(*found)

@@ -16,7 +16,7 @@ from cwdfm.likelihood.bound import (
     sequence_nats,
 )
 from cwdfm.likelihood.elbo import flow_terms
-from cwdfm.method.base import DrawRequest, Method, refuse_solver
+from cwdfm.method.base import Method, SampleRequest, refuse_solver
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
@@ -62,7 +62,7 @@ class BlockDiffusion(Method):
         """At least one step per block."""
         return max(asked, length // self.block)
 
-    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, asked: SampleRequest) -> Samples:
         """Sample block by block. A plain `Solver` of flows is used inside the blocks."""
         solver = BlockSolver() if solver is None else solver
         if isinstance(solver, Solver):

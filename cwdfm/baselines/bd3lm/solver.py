@@ -13,7 +13,7 @@ from torch import Tensor
 from cwdfm.baselines.bd3lm.network import check_fixed, check_length
 from cwdfm.baselines.left_to_right import CachedModel, Chunk, ScaledProgress
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.method.base import DrawRequest
+from cwdfm.method.base import SampleRequest
 from cwdfm.model.attention import KVCache
 from cwdfm.model.predict import evaluating
 from cwdfm.model.transformer import DiT
@@ -49,7 +49,7 @@ class BlockSolver:
 
     @torch.no_grad()
     def sample(
-        self, model: DiT, source: MaskSource, schedule: Schedule, block: int, request: DrawRequest
+        self, model: DiT, source: MaskSource, schedule: Schedule, block: int, request: SampleRequest
     ) -> Samples:
         """Sample sequences. `request.steps` is the total, split evenly, at least one per block.
 
@@ -80,7 +80,7 @@ class BlockSolver:
                 ).run()
                 for chunk in every.split(request.batch_size)
             ]
-        return Samples.joined(parts)
+        return Samples.cat(parts)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class _BlockSampler:
     block: int
     context: int
     grids: list[list[float]]
-    request: DrawRequest
+    request: SampleRequest
     chunk: Chunk
 
     def __post_init__(self) -> None:
@@ -143,14 +143,14 @@ class _BlockSampler:
         )
         # The first block has the longest grid, so no two blocks share a step number.
         state = replace(state, step=k * (len(self.grids[0]) - 1))
-        banned = self.request.without
+        banned = self.request.banned_tokens
         network = BannedTokens(self.network, banned) if banned else self.network
         for t, t_next in pairwise(times):
             state, info = self.solver.inner.step(
                 network, self.source, self.schedule, state, t, t_next
             )
-            self.evaluations_B[active_A] += info.asked
-            self.rows += info.rows
+            self.evaluations_B[active_A] += info.evaluated
+            self.rows += info.logit_evaluations
             self.steps += 1
             self.progress.update(self.steps)
         self.tokens[active_A, span] = state.tokens[:, context:]

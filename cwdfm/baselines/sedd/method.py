@@ -12,7 +12,7 @@ from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
 from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreSolver
 from cwdfm.errors import InputError, check_choice
 from cwdfm.likelihood.bound import Bound, BoundTerms, estimate_bound
-from cwdfm.method.base import DrawRequest, Method, refuse_solver
+from cwdfm.method.base import Method, SampleRequest, refuse_solver
 from cwdfm.schedule import Linear, Spacing, time_grid
 from cwdfm.solver import Samples, sample
 
@@ -59,22 +59,22 @@ class SEDD(Method):
     def num_tokens(self) -> int:
         return self.forward_graph.source.num_tokens
 
-    def draw(self, model: nn.Module, solver: object, asked: DrawRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, asked: SampleRequest) -> Samples:
         """Sample sequences. The grid "kappa" is uniform in exp(-sigma)."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
-        if not set(asked.without) < set(range(self.vocab_size)):
+        if not set(asked.banned_tokens) < set(range(self.vocab_size)):
             raise InputError(
                 f"without must contain some of the data tokens 0..{self.vocab_size - 1}, and not "
-                f"all of them, got {asked.without}"
+                f"all of them, got {asked.banned_tokens}"
             )
         graph, noise = self.forward_graph, self.noise_process
         return sample(
             model,
             graph.source,
             Linear(),  # unused: the solver has its own noise schedule
-            ReverseChain(rule, graph, noise, asked.without),
+            ReverseChain(rule, graph, noise, asked.banned_tokens),
             shape=asked.shape,
             steps=asked.steps,
             seed=asked.seed,
@@ -83,7 +83,7 @@ class SEDD(Method):
             fixed=asked.fixed,
             index=asked.index,
             batch_size=asked.batch_size,
-            progress=asked.tick,
+            progress=asked.progress,
         )
 
     def likelihood(

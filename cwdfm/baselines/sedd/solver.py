@@ -22,7 +22,7 @@ from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Info, Solver, State
-from cwdfm.solver.base import moved
+from cwdfm.solver.base import advance
 from cwdfm.solver.proposal import check_step
 from cwdfm.source import Source
 
@@ -75,13 +75,13 @@ class ReverseChain(Solver):
     schedule begins at sigma(1), where a fraction exp(-sigma(1)) of the tokens is not masked. These
     are drawn from the network's prediction for the fully masked sequence, in the first step.
 
-    `without`: tokens that are never sampled.
+    `banned_tokens`: tokens that are never sampled.
     """
 
     rule: ScoreSolver
     graph: Graph
     noise: Noise
-    without: tuple[int, ...] = ()
+    banned_tokens: tuple[int, ...] = ()
 
     @torch.no_grad()
     def step(
@@ -119,10 +119,10 @@ class ReverseChain(Solver):
         changed_BN = tokens_BN != x_BN
         none_BN = torch.zeros_like(changed_BN)
         info = Info(t, t_next, changed_BN, none_BN, len(rows), rows.mask.any(1))
-        return moved(source, state, tokens_BN), info
+        return advance(source, state, tokens_BN), info
 
     def _law(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> JumpLaw:
-        sigma, banned = self.noise.sigma_at(1 - t), list(self.without)
+        sigma, banned = self.noise.sigma_at(1 - t), list(self.banned_tokens)
         if banned:
             logits_KV = self.graph.excluding(logits_KV, x_K, sigma, banned)
         if t_next == 1:

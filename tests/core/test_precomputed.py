@@ -11,7 +11,7 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.schedule import Linear, Polynomial, Schedule, time_grid
 from cwdfm.solver import Corrector, Euler, Samples, sample
-from cwdfm.solver.precomputed import Plan, visit
+from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.solver.proposal import propose
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
@@ -48,7 +48,7 @@ def test_samples_are_those_of_the_steps(model: DiT, weight: Neighbor | None, ste
     visited, stepped = both(model, solver, Polynomial(2.0), steps=steps, batch_size=3)
     for name in ("tokens", "updates", "loops", "evaluations"):
         assert torch.equal(getattr(visited, name), getattr(stepped, name)), name
-    assert visited.rows == stepped.rows == BATCH * LENGTH
+    assert visited.logit_evaluations == stepped.logit_evaluations == BATCH * LENGTH
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
@@ -60,10 +60,10 @@ def test_the_rest_of_a_walk(model: DiT, weight: Neighbor | None) -> None:
     with torch.no_grad():
         for k in range(taken):
             state, _ = solver.step(model, SOURCE, schedule, state, times[k], times[k + 1])
-        reveals = solver.reveals(SOURCE, schedule, state, times[taken:])
+        reveals = solver.precompute_reveals(SOURCE, schedule, state, times[taken:])
         assert reveals is not None
         plan = Plan.of(reveals.step, times[taken:])
-        visited = visit(model, SOURCE, solver, state, plan, lambda share: None)
+        visited = run_plan(model, SOURCE, solver, state, plan, lambda share: None)
         for k in range(taken, 10):
             state, _ = solver.step(model, SOURCE, schedule, state, times[k], times[k + 1])
     assert torch.equal(visited, state.tokens)
@@ -132,10 +132,10 @@ def test_where_the_model_decides_it_is_asked_first() -> None:
     solvers = [Euler(weight=Entropy(1.0)), Euler(corrector=Corrector(0.5))]
     for solver in solvers:
         state = solver.init(SOURCE, torch.arange(2), LENGTH)
-        assert solver.reveals(SOURCE, Linear(), state, times) is None
+        assert solver.precompute_reveals(SOURCE, Linear(), state, times) is None
     uniform = UniformSource(VOCAB)
     state = Euler().init(uniform, torch.arange(2), LENGTH)
-    assert Euler().reveals(uniform, Linear(), state, times) is None
+    assert Euler().precompute_reveals(uniform, Linear(), state, times) is None
 
 
 def test_rounds_are_the_steps_of_each_sequence() -> None:

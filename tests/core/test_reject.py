@@ -1,4 +1,4 @@
-"""Accepting: plausibility by enumeration, the exact law of what is accepted, what it is given."""
+"""Rejection sampling: plausibility by enumeration, exact distributions, seeds and errors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,30 +16,30 @@ from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.cli.main import main
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
-from cwdfm.generation import generate, given
-from cwdfm.method.base import DrawRequest
+from cwdfm.generation import generate, prompt_tokens
+from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.ops.random import derive_seed
-from cwdfm.postprocess.reject import insist
+from cwdfm.postprocess.reject import rejection_sample
 from cwdfm.sample_file import read_samples
-from tests.core.test_mend import (
+from tests.support.models import SmallModel
+from tests.support.postprocess import (
     MASK,
     SCHEDULE,
     TARGET,
     UNIFORM,
+    InconsistentSplitModel,
     N,
-    TwoHalves,
     V,
     conditional,
     posterior,
 )
-from tests.support.models import SmallModel
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 B = 20_000
 EVERY = torch.cartesian_prod(*[torch.arange(V)] * N)
-ALONE = 1e-6  # so small a share that every token is hidden by itself
+SINGLE = 1e-6  # a noise fraction so small that every token is masked by itself
 MODELS = {
     source: cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
     for source in (MASK, UNIFORM)
@@ -50,27 +50,27 @@ def geometric_mean(p_NV: np.ndarray, x: Sequence[int]) -> float:
     return float(np.exp(np.log(p_NV[np.arange(N), x]).mean()))
 
 
-def alone() -> np.ndarray:
-    """The plausibility of all V^N sequences with a mask source, each token hidden by itself."""
+def exact_plausibility() -> np.ndarray:
+    """The plausibility of all V^N sequences with a mask source, each token masked by itself."""
     return np.array([geometric_mean(conditional(x, range(N)), x) for x in EVERY.tolist()])
 
 
-def test_plausibility_of_what_is_seen() -> None:
-    found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY, share=0.3)
+def test_plausibility_with_a_uniform_source() -> None:
+    found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY, noise_fraction=0.3)
     exact = [geometric_mean(posterior(x, 0.3), x) for x in EVERY.tolist()]
     np.testing.assert_allclose(found.numpy(), exact, rtol=1e-5)
-    usual = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY)
+    default = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY)
     exact = [geometric_mean(posterior(x, 0.04), x) for x in EVERY.tolist()]
-    np.testing.assert_allclose(usual.numpy(), exact, rtol=1e-5)
+    np.testing.assert_allclose(default.numpy(), exact, rtol=1e-5)
 
 
-def test_plausibility_of_what_is_hidden() -> None:
-    found = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=ALONE)
-    np.testing.assert_allclose(found.numpy(), alone(), rtol=1e-5)
-    together = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=1.0)
+def test_plausibility_with_a_mask_source() -> None:
+    found = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=SINGLE)
+    np.testing.assert_allclose(found.numpy(), exact_plausibility(), rtol=1e-5)
+    all_masked = cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=1.0)
     exact = [geometric_mean(conditional(x, [0] * N), x) for x in EVERY.tolist()]
-    np.testing.assert_allclose(together.numpy(), exact, rtol=1e-5)
-    calls: list[int] = []  # unless told otherwise an eighth of the tokens is hidden at a time
+    np.testing.assert_allclose(all_masked.numpy(), exact, rtol=1e-5)
+    calls: list[int] = []  # by default an eighth of the tokens is masked at a time
 
     def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         calls.append(int((x_t == MASK.mask_id).sum()))
@@ -80,78 +80,80 @@ def test_plausibility_of_what_is_hidden() -> None:
     assert calls == [2] * 8
 
 
-def test_given_tokens_do_not_count() -> None:
+def test_fixed_tokens_do_not_count() -> None:
     x, fixed = EVERY[5:9], torch.tensor([True, False, False, True])
-    found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, x, share=0.3, fixed=fixed)
-    chances = [posterior(y, 0.3)[np.arange(N), y][[1, 2]] for y in x.tolist()]
-    np.testing.assert_allclose(found.numpy(), np.sqrt(np.prod(chances, axis=1)), rtol=1e-5)
+    found = cwdfm.plausibility(
+        MODELS[UNIFORM], UNIFORM, SCHEDULE, x, noise_fraction=0.3, fixed=fixed
+    )
+    scores = [posterior(y, 0.3)[np.arange(N), y][[1, 2]] for y in x.tolist()]
+    np.testing.assert_allclose(found.numpy(), np.sqrt(np.prod(scores, axis=1)), rtol=1e-5)
     whole = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, x, fixed=torch.ones(N).bool())
     assert whole.tolist() == [1.0] * 4
 
 
-def drawn(least: float, tries: int, share: float = ALONE) -> cwdfm.Samples:
-    """One token at a time: without more ado, exactly the target's law."""
-    asked = DrawRequest((B, N), steps=N, accept=cwdfm.Accept(least, tries, share))
-    return Flow(MASK, SCHEDULE).draw(MODELS[MASK], cwdfm.FirstHitting(), asked)  # type: ignore[arg-type]
+def sampled(threshold: float, tries: int, fraction: float = SINGLE) -> cwdfm.Samples:
+    """First hitting samples the target exactly, before rejection."""
+    asked = SampleRequest((B, N), steps=N, reject=cwdfm.Reject(threshold, tries, fraction))
+    return Flow(MASK, SCHEDULE).sample(MODELS[MASK], cwdfm.FirstHitting(), asked)  # type: ignore[arg-type]
 
 
-def test_the_law_given_that_it_is_accepted() -> None:
+def test_distribution_conditioned_on_acceptance() -> None:
     """False-alarm rate 1e-6, with a control."""
-    least = float(np.quantile(alone(), 0.705))
-    good = alone() >= least
+    threshold = float(np.quantile(exact_plausibility(), 0.705))
+    good = exact_plausibility() >= threshold
     law = np.where(good, TARGET.flatten(), 0.0)
-    found = drawn(least, tries=60)
+    found = sampled(threshold, 60)
     counts = histogram(found.tokens, V)
     assert counts[~good].sum() == 0
     assert_follows(counts[good], law[good] / law.sum())
     assert_differs(counts, TARGET.flatten())
     assert found.plausibility is not None
-    assert float(found.plausibility.min()) >= least
+    assert float(found.plausibility.min()) >= threshold
 
 
-def test_the_law_of_two_tries() -> None:
-    """The first if it is accepted, else the second, else the better one; false-alarm rate 1e-6."""
-    score, p = alone(), TARGET.flatten()
-    least = float(np.quantile(score, 0.905))
-    good = score >= least
+def test_distribution_with_two_tries() -> None:
+    """The first accepted try, or else the more plausible one. False-alarm rate 1e-6."""
+    score, p = exact_plausibility(), TARGET.flatten()
+    threshold = float(np.quantile(score, 0.905))
+    good = score >= threshold
     law = np.where(good, p, 0.0)
     for x, y in product(np.flatnonzero(~good), range(V**N)):
         law[y if score[y] > score[x] else x] += p[x] * p[y]
-    found = drawn(least, tries=2)
+    found = sampled(threshold, 2)
     counts = histogram(found.tokens, V)
     assert_follows(counts, law)
     assert_differs(counts, np.where(good, p, 0.0) / p[good].sum())
-    # N evaluations to draw and N to read it, and as many for a second try.
+    # N evaluations to sample and N to score, and the same for a second try.
     assert set(found.evaluations.tolist()) == {2 * N, 4 * N}
     again = float((found.evaluations == 4 * N).double().mean())
     assert abs(again - p[~good].sum()) < 5 * np.sqrt(0.25 / B)
-    assert found.rows == 2 * N * B + 2 * N * int((found.evaluations == 4 * N).sum())
+    assert found.logit_evaluations == 2 * N * B + 2 * N * int((found.evaluations == 4 * N).sum())
 
 
-def test_the_law_with_random_groups() -> None:
-    """Two groups of two tokens: the bar may let a sequence pass by one parting and not by another.
+def test_distribution_with_random_groups() -> None:
+    """With two groups of two tokens, acceptance depends on the random partition.
 
-    A try has groups of its own: by the first one's, the law would be a mixture of three, one for
-    each parting. False-alarm rate 1e-6, with controls.
+    Each try draws its own partition: with a common one the distribution would be a mixture over the
+    three partitions. False-alarm rate 1e-6, with controls.
     """
-    parted = [[int(i in pair) for i in range(N)] for pair in combinations(range(N), 2)]
+    partitions = [[int(i in pair) for i in range(N)] for pair in combinations(range(N), 2)]
     scores = np.array(
-        [[geometric_mean(conditional(x, part), x) for part in parted] for x in EVERY.tolist()]
+        [[geometric_mean(conditional(x, part), x) for part in partitions] for x in EVERY.tolist()]
     )
-    least = float(np.quantile(scores, 0.9005))
-    passing = (scores >= least).mean(1)
+    threshold = float(np.quantile(scores, 0.9005))
+    passing = (scores >= threshold).mean(1)
     assert ((passing > 0) & (passing < 1)).any()
     law = TARGET.flatten() * passing
-    found = drawn(least, tries=60, share=0.5)
+    found = sampled(threshold, 60, fraction=0.5)
     assert_follows(histogram(found.tokens, V), law / law.sum())
     law = np.where(passing > 0.5, TARGET.flatten(), 0.0)
     assert_differs(histogram(found.tokens, V), law / law.sum())
-    by_parting = TARGET.flatten()[:, None] * (scores >= least)
-    assert_differs(histogram(found.tokens, V), (by_parting / by_parting.sum(0)).mean(1))
+    by_partition = TARGET.flatten()[:, None] * (scores >= threshold)
+    assert_differs(histogram(found.tokens, V), (by_partition / by_partition.sum(0)).mean(1))
 
 
-def test_groups_are_others_than_those_of_mending() -> None:
-    """By one seed: a sequence is not judged by the very parting by which it was mended."""
+def test_groups_differ_from_those_of_resampling() -> None:
+    """With the same seed, scoring does not use the partition that resampling used."""
     parts: list[tuple[int, ...]] = []
 
     def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -159,49 +161,51 @@ def test_groups_are_others_than_those_of_mending() -> None:
         return torch.zeros(*x_t.shape, MASK.num_tokens)
 
     ask, start = (model, MASK, SCHEDULE), torch.zeros(1, 12, dtype=torch.int64)
-    cwdfm.mend(*ask, start, cwdfm.Mend(rounds=3, share=1 / 3, trust=1.0), seed=5)
-    mended = {frozenset(parts[k : k + 3]) for k in range(0, 9, 3)}
+    cwdfm.resample(
+        *ask, start, cwdfm.Resample(rounds=3, noise_fraction=1 / 3, threshold=1.0), seed=5
+    )
+    resampled = {frozenset(parts[k : k + 3]) for k in range(0, 9, 3)}
     parts.clear()
-    cwdfm.plausibility(*ask, start, share=1 / 3, seed=5)
+    cwdfm.plausibility(*ask, start, noise_fraction=1 / 3, seed=5)
     assert sorted(i for part in parts for i in part) == list(range(12))
-    assert len(mended | {frozenset(parts)}) == 4
+    assert len(resampled | {frozenset(parts)}) == 4
 
 
-def test_tries_have_seeds_of_their_own() -> None:
-    """Others than each other's, and than those that rework makes of the first one's seed."""
+def test_tries_have_different_seeds() -> None:
+    """They also differ from the seeds that postprocessing derives from the first one."""
     seeds: list[int] = []
 
-    def attempt(place: torch.Tensor | None, seed: int) -> cwdfm.Samples:
+    def attempt(index: torch.Tensor | None, seed: int) -> cwdfm.Samples:
         seeds.append(seed)
-        count = 3 if place is None else len(place)
+        count = 3 if index is None else len(index)
         blank, none = torch.zeros(count, N, dtype=torch.int64), torch.zeros(count)
         return cwdfm.Samples(blank, blank, blank, blank[:, 0], 0, none)
 
-    insist(attempt, cwdfm.Accept(0.5, tries=8), 5, lambda tries: None)
+    rejection_sample(attempt, cwdfm.Reject(0.5, max_tries=8), 5, lambda tries: None)
     assert seeds[0] == 5
     assert len(set(seeds)) == 8
     assert not set(seeds) & {derive_seed(5, number) for number in range(100)}
 
 
-def test_a_better_try_is_taken_with_all_that_it_took() -> None:
-    """The bar itself passes; a second try that is worse than the first counts, and is not taken."""
+def test_the_most_plausible_try_is_kept() -> None:
+    """The threshold itself is accepted. A less plausible second try counts only as a cost."""
     scores = {0: [0.1, 0.5, 0.3], 1: [0.2, 0.1]}
     places: list[list[int] | None] = []
-    spared: list[int] = []
+    skipped: list[int] = []
 
-    def attempt(place: torch.Tensor | None, seed: int) -> cwdfm.Samples:
+    def attempt(index: torch.Tensor | None, seed: int) -> cwdfm.Samples:
         number = len(places)
-        places.append(None if place is None else place.tolist())
+        places.append(None if index is None else index.tolist())
         score = torch.tensor(scores[number], dtype=torch.float64)
         count = len(score)
         tokens, updates, loops = (torch.full((count, N), 10 * i + number) for i in range(3))
         return cwdfm.Samples(tokens, updates, loops, torch.full((count,), 4), count, score)
 
-    found = insist(attempt, cwdfm.Accept(0.5, tries=2), 5, spared.append)
-    assert (places, sum(spared)) == ([None, [0, 2]], 1)
+    found = rejection_sample(attempt, cwdfm.Reject(0.5, max_tries=2), 5, skipped.append)
+    assert (places, sum(skipped)) == ([None, [0, 2]], 1)
     for tensor, first in ((found.tokens, 0), (found.updates, 10), (found.loops, 20)):
         assert tensor[:, 0].tolist() == [first + 1, first, first]
-    assert (found.evaluations.tolist(), found.rows) == ([8, 4, 8], 5)
+    assert (found.evaluations.tolist(), found.logit_evaluations) == ([8, 4, 8], 5)
     assert found.plausibility is not None
     assert found.plausibility.tolist() == [0.2, 0.5, 0.3]
 
@@ -222,46 +226,46 @@ def test_a_better_try_is_taken_with_all_that_it_took() -> None:
     ],
     ids=str,
 )
-def test_what_is_refused_without_is_refused_with_it(wrong: dict[str, Any]) -> None:
-    asked = DrawRequest((4, 6), steps=3, accept=cwdfm.Accept(0.9))
+def test_invalid_requests_are_errors_with_rejection(wrong: dict[str, Any]) -> None:
+    asked = SampleRequest((4, 6), steps=3, reject=cwdfm.Reject(0.9))
     with pytest.raises(InputError):
-        Flow(UNIFORM, SCHEDULE).draw(SmallModel(V), None, replace(asked, **wrong))
+        Flow(UNIFORM, SCHEDULE).sample(SmallModel(V), None, replace(asked, **wrong))
 
 
-def test_all_may_be_accepted_to_learn_how_plausible_they_are() -> None:
-    """A first token that is never drawn does not count."""
+def test_threshold_zero_only_reports_the_plausibility() -> None:
+    """A fixed first token does not count."""
     trained = cwdfm.load("qm9-mask-small")
-    out = generate(trained, n=6, steps=4, seed=2, accept=cwdfm.Accept(0.0))
+    out = generate(trained, n=6, steps=4, seed=2, reject=cwdfm.Reject(0.0))
     assert torch.equal(out.tokens, generate(trained, n=6, steps=4, seed=2).tokens)
     assert out.plausibility is not None
     ask = (trained.model, trained.source, trained.schedule, out.tokens)
-    with_it = cwdfm.plausibility(*ask, seed=2, fixed=given(trained)[1])
+    with_it = cwdfm.plausibility(*ask, seed=2, fixed=prompt_tokens(trained)[1])
     torch.testing.assert_close(out.plausibility, with_it)
     assert bool((cwdfm.plausibility(*ask, seed=2) < with_it).all())
-    joined = cwdfm.Samples.joined([out, out])
+    joined = cwdfm.Samples.cat([out, out])
     assert joined.plausibility is not None
     assert torch.equal(joined.plausibility, out.plausibility.repeat(2))
-    assert cwdfm.Samples.joined([out, replace(out, plausibility=None)]).plausibility is None
+    assert cwdfm.Samples.cat([out, replace(out, plausibility=None)]).plausibility is None
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_batches_numbers_and_what_is_given(source: cwdfm.Source) -> None:
+def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
     model = SmallModel(source.num_tokens)
-    told: list[int] = []
+    progress: list[int] = []
     g = torch.Generator().manual_seed(0)
     prompt = torch.randint(V, (40, 12), generator=g)
     fixed = torch.rand(40, 12, generator=g) < 0.3
-    plain = DrawRequest((40, 12), steps=5, seed=3, prompt=prompt, fixed=fixed)
+    plain = SampleRequest((40, 12), steps=5, seed=3, prompt=prompt, fixed=fixed)
     flow = Flow(source, SCHEDULE)
-    once = flow.draw(model, None, plain)
+    once = flow.sample(model, None, plain)
     scores = cwdfm.plausibility(model, source, SCHEDULE, once.tokens, seed=3, fixed=fixed)
-    least = float(scores.quantile(0.6))
-    mended = (cwdfm.Mend(rounds=2),)
-    asked = replace(plain, accept=cwdfm.Accept(least, 4), tick=told.append)
-    whole = flow.draw(model, None, asked)
-    assert sum(told) == 40 * 4 * 5
+    threshold = float(scores.quantile(0.6))
+    resampled = (cwdfm.Resample(rounds=2),)
+    asked = replace(plain, reject=cwdfm.Reject(threshold, 4), progress=progress.append)
+    whole = flow.sample(model, None, asked)
+    assert sum(progress) == 40 * 4 * 5
     assert torch.equal(whole.tokens[fixed], prompt[fixed])
-    kept = scores >= least
+    kept = scores >= threshold
     assert torch.equal(whole.tokens[kept], once.tokens[kept])
     assert not torch.equal(whole.tokens, once.tokens)
     assert whole.plausibility is not None
@@ -276,20 +280,19 @@ def test_batches_numbers_and_what_is_given(source: cwdfm.Source) -> None:
         index=torch.arange(40)[kept],
     )
     torch.testing.assert_close(again, whole.plausibility[kept])
-    parts = flow.draw(model, None, replace(asked, batch_size=7, tick=None))
+    parts = flow.sample(model, None, replace(asked, batch_size=7, progress=None))
     assert torch.equal(whole.tokens, parts.tokens)
     assert torch.equal(whole.evaluations, parts.evaluations)
-    assert whole.rows == parts.rows
-    some = replace(asked, shape=(15, 12), prompt=prompt[25:], fixed=fixed[25:], tick=None)
+    assert whole.logit_evaluations == parts.logit_evaluations
+    some = replace(asked, shape=(15, 12), prompt=prompt[25:], fixed=fixed[25:], progress=None)
     some = replace(some, index=torch.arange(25, 40))
-    assert torch.equal(flow.draw(model, None, some).tokens, whole.tokens[25:])
-    told.clear()
-    flow.draw(model, None, replace(asked, after=mended))
-    assert sum(told) == 40 * 4 * (5 + 2)
+    assert torch.equal(flow.sample(model, None, some).tokens, whole.tokens[25:])
+    progress.clear()
+    flow.sample(model, None, replace(asked, postprocess=resampled))
+    assert sum(progress) == 40 * 4 * (5 + 2)
 
 
 def test_more_molecules_are_valid() -> None:
-    """What the network finds implausible is seldom valid."""
     trained = cwdfm.load("qm9-uniform-small")
 
     def valid(samples: cwdfm.Samples) -> float:
@@ -297,15 +300,24 @@ def test_more_molecules_are_valid() -> None:
         return float(score_molecules(texts, None, fold_size=16).valid.mean)
 
     plain = generate(trained, n=16, steps=16, seed=4)
-    accepted = generate(trained, n=16, steps=16, seed=4, accept=cwdfm.Accept(0.999, tries=6))
+    accepted = generate(trained, n=16, steps=16, seed=4, reject=cwdfm.Reject(0.999, max_tries=6))
     assert valid(plain) < 12
     assert valid(accepted) > 13
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
-    flags = ["--accept", "0.9999", "--accept-tries", "3", "--accept-share", "0.1", "--prompt", "CC"]
-    flags += ["--mend", "2", "--refine", "1", "--batch-size", "5"]
+    flags = [
+        "--reject-below",
+        "0.9999",
+        "--max-tries",
+        "3",
+        "--reject-noise-fraction",
+        "0.1",
+        "--prompt",
+        "CC",
+    ]
+    flags += ["--resample", "2", "--refine", "1", "--batch-size", "5"]
     sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags])
     trained = cwdfm.load("qm9-uniform-small")
     found = generate(
@@ -315,8 +327,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         seed=3,
         prompt="CC",
         refine=cwdfm.Refine(rounds=1),
-        mend=cwdfm.Mend(rounds=2),
-        accept=cwdfm.Accept(0.9999, 3, 0.1),
+        resample=cwdfm.Resample(rounds=2),
+        reject=cwdfm.Reject(0.9999, 3, 0.1),
     )
     assert found.plausibility is not None
     accepted = int((found.plausibility >= 0.9999).sum())
@@ -329,28 +341,31 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_holes_are_filled() -> None:
+def test_templates_are_filled() -> None:
     trained = cwdfm.load("qm9-mask-small")
     ask = {"n": 6, "steps": 4, "seed": 1, "template": "c1ccccc1***"}
-    found = generate(trained, **ask, accept=cwdfm.Accept(1.0, 2))  # type: ignore[arg-type]
-    one = generate(trained, **ask, accept=cwdfm.Accept(1.0, 2), batch_size=1)  # type: ignore[arg-type]
+    found = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2))  # type: ignore[arg-type]
+    one = generate(trained, **ask, reject=cwdfm.Reject(1.0, 2), batch_size=1)  # type: ignore[arg-type]
     assert torch.equal(found.tokens, one.tokens)
     texts = [trained.tokenizer.decode(row) for row in found.tokens.tolist()]
     assert all(len(text) == len("c1ccccc1***") and text.startswith("c1ccccc1") for text in texts)
 
 
-def test_only_flows_accept(
+def test_rejection_requires_a_flow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = cwdfm.load("qm9-mask-small")
     other = replace(trained, method=Autoregressive(trained.source.vocab_size))
-    with pytest.raises(InputError, match="accepting ask as a flow does, and this model is trained"):
-        generate(other, n=1, steps=4, accept=cwdfm.Accept(0.5))
+    with pytest.raises(InputError, match="require a flow, and this model was trained"):
+        generate(other, n=1, steps=4, reject=cwdfm.Reject(0.5))
     ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi")]
     for flags, said in (
-        (["--accept", "-3"], "--accept must lie in [0, 1]"),
-        (["--accept", "0.9", "--accept-tries", "0"], "--accept-tries must be"),
-        (["--accept", "0.9", "--accept-share", "2"], "--accept-share must lie between"),
+        (["--reject-below", "-3"], "--reject-below must be"),
+        (["--reject-below", "0.9", "--max-tries", "0"], "--max-tries must be"),
+        (
+            ["--reject-below", "0.9", "--reject-noise-fraction", "2"],
+            "--reject-noise-fraction must be",
+        ),
     ):
         monkeypatch.setattr("sys.argv", ["cwdfm", *ask, *flags])
         with pytest.raises(SystemExit) as left:
@@ -361,24 +376,24 @@ def test_only_flows_accept(
 
 
 def test_bad_settings() -> None:
-    for least in (1.01, -1, "a", float("nan")):
-        with pytest.raises(InputError, match=r"least must lie in \[0, 1\]"):
-            cwdfm.Accept(least)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="tries must be"):
-        cwdfm.Accept(0.5, tries=0)
-    with pytest.raises(InputError, match="share must lie between"):
-        cwdfm.Accept(0.5, share=2.0)
-    with pytest.raises(InputError, match="share must lie between"):
-        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, share=0.0)
+    for threshold in (1.01, -1, "a", float("nan")):
+        with pytest.raises(InputError, match=r"threshold must be .* in \[0, 1\]"):
+            cwdfm.Reject(threshold)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_tries must be"):
+        cwdfm.Reject(0.5, max_tries=0)
+    with pytest.raises(InputError, match="noise_fraction must be"):
+        cwdfm.Reject(0.5, noise_fraction=2.0)
+    with pytest.raises(InputError, match="noise_fraction must be"):
+        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=0.0)
     with pytest.raises(InputError, match="tokens contains ids"):
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY + V)
     with pytest.raises(InputError, match="batch_size"):
         cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, batch_size=0)
     with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
-        cwdfm.plausibility(TwoHalves(V), UNIFORM, SCHEDULE, EVERY)
+        cwdfm.plausibility(InconsistentSplitModel(V), UNIFORM, SCHEDULE, EVERY)
     causal = SmallModel(V)
     causal.config = SimpleNamespace(attention="causal")  # type: ignore[assignment]
     with pytest.raises(InputError, match="needs a network with full attention"):
         cwdfm.plausibility(causal, UNIFORM, SCHEDULE, EVERY)
-    with pytest.raises(InputError, match="accept must be"):
-        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, accept=3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="reject must be"):
+        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, reject=3)  # type: ignore[arg-type]

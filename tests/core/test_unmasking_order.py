@@ -17,7 +17,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.ops import dispatch
-from cwdfm.solver.unmasking_order import share_times
+from cwdfm.solver.unmasking_order import revealed_fraction_times
 from tests.support.exact import (
     Array,
     Chain,
@@ -240,7 +240,8 @@ def test_top_k_spreads_the_tokens_as_the_schedule_says() -> None:
 def test_shares_are_float64_where_sampling_begins_later() -> None:
     begun = cwdfm.TopK().init(cwdfm.MaskSource(3), torch.arange(1), 7)
     masked = torch.arange(7)[None] < 3
-    (t,) = share_times(cwdfm.Linear(), replace(begun, left=0.1), masked).tolist()
+    state = replace(begun, start_survival=0.1)
+    (t,) = revealed_fraction_times(cwdfm.Linear(), state, masked).tolist()
     assert t == 1 - 0.1 * 3 / 7
 
 
@@ -287,7 +288,7 @@ def test_entropy_bound_picks_what_brute_force_picks(error: str, gamma: float) ->
         before = state.tokens
         state, info = solver.step(model, source, SCHEDULE, state, step / 20, (step + 1) / 20)
         if not bool((before == 7).any()):
-            assert info.rows == 0
+            assert info.logit_evaluations == 0
             break
         x, t = model.asked[-1]
         p = source.data_logits(model.model(x, t)).softmax(-1).detach().numpy()
@@ -296,7 +297,7 @@ def test_entropy_bound_picks_what_brute_force_picks(error: str, gamma: float) ->
             assert float(t[b]) == pytest.approx(math.sqrt(1 - len(masked) / 15))
             expected = entropy_bound_choice(gamma, error, masked, p[b]) if masked else []
             assert sorted(expected) == info.forward[b].nonzero()[:, 0].tolist()
-            assert bool(info.asked[b]) == bool(masked)
+            assert bool(info.evaluated[b]) == bool(masked)
             sizes.add(len(expected))
     assert int(state.tokens.max()) < 7
     assert (sizes <= {0, 1}) == (gamma == 0)
@@ -468,7 +469,7 @@ class TestAll:
             part = self.draw(Uneven(8), solver, batch_size=size)
             assert torch.equal(part.tokens, whole.tokens)
             assert torch.equal(part.evaluations, whole.evaluations)
-            assert part.rows == whole.rows
+            assert part.logit_evaluations == whole.logit_evaluations
         fast = self.draw(UnevenSplit(8), solver)
         assert torch.equal(fast.tokens, whole.tokens)
         assert torch.equal(fast.evaluations, whole.evaluations)
@@ -496,12 +497,14 @@ class TestAll:
         model, asked = UnevenSplit(8), []
 
         def note(state: cwdfm.State, info: cwdfm.Info) -> None:
-            asked.append((info.asked, info.forward.any(1), info.forward.sum(1), info.rows))
+            asked.append(
+                (info.evaluated, info.forward.any(1), info.forward.sum(1), info.logit_evaluations)
+            )
 
         prompt = torch.full((20,), 3)
         out = self.draw(model, solver, prompt=prompt, fixed=fixed, steps=steps, callback=note)
         # and four rows of one sequence more, on which the halves were held against the whole
-        assert model.rows - 4 == out.rows == sum(rows for *_, rows in asked)
+        assert model.rows - 4 == out.logit_evaluations == sum(rows for *_, rows in asked)
         assert model.sequences - 1 == int(out.evaluations.sum())
         assert torch.equal(out.evaluations, torch.stack([a for a, *_ in asked]).sum(0))
         left = free.clone()

@@ -1,0 +1,426 @@
+"""Resampling: exact distributions by enumeration, thresholds, seeds, statistics and errors."""
+
+from dataclasses import replace
+from itertools import permutations, product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.cli.main import main
+from cwdfm.cli.sample import main as sample_main
+from cwdfm.errors import InputError
+from cwdfm.generation import generate, prompt_tokens
+from cwdfm.metrics.molecule import score_molecules
+from cwdfm.postprocess.base import combine
+from cwdfm.postprocess.token_scores import TokenScorer
+from cwdfm.sample_file import read_samples
+from tests.support.exact import Array, Chain
+from tests.support.models import SmallModel
+from tests.support.postprocess import (
+    MASK,
+    SCHEDULE,
+    TARGET,
+    UNIFORM,
+    InconsistentSplitModel,
+    N,
+    V,
+    conditional,
+    posterior,
+)
+from tests.support.stats import assert_differs, assert_follows, histogram
+
+B = 40_000
+MODEL = cwdfm.ExactPosterior(torch.from_numpy(TARGET), UNIFORM, SCHEDULE)
+START = (0, 2, 1, 1)
+ALL = (MODEL, UNIFORM, SCHEDULE)
+
+
+def orders(rate: Array, count: int) -> dict[tuple[int, ...], float]:
+    """Ordered draws of positions without replacement, in proportion to `rate`."""
+    if count == 0 or not rate.any():
+        return {(): 1.0}
+    found = {}
+    for i in np.flatnonzero(rate):
+        rest = np.where(np.arange(N) == i, 0.0, rate)
+        for order, probability in orders(rest, count - 1).items():
+            found[int(i), *order] = probability * rate[i] / rate.sum()
+    return found
+
+
+def law(p_NV: Array, threshold: float, config: cwdfm.Resample) -> Array:
+    """The distribution over all V^N sequences after one round from START."""
+    score = p_NV[np.arange(N), START]
+    rate = np.where(score < threshold, 1 - score, 0.0)
+    draws = Chain(TARGET, False, top_p=config.top_p or 1.0, temperature=config.temperature or 1.0)
+    drawn_NV = draws.drawn_from(p_NV)
+    found = np.zeros(TARGET.shape)
+    for positions, probability in orders(rate, config.tokens_per_round).items():
+        for tokens in product(range(V), repeat=len(positions)):
+            y = np.array(START)
+            y[list(positions)] = tokens
+            found[tuple(y)] += probability * drawn_NV[list(positions), tokens].prod()
+    return found.flatten()
+
+
+CONFIGS = [
+    (0.5, 1.0, cwdfm.Resample(rounds=1)),
+    (0.3, 0.8, cwdfm.Resample(rounds=1, temperature=0.5)),
+    (0.5, 1.0, cwdfm.Resample(rounds=1, temperature=2.0, top_p=0.7, tokens_per_round=2)),
+    (0.8, 0.55, cwdfm.Resample(rounds=1, tokens_per_round=9)),
+]
+
+
+@pytest.mark.parametrize(("fraction", "threshold", "config"), CONFIGS)
+def test_distribution_after_one_round(
+    fraction: float, threshold: float, config: cwdfm.Resample
+) -> None:
+    start = torch.tensor(START).expand(B, N)
+    config = replace(config, noise_fraction=fraction, threshold=threshold)
+    counts = histogram(cwdfm.resample(*ALL, start, config).tokens, V)
+    assert_follows(counts, law(posterior(START, fraction), threshold, config))
+    assert_differs(counts, law(posterior(START, fraction / 2), threshold, config))
+
+
+@pytest.mark.parametrize(("fraction", "threshold", "config"), CONFIGS)
+def test_distribution_after_one_round_with_a_mask_source(
+    fraction: float, threshold: float, config: cwdfm.Resample
+) -> None:
+    """Averaged over all partitions into two, three or one groups (fractions 1/2, 0.3 and 0.8)."""
+    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
+    start = torch.tensor(START).expand(B, N)
+    config = replace(config, noise_fraction=fraction, threshold=threshold)
+    found = cwdfm.resample(model, MASK, SCHEDULE, start, config)
+    counts, groups = histogram(found.tokens, V), round(1 / fraction)
+    partitions = [[rank % groups for rank in order] for order in permutations(range(N))]
+    laws = [law(conditional(START, part), threshold, config) for part in partitions]
+    assert_follows(counts, np.mean(laws, axis=0))
+    assert_differs(counts, law(posterior(START, fraction), threshold, config))
+    assert found.evaluations.tolist() == [groups] * B
+
+
+@pytest.mark.parametrize(
+    ("source", "fraction", "noise"),
+    [(MASK, 0.3, 1 / 3), (MASK, 0.35, 1 / 3), (MASK, 0.01, 1 / N), (UNIFORM, 0.3, 0.3)],
+    ids=str,
+)
+def test_models_are_conditioned_on_the_noise_level(
+    source: cwdfm.Source, fraction: float, noise: float
+) -> None:
+    """kappa_t = t^2 = 1 - noise. With a mask source a group is masked: 1/3 or 1/N of the tokens."""
+    times: set[float] = set()
+
+    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        times.update(t.tolist())
+        return torch.zeros(*x_t.shape, source.num_tokens)
+
+    start = torch.zeros(3, N, dtype=torch.int64)
+    cwdfm.resample(
+        model, source, SCHEDULE, start, cwdfm.Resample(rounds=2, noise_fraction=fraction)
+    )
+    assert list(times) == [pytest.approx((1 - noise) ** 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("source", "threshold", "groups", "noise"),
+    [(MASK, 0.05, 8, 1 / 8), (UNIFORM, 0.8, 1, 0.5)],
+    ids=str,
+)
+def test_defaults_depend_on_the_source(
+    source: cwdfm.Source, threshold: float, groups: int, noise: float
+) -> None:
+    start = torch.zeros(2, 16, dtype=torch.int64)
+    progress: list[int] = []
+    times: set[float] = set()
+
+    def model(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        times.update(t.tolist())
+        logits = torch.tensor([score, *[(1 - score) / (V - 1)] * (V - 1), 1.0]).log()
+        return logits[: source.num_tokens].expand(*x_t.shape, -1)
+
+    for score in (threshold - 0.01, threshold + 0.01):
+        found = cwdfm.resample(model, source, SCHEDULE, start, progress=progress.append)
+        once = found.evaluations.tolist() == [groups] * 2
+        assert once == torch.equal(found.tokens, start) == (score > threshold)
+    assert list(times) == [pytest.approx((1 - noise) ** 0.5)]
+    assert sum(progress) == 2 * 2 * 40
+
+
+def test_combine_adds_statistics() -> None:
+    def samples(k: int) -> cwdfm.Samples:
+        tokens, updates, loops = (torch.full((2, N), 10 * k + i) for i in range(3))
+        return cwdfm.Samples(tokens, updates, loops, torch.tensor([k, 7]), k)
+
+    both = combine(samples(1), samples(2))
+    for found, expected in ((both.tokens, 20), (both.updates, 32), (both.loops, 34)):
+        assert found.unique().tolist() == [expected]
+    assert (both.evaluations.tolist(), both.logit_evaluations) == ([3, 14], 3)
+
+
+class TrainingDependentModel(SmallModel):
+    """A model whose output changes sign in training mode."""
+
+    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return super().forward(x_t, t) * (-1.0 if self.training else 1.0)
+
+
+def test_models_run_in_evaluation_mode() -> None:
+    """The training mode is restored afterwards."""
+    model, x = TrainingDependentModel(V), torch.arange(24).reshape(2, 12) % V
+    ask = (UNIFORM, SCHEDULE, x)
+    found = [
+        (
+            cwdfm.resample(model.train(mode), *ask).tokens,
+            cwdfm.plausibility(model.train(mode), *ask),
+        )
+        for mode in (False, True)
+    ]
+    assert model.training
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_sequences_above_the_threshold_do_not_change() -> None:
+    """They cost one evaluation."""
+    x, fraction, threshold = torch.cartesian_prod(*[torch.arange(V)] * N), 0.4, 0.5
+    config = cwdfm.Resample(rounds=9, noise_fraction=fraction, threshold=threshold)
+    found = cwdfm.resample(*ALL, x, config)
+    lowest = [posterior(y, fraction)[np.arange(N), y].min() for y in x.tolist()]
+    kept = torch.tensor(np.array(lowest) >= threshold)
+    assert 0 < int(kept.sum()) < len(x)
+    assert torch.equal(found.tokens[kept], x[kept])
+    assert bool((found.evaluations[kept] == 1).all())
+    assert bool((found.evaluations[~kept] > 1).all())
+    assert int(found.updates[kept].sum()) == 0
+    assert found.logit_evaluations == N * int(found.evaluations.sum())
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_errors_in_a_repetition_code_are_corrected(source: cwdfm.Source) -> None:
+    """Each word repeats one token with rare errors: a single error is found and corrected."""
+    letter = torch.full((V, V), 0.01 / (V - 1), dtype=torch.float64).fill_diagonal_(0.99)
+    target = torch.einsum("wa,wb,wc,wd,we->abcde", *[letter] * 5)
+    model = cwdfm.ExactPosterior(target, source, SCHEDULE)
+    right = torch.arange(V).repeat(100)[:, None].expand(-1, 5)
+    wrong = right.clone()
+    g = torch.Generator().manual_seed(0)
+    place = torch.randint(5, (len(wrong), 1), generator=g)
+    wrong.scatter_(1, place, (wrong[:, :1] + torch.randint(1, V, (len(wrong), 1), generator=g)) % V)
+    config = cwdfm.Resample(rounds=30, noise_fraction=0.2, threshold=0.4, temperature=0.1)
+    found = cwdfm.resample(model, source, SCHEDULE, wrong, config)
+    assert torch.equal(found.tokens, right)
+    assert torch.equal(found.updates.sum(1), torch.ones(len(wrong), dtype=torch.int64))
+    assert int(found.loops.sum()) == 0
+
+
+def test_loops_are_counted() -> None:
+    """The model always predicts that the first token flips between 0 and 1."""
+
+    def flipping(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        predicted = x_t.clone()
+        predicted[:, 0] = 1 - x_t[:, 0]
+        return 50.0 * torch.nn.functional.one_hot(predicted, V)
+
+    start = torch.zeros(3, N, dtype=torch.int64)
+    found = cwdfm.resample(flipping, UNIFORM, SCHEDULE, start, cwdfm.Resample(rounds=5))
+    assert found.tokens[:, 0].tolist() == [1, 1, 1]
+    assert found.updates[:, 0].tolist() == [5, 5, 5]
+    assert found.loops[:, 0].tolist() == [4, 4, 4]
+    assert found.evaluations.tolist() == [5, 5, 5]
+
+
+def test_certain_tokens_are_kept_at_any_threshold() -> None:
+    def certain(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return 50.0 * torch.nn.functional.one_hot(x_t, V)
+
+    start = torch.zeros(3, N, dtype=torch.int64)
+    found = cwdfm.resample(
+        certain, UNIFORM, SCHEDULE, start, cwdfm.Resample(rounds=5, threshold=1.0)
+    )
+    assert found.evaluations.tolist() == [1, 1, 1]
+
+
+def test_loops_are_counted_across_rounds() -> None:
+    """Two tokens always flip, and each round draws only one of them."""
+
+    def flipping(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        predicted = torch.cat([1 - x_t[:, :2], x_t[:, 2:]], dim=1)
+        return 50.0 * torch.nn.functional.one_hot(predicted, V)
+
+    start = torch.zeros(20, N, dtype=torch.int64)
+    found = cwdfm.resample(flipping, UNIFORM, SCHEDULE, start, cwdfm.Resample(rounds=9))
+    assert found.updates[:, :2].sum(1).tolist() == [9] * 20
+    assert len(found.updates[:, 0].unique()) > 2
+    assert torch.equal(found.loops, (found.updates - 1).clamp(min=0))
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_draws_are_independent_of_the_samples(source: cwdfm.Source) -> None:
+    """With the same seed and no context, new tokens are independent of old ones (rate 1e-6)."""
+    law = np.array([0.2, 0.3, 0.5])
+    logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
+
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return logits.expand(*x_t.shape, -1)
+
+    first = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(B, 1), steps=1, seed=5)
+    config = cwdfm.Resample(rounds=1, noise_fraction=1.0, threshold=1.0)
+    then = cwdfm.resample(model, source, SCHEDULE, first.tokens, config, seed=5)
+    both = torch.cat([first.tokens, then.tokens], dim=1)
+    assert_follows(histogram(both, V), np.outer(law, law).flatten())
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
+    model, config = (
+        SmallModel(source.num_tokens),
+        cwdfm.Resample(rounds=6, threshold=0.9, tokens_per_round=2),
+    )
+    g = torch.Generator().manual_seed(0)
+    start = torch.randint(V, (40, 12), generator=g)
+    fixed = torch.rand(40, 12, generator=g) < 0.3
+    ask = (model, source, SCHEDULE)
+    progress: list[int] = []
+    whole = cwdfm.resample(*ask, start, config, seed=5, fixed=fixed, progress=progress.append)
+    assert sum(progress) == 40 * 6
+    assert torch.equal(whole.tokens[fixed], start[fixed])
+    assert not torch.equal(whole.tokens, start)
+    parts = cwdfm.resample(*ask, start, config, seed=5, fixed=fixed, batch_size=7)
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert torch.equal(whole.evaluations, parts.evaluations)
+    some = cwdfm.resample(
+        *ask, start[25:], config, seed=5, fixed=fixed[25:], index=torch.arange(25, 40)
+    )
+    assert torch.equal(whole.tokens[25:], some.tokens)
+    other = cwdfm.resample(*ask, start, config, seed=6, fixed=fixed)
+    assert not torch.equal(whole.tokens, other.tokens)
+    still = cwdfm.resample(*ask, start, config, fixed=torch.ones(12, dtype=torch.bool))
+    assert torch.equal(still.tokens, start)
+    assert int(still.evaluations.sum()) == 0
+
+
+@pytest.mark.parametrize(("name", "after"), [("uniform", 20), ("mask", 17)])
+def test_more_molecules_are_valid(name: str, after: float) -> None:
+    trained = cwdfm.load(f"qm9-{name}-small")
+
+    def valid(samples: cwdfm.Samples) -> float:
+        texts = [trained.tokenizer.decode(row) for row in samples.tokens.tolist()]
+        return float(score_molecules(texts, None, fold_size=24).valid.mean)
+
+    config = cwdfm.Resample(rounds=40 if name == "uniform" else 6)
+    plain = generate(trained, n=24, steps=16, seed=4)
+    resampled = generate(trained, n=24, steps=16, seed=4, resample=config)
+    assert valid(plain) < 17
+    assert valid(resampled) > after
+
+
+def test_the_command(tmp_path: Path) -> None:
+    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
+    flags = [
+        "--resample",
+        "4",
+        "--resample-threshold",
+        "0.7",
+        "--resample-tokens-per-round",
+        "2",
+        "--prompt",
+        "CC",
+    ]
+    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags, "--refine", "1"])
+    trained = cwdfm.load("qm9-uniform-small")
+    config = cwdfm.Resample(rounds=4, threshold=0.7, tokens_per_round=2)
+    ask = {"n": 8, "steps": 6, "seed": 3, "prompt": "CC"}
+    found = generate(trained, **ask, refine=cwdfm.Refine(rounds=1), resample=config)  # type: ignore[arg-type]
+    assert read_samples(out).tokens == found.tokens.tolist()
+    tokens, fixed = prompt_tokens(trained, prompt="CC")
+    assert tokens is not None
+    assert fixed is not None
+    assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(8, -1))
+    refined = generate(trained, **ask, refine=cwdfm.Refine(rounds=1))  # type: ignore[arg-type]
+    assert not torch.equal(found.tokens, refined.tokens)
+
+
+def test_resampling_requires_a_flow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = cwdfm.load("qm9-mask-small")
+    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
+    with pytest.raises(InputError, match="require a flow, and this model was trained with Autoreg"):
+        generate(other, n=1, steps=4, resample=cwdfm.Resample())
+    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--resample", "-3"]
+    monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "resample must be" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"noise_fraction": 0.0}, "noise_fraction must be .* between 1e-6 and 1, got 0.0"),
+        ({"threshold": 0.0}, r"threshold must be .* in \(0, 1\].*got 0.0"),
+        ({"threshold": "a"}, "threshold must be"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"temperature": 1e-50}, "temperature must be a number from 1e-6"),
+        ({"top_p": 1.5}, r"top_p must lie in \(0, 1\]"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"tokens_per_round": 0}, "tokens_per_round must be"),
+    ],
+)
+def test_bad_settings(changes: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        cwdfm.Resample(**changes)  # type: ignore[arg-type]
+
+
+def test_draw_options_default_to_those_of_the_solver() -> None:
+    """Temperature and nucleus. There are at most as many groups as tokens."""
+    trained, ask = cwdfm.load("qm9-uniform-small"), {"n": 6, "steps": 4, "seed": 1}
+    cold = cwdfm.Euler(temperature=0.3, top_p=0.9)
+    found = generate(trained, cold, **ask, resample=cwdfm.Resample(rounds=3))  # type: ignore[arg-type]
+    config = cwdfm.Resample(rounds=3, temperature=0.3, top_p=0.9)
+    same = generate(trained, cold, **ask, resample=config)  # type: ignore[arg-type]
+    other = generate(trained, cold, **ask, resample=replace(config, temperature=3.0))  # type: ignore[arg-type]
+    assert torch.equal(found.tokens, same.tokens)
+    assert not torch.equal(found.tokens, other.tokens)
+    x = torch.zeros(2, N, dtype=torch.int64)
+    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
+    one = cwdfm.resample(model, MASK, SCHEDULE, x, cwdfm.Resample(rounds=1, noise_fraction=1e-6))
+    assert one.evaluations.tolist() == [N, N]
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
+        cwdfm.resample(InconsistentSplitModel(V), UNIFORM, SCHEDULE, torch.zeros(2, N).long())
+    x = torch.zeros(2, N, dtype=torch.int64)
+    with pytest.raises(InputError, match="tokens contains ids"):
+        cwdfm.resample(*ALL, x + V)
+    with pytest.raises(InputError, match="config must be"):
+        cwdfm.resample(*ALL, x, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="seed"):
+        cwdfm.resample(*ALL, x, seed=-1)
+    with pytest.raises(InputError, match="batch_size"):
+        cwdfm.resample(*ALL, x, batch_size=0)
+    causal = SmallModel(V)
+    causal.config = SimpleNamespace(attention="causal")  # type: ignore[assignment]
+    with pytest.raises(InputError, match="needs a network with full attention"):
+        cwdfm.resample(causal, UNIFORM, SCHEDULE, x)
+    with pytest.raises(InputError, match="resample must be"):
+        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, resample=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
+def test_batch_padding_does_not_change_scores(source: cwdfm.Source) -> None:
+    """Three sequences have the same scores and cost in a batch padded to four."""
+    model, tokens = SmallModel(source.num_tokens), torch.tensor([START] * 3)
+    asked = (tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(3), 0)
+    scorer = TokenScorer(model, source, SCHEDULE, N, noise_fraction=0.5, seed=1)
+    alone, filled = scorer.score(*asked), scorer.score(*asked, unit=4)
+    assert alone.logit_evaluations == filled.logit_evaluations == tokens.numel()
+    for field in ("probability", "proposal", "evaluations"):
+        torch.testing.assert_close(getattr(alone, field), getattr(filled, field))
