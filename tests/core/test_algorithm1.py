@@ -21,7 +21,7 @@ Mask = tuple[bool, ...]
 def law_after(weight: cwdfm.Weight, start: Mask, draws: int) -> dict[Mask, float]:
     """The exact law of the reveal mask after some draws, by enumerating the chain on sets.
 
-    alpha comes from the weight itself; tests/test_weight.py holds it to its definition.
+    alpha comes from the weight itself; tests/core/test_weight.py checks the weight.
     """
     law = {start: 1.0}
     for _ in range(draws):

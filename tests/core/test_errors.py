@@ -1,4 +1,4 @@
-"""Bad input, row by row of docs/errors.md: refused with a message that helps, or handled."""
+"""Invalid input, row by row of docs/errors.md: rejected with a helpful message, or handled."""
 
 import re
 from collections.abc import Callable
@@ -386,9 +386,9 @@ UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("row", UNSCORABLE)
 def test_every_likelihood_refuses(method: Method, row: str) -> None:
     config = DiTConfig(method.num_tokens, width=8, depth=1, heads=1, conditioning=8)
-    asked, message = UNSCORABLE[row]
+    arguments, message = UNSCORABLE[row]
     with pytest.raises(cwdfm.InputError, match=message):
-        method.likelihood(DiT(method.network(config)), **{"x_1": X, **asked})
+        method.likelihood(DiT(method.network(config)), **{"x_1": X, **arguments})
 
 
 def nothing_masked() -> None:
@@ -434,9 +434,9 @@ def half_precision_defaults() -> None:
 
 
 def postprocessed_and_all_fixed() -> None:
-    asked = (SmallModel(6), MASK, SCHEDULE)
-    refined = cwdfm.refine(*asked, cwdfm.Euler(), X, fixed=~NOTHING)
-    for found in (refined, cwdfm.resample(*asked, X, fixed=~NOTHING)):
+    arguments = (SmallModel(6), MASK, SCHEDULE)
+    refined = cwdfm.refine(*arguments, cwdfm.Euler(), X, fixed=~NOTHING)
+    for found in (refined, cwdfm.resample(*arguments, X, fixed=~NOTHING)):
         assert torch.equal(found.tokens, X)
         assert int(found.evaluations.sum()) == 0
 
@@ -458,6 +458,6 @@ def test_handled(row: str) -> None:
 
 def test_the_documented_table_is_this_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
-    table = page.partition("\n## ")[0]  # the others have tests of their own
+    table = page.partition("\n## ")[0]  # other sections have separate tests
     rows = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
     assert rows == set(REFUSED) | set(HANDLED)

@@ -186,8 +186,8 @@ def test_minimized_by_the_true_posterior(source: cwdfm.Source, loss: cwdfm.Loss)
     """Moving away from the exact posterior increases the loss; the gradient there is zero.
 
     Fixed time, all 2^4 sequences weighted by the target. SCE is here for the mask source alone:
-    with a uniform one its alpha hangs on the reveal mask, which x_t does not show, so its minimiser
-    is a reweighted posterior.
+    with a uniform one its alpha depends on the reveal mask, which x_t does not show, so its
+    minimizer is a reweighted posterior.
     """
     target = torch.from_numpy(correlated_target(2, 4, seed=0))
     model = cwdfm.ExactPosterior(target, source, SCHEDULE)

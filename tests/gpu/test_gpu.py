@@ -1,6 +1,6 @@
 """On a CUDA device: the same seeds give the same samples as on the CPU.
 
-Run there with `pytest -m gpu tests/test_gpu.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu.py`.
 """
 
 from dataclasses import replace
@@ -123,11 +123,13 @@ def test_accepted_samples_match_the_cpu(source: cwdfm.Source) -> None:
     g = torch.manual_seed(0)
     prompt = torch.randint(0, source.vocab_size, (64, 32), generator=g)
     fixed = torch.rand(64, 32, generator=g) < 0.2
-    asked = SampleRequest((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
+    arguments = SampleRequest((64, 32), steps=8, seed=5, prompt=prompt, fixed=fixed)
 
     def drawn(device: str, least: float, **changes: Any) -> cwdfm.Samples:
         flow, model = Flow(source, SCHEDULE), SmallModel(source.num_tokens).to(device)
-        return flow.sample(model, None, replace(asked, reject=cwdfm.Reject(least, 4), **changes))
+        return flow.sample(
+            model, None, replace(arguments, reject=cwdfm.Reject(least, 4), **changes)
+        )
 
     all_of_them = drawn("cpu", 0.0).plausibility
     assert all_of_them is not None

@@ -1,7 +1,7 @@
 """On a CUDA device: the fused head against the plain one, in draws, whole samples and training;
 draws from logits in memory.
 
-Run there with `pytest -m gpu tests/test_gpu_kernel.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu_kernel.py`.
 """
 
 from functools import partial
@@ -256,24 +256,24 @@ def test_many_rows_in_one_block(rows: int, dtype: torch.dtype) -> None:
 
 def test_a_draw_needs_few_launches() -> None:
     """Besides four kernels: clearing counters, counting bad rows, and the copy to the host."""
-    asked: list[str] = []
+    arguments: list[str] = []
 
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            asked.append(func.overloadpacket.__name__)
+            arguments.append(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
     readout = head(768, 50258, torch.float32)
     hidden, u = rows_of(500, 768, torch.bfloat16)
     with deferred_checks(), CASTS.enabled(), torch.autocast("cuda", torch.bfloat16):
         for _ in range(2):  # the first one casts the weight
-            asked.clear()
+            arguments.clear()
             with Seen():  # type: ignore[no-untyped-call]
                 head_draw(hidden, readout, u, 50257, scores=True)
     on_the_host = ("empty", "empty_like", "detach", "_local_scalar_dense")
-    launched = [name for name in asked if name not in on_the_host]
+    launched = [name for name in arguments if name not in on_the_host]
     assert sorted(launched) == ["copy_", "sum", "zeros"]
 
 

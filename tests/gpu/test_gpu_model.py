@@ -1,6 +1,6 @@
 """On a CUDA device: the transformer's rotation, norms, short attention and GELU.
 
-Run there with `pytest -m gpu tests/test_gpu_model.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu_model.py`.
 """
 
 from collections.abc import Callable

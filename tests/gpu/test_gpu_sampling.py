@@ -1,6 +1,6 @@
 """On a CUDA device: sampling does not synchronize, and captured trunks match the plain ones.
 
-Run there with `pytest -m gpu tests/test_gpu_sampling.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu_sampling.py`.
 """
 
 import pytest
@@ -77,11 +77,11 @@ def test_precomputed_reveals_do_not_synchronize(weight: Neighbor | None) -> None
     reveals = solver.precompute_reveals(source, Linear(), state, times)
     assert reveals is not None
     plan = Plan.of(reveals.step, times)
-    asked = (model, source, solver, state, plan, lambda share: None)
+    arguments = (model, source, solver, state, plan, lambda share: None)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16), evaluating(model):
-        first = run_plan(*asked)
+        first = run_plan(*arguments)
         with no_waiting():
-            again = run_plan(*asked)
+            again = run_plan(*arguments)
     assert torch.equal(first, again)
     assert int(first.max()) < VOCAB
 
@@ -165,8 +165,8 @@ def test_half_precision_weights_are_captured_without_casts() -> None:
     model.capture_trunk()  # once is enough
     with torch.no_grad():
         for seed in range(WARMUP_CALLS + 3):
-            asked = inputs(BATCH, seed)
-            assert_equal(model.first_stage(*asked), plain(*asked))
+            arguments = inputs(BATCH, seed)
+            assert_equal(model.first_stage(*arguments), plain(*arguments))
     assert model.embedding.dtype == torch.bfloat16
 
 
@@ -195,15 +195,15 @@ def test_captured_trunks_match_the_plain_ones(
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
         for seed in range(WARMUP_CALLS + 4):
             for batch in (BATCH, 3):
-                asked = inputs(batch, seed)
-                assert_equal(model.first_stage(*asked), plain(*asked))
+                arguments = inputs(batch, seed)
+                assert_equal(model.first_stage(*arguments), plain(*arguments))
         assert len(recorded.graphs) == 2
         # New weights discard the old graphs, however the weights were changed.
         for change in (_scaled, _replaced):
             change(model)
             for seed in range(WARMUP_CALLS + 4):
-                asked = inputs(BATCH, seed)
-                assert_equal(model.first_stage(*asked), plain(*asked))
+                arguments = inputs(BATCH, seed)
+                assert_equal(model.first_stage(*arguments), plain(*arguments))
         assert len(recorded.graphs) == 1
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     model.requires_grad_(True)
@@ -228,10 +228,10 @@ SOLVERS = [Euler(), Euler(weight=Neighbor(1, 5.0)), Euler(weight=Entropy(1.0))]
 @pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
 def test_samples_with_captured_trunks_match(solver: Solver, source: Source) -> None:
     model = network(source)
-    asked = (model, source, Linear(), solver)
-    plain = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
+    arguments = (model, source, Linear(), solver)
+    plain = sample(*arguments, shape=(BATCH, LENGTH), steps=40, seed=5)
     model.capture_trunk()
-    recorded = sample(*asked, shape=(BATCH, LENGTH), steps=40, seed=5)
+    recorded = sample(*arguments, shape=(BATCH, LENGTH), steps=40, seed=5)
     assert torch.equal(plain.tokens, recorded.tokens)
     assert torch.equal(plain.evaluations, recorded.evaluations)
     assert isinstance(model.first_stage, GraphedFunction)

@@ -1,6 +1,6 @@
 """On a CUDA device: training with CUDA graphs matches training without.
 
-Run there with `pytest -m gpu tests/test_gpu_train.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu_train.py`.
 """
 
 from pathlib import Path

@@ -216,11 +216,11 @@ def test_all_graphs_of_a_sampler_stay_compiled(monkeypatch: pytest.MonkeyPatch) 
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=keeps):
             return model.trunk(x[:size], torch.full((size,), 0.3))
 
-    asked = [(size, keeps) for size in (8, 6, 1) for keeps in (True, False)]
-    plain = [ask(*how) for how in asked]
+    arguments = [(size, keeps) for size in (8, 6, 1) for keeps in (True, False)]
+    plain = [ask(*how) for how in arguments]
     with config.patch(recompile_limit=8):  # PyTorch's default; restored afterwards
         model.compile_trunk(by_block=True)
-        for how, expected in zip(asked * 2, plain * 2, strict=True):
+        for how, expected in zip(arguments * 2, plain * 2, strict=True):
             assert torch.equal(ask(*how), expected)
         assert counter.frame_count == 12
     with config.patch(recompile_limit=500):
@@ -312,16 +312,16 @@ def test_a_modified_trunk_is_not_split_into_stages() -> None:
     silent.load_state_dict(plain.state_dict())
     assert plain.two_stage
     assert not silent.two_stage
-    asked = (cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler())
+    arguments = (cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler())
     shape: dict[str, Any] = {"shape": (20, 9), "steps": 6}
-    found = [cwdfm.sample(model, *asked, **shape).tokens for model in (plain, silent)]
-    own = cwdfm.sample(lambda x, t: silent(x, t), *asked, **shape).tokens
+    found = [cwdfm.sample(model, *arguments, **shape).tokens for model in (plain, silent)]
+    own = cwdfm.sample(lambda x, t: silent(x, t), *arguments, **shape).tokens
     assert torch.equal(found[1], own)
     assert not torch.equal(found[0], own)
     plain.blocks[-1].register_forward_hook(lambda module, args, out: (out[0] * 0, out[1]))
     assert not plain.two_stage
-    hooked = cwdfm.sample(plain, *asked, **shape).tokens
-    assert torch.equal(hooked, cwdfm.sample(lambda x, t: plain(x, t), *asked, **shape).tokens)
+    hooked = cwdfm.sample(plain, *arguments, **shape).tokens
+    assert torch.equal(hooked, cwdfm.sample(lambda x, t: plain(x, t), *arguments, **shape).tokens)
 
 
 @torch.no_grad()

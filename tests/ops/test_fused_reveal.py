@@ -121,7 +121,7 @@ def test_rounding_at_the_end_of_a_bucket(few: int, monkeypatch: pytest.MonkeyPat
     weight, start = cwdfm.Neighbor(1, scale), torch.arange(LENGTH)[None] == 0
     check(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
     found = algorithm1.reveal_in_order(weight, start, torch.tensor([1]), u.expand(1, LENGTH))
-    assert not found[0, [1, LENGTH - 1]].any(), "these two have a neighbour"
+    assert not found[0, [1, LENGTH - 1]].any(), "these two have a neighbor"
 
 
 def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,12 +156,12 @@ def test_head_computes_needed_rows_once_where_possible(
     """Which function of the head each loss calls, and with how many rows."""
     source = SOURCES[0]
     model, batch = small_dit(source.num_tokens), small_batch(source)
-    asked: list[tuple[str, int]] = []
+    arguments: list[tuple[str, int]] = []
 
     for function in (head_log_prob, head_cross_entropy):
 
         def counted(hidden: Tensor, *rest: Any, function: Any = function) -> Any:
-            asked.append((function.__name__, len(hidden)))
+            arguments.append((function.__name__, len(hidden)))
             return function(hidden, *rest)
 
         monkeypatch.setattr(f"cwdfm.loss.prediction.{function.__name__}", counted)
@@ -177,8 +177,8 @@ def test_head_computes_needed_rows_once_where_possible(
     ):
         read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
         model(batch.x_t, batch.t, read)
-        assert asked == [(pass_, rows)], loss
-        asked.clear()
+        assert arguments == [(pass_, rows)], loss
+        arguments.clear()
 
 
 def test_terms_from_the_head_match_the_plain_ones_and_are_differentiable() -> None:
@@ -589,9 +589,9 @@ def test_a_readout_that_differs_from_the_head_is_not_used() -> None:
             return 3 * torch.tanh(super().head(hidden) / 3)
 
     source, x = SOURCES[1], torch.randint(0, 11, (2, 8))
-    asked = (source, x, torch.rand(2), Positions.of(torch.ones_like(x, dtype=torch.bool)))
-    assert fusible_hidden(with_head(DiT, source), *asked) is not None
-    assert fusible_hidden(with_head(Capped, source), *asked) is None
+    arguments = (source, x, torch.rand(2), Positions.of(torch.ones_like(x, dtype=torch.bool)))
+    assert fusible_hidden(with_head(DiT, source), *arguments) is not None
+    assert fusible_hidden(with_head(Capped, source), *arguments) is None
 
 
 @interpreted
@@ -605,12 +605,12 @@ def test_readout_is_compared_with_the_head_again_after_training() -> None:
 
     source, x = SOURCES[1], torch.randint(0, 11, (2, 8))
     model = with_head(Scaled, source)
-    asked = (source, x, torch.rand(2), Positions.of(torch.ones_like(x, dtype=torch.bool)))
-    assert fusible_hidden(model, *asked) is not None
+    arguments = (source, x, torch.rand(2), Positions.of(torch.ones_like(x, dtype=torch.bool)))
+    assert fusible_hidden(model, *arguments) is not None
     model.scale = 3.0
     with torch.no_grad():
         model.readout.weight.add_(0.1)
-    assert fusible_hidden(model, *asked) is None
+    assert fusible_hidden(model, *arguments) is None
 
 
 @interpreted

@@ -28,14 +28,14 @@ def test_numba_loop_is_bitwise_equal_to_tensor_arithmetic(
     seed: int, step: int | torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For numbers of any size and tensors of any shape."""
-    asked = [(purpose, LARGE[:, None], step, LARGE[None]) for purpose in Purpose]
+    arguments = [(purpose, LARGE[:, None], step, LARGE[None]) for purpose in Purpose]
     if isinstance(step, int):
         shapes = [torch.arange(n).reshape(shape) for n, shape in ((1, ()), (0, (3, 0)), (6, (6,)))]
-        asked += [(Purpose.TIE, x, step, x) for x in shapes]
+        arguments += [(Purpose.TIE, x, step, x) for x in shapes]
     assert NUMBA, "numba is a dependency of the library: install it"
-    looped = [uniform(seed, *which) for which in asked]
+    looped = [uniform(seed, *which) for which in arguments]
     monkeypatch.setattr("cwdfm.ops.random.NUMBA", False)
-    plain = [uniform(seed, *which) for which in asked]
+    plain = [uniform(seed, *which) for which in arguments]
     assert all(torch.equal(a, b) for a, b in zip(looped, plain, strict=True))
 
 

@@ -1,11 +1,11 @@
-"""Small models for tests: one whole, one with trunk and head apart, the same function."""
+"""Small models for tests: a plain callable, and the same function with trunk and head."""
 
 import torch
 from torch import Tensor, nn
 
 
 class SmallModel(nn.Module):
-    """A float64 network that mixes neighbours and sees the time; plain callable."""
+    """A float64 network of neighboring tokens and the time, as a plain callable."""
 
     def __init__(self, num_tokens: int, width: int = 16) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class SmallModel(nn.Module):
 
 
 class SmallSplitModel(SmallModel):
-    """The same network, offering its trunk and head; counts what it is asked for."""
+    """The same network with trunk and head; counts sequences and rows."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__(num_tokens)

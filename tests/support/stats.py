@@ -36,7 +36,7 @@ def assert_follows(counts: NDArray[np.int64], probabilities: NDArray[np.float64]
 
 
 def assert_differs(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> None:
-    """A control: the law must be told apart from this one."""
+    """A control: the test must distinguish the law from this one."""
     p = p_value(counts, probabilities)
     assert p < FALSE_ALARM, f"no power: p = {p:.3g} for a law that is known to be wrong"
 
