@@ -13,7 +13,7 @@ precision and with their provenance, to results/PAGE.csv.
 import csv
 import io
 import re
-import sys
+from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -228,14 +228,14 @@ def draw(folder: Path = ROOT / "docs" / "figures") -> None:
                 write_file(folder / f"{stem}.png", figure.render(["png"])["png"])
 
 
-def main(words: list[str] | None = None) -> None:
+def main(words: list[str]) -> None:
     """Fill the pages and write the CSV files; with `--figures` draw the figures too."""
-    options = sys.argv[1:] if words is None else words
-    if unknown := set(options) - {"--figures"}:
-        raise InputError(f"unknown option {' '.join(sorted(unknown))}; the only one is --figures")
+    parser = ArgumentParser("python -m experiments report", description=main.__doc__)
+    parser.add_argument("--figures", action="store_true", help="draw docs/figures again")
+    options = parser.parse_args(words)
     for path in pages():
         text = path.read_text()
         path.write_text(fill(text))
         (RESULTS / f"{path.stem}.csv").write_text(to_csv(names_in(text)))
-    if options:
+    if options.figures:
         draw()

@@ -13,6 +13,7 @@ The tables derived from these packs are the CSV files beside them (see `experime
 
 import json
 import lzma
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -106,16 +107,18 @@ def kind_of(name: str) -> str:
 
 def restore_command(words: list[str]) -> None:
     """`python -m experiments restore DIR`."""
-    if len(words) != 1:
-        raise InputError("give one run folder: python -m experiments restore DIR")
-    print(f"{words[0]}: {restore(Path(words[0]))} cells")
+    parser = ArgumentParser("python -m experiments restore", description=restore.__doc__)
+    parser.add_argument("folder", type=Path, help="the --out of `python -m experiments run`")
+    folder = parser.parse_args(words).folder
+    print(f"{folder}: {restore(folder)} cells")
 
 
 def collect_command(words: list[str]) -> None:
-    """`python -m experiments collect PATH...`: run folders, or JSON files of studies and bench."""
-    if not words:
-        raise InputError("give run folders, or JSON files of studies or of the benchmark")
-    for path in map(Path, words):
+    """`python -m experiments collect PATH...`."""
+    parser = ArgumentParser("python -m experiments collect", description="Add to results/.")
+    kinds = "run folders, or JSON files of studies or of the benchmark"
+    parser.add_argument("paths", type=Path, nargs="+", help=kinds)
+    for path in parser.parse_args(words).paths:
         if path.is_dir():
             print(f"{path}: {len(collect(path))} cells")
         elif path.suffix == ".json" and path.is_file():
