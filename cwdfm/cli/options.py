@@ -1,10 +1,12 @@
 """Typed options from dataclasses, by tyro."""
 
+import io
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -47,10 +49,11 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
 def value_given(name: str, arguments: list[str]) -> str | None:
     """The value that a command line gives to a field; None if it does not set it."""
     found = None
-    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
+    for place, word in enumerate(arguments):
         given, equals, value = word.partition("=")
         if given.replace("_", "-") == flag(name):
-            found = value if equals else following
+            following = arguments[place + 1 : place + 2]
+            found = value if equals else next(iter(following), None)
     return found
 
 
@@ -133,28 +136,46 @@ def check_empty(arguments: list[str]) -> None:
 
 
 def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
-    """Fill a dataclass from the command line; a wrong flag ends the program with code 2.
+    """Fill a dataclass from the command line; an unknown flag exits with code 2.
 
-    `defaults(missing)` returns the options with `missing` in place of what must be given. Fields
-    of nested dataclasses become flags without a prefix. A `device` that is not here is refused.
+    `defaults(missing)` returns the options with `missing` in place of required values. Fields of
+    nested dataclasses become flags without a prefix. An unavailable `device` is rejected.
     """
     check_empty(arguments)
     tyro = load_extra("tyro", "cli")
     default = defaults(tyro.MISSING)
-    filled: T = tyro.cli(
-        type(default),
-        args=arguments,
-        prog=f"cwdfm {verb}",
-        default=default,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
     with by_flags(type(default)):
-        _check_device(filled)  # before a folder is made for the work
+        with _own_errors():
+            filled: T = tyro.cli(
+                type(default),
+                args=arguments,
+                prog=f"cwdfm {verb}",
+                default=default,
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
+        _check_device(filled)  # before an output folder is created
     return filled
 
 
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Re-raise an InputError of a nested config, which tyro would print in a box and exit."""
+    output = io.StringIO()
+    try:
+        with redirect_stderr(output):
+            yield
+    except SystemExit as stop:
+        error: BaseException | None = stop
+        while error is not None:
+            if isinstance(error, InputError):
+                raise error from None
+            error = error.__cause__ or error.__context__
+        sys.stderr.write(output.getvalue())
+        raise
+
+
 def _check_device(options: Any) -> None:
-    """Refuse a device that is not here, in the options or in nested ones."""
+    """Reject an unavailable device, in the options or in nested ones."""
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name == "device":

@@ -290,8 +290,10 @@ def steps_short(name_or_folder: str | Path, trained: Pretrained) -> tuple[int, i
     if _model_in(name_or_folder) is not None:
         return None
     match trained.card:
-        case {"steps": int(done), "recipe": {"steps": int(planned)}} if done < planned:
-            return done, planned
+        case {"steps": int(done), "config": {"optimizer": {"steps": int(planned)}}}:
+            return (done, planned) if done < planned else None
+        case {"steps": int(done), "recipe": {"steps": int(planned)}}:  # an older version's card
+            return (done, planned) if done < planned else None
     return None
 
 

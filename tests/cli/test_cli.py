@@ -131,7 +131,7 @@ def test_an_interrupted_training_is_no_success(
     flags = ["--data", prepared, "--length", 16, "--steps", 12, "--batch-size", 16]
     done = command("train", "qm9-debug", "--out", tmp_path, *flags)
     assert done.returncode == code, done.stderr
-    assert "interrupted at step 2; the same command goes on from there" in done.stdout
+    assert "interrupted at step 2; the same command resumes from there" in done.stdout
     assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-00000002"]
     assert not (tmp_path / "model").exists()
     monkeypatch.undo()
@@ -142,7 +142,7 @@ def test_an_interrupted_training_is_no_success(
     assert (named.returncode, "not finished" in named.stderr) == (0, False), "asked for by name"
     again = command("train", "qm9-debug", "--out", tmp_path, *flags)
     assert again.returncode == 0, again.stderr
-    assert "going on from step 2" in again.stdout
+    assert "resuming from step 2" in again.stdout
     assert "not finished" not in command("sample", tmp_path, *sample).stderr
     shutil.rmtree(tmp_path / "model")  # the last checkpoint is as good
     assert "not finished" not in command("sample", tmp_path, *sample).stderr
@@ -174,7 +174,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["train", "qm9-debug"], "out"),
         (["train"], "usage: cwdfm train RECIPE --out DIR"),
         (["train", "--out", tmp_path / "y", "qm9-debug"], "write `cwdfm train qm9-debug --out"),
-        (["train", "--recipe", "qm9-debug", "--out", tmp_path / "y"], "the recipe comes first"),
+        (["train", "--recipe", "qm9-debug", "--out", tmp_path / "y"], "the recipe must come first"),
         (["train", "--out", tmp_path / "y"], "write `cwdfm train RECIPE --out DIR ...`"),
         (["sample", "--n", 2, "qm9-mask-small"], "write `cwdfm sample MODEL --n ...`"),
         (["perplexity", "--data", "qm9", "qm9-mask-small"], "the model comes first, and the first"),
@@ -182,7 +182,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["analyze", "updates", "--n", 2, "qm9-mask-small"], "`cwdfm analyze updates MODEL --n"),
         (["train", "qm9-debug", "--out", tmp_path, "--data", "nothing.smi"], "nothing.smi"),
         (["train", "qm9-debug", "--out", tmp_path / "y", "--data", "x" * 300], "name too long"),
-        (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "ema must lie in"),
+        (["train", "qm9-debug", "--out", tmp_path, "--ema", "2"], "--ema must lie in"),
         (["train", "qm9-debug", "--out", tmp_path, "--source", "noise"], "invalid choice"),
         (["train", "qm9-debug", "--out", __file__], "is a file"),
         (["train", "qm9-debug", "--out", "/proc/nowhere"], "check the path, permissions"),
@@ -373,9 +373,9 @@ def test_what_no_memory_holds_is_refused_before_the_work(tmp_path: Path) -> None
         ([*molecules, "--length", huge], "--length must be an integer <= 10,000, got 1000"),
         ([*text, "--limit", huge], "--limit must be an integer <= 9,223,372,036,854,775,807"),
         ([*text, "--length", huge], "--length must be an integer <= 1,000,000, got 1000"),
-        ([*training, "--length", huge], "length must be an integer <= 1,000,000, got 1000"),
-        ([*training, "--steps", huge], "steps must be an integer <= 1,000,000,000, got 1000"),
-        ([*training, "--batch-size", huge], "batch_size must be an integer <= 1,000,000,000"),
+        ([*training, "--length", huge], "--length must be an integer <= 1,000,000, got 1000"),
+        ([*training, "--steps", huge], "--steps must be an integer <= 1,000,000,000, got 1000"),
+        ([*training, "--batch-size", huge], "--batch-size must be an integer <= 1,000,000,000"),
     ):
         ended = command(*line)
         assert ended.returncode == 2
@@ -389,7 +389,7 @@ def test_a_folder_in_which_a_run_goes_on_is_left_alone(tmp_path: Path) -> None:
         assert mine
         ended = command(*train)
     assert ended.returncode == 2
-    assert f"another run goes on in {tmp_path}; wait" in ended.stderr
+    assert f"another run is training in {tmp_path}; wait" in ended.stderr
     assert "another run" not in command(*train).stderr  # but that there are no data
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 

@@ -24,7 +24,7 @@ BAD: dict[str, tuple[str, str]] = {
     "foreign": ("exact_target.py --redraw --out foreign", "holds no results of this example"),
     "no-samples": ("finetune.py --out a.json --samples -3", "--samples must be an integer >= 1"),
     "no-steps": ("finetune.py --out a.json --steps 0", "--steps must be an integer >= 1, got 0"),
-    "a-folder": ("finetune.py --out empty", "empty is a folder; give a file to write"),
+    "a-folder": ("finetune.py --out empty", "empty is a folder; give the path of a file"),
     "under-a-file": ("finetune.py --out file/a.json", "cannot be written: .*file is a file"),
 }
 
@@ -86,7 +86,7 @@ def test_an_interrupted_fine_tuning_begins_anew(
     assert ended("finetune.py") == 130
     assert not list(tmp_path.rglob("recipe.json")), "what could it go on from?"
     told = capsys.readouterr().out
-    assert told.endswith("\ninterrupted at step 0; the same command begins anew\n")
+    assert told.endswith("\ninterrupted at step 0; the same command starts again\n")
 
 
 def test_the_example_s_picture_is_drawn_anew_without_measuring(

@@ -562,7 +562,7 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert ended(save_on_a_full_disk, tmp_path) == 0
     told = (tmp_path / "told").read_text()
     assert "step-00000008" in told
-    assert "Free some space" in told
+    assert "Free some disk space" in told
     after = final_state(tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
@@ -574,7 +574,7 @@ def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
     logger = JsonLines(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
     logger.path = Path("/dev/full")
-    told = r"cannot write /dev/full: No space .*Free some space and"
+    told = r"cannot write /dev/full: No space .*Free some disk space and"
     with pytest.raises(cwdfm.InputError, match=told):
         logger.record({"step": 3})
 
@@ -582,11 +582,11 @@ def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (errno.ENOSPC, "Free some space"),
-        (errno.EDQUOT, "Free some space"),
-        (errno.EACCES, "Give yourself permission to write into {}"),
-        (errno.EROFS, "Have the file system of {} mounted for writing, as it is not now,"),
-        (errno.EIO, "Put that right"),
+        (errno.ENOSPC, "Free some disk space"),
+        (errno.EDQUOT, "Free some disk space"),
+        (errno.EACCES, "permission to write into {}"),
+        (errno.EROFS, "file system of {}"),
+        (errno.EIO, "Fix this"),
     ],
 )
 def test_what_to_do_fits_why_a_checkpoint_is_not_written(
@@ -598,7 +598,7 @@ def test_what_to_do_fits_why_a_checkpoint_is_not_written(
     def fails(*_: object) -> None:
         raise SafetensorError(f"Error while serializing: I/O error: words (os error {code}) at x")
 
-    monkeypatch.setattr("safetensors.torch.save_file", fails)
+    monkeypatch.setattr("cwdfm.files.save_file", fails)
     with pytest.raises(cwdfm.InputError) as told:
         run.save()
     for fact in ("step-00000000", os.strerror(code), advice.format(folder)):
