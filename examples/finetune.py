@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
         card = cwdfm.load(folder / "run").card
     for row in rows:
         print({key: value for key, value in row.items() if key != "scores"}, row["scores"]["valid"])
-    config = {"box": BOX, "molecules": len(own), "sampler": flags, "recipe": card["recipe"]}
+    config = {"box": BOX, "molecules": len(own), "sampler": flags, "recipe": card["config"]}
     result = {"config": config, "training_seconds": seconds, "rows": rows}
     write_json(options.out, provenance() | result)
 
