@@ -110,7 +110,7 @@ def statistics(
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The results of `head_statistics`, each [C, K] float32; the last two only with `scores`."""
-    from cwdfm.ops.triton_head import head_statistics
+    from cwdfm.ops.triton_draw import head_statistics
 
     rows, width = hidden_KD.shape
     tile = tile or statistics_tile(rows, hidden_KD.dtype)
@@ -201,7 +201,7 @@ def block_masses_of(
     temperature: float,
 ) -> Tensor:
     """exp((l - top) / temperature) [K, W], float32, of the tokens of each row's block."""
-    from cwdfm.ops.triton_head import block_masses
+    from cwdfm.ops.triton_draw import block_masses
 
     (blocks, rows), tile = members_CK.shape, block_tile(hidden_KD.dtype)
     out = _empty(hidden_KD, rows, BLOCK)

@@ -105,7 +105,7 @@ def _launch(
     sources: Sequence[Tensor], targets: Sequence[Tensor], cos: Tensor, sin: Tensor, *, inverse: bool
 ) -> None:
     """Write queries and keys, rotated, and values, if given, from `sources` to `targets`."""
-    from cwdfm.ops.triton_rotary import rotate_parts
+    from cwdfm.ops.triton_attention import rotate_parts
 
     copies = len(sources) == 3
     if not copies:  # placeholders: the kernel ignores its third part

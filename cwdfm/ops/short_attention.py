@@ -53,7 +53,7 @@ class _ShortAttention(torch.autograd.Function):
 @on_tensor_device
 def _attend_forward(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """Attention output [B, N, H, d] of qkv [B, N, 3, H, d]."""
-    from cwdfm.ops.triton_short_attention import attend
+    from cwdfm.ops.triton_attention import attend
 
     out = _like_values(qkv)
     _launch(attend, WARP_PAIRS, qkv, cos, sin, out, causal=causal)
@@ -71,7 +71,7 @@ def _attend_backwardward(
     grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool
 ) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from that of the output, [B, N, H, d]."""
-    from cwdfm.ops.triton_short_attention import attend_backward
+    from cwdfm.ops.triton_attention import attend_backward
 
     d_qkv = qkv.new_empty(qkv.shape)
     _launch(

@@ -75,15 +75,13 @@ OPTIONAL = {"rdkit", "matplotlib", "PIL", "tyro", "triton"}
 # Modules that are imported only inside functions.
 LOCAL_MODULES = {
     "triton_adaptive_norm",
+    "triton_attention",
     "triton_draw",
-    "triton_head",
     "triton_softmax",
     "triton_random",
     "triton_reveal",
     "triton_reveal_few",
     "triton_reveal_start",
-    "triton_rotary",
-    "triton_short_attention",
 }
 
 

@@ -59,7 +59,7 @@ def check_far_apart(dtype: torch.dtype, causal: bool, device: str) -> None:
 
 def check_bounds(length: int, width: int, causal: bool, device: str) -> None:
     """A sequence neither reads nor writes beyond its end."""
-    from cwdfm.ops.triton_short_attention import attend, attend_backward
+    from cwdfm.ops.triton_attention import attend, attend_backward
 
     qkv = qkv_of((3, length, 2, width), HALF, device)
     grad = torch.randn_like(qkv[:, :, 0])
