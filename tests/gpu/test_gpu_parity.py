@@ -1,6 +1,6 @@
 """On a CUDA device: the same seeds give the same samples as on the CPU.
 
-Run there with `pytest -m gpu tests/gpu/test_gpu.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu_parity.py`.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """On a CUDA device: the fused head against the plain one, in draws, whole samples and training;
 draws from logits in memory.
 
-Run there with `pytest -m gpu tests/gpu/test_gpu_kernel.py`.
+Run there with `pytest -m gpu tests/gpu/test_gpu_head.py`.
 """
 
 from functools import partial
