@@ -131,7 +131,7 @@ def prompt_tokens(
     length = trained.length if requested is None else requested
     check_integer("length", length)
     if template is not None:
-        row = tokenizer.frame(tokenizer.holes(template), length, whole=True)
+        row = tokenizer.frame(tokenizer.encode_template(template), length, whole=True)
         if requested is not None and requested != len(row):
             raise InputError(
                 f"the template has {len(row)} tokens, including its holes, but length (--length) "

@@ -1,8 +1,8 @@
-"""Files of samples: what the sampler writes and evaluation reads.
+"""Sample files, written by the sampler and read by evaluation.
 
-`.jsonl` begins with one object that says where the samples come from (options, model card,
-provenance) and has one object a sample behind it. `.csv` has the columns index and text; `.smi` and
-`.txt` hold one text a line and nothing else, so no text with a line break in it.
+`.jsonl`: a header object (options, model card, provenance), followed by one object per sample.
+`.csv`: the columns index and text.
+`.smi`, `.txt`: one text per line; texts cannot contain line breaks.
 """
 
 import csv
@@ -18,7 +18,7 @@ from cwdfm.errors import InputError
 from cwdfm.files import replacing, write_advice
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
-LINES = (".smi", ".txt")  # one text a line
+LINES = (".smi", ".txt")  # formats with one text per line
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Options of each postprocessing step, by the option that enables it.
@@ -49,11 +49,11 @@ RENAMED_OPTIONS = {
 
 @dataclass(frozen=True)
 class SampleFile:
-    """Samples in order, and where they come from."""
+    """Samples in order, with the header of their file."""
 
     texts: list[str]
-    tokens: list[list[int]] | None = None  # of .jsonl alone
-    head: dict[str, Any] = field(default_factory=dict)  # options, model, provenance; of .jsonl
+    tokens: list[list[int]] | None = None  # only in .jsonl
+    head: dict[str, Any] = field(default_factory=dict)  # options, model, provenance; only in .jsonl
 
     @property
     def options(self) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class SampleFile:
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file whose ending does not say how it is written."""
+    """Require a supported suffix."""
     if path.suffix not in FORMATS:
-        raise InputError(f"a file of samples must end in {', '.join(FORMATS)}, got {str(path)!r}")
+        raise InputError(f"a sample file must end in {', '.join(FORMATS)}, got {str(path)!r}")
 
 
 def write_samples(path: Path, samples: SampleFile) -> None:
-    """Write the file, as its ending says: the old file or the whole new one, never a part."""
+    """Write a sample file atomically; the suffix selects the format."""
     check_format(path)
     if path.suffix in LINES:
         _check_lines(path, samples.texts)
@@ -83,12 +83,12 @@ def write_samples(path: Path, samples: SampleFile) -> None:
 
 
 def _check_lines(path: Path, texts: Sequence[str]) -> None:
-    """Refuse texts that would be read back as several."""
+    """Require texts without line breaks, which would be read back as several samples."""
     for number, text in enumerate(texts, start=1):
         if text.splitlines() not in ([], [text]):
             raise InputError(
-                f"sample {number} holds a line break, and {path} would hold one text a line; write "
-                f"a .jsonl or .csv file"
+                f"sample {number} contains a line break, but {path} has one text per line; use a "
+                f".jsonl or .csv file"
             )
 
 
@@ -99,7 +99,7 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
             yield json.dumps({"text": text, "tokens": tokens}) + "\n"
     elif path.suffix == ".csv":
         buffer = io.StringIO()
-        # The texts in quotes: a bare carriage return would end a row.
+        # Quote all texts, because an unquoted carriage return would end the row.
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows([("index", "text"), *enumerate(samples.texts)])
         yield buffer.getvalue()
@@ -108,16 +108,18 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
 
 
 def read_samples(path: Path) -> SampleFile:
-    """Read what `write_samples` wrote, or a file from elsewhere.
+    """Read a sample file, also of other programs.
 
-    A line of .smi may have a name behind its SMILES, and a .csv a column `smiles` for `text`.
+    In .smi files, a name may follow the SMILES. In .csv files, the column may be `smiles`.
     """
     check_format(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a mark
+        with path.open(
+            newline="", encoding="utf-8-sig"
+        ) as file:  # spreadsheets write a byte order mark
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}; give a file of samples") from error
+        raise InputError(f"cannot read {path}: {error}; give a sample file") from error
     if path.suffix == ".jsonl":
         return _from_json(path, text.removesuffix("\n").split("\n") if text else [])
     if path.suffix == ".csv":
@@ -125,23 +127,23 @@ def read_samples(path: Path) -> SampleFile:
         try:
             rows = list(csv.DictReader(io.StringIO(text, newline="")))
         except csv.Error as error:
-            raise InputError(f"{path} is no CSV ({error}); sample again") from error
+            raise InputError(f"{path} is not a CSV file ({error}); sample again") from error
         samples = SampleFile(_column(path, rows) if rows else [])
     elif path.suffix == ".smi":
         samples = SampleFile([(line.split(maxsplit=1) or [""])[0] for line in text.splitlines()])
     else:
         samples = SampleFile(text.splitlines())
-    return _filled(path, samples)
+    return _non_empty(path, samples)
 
 
 def _column(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
-    """The texts of a table with a header, at least one row."""
+    """The texts of a table."""
     names = {str(name).lower(): name for name in reversed(rows[0])}
     found = next((names[name] for name in ("text", "smiles") if name in names), None)
     if found is None:
         raise InputError(
             f"{path} has no column 'text' or 'smiles', only {', '.join(map(repr, rows[0]))}; "
-            f"rename the one with the samples"
+            f"rename the column with the samples"
         )
     return [row[found] or "" for row in rows]
 
@@ -151,39 +153,41 @@ def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, too
+        except (ValueError, RecursionError) as error:  # ValueError also for numbers of many digits
             raise InputError(
-                f"{path}, line {number} is not JSON ({error}); the file may have been cut off: "
-                f"sample again"
+                f"{path}, line {number} is not JSON ({error}); the file may be truncated: sample "
+                f"again"
             ) from error
     if not all(isinstance(record, dict) for record in records):
-        raise InputError(f"{path} holds lines that are no objects; give a file that `sample` wrote")
+        raise InputError(
+            f"{path} has lines that are not JSON objects; give a file written by `sample`"
+        )
     head = records.pop(0) if records and "text" not in records[0] else {}
     if not isinstance(head.get("options", {}), dict):
-        raise InputError(f"{path} begins with options that are no object; sample again")
+        raise InputError(f"the options in the header of {path} are not a JSON object; sample again")
     if not all(_is_text(record.get("text")) for record in records):
-        raise InputError(f"{path} holds lines without 'text'; give a file that `sample` wrote")
+        raise InputError(f"{path} has lines without 'text'; give a file written by `sample`")
     tokens = [record["tokens"] for record in records if "tokens" in record]
     if not all(map(_are_ids, tokens)):
         raise InputError(
-            f"{path} holds lines whose 'tokens' are no list of ids; give a file that `sample` wrote"
+            f"{path} has lines whose 'tokens' are not ids; give a file written by `sample`"
         )
-    whole = len(tokens) == len(records)
+    complete = len(tokens) == len(records)
     texts = [record["text"] for record in records]
-    return _filled(path, SampleFile(texts, tokens if whole else None, head))
+    return _non_empty(path, SampleFile(texts, tokens if complete else None, head))
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a string, without halves of surrogate pairs, which no text has."""
+    """Whether the value is a string without unpaired surrogates."""
     return isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value))
 
 
 def _are_ids(value: object) -> bool:
-    """Whether it is a list of integers that can be ids of tokens."""
+    """Whether the value is a list of token ids."""
     return isinstance(value, list) and all(type(i) is int and 0 <= i < 2**31 for i in value)
 
 
-def _filled(path: Path, samples: SampleFile) -> SampleFile:
+def _non_empty(path: Path, samples: SampleFile) -> SampleFile:
     if not samples.texts:
-        raise InputError(f"{path} holds no samples; sample again")
+        raise InputError(f"{path} contains no samples; sample again")
     return samples

@@ -1,4 +1,4 @@
-"""`cwdfm prepare CORPUS --out PLACE`: tokenise and pack a corpus once, for many runs."""
+"""`cwdfm prepare CORPUS --out PATH`: tokenize and pack a dataset once, for many runs."""
 
 import glob
 from dataclasses import dataclass
@@ -6,149 +6,152 @@ from pathlib import Path
 
 from cwdfm.cli.options import by_flags, cores, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.data import CORPORA, DATASETS, TokenData, find_corpus, load, no_data, prepare, respelled
-from cwdfm.data.randomized import check_spellings
-from cwdfm.data.readers import is_table, kind_of
+from cwdfm.data import (
+    CORPORA,
+    DATASETS,
+    TokenData,
+    find_corpus,
+    load,
+    prepare,
+    randomize,
+    unknown_dataset,
+)
+from cwdfm.data.randomized import check_randomized, randomized_source
+from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text import is_prepared
-from cwdfm.data.text.records import Unit
+from cwdfm.data.text.files import Unit
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, check_writable
 
 
 @dataclass(frozen=True)
 class Options:
-    """Prepare text into a folder of memory-mapped windows, or molecules into one .npz file.
+    """Prepare text as a folder of memory-mapped windows, or molecules as a .npz file.
 
     Text is a corpus by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
-    .parquet, .tar; also .gz, .xz, .zst, .bz2), a folder, or a pattern in quotes. Interrupted, the
-    same command goes on. Molecules are qm9, moses, or a file (.smi, .smiles, .csv, .tsv). What is
-    written is given to other commands as their --data. They read raw data as well: this saves them
-    the time, and settles how.
+    .parquet, .tar, also compressed as .gz, .xz, .zst or .bz2), a folder, or a quoted glob pattern.
+    Repeat the command to resume an interrupted preparation. Molecules are qm9, moses, or a file
+    (.smi, .smiles, .csv, .tsv). Pass the result to other commands as --data. They also read raw
+    data; preparing it first saves time and fixes the options.
     """
 
-    corpus: str  # CORPUS, the first word: a name, file, folder or pattern
-    out: Path  # the folder to write; of molecules, the .npz file
-    tokenizer: str | None = None  # gpt2, bytes, chars, a folder, a hub name; None: the corpus's own
-    length: int | None = None  # tokens a sequence; None: the corpus's own
-    column: str | None = None  # of tables, parquet, JSON lines; None for `smiles` or `text`
-    spellings: int | None = None  # of molecules: random SMILES of each; None: the canonical one
-    seed: int | None = None  # of the spellings; None for 0
-    documents: Unit | None = None  # what is one document in plain text; None for the file
-    part: str | None = None  # one part alone, such as test, to evaluate on
-    folder: Path | None = None  # that holds the files of a corpus by name
-    streaming: bool = False  # from the hub, without storing it first
-    limit: int | None = None  # documents or molecules; None for all
-    workers: int = cores()  # processes that tokenise
-    force: bool = False  # of molecules: overwrite the file
+    corpus: str  # CORPUS, the first argument: a name, file, folder or glob pattern
+    out: Path  # output folder for text, output .npz file for molecules
+    tokenizer: str | None = None  # gpt2, bytes, chars, a folder or a hub name; None: the default
+    length: int | None = None  # tokens per sequence; None: the default of the corpus
+    column: str | None = None  # of tables, parquet or JSON lines; None: `smiles` or `text`
+    randomized: int | None = None  # randomized SMILES per molecule; None: canonical SMILES
+    seed: int | None = None  # seed of the randomized SMILES; None: 0
+    documents: Unit | None = None  # what forms one document in plain text; None: the file
+    part: str | None = None  # prepare only one part, such as test, for evaluation
+    folder: Path | None = None  # folder with the files of a corpus by name
+    streaming: bool = False  # stream from the hub instead of downloading first
+    limit: int | None = None  # maximum number of documents or molecules; None: all
+    workers: int = cores()  # tokenizing processes
+    force: bool = False  # overwrite an existing .npz file
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, prepare, say what came of it."""
-    first = bool(arguments) and not arguments[0].startswith("-")
-    asked = ["--corpus", arguments[0], *arguments[1:]] if first else arguments
-    options = parse("prepare CORPUS", asked, lambda missing: Options(missing, missing))
+    """Run the command."""
+    positional = bool(arguments) and not arguments[0].startswith("-")
+    words = ["--corpus", *arguments] if positional else arguments
+    options = parse("prepare CORPUS", words, lambda missing: Options(missing, missing))
     with by_flags(Options):
-        tokens = molecules(options) if is_molecules(options.corpus) else text(options)
-    print(tokens.summary())
+        data = _molecules(options) if _is_molecules(options.corpus) else _text(options)
+    print(data.summary())
     print(f"written: {options.out}")
 
 
-def is_molecules(corpus: str) -> bool:
-    """Whether the corpus is one of molecules, by its name or ending."""
+def _is_molecules(corpus: str) -> bool:
+    """Whether the name or suffix is that of a molecule dataset."""
     path = Path(corpus)
-    return corpus in DATASETS or is_table(path) or kind_of(path) in (".smi", ".smiles", ".npz")
+    return corpus in DATASETS or is_table(path) or file_type(path) in (".smi", ".smiles", ".npz")
 
 
-def molecules(options: Options) -> TokenData:
-    """Read, spell, write one file."""
-    if options.out.suffix != ".npz":
-        raise InputError(f"molecules are written as .npz, got --out {options.out}; add the ending")
-    there = None if options.force else prepared_before(options.out)
-    if there is None:
-        check_output_file(options.out, force=options.force)
-    only_text = {
-        "--tokenizer": options.tokenizer,
-        "--documents": options.documents,
-        "--part": options.part,
-        "--folder": options.folder,
-        "--streaming": options.streaming or None,
-    }
-    if given := [flag for flag, value in only_text.items() if value is not None]:
+def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
+    """Raise an InputError if any of the named options is set."""
+    given = [name for name in names if getattr(options, name) not in (None, False)]
+    if given:
         raise InputError(
-            f"{', '.join(given)} is for text, and {options.corpus} holds molecules; leave it out"
+            f"{', '.join(f'{name}=' for name in given)} is only {reason}; leave it out"
         )
+
+
+def _molecules(options: Options) -> TokenData:
+    """Write molecules to a .npz file."""
+    if options.out.suffix != ".npz":
+        raise InputError(
+            f"molecules are written as a .npz file, got out='{options.out}'; add the suffix"
+        )
+    existing = None if options.force else _existing(options.out)
+    if existing is None:
+        check_output_file(options.out, force=options.force)
+    text_only = ("tokenizer", "documents", "part", "folder", "streaming")
+    _reject(options, text_only, f"for text, but {options.corpus} contains molecules")
     if glob.has_magic(options.corpus):
-        raise InputError(f"{options.corpus} is a pattern; give molecules as one file")
-    if options.spellings is not None:
-        check_spellings(options.spellings, options.seed or 0)
+        raise InputError(f"{options.corpus} is a glob pattern; give molecules as a single file")
+    if options.randomized is not None:
+        check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
-        raise InputError("--seed is that of --spellings, which is not given; leave it out")
+        raise InputError("seed= is only for randomized SMILES; leave it out, or set randomized=")
     with Progress("rows", None) as progress:
-        tokens = load(
+        data = load(
             options.corpus,
             length=options.length,
             limit=options.limit,
             column=options.column,
             progress=progress.reach,
         )
-    if there is not None:
-        if same(there, tokens, options):
-            return there
+    if existing is not None:
+        if _is_same(existing, data, options):
+            return existing
         raise InputError(
-            f"{options.out} holds molecules that were prepared from something else or in another "
-            f"way; give another name, or --force to overwrite it"
+            f"{options.out} contains molecules prepared from other data or with other options; "
+            f"choose a different path, or overwrite it with force=True"
         )
-    if options.spellings is not None:
+    if options.randomized is not None:
         with Progress("molecules", None) as progress:
-            tokens = respelled(
-                tokens, options.spellings, seed=options.seed or 0, progress=progress.reach
+            data = randomize(
+                data, options.randomized, seed=options.seed or 0, progress=progress.reach
             )
-    tokens.save(options.out)
-    return tokens
+    data.save(options.out)
+    return data
 
 
-def prepared_before(out: Path) -> TokenData | None:
-    """What lies there, where it is prepared data."""
+def _existing(out: Path) -> TokenData | None:
+    """The prepared data in the output file, if any."""
     try:
         return TokenData.load(out) if out.is_file() else None
     except InputError:
         return None
 
 
-def same(there: TokenData, tokens: TokenData, options: Options) -> bool:
-    """Whether what lies there is what these molecules, spelled as asked for, would become."""
-    spelled = {"spellings": options.spellings, "spelling_seed": options.seed or 0}
-    source = tokens.source | (spelled if options.spellings is not None else {})
-    return (there.name, there.source) == (tokens.name, source)
+def _is_same(existing: TokenData, data: TokenData, options: Options) -> bool:
+    """Whether preparing `data` with these options would give the existing file."""
+    source = data.source
+    if options.randomized is not None:
+        source = source | randomized_source(options.randomized, options.seed or 0)
+    return (existing.name, existing.source) == (data.name, source)
 
 
-def text(options: Options) -> TokenData:
-    """Tokenise and pack into a folder."""
-    only_molecules = {
-        "--spellings": options.spellings,
-        "--seed": options.seed,
-        "--force": options.force or None,
-    }
-    if given := [flag for flag, value in only_molecules.items() if value is not None]:
-        raise InputError(
-            f"{', '.join(given)} is for molecules, and {options.corpus} is read as text; leave it "
-            f"out"
-        )
+def _text(options: Options) -> TokenData:
+    """Tokenize and pack text into a folder."""
+    molecules_only = ("randomized", "seed", "force")
+    _reject(options, molecules_only, f"for molecules, but {options.corpus} is read as text")
     if is_prepared(Path(options.corpus)):
         raise InputError(
-            f"{options.corpus} is prepared already, with its tokenizer and length; give it to "
+            f"{options.corpus} is already prepared, with its tokenizer and length; pass it to "
             f"other commands as it is, or prepare the raw text"
         )
     named = options.corpus in CORPORA or glob.has_magic(options.corpus)
     if not named and not Path(options.corpus).exists():
-        raise no_data(options.corpus)
+        raise unknown_dataset(options.corpus)
     if options.out.is_file():
-        raise InputError(f"{options.out} is a file; give a folder to write")
+        raise InputError(f"{options.out} is a file; give the path of a folder")
     if not options.out.exists():
         check_writable(options.out)
     corpus = find_corpus(
         options.corpus,
-        CORPORA,
         column=options.column,
         documents=options.documents,
         folder=options.folder,

@@ -10,7 +10,7 @@ import torch
 
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
-from cwdfm.cli.options import check_window
+from cwdfm.cli.options import by_flags, check_window
 from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
@@ -152,9 +152,10 @@ def file_header(job: Job) -> dict[str, Any]:
 def sample_length(trained: Pretrained, options: Options) -> int:
     """The number of tokens per sample."""
     check_positions(trained, options, options.length or trained.length)  # before building a list
-    tokens, _ = prompt_tokens(
-        trained, length=options.length, prompt=options.prompt, template=options.template
-    )
+    with by_flags(Options):
+        tokens, _ = prompt_tokens(
+            trained, length=options.length, prompt=options.prompt, template=options.template
+        )
     length = len(tokens) if tokens is not None else options.length or trained.length
     check_positions(trained, options, length)  # a template has its own length
     return length

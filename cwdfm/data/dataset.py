@@ -1,4 +1,4 @@
-"""Token sequences ready for training, and the one portable file that holds them."""
+"""Token sequences ready for training, and the portable `.npz` file that stores them."""
 
 import hashlib
 import json
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_choice
 from cwdfm.files import replacing, write_advice
 
 FORMAT = 1
 _MAGIC = "cwdfm.TokenData"
 _ARRAYS = ("train", "valid")
-_ROWS = 1 << 12  # at a time
+_ROWS = 1 << 12  # rows hashed at a time
 
 Split = Literal["train", "valid"]
-CacheMode = bool | Literal["read"]  # "read": use existing entries, write none
+CacheMode = bool | Literal["read"]  # "read": use existing cache entries, but write none
 Tokens = NDArray[np.int16] | NDArray[np.uint16] | NDArray[np.int32]
 
 
@@ -32,14 +32,14 @@ Tokens = NDArray[np.int16] | NDArray[np.uint16] | NDArray[np.int32]
 class TokenData:
     """Training and held-out sequences.
 
-    Molecules: each `<bos> tokens <eos> <pad> ...`, the rows of each split in random order, so that
-    a prefix of them is a fair sample. `report` counts rows: `read` is the sum of all the others but
-    `kept`, and `kept` = `train` + `valid`. For each reason to leave rows out, `examples` shows a
-    few of them.
+    Molecules: each row is `<bos> tokens <eos> <pad> ...`. The rows of a split are in random order,
+    so any prefix is a random sample. `report` counts rows: `read` is the sum of `kept` and all
+    reasons for leaving rows out, and `kept` = `train` + `valid`. `examples` shows a few rows for
+    each reason.
 
-    Text: windows over documents joined by end tokens, memory-mapped; those to train on in the
-    corpus's order, the held-out ones in random order. `report` says what each of its counts is
-    (see `cwdfm.data.text.pack`).
+    Text: each row is a window of documents joined by end-of-text tokens. The arrays are
+    memory-mapped. Training windows are in corpus order, held-out windows in random order. See
+    `cwdfm.data.text.pack` for the counts in `report`.
     """
 
     name: str
@@ -48,44 +48,43 @@ class TokenData:
     tokenizer: Tokenizer
     report: dict[str, int]
     examples: dict[str, list[str]]
-    source: dict[str, Any]  # what it was made from and how: package or file, sha256, seed, ...
+    source: dict[str, Any]  # everything the data depend on: package or file, sha256, seed, ...
 
     def __post_init__(self) -> None:
         size = self.tokenizer.vocab_size
         for split, x in (("train", self.train), ("valid", self.valid)):
             if x.ndim != 2 or x.dtype != token_dtype(size) or x.shape[1] != self.train.shape[1]:
                 raise InputError(
-                    f"{split} must be a {token_dtype(size)} array [rows, length], both splits of "
-                    f"one length, got {x.dtype} of shape {x.shape}"
+                    f"{split} must be a {token_dtype(size)} array [rows, length], with the same "
+                    f"length for both splits, got {x.dtype} of shape {x.shape}"
                 )
-            # A mapped file was checked when it was written, and may be larger than the memory.
+            # Memory-mapped files were checked when written, and may be larger than memory.
             if x.size and not isinstance(x, np.memmap) and not (x.min() >= 0 and x.max() < size):
                 raise InputError(
-                    f"{split} holds ids from {x.min()} to {x.max()}, the tokenizer has "
-                    f"0..{size - 1}; encode the data with the tokenizer that goes with it"
+                    f"{split} contains ids from {x.min()} to {x.max()}, the tokenizer has "
+                    f"0..{size - 1}; encode the data with their own tokenizer"
                 )
         if not len(self.train) and not len(self.valid):
             raise InputError("train and valid are empty; give at least one sequence")
 
     @property
     def length(self) -> int:
-        """N, special tokens included."""
+        """N, including special tokens."""
         return int(self.train.shape[1])
 
     def texts(self, split: Split, limit: int | None = None) -> list[str]:
-        """The decoded sequences of a split, the first `limit`; for molecules, SMILES."""
-        if split not in _ARRAYS:
-            raise InputError(f"split must be one of 'train', 'valid', got {split!r}")
+        """The first `limit` sequences of a split, decoded; SMILES for molecules."""
+        check_choice("split", split, _ARRAYS)
         rows: Tokens = self.train if split == "train" else self.valid
         return [self.tokenizer.decode(row) for row in rows[:limit].tolist()]
 
     def summary(self) -> str:
-        """What was read, kept and left out, for people: one line a count, examples below it."""
+        """A readable summary: what was read, kept and left out, with examples."""
         head = (
             f"{self.name}: {self.report['kept']:,} of {self.report['read']:,} "
-            f"{self.source.get('unit', 'rows')} kept; {len(self.train):,} sequences to train on, "
-            f"{len(self.valid):,} held out; length {self.length}, "
-            f"{self.tokenizer.vocab_size:,} kinds of tokens"
+            f"{self.source.get('unit', 'rows')} kept; {len(self.train):,} training sequences, "
+            f"{len(self.valid):,} held out; length {self.length}, vocabulary of "
+            f"{self.tokenizer.vocab_size:,} tokens"
         )
         lines = [head]
         for reason, count in self.report.items():
@@ -94,16 +93,22 @@ class TokenData:
                 lines += [f"    {example}" for example in self.examples.get(reason, [])]
         return "\n".join(lines)
 
-    @cached_property  # hashing takes minutes where the data are large
+    @cached_property  # hashing large data takes minutes
     def fingerprint(self) -> str:
-        """A SHA-256 of the sequences and the tokenizer: what a model sees, on every machine."""
+        """A SHA-256 of the sequences and the tokenizer, equal on all machines."""
         return _checksum({"tokenizer": self.tokenizer.identity}, self._arrays())
 
     def _arrays(self) -> dict[str, Tokens]:
         return {"train": self.train, "valid": self.valid}
 
-    def _metadata(self) -> dict[str, Any]:
-        return {
+    def save(self, path: str | Path) -> None:
+        """Write a `.npz` file atomically. Loading it requires neither RDKit nor other packages."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise InputError(
+                f"prepared data are stored as .npz files, got {str(path)!r}; add the suffix"
+            )
+        metadata = {
             "magic": _MAGIC,
             "format": FORMAT,
             "name": self.name,
@@ -112,16 +117,6 @@ class TokenData:
             "examples": self.examples,
             "source": self.source,
         }
-
-    def save(self, path: str | Path) -> None:
-        """Write one `.npz` file: the old file or the whole new one, never a part.
-
-        It loads wherever numpy does; RDKit and the dataset's package are not needed.
-        """
-        path = Path(path)
-        if path.suffix != ".npz":
-            raise InputError(f"prepared data are stored as .npz, got {str(path)!r}; add the ending")
-        metadata = self._metadata()
         metadata["sha256"] = _checksum(metadata, self._arrays())
         try:
             with replacing(path) as part, part.open("xb") as file:
@@ -135,17 +130,17 @@ class TokenData:
                 os.fsync(file.fileno())
         except OSError as error:
             raise InputError(
-                f"cannot write {path}: {error.strerror or error}; what was there before is "
-                f"untouched; {write_advice(error)}"
+                f"cannot write {path}: {error.strerror or error}; an existing file is unchanged; "
+                f"{write_advice(error)}"
             ) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `save` wrote; a damaged or foreign one is refused."""
+        """Read a file written by `save`; InputError if it is damaged or not such a file."""
         path = Path(path)
         metadata, arrays = _read(path)
         if metadata.pop("sha256", None) != _checksum(metadata, arrays):
-            raise InputError(f"{path} is damaged: its checksum is wrong; prepare or copy it again")
+            raise InputError(f"{path} is damaged: wrong checksum; prepare or copy it again")
         return cls(
             name=metadata["name"],
             train=arrays["train"],
@@ -158,7 +153,7 @@ class TokenData:
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest of int16, uint16 and int32 that holds every id."""
+    """The smallest of int16, uint16 and int32 that can represent every id."""
     if vocab_size <= 1 << 15:
         return np.dtype(np.int16)
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
@@ -170,13 +165,13 @@ def _checksum(metadata: dict[str, Any], arrays: dict[str, Tokens]) -> str:
         x = arrays[name]
         little = x.dtype.newbyteorder("<")
         digest.update(f"{name} {little.str} {x.shape}".encode())
-        for start in range(0, len(x), _ROWS):  # in parts, for files larger than the memory
+        for start in range(0, len(x), _ROWS):  # in chunks: the array may be larger than memory
             digest.update(np.ascontiguousarray(x[start : start + _ROWS], dtype=little).data)
     return digest.hexdigest()
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tokens]]:
-    """Metadata and arrays, or an InputError that says what is wrong with the file."""
+    """Metadata and arrays of a `.npz` file."""
     try:
         with readable(path), path.open("rb") as file:
             if not (start := file.read(4)):
@@ -194,7 +189,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tokens]]:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{path} is damaged or cut short ({error}); prepare or copy it again"
+            f"{path} is damaged or truncated ({error}); prepare or copy it again"
         ) from error
 
 
@@ -204,13 +199,13 @@ def _check_format(path: Path, metadata: Any) -> None:
     found = metadata.get("format")
     if not isinstance(found, int) or found > FORMAT:
         raise InputError(
-            f"{path} has format {found}, this release reads up to {FORMAT}; "
-            f"upgrade cwdfm, or prepare the data again with this release"
+            f"{path} has format {found}, this version reads formats up to {FORMAT}; "
+            f"upgrade cwdfm, or prepare the data again with this version"
         )
 
 
 def _foreign(path: Path) -> InputError:
     return InputError(
-        f"{path} is not data prepared by cwdfm; give a .npz file written by TokenData.save, "
-        f"or raw data (.smi, .txt, .csv, .tsv, also .gz)"
+        f"{path} was not written by cwdfm; give a .npz file written by TokenData.save, "
+        f"or raw data (.smi, .txt, .csv, .tsv, also compressed)"
     )

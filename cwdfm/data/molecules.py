@@ -1,55 +1,63 @@
-"""From rows of SMILES to TokenData: canonicalise, account for every row, split, pack."""
+"""Molecule datasets: canonicalize the rows, count why rows are left out, split and tokenize.
+
+`Molecules` is the interface of a dataset. `PackagedMolecules` reads CSV files of an installed
+package, and `SmilesFile` reads a user's file.
+"""
 
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, groupby, islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwdfm.data.chemistry import canonical
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.readers import package_version
-from cwdfm.data.smiles import SmilesTokenizer, split_smiles
+from cwdfm.data.readers import file_type, is_table, lines, package_files, read_column, sha256
+from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
 from cwdfm.errors import InputError
+from cwdfm.provenance import package_version
 
-HELD_OUT = 20  # one row in so many, rounded up
+HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
 REASONS = ("blank", "unparsable", "too_long", "unknown_tokens", "duplicate")
-# Raise it whenever the same rows would be prepared differently: cached files are keyed by it.
+LINE_SUFFIXES = (".smi", ".smiles", ".txt")  # files with one SMILES per line
+# Increase this when the same rows would be prepared differently; cache keys contain it.
 PREPARATION = 1
 
-_EXAMPLES = 5  # shown for each reason
-_TICK = 1000  # rows between calls of `progress`
+_MAX_EXAMPLES = 5  # rows shown for each reason
+_PROGRESS_EVERY = 1000  # rows
 
 
 class Row(NamedTuple):
-    """One row of a dataset as it was read."""
+    """One row of a dataset, as read from its file."""
 
     place: str  # for messages: "line 7", "qm9_part1.csv, line 7"
     smiles: str
-    split: Split | None = None  # where the dataset brings its own split
+    split: Split | None = None  # set if the dataset defines its own split
 
 
 @dataclass(frozen=True)
 class Molecules(ABC):
-    """A dataset of molecules. To add one, say where its rows come from."""
+    """A dataset of molecules. A new dataset implements `rows` and `origin`."""
 
     name: str
-    length: int  # the default: fits the dataset's molecules, with <bos> and <eos>
-    tokens: tuple[str, ...] | None  # a fixed vocabulary; None: that of the rows
+    length: int  # default length, including <bos> and <eos>
+    tokens: tuple[str, ...] | None  # fixed vocabulary; None: the tokens of the rows
 
     @abstractmethod
     def rows(self, limit: int | None) -> Iterator[Row]:
-        """The rows in their own order, at most `limit` of them (of each split, if it has some)."""
+        """The rows in file order; at most `limit`, or `limit` per split if rows have one."""
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
         """What identifies the raw data: package and version or file name, and SHA-256."""
 
     def source(self, *, length: int, limit: int | None, seed: int) -> dict[str, Any]:
-        """Where prepared data come from and how they were made; the cache is keyed by it."""
+        """Everything the prepared data depend on; part of the cache key."""
         return {
             **self.origin(),
             "length": length,
@@ -68,11 +76,13 @@ class Molecules(ABC):
         tokenizer: SmilesTokenizer | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> TokenData:
-        """Read, canonicalise, split and pack; `progress` hears how many rows have been read.
+        """Read, canonicalize, split and tokenize the dataset.
 
-        Molecules of one canonical SMILES are one molecule: the first row is kept and the others
-        count as duplicates. So no held-out molecule is also trained on. (A row of a dataset's own
-        held-out part counts as a duplicate, too, where the training part has the molecule.)
+        Rows with equal canonical SMILES are duplicates; only the first is kept. Held-out
+        molecules therefore never appear in the training set, even if the dataset's own split
+        contains some in both parts.
+
+        progress: called now and then with the number of rows read.
         """
         if tokenizer is None and self.tokens is not None:
             tokenizer = SmilesTokenizer(self.tokens)
@@ -82,14 +92,14 @@ class Molecules(ABC):
         kept: dict[str, Split | None] = {}  # canonical SMILES, in order
         for row in self.rows(limit):
             counts["read"] += 1
-            if progress is not None and counts["read"] % _TICK == 0:
+            if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
                 progress(counts["read"])
-            smiles, reason, detail = judge(row.smiles, length, tokenizer, kept)
+            smiles, reason, detail = check_row(row.smiles, length, tokenizer, kept)
             if not reason:
                 kept[smiles] = row.split
                 continue
             counts[reason] += 1
-            if len(shown := examples.setdefault(reason, [])) < _EXAMPLES:
+            if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
                 shown.append(f"{row.place}: {row.smiles.strip()[:80]}{detail}")
         report = {"read": counts["read"]} | {reason: counts[reason] for reason in REASONS}
         if len(kept) < 2:
@@ -109,13 +119,94 @@ class Molecules(ABC):
         )
 
 
-def judge(
+@dataclass(frozen=True)
+class PackagedMolecules(Molecules):
+    """CSV files inside an installed package, read without importing the package's code."""
+
+    package: str
+    module: str
+    install: str  # the command that installs it
+    column: str
+    files: tuple[tuple[str, Split | None], ...]  # (path inside the module, its split)
+
+    def rows(self, limit: int | None) -> Iterator[Row]:
+        for own, files in groupby(self._paths(), key=lambda item: item[1]):
+            yield from islice(chain.from_iterable(self._file(p, own) for p, _ in files), limit)
+
+    def origin(self) -> dict[str, Any]:
+        return {
+            "package": self.package,
+            "version": package_version(self.package),
+            "sha256": {
+                path.name: _sha256(path, path.stat().st_mtime_ns) for path, _ in self._paths()
+            },
+        }
+
+    def _paths(self) -> list[tuple[Path, Split | None]]:
+        names = [name for name, _ in self.files]
+        paths = package_files(self.module, self.package, self.install, names)
+        return [(path, own) for path, (_, own) in zip(paths, self.files, strict=True)]
+
+    def _file(self, path: Path, own: Split | None) -> Iterator[Row]:
+        for line, smiles in read_column(path, self.column):
+            yield Row(f"{path.name}, line {line}", smiles, own)
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, modified: int) -> str:
+    """Computed once per process, because experiments load the same data many times."""
+    return sha256(path)
+
+
+@dataclass(frozen=True)
+class SmilesFile(Molecules):
+    """A user's file of molecules. The suffix selects the format; `.gz` may follow it.
+
+    `.smi`, `.smiles`, `.txt`: one SMILES per line, optionally followed by whitespace and a name.
+    `.csv`, `.tsv`: a column of a table with a header.
+    """
+
+    path: Path
+    column: str | None = None  # of a table; None: `smiles`, ignoring case
+
+    @classmethod
+    def of(cls, path: Path, column: str | None = None) -> "SmilesFile":
+        """The dataset of a file, with length 32 and the vocabulary of the file."""
+        if not is_table(path) and file_type(path) not in LINE_SUFFIXES:
+            raise InputError(
+                f"cannot tell how to read {path}: supported are files with one SMILES per line "
+                f"({', '.join(LINE_SUFFIXES)}) and tables (.csv, .tsv), also compressed, and "
+                f"prepared .npz files; rename the file accordingly"
+            )
+        if column is not None and not is_table(path):
+            raise InputError(
+                f"column={column!r} is for tables (.csv, .tsv), but {path.name} has one SMILES per "
+                f"line; leave column out, or rename the file"
+            )
+        return cls(name=path.name, length=32, tokens=None, path=path, column=column)
+
+    def rows(self, limit: int | None) -> Iterator[Row]:
+        return islice(self._table() if is_table(self.path) else self._lines(), limit)
+
+    def origin(self) -> dict[str, Any]:
+        return {"file": self.path.name, "column": self.column, "sha256": sha256(self.path)}
+
+    def _table(self) -> Iterator[Row]:
+        for line, smiles in read_column(self.path, self.column):
+            yield Row(f"line {line}", smiles)
+
+    def _lines(self) -> Iterator[Row]:
+        for number, line in enumerate(lines(self.path), start=1):
+            yield Row(f"line {number}", (line.split(maxsplit=1) or [""])[0])
+
+
+def check_row(
     text: str, length: int, tokenizer: SmilesTokenizer | None, kept: Collection[str]
 ) -> tuple[str, str, str]:
-    """(canonical SMILES, "", "") of a row to keep, else ("", reason, detail for the example)."""
+    """(canonical SMILES, "", "") for a row to keep, else ("", reason, detail for the example)."""
     text = text.strip()
     if not text:
-        return "", "blank", "(nothing there)"
+        return "", "blank", "(empty)"
     smiles = canonical(text)
     if smiles is None:
         return "", "unparsable", ""
@@ -123,20 +214,20 @@ def judge(
         tokens = split_smiles(smiles)
     except InputError as error:
         return "", "unparsable", f" ({error})"
-    if tokenizer is not None and (unknown := tokenizer.unknown(tokens)):
+    if tokenizer is not None and (unknown := tokenizer.unknown_tokens(tokens)):
         return "", "unknown_tokens", f" (unknown: {' '.join(unknown)})"
     if len(tokens) + 2 > length:
-        return "", "too_long", f" ({len(tokens)} tokens, <bos> and <eos> for length {length})"
+        return "", "too_long", f" ({len(tokens)} tokens plus <bos> and <eos>, length {length})"
     if smiles in kept:
-        return "", "duplicate", f" (again {smiles})"
+        return "", "duplicate", f" (same as {smiles})"
     return smiles, "", ""
 
 
 def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:
-    """Row numbers to train on and to hold out, both in random order.
+    """Row numbers of the training and the held-out set, both in random order.
 
-    Where the dataset has no split of its own, the permutation of numpy's `default_rng(seed)` is
-    cut: its first ceil(n / 20) rows are held out, the others are for training.
+    If the dataset has no split of its own, the first ceil(n / 20) rows of the permutation by
+    `numpy.random.default_rng(seed)` are held out.
     """
     order = [int(i) for i in np.random.default_rng(seed).permutation(len(own))]
     if None in own:
@@ -147,7 +238,7 @@ def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:
 
 
 def pack(smiles: Iterable[str], tokenizer: SmilesTokenizer, length: int) -> Tokens:
-    """`<bos> tokens <eos> <pad> ...`, [n, length]."""
+    """Encode SMILES strings as `<bos> tokens <eos> <pad> ...`, [n, length]."""
     flat = array("i")
     for text in smiles:
         flat.extend(tokenizer.pack(tokenizer.encode(text), length))
@@ -163,9 +254,9 @@ def _too_few(
     )
     shown = [line for lines in examples.values() for line in lines]
     return InputError(
-        f"{name} has {kept} usable molecules, at least 2 are needed (one to train on, one to hold "
-        f"out); rows: {counts}"
+        f"{name} has {kept} usable molecules, at least 2 are required (one to train on, one to "
+        f"hold out); rows: {counts}"
         + (f"; for example {shown[0]}" if shown else "")
-        + ". One SMILES a line, or a CSV column of them, is expected; a larger length or "
-        "another vocabulary may keep more"
+        + ". Expected is one SMILES per line, or a column of a CSV table; a larger length or a "
+        "different vocabulary may keep more rows"
     )

@@ -1,11 +1,11 @@
-"""MOSES: drug-like molecules of ZINC, with a split of its own, by Polykovskiy et al. (2020).
+"""MOSES: drug-like molecules from ZINC with a fixed split (Polykovskiy et al. 2020).
 
-1,584,663 molecules to train on and 176,074 held out, all distinct; 54 tokens at most, of 23 kinds,
-the vocabulary. Of the package `molsets` only the data are used; its dependencies are not
-needed.
+1,584,663 training and 176,074 held-out molecules, all distinct, with at most 54 tokens each and a
+vocabulary of 23 tokens. Only the data files of the package `molsets` are used, so its dependencies
+are not required.
 """
 
-from cwdfm.data.packaged import PackagedMolecules
+from cwdfm.data.molecules import PackagedMolecules
 
 # fmt: off
 TOKENS = (

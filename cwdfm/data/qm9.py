@@ -1,10 +1,10 @@
-"""QM9: molecules of up to 9 heavy atoms (C, N, O, F), by Ramakrishnan et al. (2014).
+"""QM9: molecules of up to 9 heavy atoms (C, N, O, F) (Ramakrishnan et al. 2014).
 
-130,831 rows of the package `qm9pack` by the dataset's first author, 130,744 of them distinct; at
-most 22 tokens a molecule. The vocabulary is fixed, so that a part of the data (`limit`) has it too.
+130,831 rows of the package `qm9pack`, by the dataset's first author; 130,744 are distinct, with at
+most 22 tokens each. The vocabulary is fixed, so subsets of the data (`limit`) share it.
 """
 
-from cwdfm.data.packaged import PackagedMolecules
+from cwdfm.data.molecules import PackagedMolecules
 
 # fmt: off
 TOKENS = (

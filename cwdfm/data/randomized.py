@@ -1,8 +1,7 @@
-"""Molecules in several spellings: a SMILES may begin at any atom and branch in any order.
+"""Randomized SMILES: the same molecules, written from random start atoms in random branch order.
 
-A model of canonical SMILES learns one spelling of every molecule, and with it RDKit's own rules of
-where to begin. One that sees many spellings learns chemistry and grammar from more examples of it
-(Arus-Pous et al. 2019).
+A model of canonical SMILES sees a single string per molecule, and also learns RDKit's rules for
+choosing it. Randomized SMILES show each molecule in many forms (Arus-Pous et al. 2019).
 """
 
 from collections.abc import Callable
@@ -11,52 +10,59 @@ from itertools import count
 
 import numpy as np
 
-from cwdfm.data.chemistry import spellings as spellings_of
 from cwdfm.data.dataset import Split, TokenData, Tokens
 from cwdfm.data.molecules import pack
-from cwdfm.data.smiles import SmilesTokenizer, split_smiles
+from cwdfm.data.smiles import SmilesTokenizer, randomized_smiles, split_smiles
 from cwdfm.errors import InputError, check_integer
 
-MOST = 10_000  # spellings a molecule: all of them are in memory
-_TICK = 1000  # molecules between calls of `progress`
+MAX_COPIES = 10_000  # all copies are held in memory
+_PROGRESS_EVERY = 1000  # molecules
 
 
-def check_spellings(spellings: int, seed: int) -> None:
-    """Refuse what `respelled` could not do."""
-    check_integer("spellings", spellings)
+def check_randomized(copies: int, seed: int) -> None:
+    """Check the arguments of `randomize`."""
+    check_integer("randomized", copies, most=MAX_COPIES)
     check_integer("seed", seed, 0)
-    if spellings > MOST:
-        raise InputError(f"spellings must be at most {MOST:,} a molecule, got {spellings:,}")
 
 
-def respelled(
+def randomized_source(copies: int, seed: int) -> dict[str, int]:
+    """What `randomize` adds to `TokenData.source`. Stored files use these names."""
+    return {"spellings": copies, "spelling_seed": seed}
+
+
+def is_randomized(data: TokenData) -> bool:
+    """Whether the data contain randomized SMILES."""
+    return "spellings" in data.source
+
+
+def randomize(
     data: TokenData,
-    spellings: int,
+    copies: int,
     *,
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> TokenData:
-    """The same molecules, those to train on `spellings` times, held-out ones once, in random order.
+    """Replace each molecule by randomized SMILES, and shuffle the rows.
 
-    So train [n, N] becomes [n * spellings, N], and valid stays [m, N]. Every spelling is drawn
-    anew, so that some may be equal. Where one has tokens that the vocabulary lacks, or too many of
-    them, the molecule's own stays.
+    Training molecules appear `copies` times and held-out ones once: train [n, N] becomes
+    [n * copies, N], valid remains [m, N]. Copies are drawn independently, so some may be equal. A
+    randomized SMILES that is too long or has unknown tokens is replaced by the original.
     """
     tokenizer = data.tokenizer
     if not isinstance(tokenizer, SmilesTokenizer):
         raise InputError(
-            f"{data.name} holds {tokenizer.kind} tokens; molecules alone have spellings"
+            f"{data.name} contains {tokenizer.kind} tokens; only molecules have randomized SMILES"
         )
-    check_spellings(spellings, seed)
+    check_randomized(copies, seed)
     rng = np.random.default_rng(seed)
     done = count()
 
-    def spelled(split: Split, copies: int) -> Tokens:
+    def draw(split: Split, copies: int) -> Tokens:
         texts: list[str] = []
-        for own in data.texts(split):
-            drawn = spellings_of(own, copies, seed=int(rng.integers(1, 2**31)))
-            texts += [text if _fits(text, tokenizer, data.length) else own for text in drawn]
-            if (number := next(done)) % _TICK == 0 and progress is not None:
+        for original in data.texts(split):
+            drawn = randomized_smiles(original, copies, seed=int(rng.integers(1, 2**31)))
+            texts += [text if _fits(text, tokenizer, data.length) else original for text in drawn]
+            if (number := next(done)) % _PROGRESS_EVERY == 0 and progress is not None:
                 progress(number)
         x = pack(texts, tokenizer, data.length)
         rng.shuffle(x)
@@ -64,12 +70,12 @@ def respelled(
 
     return replace(
         data,
-        train=spelled("train", spellings),
-        valid=spelled("valid", 1),
-        source=data.source | {"spellings": spellings, "spelling_seed": seed},
+        train=draw("train", copies),
+        valid=draw("valid", 1),
+        source=data.source | randomized_source(copies, seed),
     )
 
 
 def _fits(text: str, tokenizer: SmilesTokenizer, length: int) -> bool:
     tokens = split_smiles(text)
-    return len(tokens) + 2 <= length and not tokenizer.unknown(tokens)
+    return len(tokens) + 2 <= length and not tokenizer.unknown_tokens(tokens)

@@ -1,4 +1,7 @@
-"""Files line by line and column by column, plain or compressed; bad ones are refused by line."""
+"""Reading files: plain or compressed lines, table columns, and files of installed packages.
+
+Errors name the file and the line.
+"""
 
 import bz2
 import csv
@@ -9,77 +12,83 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from cwdfm.data.zst import ZstReader
-from cwdfm.errors import InputError, NotInstalled
+from cwdfm.errors import InputError, NotInstalled, load_extra
 
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstandard"}
 _BROKEN = (EOFError, zlib.error, lzma.LZMAError, OSError)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
-def kind_of(path: Path) -> str:
-    """The ending that says how to read a file: `.smi`, `.csv`, ...; `.gz`, `.xz`, ... set aside."""
+def file_type(path: Path) -> str:
+    """The suffix that selects the format, such as `.smi` or `.csv`, ignoring `.gz`, `.xz`, ..."""
     return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file has named columns, by its ending."""
-    return kind_of(path) in _DELIMITERS
+    """Whether the suffix is that of a table with named columns."""
+    return file_type(path) in _DELIMITERS
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, line ends as they are."""
+    """The lines of a UTF-8 file, with their line endings."""
     with opened(path) as file:
         yield from decoded(file, str(path))
 
 
 @contextmanager
-def opened(path: Path, ending: str | None = None) -> Iterator[BinaryIO]:
-    """A file to read bytes from, decompressed as its ending says; a broken one is refused."""
-    ending = path.suffix.lower() if ending is None else ending
+def opened(path: Path, suffix: str | None = None) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes, decompressed according to its suffix.
+
+    Raises:
+        InputError: the file cannot be read, or is truncated or damaged.
+    """
+    suffix = path.suffix.lower() if suffix is None else suffix
     with readable(path):
         try:
-            with path.open("rb") as raw, _decompressed(raw, ending) as file:
+            with path.open("rb") as raw, _decompressed(raw, suffix) as file:
                 yield file
         except _BROKEN as error:
-            # What the operating system says comes with a number, what a decompressor says without.
+            # Errors of the operating system have an errno, those of decompressors do not.
             if getattr(error, "errno", None) is not None:
                 raise
             after = "".join(f", {note}" for note in getattr(error, "__notes__", []))
             raise InputError(
-                f"{path} is not a whole {COMPRESSED.get(ending, 'archive')} file{after}: {error}; "
-                f"copy it again, or drop the ending {ending} if it is plain text"
+                f"{path} is not a complete {COMPRESSED.get(suffix, 'archive')} file{after}: "
+                f"{error}; copy it again, or remove the suffix {suffix} if it is plain text"
             ) from error
 
 
-def _decompressed(raw: BinaryIO, ending: str) -> BinaryIO:
-    if ending == ".gz":
+def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
+    if suffix == ".gz":
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-    if ending == ".xz":
+    if suffix == ".xz":
         return cast(BinaryIO, lzma.LZMAFile(raw))
-    if ending == ".bz2":
+    if suffix == ".bz2":
         return cast(BinaryIO, bz2.BZ2File(raw))
-    if ending == ".zst":
-        return cast(BinaryIO, io.BufferedReader(ZstReader(raw)))
+    if suffix == ".zst":
+        # Not the package zstandard, whose stream reader ignores that a file is truncated.
+        arrow = load_extra("pyarrow", "text")
+        stream = arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
+        return cast(BinaryIO, stream)
     return raw
 
 
 def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[str]:
-    """The lines of a file of UTF-8 bytes, which is closed behind the last.
+    """The lines of a file of UTF-8 bytes, which is closed after the last line.
 
-    `place` names it in messages, `newline` is `open`'s.
+    place: the name of the file in error messages.
+    newline: as for `open`.
     """
     number = 0
     try:
         with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline) as text:
             for line in text:
                 number += 1
-                # Undecodable bytes arrive as surrogates, so that the line can be named.
+                # Undecodable bytes become surrogates, which tells us the number of their line.
                 if not line.isascii():
                     line.encode()
                 yield line
@@ -89,37 +98,34 @@ def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[s
             f"{place}, line {number}: byte 0x{byte:02x} is not UTF-8 text; save the file as UTF-8"
         ) from None
     except _BROKEN as error:
-        error.add_note(f"after line {number}")  # `opened` tells it
+        error.add_note(f"after line {number}")  # `opened` adds it to the message
         raise
 
 
-def column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
-    """(line number, field) of one column of a table with a header.
+def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
+    """(line number, field) for one column of a table with a header.
 
-    Capitals do not matter in the column's name; None asks for the column `smiles`.
-    A row too short to have the field gives an empty one.
+    The column name is case-insensitive; None means `smiles`. Rows without the field yield "".
     """
-    reader = csv.reader(lines(path), delimiter=_DELIMITERS[kind_of(path)])
+    reader = csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)])
     wanted = "smiles" if name is None else name
     try:
         header = next(reader, None)
         if header is None:
             raise InputError(f"{path} is empty; give a table with a header line")
         names = [field.strip() for field in header]
-        place = _find(wanted, names)
-        if place is None:
+        index = _find(wanted, names)
+        if index is None:
             raise InputError(
-                f"{path} has no column {wanted!r}, its columns are "
-                f"{', '.join(map(repr, names))}; name one of them as column (--column of prepare "
-                f"and train; for other commands, prepare the file first). Columns are told apart "
-                f"by commas in .csv, by tabs in .tsv; text in a table is read from .jsonl or "
-                f".parquet"
+                f"{path} has no column {wanted!r}, its columns are {', '.join(map(repr, names))}; "
+                f"name one of them with column=. Columns are separated by commas in .csv files and "
+                f"by tabs in .tsv files. Text in a table must be .jsonl or .parquet"
             )
         for row in reader:
-            yield reader.line_num, row[place] if place < len(row) else ""
+            yield reader.line_num, row[index] if index < len(row) else ""
     except csv.Error as error:
         raise InputError(
-            f"{path}, line {reader.line_num}: {error}; check the quotes around there"
+            f"{path}, line {reader.line_num}: {error}; check the quotes near this line"
         ) from error
 
 
@@ -131,14 +137,14 @@ def _find(wanted: str, names: list[str]) -> int | None:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
+    """The SHA-256 of a file."""
     with readable(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file into a message that helps."""
+    """Convert operating system errors while reading `path` to InputErrors."""
     try:
         yield
     except FileNotFoundError:
@@ -150,25 +156,17 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def package_files(module: str, package: str, install: str, names: list[str]) -> list[Path]:
-    """Files inside an installed package, found without importing the package's code."""
+    """Files inside an installed package, found without importing the package."""
     spec = find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise NotInstalled(
-            f"this dataset comes with the package {package}, which is not installed; run: {install}"
+            f"this dataset is part of the package {package}, which is not installed; run: {install}"
         )
     root = Path(spec.submodule_search_locations[0])
     files = [root / name for name in names]
     if missing := [str(file) for file in files if not file.is_file()]:
         raise NotInstalled(
-            f"the installed {package} lacks {', '.join(missing)}; "
+            f"the installed package {package} has no {', '.join(missing)}; "
             f"run: pip install --force-reinstall --no-deps {package}"
         )
     return files
-
-
-def package_version(package: str) -> str | None:
-    """The installed version of a package; None where its metadata are missing."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

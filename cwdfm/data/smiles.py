@@ -1,4 +1,7 @@
-"""SMILES: the regex tokenizer."""
+"""SMILES strings: canonicalization with RDKit, and the regular-expression tokenizer.
+
+Datasets and metrics use the same definition of a valid molecule: `parse`.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,7 +10,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, describe, load_extra
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 
@@ -20,25 +23,59 @@ _TOKEN = re.compile(
 )
 
 
+def parse(smiles: str) -> Any:
+    """The RDKit molecule of a SMILES string; None if it is invalid or has no atoms.
+
+    RDKit treats text after whitespace as the molecule's name and would accept "CC nonsense". Here
+    the entire string must be a SMILES, apart from surrounding whitespace.
+    """
+    if not isinstance(smiles, str):
+        raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
+    chem, base = load_extra("rdkit.Chem", "molecules"), load_extra("rdkit.rdBase", "molecules")
+    words = smiles.split()
+    if len(words) != 1:
+        return None
+    with base.BlockLogs():  # RDKit logs every invalid string to stderr
+        molecule = chem.MolFromSmiles(words[0])
+    return molecule if molecule is not None and molecule.GetNumAtoms() else None
+
+
+def canonical(smiles: str) -> str | None:
+    """The canonical SMILES, including stereochemistry; None if the string is invalid."""
+    molecule = parse(smiles)
+    if molecule is None:
+        return None
+    return str(load_extra("rdkit.Chem", "molecules").MolToSmiles(molecule))
+
+
+def randomized_smiles(smiles: str, n: int, *, seed: int) -> list[str]:
+    """Draw `n` randomized SMILES of a molecule. RDKit requires a positive seed."""
+    molecule = parse(smiles)
+    if molecule is None:
+        raise InputError(f"{smiles!r} is not a valid molecule; it has no randomized SMILES")
+    chem = load_extra("rdkit.Chem", "molecules")
+    return [str(each) for each in chem.MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
+
+
 def split_smiles(smiles: str) -> list[str]:
-    """The tokens of a SMILES string. Joined they are the string again; else it is refused."""
+    """Split a SMILES string into tokens; joining them restores the string."""
     tokens = _TOKEN.findall(smiles)
     if sum(map(len, tokens)) != len(smiles):
-        place = 0
-        while match := _TOKEN.match(smiles, place):
-            place = match.end()
+        position = 0
+        while match := _TOKEN.match(smiles, position):
+            position = match.end()
         raise InputError(
-            f"{smiles!r} is not SMILES: {smiles[place]!r} at position {place} begins no atom, "
-            f"bond, branch or ring closure; look for stray characters"
+            f"{smiles!r} is not a SMILES: {smiles[position]!r} at position {position} does not "
+            f"start an atom, bond, branch or ring closure; remove stray characters"
         )
     return tokens
 
 
 @dataclass(frozen=True)
 class SmilesTokenizer(Tokenizer, kind="smiles"):
-    """Ids 0, 1, 2 are `<pad>`, `<bos>`, `<eos>`; the regex tokens follow in the given order.
+    """One id per SMILES token, after the special tokens 0 `<pad>`, 1 `<bos>` and 2 `<eos>`.
 
-    `tokens` holds the regex tokens alone; `build` sorts them.
+    tokens: the vocabulary without special tokens, in the order of ids; `build` sorts it.
     """
 
     tokens: tuple[str, ...]
@@ -48,12 +85,13 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         if bad or len(set(self.tokens)) != len(self.tokens) or not self.tokens:
             raise InputError(
                 f"tokens must be distinct SMILES tokens, at least one, got {self.tokens!r}; "
-                f"special tokens are added by themselves, and build() makes a vocabulary from data"
+                f"special tokens are added automatically, and build() creates a vocabulary from "
+                f"data"
             )
 
     @classmethod
     def build(cls, smiles: Iterable[str]) -> Self:
-        """The vocabulary of some SMILES strings: their tokens, sorted."""
+        """A tokenizer for the sorted tokens of the given SMILES strings."""
         return cls(tuple(sorted({token for text in smiles for token in split_smiles(text)})))
 
     @property
@@ -78,11 +116,11 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
 
     @cached_property
     def _text_of(self) -> tuple[str, ...]:
-        """By id: special tokens leave no trace."""
+        """The text of each id; empty for special tokens."""
         return ("",) * len(SPECIAL) + self.tokens
 
-    def unknown(self, tokens: Iterable[str]) -> list[str]:
-        """Those of the tokens that the vocabulary lacks, sorted."""
+    def unknown_tokens(self, tokens: Iterable[str]) -> list[str]:
+        """The tokens that are not in the vocabulary, sorted."""
         return sorted(set(tokens) - self._id_of.keys())
 
     def encode(self, text: str) -> list[int]:
@@ -91,13 +129,13 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
             return [self._id_of[token] for token in tokens]
         except KeyError:
             raise InputError(
-                f"{text!r} holds tokens that the vocabulary of {self.vocab_size} lacks: "
-                f"{', '.join(self.unknown(tokens))}; leave it out or train with a vocabulary "
-                f"that has them"
+                f"{text!r} contains tokens that are not in the vocabulary of {self.vocab_size}: "
+                f"{', '.join(self.unknown_tokens(tokens))}; leave it out, or train with a "
+                f"vocabulary that has them"
             ) from None
 
     def pack(self, ids: list[int], length: int) -> list[int]:
-        """`<bos> ids <eos> <pad> ...`, `length` ids in all."""
+        """`<bos> ids <eos> <pad> ...`, padded to `length`."""
         if len(ids) + 2 > length:
             raise InputError(
                 f"{len(ids)} tokens with <bos> and <eos> do not fit into length {length}; "
@@ -106,42 +144,42 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The molecule up to the first end token; begin and padding tokens leave no trace."""
-        out, text_of, eos_id = [], self._text_of, self.eos_id  # millions of ids come here
+        """The SMILES up to the first `<eos>`; `<bos>` and `<pad>` are dropped."""
+        out, text_of, eos_id = [], self._text_of, self.eos_id  # local names: this loop is hot
         for i in map(int, ids):
             if i == eos_id:
                 break
             if not 0 <= i < len(text_of):
                 raise InputError(
                     f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
-                    f"id {self.vocab_size} would be a mask that no solver step has revealed"
+                    f"id {self.vocab_size} is the mask, which sampling should have replaced"
                 )
             out.append(text_of[i])
         return "".join(out)
 
-    def holes(self, template: str) -> list[int | None]:
-        """Every `*` is one free token: `c1ccccc1***` is benzene and three more.
+    def encode_template(self, template: str) -> list[int | None]:
+        """Each `*` is one free token: `c1ccccc1***` is benzene followed by three free tokens.
 
-        So the wildcard atom cannot be a fixed token of a template.
+        A template therefore cannot contain the wildcard atom as a given token.
         """
         tokens = split_smiles(template)
         if "*" not in tokens:
             raise InputError(
-                f"the template {template!r} has no holes; write * for each token to fill in, as in "
-                f"'c1ccccc1***'"
+                f"the template {template!r} has no free tokens; write * for each token to fill in, "
+                f"as in 'c1ccccc1***'"
             )
         ids = iter(self.encode("".join(token for token in tokens if token != "*")))
         return [None if token == "*" else next(ids) for token in tokens]
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
-        """`<bos> ids`, behind them `<eos> <pad> ...` or free tokens."""
+        """`<bos> ids`, followed by `<eos> <pad> ...` if `whole`, else by free tokens."""
         if len(ids) + 2 > length:
             raise InputError(
-                f"{len(ids)} tokens are given, and the model's sequences of {length} have room for "
-                f"{length - 2} beside <bos> and <eos>; give fewer"
+                f"{len(ids)} tokens are given, but sequences of length {length} have room for "
+                f"{length - 2} besides <bos> and <eos>; give fewer tokens"
             )
-        free = length - len(ids) - 1
-        end = [self.eos_id] + [self.pad_id] * (free - 1) if whole else [None] * free
+        rest = length - len(ids) - 1
+        end = [self.eos_id] + [self.pad_id] * (rest - 1) if whole else [None] * rest
         return [self.bos_id, *ids, *end]
 
     def to_json(self) -> dict[str, Any]:
@@ -156,7 +194,7 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
             or not all(isinstance(token, str) for token in tokens)
         ):
             raise InputError(
-                f"a SMILES tokenizer is stored as special {list(SPECIAL)} and a list of tokens, "
-                f"got {data!r}; take the one that the data or the model was saved with"
+                f"a stored SMILES tokenizer has special tokens {list(SPECIAL)} and a list of "
+                f"tokens, got {data!r}; use the tokenizer saved with the data or the model"
             )
         return cls(tuple(tokens))

@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, with a vocabulary that travels with the data and the model."""
+"""The tokenizer interface. A tokenizer is stored with the data and with the model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -10,10 +10,10 @@ _KINDS: dict[str, type["Tokenizer"]] = {}
 
 
 class Tokenizer(ABC):
-    """Text to ids 0..vocab_size-1 and back.
+    """Converts text to ids 0..vocab_size-1 and back.
 
-    A subclass names its kind, `class SmilesTokenizer(Tokenizer, kind="smiles")`, under which it is
-    stored and found again by `tokenizer_from_json`; an abstract one has none.
+    A concrete subclass declares a kind, `class SmilesTokenizer(Tokenizer, kind="smiles")`. The
+    kind is stored by `to_json`, and `tokenizer_from_json` finds the class by it.
     """
 
     kind: ClassVar[str]
@@ -27,50 +27,53 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """How many ids there are, special tokens included, mask not included."""
+        """The number of ids, including special tokens but not the mask."""
 
     @property
     @abstractmethod
     def pad_id(self) -> int:
-        """What fills a sequence up behind its end."""
+        """The token that pads a sequence after its end."""
 
     @property
     @abstractmethod
     def bos_id(self) -> int:
-        """The token before the first one of a molecule or a document."""
+        """The token before the first token of a molecule or document."""
 
     @property
     @abstractmethod
     def eos_id(self) -> int:
-        """The token that ends a molecule or a document."""
+        """The token that ends a molecule or document."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens; InputError if the vocabulary lacks one."""
+        """The ids of a text, without special tokens; InputError for unknown tokens."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a sequence: of a molecule, or of the documents in a window of text."""
+        """The text of a sequence: a molecule, or the documents in a window of text."""
 
     @abstractmethod
-    def holes(self, template: str) -> list[int | None]:
-        """The ids of a template for infilling; None stands for each free token."""
+    def encode_template(self, template: str) -> list[int | None]:
+        """The ids of an infilling template; None marks each free token."""
 
     @abstractmethod
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
-        """A sequence to sample, around given tokens and holes (None).
+        """Lay out given and free tokens (None) in a sequence for the sampler.
 
-        With `whole` they are all there is of it; else they are how it begins, and the rest up to
-        `length` is free. InputError if there is no room for them.
+        whole: whether `ids` is the complete text, as for a template. Otherwise it is a prefix, and
+        all tokens after it are free.
+
+        Raises:
+            InputError: the tokens do not fit into `length`.
         """
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Everything `tokenizer_from_json` needs, `kind` included."""
+        """A JSON-serializable description, from which `tokenizer_from_json` restores it."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells tokenizers apart, for checksums and caches: short, the same everywhere."""
+        """A short description that differs between tokenizers, for checksums and cache keys."""
         return self.to_json()
 
     @classmethod
@@ -80,11 +83,12 @@ class Tokenizer(ABC):
 
 
 def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that `to_json` described."""
+    """Restore a tokenizer from `Tokenizer.to_json`."""
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in _KINDS:
         raise InputError(
-            f"there is no tokenizer of kind {kind!r}, known are "
-            f"{', '.join(map(repr, sorted(_KINDS)))}; a newer release may have written this"
+            f"unknown tokenizer kind {kind!r}, expected one of "
+            f"{', '.join(map(repr, sorted(_KINDS)))}; the data may come from a newer version of "
+            f"cwdfm"
         )
     return _KINDS[kind].from_json(data)

@@ -18,7 +18,7 @@ from torch import Tensor
 from cwdfm.data import CORPORA, TokenData
 from cwdfm.data import load as load_data
 from cwdfm.data.text import is_prepared
-from cwdfm.data.text.pack import held_out_fill
+from cwdfm.data.text.pack import held_out_padding
 from cwdfm.errors import InputError, check_integer, check_mask, describe
 from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
@@ -114,7 +114,7 @@ def held_out_likelihood(
         data.valid,
         limit=limit,
         fixed=prompt_tokens(trained)[1],
-        padding=held_out_fill(data),
+        padding=held_out_padding(data),
         weight=weight,
         draws=draws,
         seed=seed,

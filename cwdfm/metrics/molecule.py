@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from cwdfm.data.chemistry import canonical, parse
+from cwdfm.data.smiles import canonical, parse
 from cwdfm.errors import InputError, check_strings
 
 SCORES = ("valid", "unique", "novel")

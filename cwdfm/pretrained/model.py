@@ -20,7 +20,7 @@ from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.config import from_config, to_config
-from cwdfm.data.text.find import find_tokenizer
+from cwdfm.data.text.fast_tokenizer import find_tokenizer
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.device import find_device
 from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cwdfm.data.chemistry import parse
+from cwdfm.data.smiles import parse
 from cwdfm.errors import InputError, check_strings, describe, load_extra
 from cwdfm.metrics.molecule import SCORES, MoleculeScores
 from cwdfm.report.figure import (

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from cwdfm.data import load
-from cwdfm.data.chemistry import canonical
-from cwdfm.data.readers import package_version
+from cwdfm.data.randomized import is_randomized
+from cwdfm.data.smiles import canonical
 from cwdfm.errors import InputError, load_extra
 from cwdfm.metrics.molecule import (
     SCORES,
@@ -18,6 +18,7 @@ from cwdfm.metrics.molecule import (
     histograms,
     score_molecules,
 )
+from cwdfm.provenance import package_version
 from cwdfm.report.molecule_plots import CurvePoint, curves, histogram_plot, molecule_grid
 from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import SampleSet, file_suffixes
@@ -52,7 +53,7 @@ class MoleculeReference:
         train = found.texts("train")
         # Canonical SMILES may differ between RDKit versions.
         same_rdkit = found.source.get("rdkit") == package_version("rdkit")
-        is_canonical = same_rdkit and "spellings" not in found.source
+        is_canonical = same_rdkit and not is_randomized(found)
         about = {"name": found.name, "rows": found.report, "source": found.source}
         return cls(
             training=CanonicalSet(train) if is_canonical else canonical_set(train),

@@ -6,9 +6,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from cwdfm.data.readers import package_version
 from cwdfm.errors import load_extra
 from cwdfm.metrics.mauve import MIN_SAMPLES, RECOMMENDED_SAMPLES
+from cwdfm.provenance import package_version
 from cwdfm.report.figure import Panel, Point, step_curves
 from cwdfm.report.page import Evaluation, Excerpt, Picture
 from cwdfm.report.sample_set import TEXT, SampleSet, file_suffixes, kind_of

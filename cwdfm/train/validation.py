@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from cwdfm.data.chemistry import canonical
+from cwdfm.data.smiles import canonical
 from cwdfm.distributed import broadcast, rank
 from cwdfm.errors import InputError
 from cwdfm.generation import generate

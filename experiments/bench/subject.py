@@ -9,7 +9,7 @@ from torch import nn
 
 from cwdfm.data import TokenData
 from cwdfm.data.dataset import token_dtype
-from cwdfm.data.text.characters import CharacterTokenizer
+from cwdfm.data.text.tokenizer import CharacterTokenizer
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.schedule import Polynomial

@@ -26,7 +26,7 @@ corpus, out, workers, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sy
 if __name__ == "__main__":
     start = time.perf_counter()
     made = prepare(
-        find_corpus(corpus, CORPORA), "gpt2", 512, out, workers=workers, limit=limit or None
+        find_corpus(corpus), "gpt2", 512, out, workers=workers, limit=limit or None
     )
     seconds = time.perf_counter() - start
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

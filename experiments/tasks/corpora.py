@@ -16,9 +16,9 @@ from cwdfm.data import (
     load,
     reads_text,
 )
-from cwdfm.data.molecule_loader import SPLIT_SEED
-from cwdfm.data.readers import is_table, kind_of
-from cwdfm.data.smiles_file import LINES
+from cwdfm.data.loader import SPLIT_SEED
+from cwdfm.data.molecules import LINE_SUFFIXES
+from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text import is_prepared
 from cwdfm.data.text.text8 import Text8
 from cwdfm.errors import InputError, NotInstalled
@@ -37,12 +37,12 @@ def check_corpus(path: str, *, text: bool, length: int | None = None) -> None:
     file, named = Path(path), path in DATASETS or path in CORPORA
     is_folder = file.is_dir() and not is_prepared(file)
     if not named and (is_folder or (glob.has_magic(path) and not file.exists())):
-        find_corpus(path, CORPORA)  # raises if there are no text files
+        find_corpus(path)  # raises if there are no text files
     elif not named and not file.exists():
         load(path)  # raises
     if reads_text(path, "gpt2" if text else None) != text:
         if text and file.is_file() and not _is_molecule_file(file):
-            find_corpus(path, CORPORA)  # raises for unknown suffixes
+            find_corpus(path)  # raises for unknown suffixes
         kinds = ("molecules", "text")
         raise InputError(
             f"{path!r} is read as {kinds[not text]}, but a corpus of {kinds[text]} is required; "
@@ -63,7 +63,7 @@ def is_on_hub(path: str) -> bool:
 
 
 def _is_molecule_file(path: Path) -> bool:
-    return path.suffix == ".npz" or is_table(path) or kind_of(path) in LINES
+    return path.suffix == ".npz" or is_table(path) or file_type(path) in LINE_SUFFIXES
 
 
 def _check_text(files: TextFiles) -> None:

@@ -12,7 +12,7 @@ import torch
 from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.data.dataset import CacheMode
-from cwdfm.data.readers import kind_of
+from cwdfm.data.readers import file_type
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.train.loop import fit
 from cwdfm.train.run import Run
@@ -111,7 +111,7 @@ def load_corpus(
     """A corpus in sequences of `length` tokens; raises if the store used a different corpus."""
     path = resources.corpus(corpus)
     # Without a tokenizer for text, a .txt file would be read as molecules.
-    tokenizer = "gpt2" if corpus == "text" and kind_of(Path(path)) == ".txt" else None
+    tokenizer = "gpt2" if corpus == "text" and file_type(Path(path)) == ".txt" else None
     found = load_tokens(path, length=length, tokenizer=tokenizer, cache=cache)
     store.check_fingerprint(f"{corpus}-{length}", found.fingerprint)
     return found

@@ -75,12 +75,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_molecules_are_prepared_into_one_file(tmp_path: Path) -> None:
     (tmp_path / "my.smi").write_text("\n".join(MOLECULES))
     out = tmp_path / "new" / "my.npz"
-    done = command("prepare", tmp_path / "my.smi", "--length", 16, "--spellings", 3, "--out", out)
+    done = command("prepare", tmp_path / "my.smi", "--length", 16, "--randomized", 3, "--out", out)
     assert done.returncode == 0, done.stderr
     assert f"written: {out}" in done.stdout
-    own, spelled = load(tmp_path / "my.smi", length=16, cache=False), load(out)
-    assert len(spelled.train) == 3 * len(own.train)
-    assert {canonical(text) for text in spelled.texts("train")} == set(own.texts("train"))
+    own, randomized = load(tmp_path / "my.smi", length=16, cache=False), load(out)
+    assert len(randomized.train) == 3 * len(own.train)
+    assert {canonical(text) for text in randomized.texts("train")} == set(own.texts("train"))
 
 
 def test_prepared_molecules_take_no_other_file_s_place(tmp_path: Path) -> None:
@@ -97,16 +97,16 @@ def test_prepared_molecules_take_no_other_file_s_place(tmp_path: Path) -> None:
     before = out.stat().st_mtime_ns, out.read_bytes()
     again = command("prepare", mine, *flags)
     assert (again.returncode, f"written: {out}" in again.stdout) == (0, True)
-    for different in ([other, *flags], [mine, *flags, "--spellings", 2], [mine, "--out", out]):
+    for different in ([other, *flags], [mine, *flags, "--randomized", 2], [mine, "--out", out]):
         refused = command("prepare", *different)
         assert refused.returncode == 2
-        assert "prepared from something else or in another way; give another" in refused.stderr
+        assert "other data or with other options" in refused.stderr
     assert before == (out.stat().st_mtime_ns, out.read_bytes())
-    spelled = [mine, *flags, "--spellings", 2, "--seed", 3]
+    randomized = [mine, *flags, "--randomized", 2, "--seed", 3]
     for more in (["--force"], []):
-        assert command("prepare", *spelled, *more).returncode == 0
+        assert command("prepare", *randomized, *more).returncode == 0
     assert load(out).source["spelling_seed"] == 3
-    assert command("prepare", *spelled[:-1], 4).returncode == 2
+    assert command("prepare", *randomized[:-1], 4).returncode == 2
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +194,12 @@ def test_wrong_input(tmp_path: Path) -> None:
         ([*context, "--path-radius", 0], "--path-radius must be an integer >= 1, got 0"),
         ([*context, "--path-scale", "1e9"], "--path-scale must be a number between"),
         ([*context, "--path-radius", 16], "--path-radius 16 is too large"),
-        ([*context, "--data", "no.txt"], "text: .txt with a tokenizer of text, .jsonl"),
+        ([*context, "--data", "no.txt"], "text: .txt with a text tokenizer, .jsonl"),
         (["demo", "--out", __file__], "is a file"),
-        (["prepare", __file__, "--out", "a", "--streaming"], "--streaming is for corpora by name"),
+        (
+            ["prepare", __file__, "--out", "a", "--streaming"],
+            "--streaming is only for",
+        ),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "--n must be"),

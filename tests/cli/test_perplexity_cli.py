@@ -14,7 +14,7 @@ from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.cli import main, perplexity
 from cwdfm.data import ByteTokenizer, TextFiles, load, prepare
-from cwdfm.data.text.pack import held_out_fill
+from cwdfm.data.text.pack import held_out_padding
 from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.model.presets import preset
@@ -157,7 +157,7 @@ def test_position_of_the_padding(tmp_path: Path, size: int) -> None:
     data = load(tmp_path / "a.txt", tokenizer="bytes", length=LENGTH, part="all")
     count = windows(text) * LENGTH - size - 1
     assert data.report["filled"] == count
-    found = held_out_fill(data)
+    found = held_out_padding(data)
     if not count:
         assert found is None
         return
@@ -173,11 +173,11 @@ def test_position_of_the_padding_with_padded_training_sequences(tmp_path: Path) 
     data = load(tmp_path / "a.txt", tokenizer="bytes", length=LENGTH, documents="lines")
     last = np.asarray(data.train[-1])
     to_train = LENGTH - 2 - int(np.flatnonzero(last != VOCAB - 1)[-1])
-    found = held_out_fill(data)
+    found = held_out_padding(data)
     assert (found[1] if found else 0) == data.report["filled"] - to_train
     (tmp_path / "one.txt").write_text("z" * 500)  # its last sequences are held out
     data = load(tmp_path / "one.txt", tokenizer="bytes", length=LENGTH)
-    assert held_out_fill(data) == (0, windows("z" * 500) * LENGTH - 501)
+    assert held_out_padding(data) == (0, windows("z" * 500) * LENGTH - 501)
 
 
 def test_held_out_part_does_not_need_the_training_part(
@@ -219,9 +219,9 @@ def test_errors_for_molecules_suggest_what_the_command_allows(
     Path("a.smi").write_text("CCO\nCCN\nCCC\n")
     load("a.smi", cache=False).save("a.npz")
     for model, flags, told in (
-        (models / "mask", "a.smi", "got 'bytes', 257 kinds of tokens; give other data"),
+        (models / "mask", "a.smi", "got 'bytes', 257 tokens"),
         ("qm9-mask-small", "a.smi --part all", r"--part is for text, and .*; leave that out \(a"),
-        ("qm9-mask-small", "a.npz", "another vocabulary than .* give the raw data, which are read"),
+        ("qm9-mask-small", "a.npz", "different vocabulary.*raw data"),
     ):
         with pytest.raises(cwdfm.InputError, match=told):
             perplexity.main([str(model), "--data", *flags.split()])
@@ -238,8 +238,13 @@ def test_another_tokenizer_and_another_length(
     prepare(TextFiles.of(tmp_path / "a.txt"), "chars", 8, tmp_path / "chars", part="all")
     prepare(TextFiles.of(tmp_path / "a.txt"), "bytes", 8, tmp_path / "bytes", part="all")
     for name, parts in {
-        "chars": ("another tokenizer ('characters', ", "('bytes', 257", "with length=8", "is 16"),
-        "bytes": ("was prepared with length=8, asked for is 16",),
+        "chars": (
+            "different tokenizer ('characters', ",
+            "('bytes', 257",
+            "with length=8",
+            "was 16",
+        ),
+        "bytes": ("was prepared with length=8, requested was 16",),
     }.items():
         line = ["cwdfm", "perplexity", models / "mask", "--data", tmp_path / name]
         monkeypatch.setattr(sys, "argv", [str(word) for word in line])

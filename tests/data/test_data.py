@@ -25,12 +25,11 @@ from cwdfm.data import (
     Tokenizer,
     canonical,
     load,
-    respelled,
+    randomize,
     split_smiles,
     tokenizer_from_json,
 )
-from cwdfm.data.molecules import REASONS, pack, split
-from cwdfm.data.packaged import PackagedMolecules
+from cwdfm.data.molecules import REASONS, PackagedMolecules, pack, split
 from cwdfm.data.qm9 import QM9
 from cwdfm.report.molecules import MoleculeReference
 
@@ -93,7 +92,7 @@ def test_tokens_of_smiles(smiles: str, tokens: str) -> None:
 
 @pytest.mark.parametrize("smiles", ["C C", "Cx", "C[NH", "C%1", "[]", "é", "C\n", "C\u0661"])
 def test_what_is_not_smiles_is_refused(smiles: str) -> None:
-    with pytest.raises(InputError, match=r"is not SMILES.*position"):
+    with pytest.raises(InputError, match="at position"):
         split_smiles(smiles)
 
 
@@ -118,7 +117,7 @@ def test_given_tokens_and_holes_are_framed() -> None:
     assert tokenizer.frame([3, None], 6, whole=False) == [1, 3, None, None, None, None]
     assert tokenizer.frame([3] * 4, 6, whole=True) == [1, 3, 3, 3, 3, 2]
     for whole in (True, False):
-        with pytest.raises(InputError, match=r"5 tokens are given.*room for 4"):
+        with pytest.raises(InputError, match=r"5 tokens.*length 6.*4"):
             tokenizer.frame([3] * 5, 6, whole=whole)
 
 
@@ -238,7 +237,7 @@ def test_a_file_and_its_report(tmp_path: Path) -> None:
     }
     assert {*data.texts("train"), *data.texts("valid")} == {"CCO", "c1ccccc1", "CCN", "CCCl"}
     assert data.examples["unparsable"] == ["line 5: not-a-molecule"]
-    assert data.examples["duplicate"] == ["line 2: OCC (again CCO)"]
+    assert data.examples["duplicate"] == ["line 2: OCC (same as CCO)"]
     assert "40 tokens" in data.examples["too_long"][0]
     assert data.tokenizer == SmilesTokenizer(("1", "C", "Cl", "N", "O", "c"))
     assert data.source["file"] == "mine.smi"
@@ -428,7 +427,7 @@ def test_every_cut_is_noticed(prepared: Path) -> None:
     good = prepared.read_bytes()
     for size in range(0, len(good), 7):
         prepared.write_bytes(good[:size])
-        with pytest.raises(InputError, match=r"damaged or cut short|is empty|not data prepared"):
+        with pytest.raises(InputError, match=r"damaged|is empty|not written by cwdfm"):
             load(prepared)
 
 
@@ -444,19 +443,19 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None], **arrays: An
 
 def test_other_formats_are_told_apart(prepared: Path, tmp_path: Path) -> None:
     good = prepared.read_bytes()
-    with pytest.raises(InputError, match="format 2, this release reads up to 1; upgrade"):
+    with pytest.raises(InputError, match=r"format 2.*upgrade"):
         load(rewritten(prepared, lambda m: m.update(format=2)))
     prepared.write_bytes(good)
-    with pytest.raises(InputError, match="checksum is wrong"):
+    with pytest.raises(InputError, match="checksum"):
         load(rewritten(prepared, lambda m: m.update(name="other")))
     prepared.write_bytes(good)
-    with pytest.raises(InputError, match="checksum is wrong"):
+    with pytest.raises(InputError, match="checksum"):
         load(rewritten(prepared, lambda m: None, train=np.ones((57, 32), dtype=np.int16)))
     prepared.write_bytes(good)
-    with pytest.raises(InputError, match="is not data prepared by cwdfm"):
+    with pytest.raises(InputError, match="not written by cwdfm"):
         load(rewritten(prepared, lambda m: m.update(magic="other")))
     np.savez(tmp_path / "foreign.npz", x=np.ones(3))
-    with pytest.raises(InputError, match="is not data prepared by cwdfm"):
+    with pytest.raises(InputError, match="not written by cwdfm"):
         load(tmp_path / "foreign.npz")
     np.savez(tmp_path / "pickle.npz", metadata=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match="damaged"):
@@ -471,7 +470,7 @@ def test_a_failed_save_leaves_the_old_file(prepared: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full)
-    with pytest.raises(InputError, match=r"cannot write.*No space left.*untouched"):
+    with pytest.raises(InputError, match=r"x\.npz: No space left"):
         data.save(prepared)
     assert prepared.read_bytes() == before
     assert list(prepared.parent.glob("*.part")) == []
@@ -511,7 +510,7 @@ def test_the_cache_is_used_and_keyed_by_everything(tmp_path: Path, own_cache: Pa
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cwdfm.data.molecule_loader.FORMAT", 99),
+        ("cwdfm.data.loader.FORMAT", 99),
         ("cwdfm.data.molecules.PREPARATION", 99),
         ("cwdfm.data.molecules.package_version", lambda _: "2099.9"),
     ],
@@ -538,7 +537,7 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, own_cache: Path) ->
     first = load(path)
     entry = next(own_cache.iterdir())
     entry.write_bytes(entry.read_bytes()[:100])
-    with pytest.warns(RuntimeWarning, match="damaged and will be rebuilt.*damaged or cut short"):
+    with pytest.warns(RuntimeWarning, match="damaged and will be rebuilt"):
         again = load(path)
     assert again.fingerprint == first.fingerprint
     assert load(path).fingerprint == first.fingerprint  # without a warning
@@ -589,21 +588,26 @@ def test_missing_packages_name_the_extra(tmp_path: Path) -> None:
 
 BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "empty": ("a.smi", "", {}, "0 usable molecules.*read 0"),
-    "empty-table": ("a.csv", "", {}, "is empty; give a table with a header"),
+    "empty-table": ("a.csv", "", {}, "is empty"),
     "header-only": ("a.csv", "smiles\n", {}, "0 usable molecules.*read 0"),
     "missing-column": ("a.csv", "a,b\nC,C\n", {}, "no column 'smiles', its columns are 'a', 'b'"),
     "ambiguous-column": ("a.csv", "Name,NAME\nC,C\n", {"column": "name"}, "no column 'name'"),
     "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is for tables"),
-    "nothing-usable": ("a.smi", "?\n!!\n", {}, "0 usable.*read 2, unparsable 2.*line 1: ?"),
+    "nothing-usable": (
+        "a.smi",
+        "?\n!!\n",
+        {},
+        "read 2, unparsable 2.*line 1: ?",
+    ),
     "one-molecule": ("a.smi", "CC\nC-C\n", {}, "1 usable molecules, at least 2.*duplicate 1"),
-    "all-too-long": ("a.smi", "CCC\nCCO", {"length": 4}, "too_long 2.*larger length or"),
+    "all-too-long": ("a.smi", "CCC\nCCO", {"length": 4}, "too_long 2.*larger length"),
     "not-utf8": ("a.smi", b"CC\nCO\nC\xe9\n", {}, r"a\.smi, line 3: byte 0xe9 is not UTF-8"),
     "not-utf8-table": ("a.csv", b"smiles,n\nC,1\nCC,\xff\n", {}, "line 3: byte 0xff"),
     "utf-16": ("a.smi", "CC\nCO\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     "huge-field": ("a.csv", "smiles\n" + "C" * 200_000, {}, "line 2: field larger"),
-    "unknown-ending": ("a.xyz", "C", {}, "cannot tell how to read.*rename"),
+    "unknown-ending": ("a.xyz", "C", {}, "cannot tell how to read"),
     "prepared-empty": ("a.npz", b"", {}, "is empty"),
-    "prepared-foreign": ("a.npz", b"hello", {}, "is not data prepared by cwdfm"),
+    "prepared-foreign": ("a.npz", b"hello", {}, "not written by cwdfm"),
     "length-too-small": ("a.smi", "C", {"length": 2}, "length must be an integer >= 3, got 2"),
     "limit-zero": ("a.smi", "C", {"limit": 0}, "limit must be an integer >= 1, got 0"),
     "seed-negative": ("a.smi", "C", {"seed": -1}, "seed must be an integer >= 0, got -1"),
@@ -611,7 +615,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         "a.smi",
         "C",
         {"tokenizer": "C"},
-        "need a SmilesTokenizer, and a.smi is read as molecules, got 'C'; leave",
+        "a.smi is read as molecules.*SmilesTokenizer, got 'C'",
     ),
     "cache": ("a.smi", "C", {"cache": "raed"}, "cache must be True, False or .read., got"),
 }
@@ -629,32 +633,31 @@ def test_bad_gzip(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for raw in (whole[:-20], b"plain text\n", whole[:30] + b"\xff" * 20 + whole[50:]):
         path.write_bytes(raw)
-        with pytest.raises(InputError, match="not a whole gzip file"):
+        with pytest.raises(InputError, match="not a complete gzip file"):
             load(path, length=300)
 
 
 BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "not-a-path": (lambda _: load(3), "by name .*or by path, got int 3"),  # type: ignore[arg-type]
+    "not-a-path": (lambda _: load(3), "'qm9'.*got int 3"),  # type: ignore[arg-type]
     "unknown-name": (lambda _: load("qm8"), "neither a dataset nor a file.*'qm9', 'moses'"),
     "missing-file": (lambda p: load(p / "none.smi"), "neither a dataset nor a file"),
     "missing-prepared": (lambda p: load(p / "none.npz"), "does not exist"),
     "folder": (lambda p: load(p), "is a folder"),
-    "column-of-qm9": (lambda _: load("qm9", column="SMILES"), "knows its column"),
+    "column-of-qm9": (lambda _: load("qm9", column="SMILES"), "column='SMILES'.*'qm9'"),
     "prepared-length": (lambda p: load(p / "x.npz", length=40), "prepared with length=32.*40"),
     "prepared-limit": (lambda p: load(p / "x.npz", limit=4), "prepared with limit=None.*4"),
     "prepared-seed": (lambda p: load(p / "x.npz", seed=4), "prepared with seed=42.*4"),
     "prepared-tokenizer": (
         lambda p: load(p / "x.npz", tokenizer=SmilesTokenizer(("C",))),
-        "another vocabulary than the one asked for; give the raw data",
+        "different vocabulary.*raw data",
     ),
     "prepared-otherwise": (
         lambda p: load(p / "x.npz", length=40, limit=4, seed=42),
-        r"prepared with length=32, asked for is 40, and with limit=None, asked for is 4; "
-        r"ask for what it has \(`length=32`, `limit=None`\), or give the raw data",
+        r"length=32.* 40.*limit=None.* 4.*\(`length=32`, `limit=None`\).*raw data",
     ),
     "prepared-for-another-model": (
         lambda p: load(p / "x.npz", length=40, tokenizer=SmilesTokenizer(("C",))),
-        "prepared with length=32, asked for is 40, and with another vocabulary .*; give the raw",
+        "length=32.* 40.*different vocabulary.*raw data",
     ),
     "save-ending": (lambda p: load(p / "x.npz").save(p / "x.dat"), r"stored as \.npz"),
     "unknown-split": (
@@ -663,18 +666,18 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "unknown-token": (
         lambda _: SmilesTokenizer(("C",)).encode("CBrCl"),
-        "vocabulary of 4 lacks: Br, Cl",
+        "vocabulary of 4: Br, Cl",
     ),
     "mask-decoded": (lambda _: SmilesTokenizer(("C",)).decode([1, 3, 4]), "id 4 cannot.*mask"),
     "negative-decoded": (lambda _: SmilesTokenizer(("C",)).decode([-1]), "id -1 cannot"),
     "twice-the-token": (lambda _: SmilesTokenizer(("C", "C")), "must be distinct"),
-    "special-as-token": (lambda _: SmilesTokenizer(("C", "<pad>")), "added by themselves"),
+    "special-as-token": (lambda _: SmilesTokenizer(("C", "<pad>")), "'<pad>'"),
     "no-tokens": (lambda _: SmilesTokenizer(()), "at least one"),
     "too-long-to-pack": (lambda _: SmilesTokenizer(("C",)).pack([3] * 9, 10), "length >= 11"),
-    "unknown-kind": (lambda _: tokenizer_from_json({"kind": "bpe"}), "no tokenizer of kind 'bpe'"),
+    "unknown-kind": (lambda _: tokenizer_from_json({"kind": "bpe"}), "'bpe'"),
     "tokenizer-json": (
         lambda _: tokenizer_from_json({"kind": "smiles", "tokens": ["C"]}),
-        "stored as special",
+        "<pad>.*<bos>.*<eos>",
     ),
     "canonical-type": (lambda _: canonical(3), "must be a string, got int 3"),  # type: ignore[arg-type]
     "ids-out-of-range": (
@@ -683,7 +686,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "wrong-array": (
         lambda p: replace(load(p / "x.npz"), valid=np.zeros((1, 31), "i2")),
-        r"both splits of one length.*\(1, 31\)",
+        r"\(1, 31\)",
     ),
 }
 
@@ -702,7 +705,7 @@ def test_every_tokenizer_keeps_to_the_interface() -> None:
     assert all(0 <= i < tokenizer.vocab_size for i in ids)
 
 
-# Spellings
+# Randomized SMILES
 
 
 @pytest.fixture(scope="module")
@@ -711,58 +714,58 @@ def some() -> TokenData:
 
 
 @needs_qm9
-def test_spellings_are_of_the_same_molecules(some: TokenData) -> None:
-    spelled = respelled(some, 5, seed=3)
+def test_randomized_smiles_are_the_same_molecules(some: TokenData) -> None:
+    randomized = randomize(some, 5, seed=3)
     for own, texts in (
-        (some.texts("train") * 5, spelled.texts("train")),
-        (some.texts("valid"), spelled.texts("valid")),
+        (some.texts("train") * 5, randomized.texts("train")),
+        (some.texts("valid"), randomized.texts("valid")),
     ):
         assert sorted(str(canonical(text)) for text in texts) == sorted(own)
-    # Small molecules have few spellings, but most have several.
-    assert len(set(spelled.texts("train"))) > 2.5 * len(some.train)
-    assert spelled.tokenizer.identity == some.tokenizer.identity
-    assert spelled.fingerprint == respelled(some, 5, seed=3).fingerprint
-    assert spelled.fingerprint != respelled(some, 5, seed=4).fingerprint
-    assert spelled.source == some.source | {"spellings": 5, "spelling_seed": 3}
-    # In random order: of two neighbours, one in as many as there are molecules is the same.
-    known = [canonical(text) for text in spelled.texts("train")]
+    # Small molecules have few SMILES, but most have several.
+    assert len(set(randomized.texts("train"))) > 2.5 * len(some.train)
+    assert randomized.tokenizer.identity == some.tokenizer.identity
+    assert randomized.fingerprint == randomize(some, 5, seed=3).fingerprint
+    assert randomized.fingerprint != randomize(some, 5, seed=4).fingerprint
+    assert randomized.source == some.source | {"spellings": 5, "spelling_seed": 3}
+    # The order is random: neighbors are rarely the same molecule.
+    known = [canonical(text) for text in randomized.texts("train")]
     assert sum(a == b for a, b in pairwise(known)) < 0.05 * len(known)
 
 
-def test_equal_molecules_are_spelt_apart() -> None:
+def test_equal_molecules_are_randomized_independently() -> None:
     tokenizer = SmilesTokenizer.build([ASPIRIN])
     x = pack([ASPIRIN] * 40, tokenizer, 40)
     mine = TokenData("mine", x, x[:0], tokenizer, {"read": 40, "kept": 40}, {}, {})
-    assert len(set(respelled(mine, 1).texts("train"))) > 20  # of hundreds that there are
+    assert len(set(randomize(mine, 1).texts("train"))) > 20  # of hundreds of possible strings
 
 
 @pytest.mark.parametrize(
     ("tokens", "length", "smiles", "others"),
     [
-        ("C O", 8, "CCO", {"CCO", "OCC"}),  # C(C)O has tokens that are not there
+        ("C O", 8, "CCO", {"CCO", "OCC"}),  # C(C)O has unknown tokens
         ("C ( )", 8, "CC(C)C", {"CC(C)C"}),  # C(C)(C)C is too long
         ("C ( )", 10, "CC(C)C", {"CC(C)C", "C(C)(C)C"}),
     ],
 )
-def test_a_spelling_beyond_the_vocabulary_or_the_length_is_left(
+def test_randomized_smiles_that_do_not_fit_are_replaced_by_the_original(
     tokens: str, length: int, smiles: str, others: set[str]
 ) -> None:
     tokenizer = SmilesTokenizer(tuple(tokens.split()))
     x = pack([smiles], tokenizer, length)
     mine = TokenData("mine", x, x[:0], tokenizer, {"read": 1, "kept": 1}, {}, {})
-    # Each spelling has at least one chance in four: one is missed once in 10^24 times.
-    assert set(respelled(mine, 200).texts("train")) == others
+    # Each form has probability >= 1/4, so one is missed with probability < 10^-24.
+    assert set(randomize(mine, 200).texts("train")) == others
 
 
-def test_text_has_no_spellings(tmp_path: Path) -> None:
+def test_text_cannot_be_randomized(tmp_path: Path) -> None:
     text = load(write(tmp_path / "a.txt", "some words " * 50), length=16, tokenizer="bytes")
-    with pytest.raises(InputError, match="molecules alone have spellings"):
-        respelled(text, 2)
+    with pytest.raises(InputError, match=r"bytes tokens.*randomized SMILES"):
+        randomize(text, 2)
 
 
 @needs_qm9
-def test_known_molecules_are_known_in_any_spelling(some: TokenData, tmp_path: Path) -> None:
-    respelled(some, 2).save(tmp_path / "spelled.npz")
-    found = MoleculeReference.load(str(tmp_path / "spelled.npz"))
+def test_reference_recognizes_randomized_molecules(some: TokenData, tmp_path: Path) -> None:
+    randomize(some, 2).save(tmp_path / "randomized.npz")
+    found = MoleculeReference.load(str(tmp_path / "randomized.npz"))
     assert found is not None
     assert set(found.training) == set(some.texts("train"))

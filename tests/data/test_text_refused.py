@@ -40,48 +40,48 @@ pytestmark = pytest.mark.usefixtures("own_places")
 GOOD = {"text": "good"}
 BAD_FILES: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
     "not-json": ("a.jsonl", jsonl(GOOD, "{bad", GOOD), {}, r"a\.jsonl, line 2: not JSON"),
-    "no-field": ("a.jsonl", jsonl(GOOD, {"b": 1}), {}, r"line 2: no field 'text', there is 'b'"),
-    "not-object": ("a.jsonl", jsonl(GOOD, [1]), {}, "line 2: a list and no JSON object"),
+    "no-field": ("a.jsonl", jsonl(GOOD, {"b": 1}), {}, r"line 2: .*'text', only 'b'"),
+    "not-object": ("a.jsonl", jsonl(GOOD, [1]), {}, "line 2: .*JSON object.*got a list"),
     "not-string": ("a.jsonl", jsonl({"text": 3}), {}, "line 1: 'text' must be a string, got int"),
-    "surrogate": ("a.jsonl", b'{"text": "\\ud800"}', {}, "line 1: .*half a surrogate pair"),
-    "column": ("a.jsonl", jsonl(GOOD), {"column": "x"}, "no field 'x', there is 'text'"),
+    "surrogate": ("a.jsonl", b'{"text": "\\ud800"}', {}, "line 1: .*surrogate"),
+    "column": ("a.jsonl", jsonl(GOOD), {"column": "x"}, "'x', only 'text'"),
     "not-utf8": ("a.txt", b"ok\nb\xe9d\n", {}, r"a\.txt, line 2: byte 0xe9 is not UTF-8"),
     "utf-16": ("a.txt", "text".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
-    "gz-cut": ("a.txt.gz", BROKEN_GZ[:-40], {}, r"not a whole gzip file, after line \d+"),
-    "gz-not": ("a.txt.gz", b"plain", {}, "not a whole gzip file"),
-    "xz-cut": ("a.txt.xz", lzma.compress(b"a b\n" * 999)[:-40], {}, "not a whole xz file"),
-    "xz-not": ("a.txt.xz", b"plain", {}, "not a whole xz file"),
-    "bz2-cut": ("a.txt.bz2", bz2.compress(b"a b\n" * 999)[:-9], {}, "not a whole bzip2 file"),
-    "bz2-not": ("a.txt.bz2", b"plain text", {}, "not a whole bzip2 file"),
-    "zst-cut": ("a.txt.zst", zst(b"a b\n" * 999)[:-5], {}, "not a whole zstandard file"),
-    "zst-not": ("a.txt.zst", b"plain text", {}, "not a whole zstandard file"),
-    "tar-cut": ("a.tar", TAR[:700], {}, "not a whole tar archive"),
-    "tar-not": ("a.tar.gz", gzip.compress(b"plain" * 500), {}, "not a whole tar archive"),
-    "tar-without": ("a.tar", tarred({"x.png": b""}), {}, "holds no text files"),
+    "gz-cut": ("a.txt.gz", BROKEN_GZ[:-40], {}, r"not a complete gzip file, after line \d+"),
+    "gz-not": ("a.txt.gz", b"plain", {}, "not a complete gzip file"),
+    "xz-cut": ("a.txt.xz", lzma.compress(b"a b\n" * 999)[:-40], {}, "not a complete xz file"),
+    "xz-not": ("a.txt.xz", b"plain", {}, "not a complete xz file"),
+    "bz2-cut": ("a.txt.bz2", bz2.compress(b"a b\n" * 999)[:-9], {}, "not a complete bzip2 file"),
+    "bz2-not": ("a.txt.bz2", b"plain text", {}, "not a complete bzip2 file"),
+    "zst-cut": ("a.txt.zst", zst(b"a b\n" * 999)[:-5], {}, "not a complete zstandard file"),
+    "zst-not": ("a.txt.zst", b"plain text", {}, "not a complete zstandard file"),
+    "tar-cut": ("a.tar", TAR[:700], {}, "not a complete tar archive"),
+    "tar-not": ("a.tar.gz", gzip.compress(b"plain" * 500), {}, "not a complete tar archive"),
+    "tar-without": ("a.tar", tarred({"x.png": b""}), {}, "contains no text files"),
     "tar-utf8": ("a.tar", tarred({"b.txt": b"x\n\xff"}), {}, r"a\.tar: b\.txt, line 2: byte 0xff"),
-    "parquet": ("a.parquet", b"PAR1 not", {}, "not a whole parquet file"),
-    "empty": ("a.txt", b"", {}, "holds no text: 1 documents were read, 1 of them blank"),
-    "empty-jsonl": ("a.jsonl", b"", {}, "holds no text: 0 documents"),
-    "blank": ("a.jsonl", jsonl({"text": " \n"}), {}, "holds no text"),
-    "too-short": ("a.txt", b"abc", {}, "4 tokens, which is one window of length 8"),
+    "parquet": ("a.parquet", b"PAR1 not", {}, "not a complete parquet file"),
+    "empty": ("a.txt", b"", {}, "contains no text: 1 documents were read, 1 of them blank"),
+    "empty-jsonl": ("a.jsonl", b"", {}, "contains no text: 0 documents"),
+    "blank": ("a.jsonl", jsonl({"text": " \n"}), {}, "contains no text"),
+    "too-short": ("a.txt", b"abc", {}, "4 tokens.*window of length 8"),
     "length": ("a.txt", b"abc", {"length": 1}, "length must be an integer >= 2, got 1"),
     "workers": ("a.txt", b"abc", {"workers": 0}, "workers must be an integer >= 1, got 0"),
     "limit": ("a.txt", b"abc", {"limit": 0}, "limit must be an integer >= 1, got 0"),
     "seed": ("a.txt", b"abc", {"seed": -1}, "seed must be an integer >= 0"),
     "documents": ("a.txt", b"abc", {"documents": "words"}, "one of 'file', 'paragraphs', 'lines'"),
     "part": ("a.txt", b"abc", {"part": "test"}, "part must be one of 'all', got 'test'"),
-    "folder": ("a.txt", b"abc", {"folder": "x"}, "folder= is for corpora by name"),
+    "folder": ("a.txt", b"abc", {"folder": "x"}, "folder= is only for corpora by name"),
     "smiles-tokenizer": (
         "a.jsonl",
         jsonl(GOOD),
         {"tokenizer": SmilesTokenizer(("C",))},
-        "text needs a tokenizer of text",
+        "text tokenizer.*smiles",
     ),
     "character": (
         "a.txt",
         b"abcd" * 9,
         {"tokenizer": CharacterTokenizer("abc")},
-        "vocabulary of 4 lacks: 'd'",
+        "vocabulary of 4: 'd'",
     ),
     "tokenizer": ("a.txt", b"abc", {"tokenizer": "./none"}, "'./none' is neither.*from the hub"),
 }
@@ -103,26 +103,29 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "missing": (lambda p: load(p / "none.txt", tokenizer="bytes"), "does not exist"),
     "missing-jsonl": (lambda p: load(p / "none.jsonl"), "neither a dataset nor a file"),
-    "no-match": (lambda p: load(f"{p}/*.none"), "is a pattern without text files"),
+    "no-match": (lambda p: load(f"{p}/*.none"), "is a glob pattern without text files"),
     "no-files": (lambda p: load(p / "x" / ".."), "is a folder without text files"),
     "unknown-ending": (lambda p: TextFiles.of(p / "x" / "train.bin"), "cannot tell how to read"),
     "prepared-length": (lambda p: load(p / "x", length=9), "prepared with length=32.*9"),
     "prepared-part": (lambda p: load(p / "x", part="all"), "prepared with part=None"),
     "prepared-tokenizer": (
         lambda p: load(p / "x", tokenizer=CharacterTokenizer("a")),
-        "another tokenizer",
+        "different tokenizer",
     ),
-    "prepared-chars": (lambda p: load(p / "x", tokenizer="chars"), "another tokenizer"),
-    "chars-alone": (lambda _: find_tokenizer("chars"), "made from a corpus"),
-    "corpus-column": (lambda _: load("lm1b", column="x"), "'lm1b' knows its own"),
-    "corpus-folder": (lambda p: load("lm1b", folder=p / "no", tokenizer="bytes"), "is no folder"),
+    "prepared-chars": (lambda p: load(p / "x", tokenizer="chars"), "different tokenizer"),
+    "chars-alone": (lambda _: find_tokenizer("chars"), "built from a corpus"),
+    "corpus-column": (lambda _: load("lm1b", column="x"), "column= is only.*'lm1b'"),
+    "corpus-folder": (
+        lambda p: load("lm1b", folder=p / "no", tokenizer="bytes"),
+        "not a folder",
+    ),
     "corpus-part": (lambda _: load("text8", part="all", tokenizer="bytes"), "one of 'train'"),
-    "empty-tokenizer": (lambda p: find_tokenizer(p / "x"), "holds no tokenizer.*vocab.json"),
+    "empty-tokenizer": (lambda p: find_tokenizer(p / "x"), "contains no tokenizer.*vocab.json"),
     "no-characters": (lambda _: CharacterTokenizer.build([""]), "no characters"),
     "unsorted": (lambda _: CharacterTokenizer("ba"), "ascending order"),
     "stored-characters": (
         lambda _: tokenizer_from_json({"kind": "characters"}),
-        "stored as a string",
+        "'characters'",
     ),
 }
 
@@ -136,7 +139,7 @@ def test_bad_calls(prepared: Path, row: str) -> None:
 
 def test_bad_tokenizer_files(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"content": "</s>"}], "model": 3}')
-    with pytest.raises(InputError, match="is no tokenizer of the tokenizers library"):
+    with pytest.raises(InputError, match="is not a tokenizer of the tokenizers library"):
         find_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.json").write_text('{\n"a": 0,,}')
@@ -144,7 +147,7 @@ def test_bad_tokenizer_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"vocab\.json, line 2: not JSON"):
         find_tokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text(f'{{"a": 0, "{END}": 1}}')
-    with pytest.raises(InputError, match=r"merges\.txt, line 3: a merge is two tokens"):
+    with pytest.raises(InputError, match=r"merges\.txt, line 3: a merge has two tokens"):
         find_tokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text('{"a": 0}')
     (tmp_path / "merges.txt").write_text("")
@@ -168,7 +171,7 @@ def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(prepare(Stories(sizes=SIZES), "bytes", 8, tmp_path / "out").train)
 
 
-@pytest.mark.parametrize("module", ["tokenizers", "zstandard", "pyarrow.parquet", "datasets"])
+@pytest.mark.parametrize("module", ["tokenizers", "pyarrow", "pyarrow.parquet", "datasets"])
 def test_missing_packages_name_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
@@ -177,7 +180,7 @@ def test_missing_packages_name_the_extra(
     write_parquet(tmp_path / "a.parquet", text=["x"])
     uses: dict[str, Callable[[], object]] = {
         "tokenizers": lambda: find_tokenizer(folder),
-        "zstandard": lambda: load(tmp_path / "a.txt.zst", tokenizer="bytes"),
+        "pyarrow": lambda: load(tmp_path / "a.txt.zst", tokenizer="bytes"),
         "pyarrow.parquet": lambda: load(tmp_path / "a.parquet", tokenizer="bytes"),
         "datasets": lambda: load("lm1b", tokenizer="bytes"),
     }

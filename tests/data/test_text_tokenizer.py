@@ -18,7 +18,7 @@ from cwdfm.data import (
     find_tokenizer,
     tokenizer_from_json,
 )
-from cwdfm.data.text.gpt2 import SHA256
+from cwdfm.data.text.fast_tokenizer import GPT2_SHA256
 from tests.support.texts import UNICODE, needs_gpt2, story, word_level
 
 pytestmark = pytest.mark.usefixtures("own_places")
@@ -37,7 +37,7 @@ def test_gpt2_ids(gpt2: TextTokenizer) -> None:
         [464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290]
     )
     assert gpt2.encode("") == []
-    assert gpt2.identity["sha256"] == SHA256
+    assert gpt2.identity["sha256"] == GPT2_SHA256
 
 
 @needs_gpt2
@@ -82,12 +82,12 @@ def test_pieces_have_the_ids_of_the_whole(gpt2: TextTokenizer, size: int) -> Non
         for text in (story(3, 2000), UNICODE, "x" * 1000, "", "a b", " a", "a "):
             if tokenizer is characters and set(text) - set(characters.characters):
                 continue
-            pieces = list(tokenizer.pieces(text, size))
+            pieces = list(tokenizer.split_text(text, size))
             assert "".join(pieces) == text
             assert [i for piece in pieces for i in tokenizer.encode(piece)] == tokenizer.encode(
                 text
             )
-    assert size < 100 or len(list(gpt2.pieces(story(3, 2000), size))) > 20
+    assert size < 100 or len(list(gpt2.split_text(story(3, 2000), size))) > 20
 
 
 def test_any_fast_tokenizer(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_any_fast_tokenizer(tmp_path: Path) -> None:
     assert find_tokenizer(tmp_path / "own", end="<late>").eos_id == 6
     configured = word_level(tmp_path / "other", eos_token={"content": "<late>"})
     assert find_tokenizer(configured).eos_id == 6
-    with pytest.raises(InputError, match=r"does not say which token ends a document.*end="):
+    with pytest.raises(InputError, match=r"end-of-text token.*end="):
         find_tokenizer(word_level(tmp_path / "odd", end="<fin>"))
     with pytest.raises(InputError, match="no token '<none>'"):
         find_tokenizer(tmp_path / "own", end="<none>")
@@ -164,44 +164,44 @@ def test_holes_in_smiles() -> None:
     tokenizer = SmilesTokenizer.build(["c1ccccc1", "C[nH]"])
     ids = tokenizer.encode("c1ccccc1")
     assert len(ids) == 8
-    assert tokenizer.holes("c1ccccc1***") == [*ids, None, None, None]
+    assert tokenizer.encode_template("c1ccccc1***") == [*ids, None, None, None]
     nitrogen, carbon = tokenizer.encode("[nH]C")
-    assert tokenizer.holes("*[nH]*C") == [None, nitrogen, None, carbon]
-    with pytest.raises(InputError, match=r"no holes; write \*"):
-        tokenizer.holes("c1ccccc1")
-    with pytest.raises(InputError, match="lacks: Br"):
-        tokenizer.holes("Br*")
-    with pytest.raises(InputError, match="is not SMILES"):
-        tokenizer.holes("C *")
+    assert tokenizer.encode_template("*[nH]*C") == [None, nitrogen, None, carbon]
+    with pytest.raises(InputError, match=r"no free tokens; write \*"):
+        tokenizer.encode_template("c1ccccc1")
+    with pytest.raises(InputError, match=r"vocabulary of .*: Br"):
+        tokenizer.encode_template("Br*")
+    with pytest.raises(InputError, match="is not a SMILES"):
+        tokenizer.encode_template("C *")
 
 
 @needs_gpt2
 def test_holes_in_text(gpt2: TextTokenizer) -> None:
-    assert gpt2.holes("The [12] of the [3] was") == (
+    assert gpt2.encode_template("The [12] of the [3] was") == (
         [464] + [None] * 12 + gpt2.encode(" of the") + [None] * 3 + gpt2.encode(" was")
     )
-    assert gpt2.holes("[2]") == [None, None]
-    assert gpt2.holes("[1][2]a") == [None] * 3 + gpt2.encode("a")
-    assert gpt2.holes("[[12] x[1]") == [*gpt2.encode("[12] x"), None]
+    assert gpt2.encode_template("[2]") == [None, None]
+    assert gpt2.encode_template("[1][2]a") == [None] * 3 + gpt2.encode("a")
+    assert gpt2.encode_template("[[12] x[1]") == [*gpt2.encode("[12] x"), None]
     tokenizer = ByteTokenizer()
-    assert tokenizer.holes("a [2] b") == [97, 32, None, None, 32, 98]
+    assert tokenizer.encode_template("a [2] b") == [97, 32, None, None, 32, 98]
 
 
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("no hole", r"has no holes; write \[12\]"),
-        ("", "has no holes"),
-        ("[[3]", "has no holes"),
-        ("a [0] b", r"has the hole \[0\]; a hole has 1 to 65,536"),
+        ("no hole", r"no holes; write \[12\]"),
+        ("", "no holes"),
+        ("[[3]", "no holes"),
+        ("a [0] b", r"hole \[0\].*1 to 65,536"),
         ("a [65537] b", r"hole \[65537\]"),
         ("[" + "9" * 5000 + "]", "hole .9999"),
-        ("a [x] [3]", r"bracket at position 2 that begins no hole.*\[\[ for a bracket"),
-        ("a [-3]", "begins no hole"),
-        ("é [3]", "lacks: 'é'"),
+        ("a [x] [3]", r"bracket at position 2.*\[\[ for a bracket"),
+        ("a [-3]", "bracket at position 2"),
+        ("é [3]", "vocabulary of 12: 'é'"),
     ],
 )
 def test_bad_templates(template: str, message: str) -> None:
     tokenizer = CharacterTokenizer.build(["abc [] no hle"])
     with pytest.raises(InputError, match=message):
-        tokenizer.holes(template)
+        tokenizer.encode_template(template)

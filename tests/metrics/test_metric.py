@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cwdfm.data.chemistry import canonical
+from cwdfm.data.smiles import canonical
 from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import (
     CanonicalSet,

@@ -480,7 +480,7 @@ def test_wrong_input(
         (["--files", *out], "no sample files"),
         ([tmp_path / "no.jsonl", *out], "cannot read"),
         ([tmp_path / "no.doc", *out], "must end in"),
-        ([empty, *out], "holds no samples"),
+        ([empty, *out], "contains no samples"),
         ([cut, *out], "cut off"),
         ([good, again, *out], "have the same seed (0) and settings"),
         ([good, good, *out], "a.jsonl are identical, so their samples would count twice"),

@@ -1,4 +1,4 @@
-"""What a corpus is: documents in a fixed order, and what identifies them."""
+"""The interface of a text corpus: documents in a fixed order, and what identifies them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,44 +11,44 @@ from cwdfm.errors import InputError
 
 
 class Interrupted(InputError):
-    """The work broke off for a reason outside the data; the same call resumes it."""
+    """Preparation stopped for a reason outside the data; the same call resumes it."""
 
 
 class Document(NamedTuple):
-    """One document of a corpus as it was read."""
+    """One document of a corpus, as read from its file."""
 
     place: str  # for messages: "a.jsonl, line 7", "document 12"
     text: str
-    split: Split | None = None  # None: by its number, see `pack`
+    split: Split | None = None  # None: chosen by the document's number, see `pack`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(ABC):
-    """A corpus of text. To add one, say where its documents come from."""
+    """A corpus of text. A new corpus implements the abstract methods."""
 
     name: str
-    tokenizer: str = "gpt2"  # the default
-    length: int = 1024  # the default
-    detokenizer: str | None = None  # for text tokenised into words: one of DETOKENIZERS
+    tokenizer: str = "gpt2"  # default tokenizer
+    length: int = 1024  # default length
+    detokenizer: str | None = None  # key of DETOKENIZERS, for corpora tokenized into words
 
     @property
     @abstractmethod
     def part_names(self) -> tuple[str, ...]:
-        """The parts that can be asked for one at a time."""
+        """The parts that can be loaded separately."""
 
     @abstractmethod
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        """The documents in their own order, at most `limit` of them (of each split it brings).
+        """The documents in corpus order, at most `limit` (of each split, if it has its own).
 
-        part: None for all that is for training and for validation; else one part alone, such as
-        "test", all of it as "valid".
+        part: None for the training and validation documents; otherwise only the given part, such
+        as "test", all of it as the split "valid".
         """
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """What identifies the raw data: file names and SHA-256, or the hub's name and revision."""
+        """What identifies the raw data: file names and SHA-256, or hub name and revision."""
 
     def texts(self, part: str | None, limit: int | None) -> Iterator[str]:
-        """The documents' texts as they will be tokenised."""
+        """The detokenized texts of the documents."""
         clean = DETOKENIZERS[self.detokenizer] if self.detokenizer else str
         return (clean(document.text) for document in self.documents(part, limit))

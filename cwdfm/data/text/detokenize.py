@@ -1,7 +1,7 @@
-"""From words between spaces back to text, for corpora that come tokenised into words.
+"""Detokenizers for corpora that are distributed as space-separated words.
 
-Each undoes the marks that its corpus's tokeniser is known to make; what it cannot know, such as the
-capitals that LAMBADA lost, stays lost.
+Each one undoes the conventions of its corpus. Lost information, such as LAMBADA's capitalization,
+cannot be restored.
 """
 
 import re
@@ -14,7 +14,7 @@ def _rules(*pairs: tuple[str, str]) -> _Rules:
     return tuple((re.compile(pattern), new) for pattern, new in pairs)
 
 
-# Whole pairs only, within a line: one quotation mark alone does not say which side it belongs to.
+# Only complete pairs within a line: a single quotation mark may open or close a quotation.
 _PAIRS = _rules((r'" ([^"\n]*?) "', r'"\1"'))
 _SHORT = _rules((r" n't\b", "n't"), (r" '(s|t|m|d|re|ve|ll|S|T|M|D|RE|VE|LL)\b", r"'\1"))
 _PUNCTUATION = _rules(
@@ -34,17 +34,17 @@ def _apply(text: str, *tables: _Rules) -> str:
 
 
 def wikitext(text: str) -> str:
-    """`@-@`, `@,@` and `@.@` within words, spaces at line ends, and Moses's spaced punctuation."""
+    """Undo `@-@`, `@,@` and `@.@` in words, spaces at line ends, and spaced punctuation."""
     return _apply(text, _WIKITEXT, _PAIRS, _SHORT, _PUNCTUATION)
 
 
 def lambada(text: str) -> str:
-    """Penn Treebank marks: two backticks and two apostrophes for quotation marks, n't, 's."""
+    """Undo Penn Treebank conventions, including double backticks for quotation marks."""
     return _apply(text, _LAMBADA, _SHORT, _PUNCTUATION)
 
 
 def lm1b(text: str) -> str:
-    """Penn Treebank marks with plain quotation marks."""
+    """Undo Penn Treebank conventions, with plain quotation marks."""
     return _apply(text, _PAIRS, _SHORT, _PUNCTUATION)
 
 

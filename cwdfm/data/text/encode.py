@@ -1,4 +1,4 @@
-"""Documents to ids, in parallel, in the order of the corpus."""
+"""Tokenize documents in parallel, in corpus order."""
 
 import multiprocessing
 import os
@@ -19,13 +19,13 @@ from cwdfm.data.text.corpus import Document, Interrupted
 from cwdfm.data.text.detokenize import DETOKENIZERS
 from cwdfm.data.text.tokenizer import TextTokenizer
 
-_PIECE = 1 << 16  # characters of a long document that are encoded as one text
-_AT_ONCE = 1 << 20  # characters in one call of the tokenizer: they take much more room as tokens
-_BATCH = 1 << 20  # characters that a worker is given, or
-_DOCUMENTS = 1 << 12  # documents
+_PIECE = 1 << 16  # characters; longer documents are encoded in pieces
+_CALL = 1 << 20  # characters per call of the tokenizer, which bounds its memory
+_BATCH = 1 << 20  # characters per batch for a worker
+_BATCH_DOCUMENTS = 1 << 12
 
 _GUARD = (
-    "in a script of your own, call this under `if __name__ == '__main__':`, since workers import "
+    "in a script, call this under `if __name__ == '__main__':`, because worker processes import "
     "the script again"
 )
 
@@ -34,7 +34,7 @@ Batch = list[tuple[Split, Document]]
 
 @dataclass(frozen=True)
 class Encoded:
-    """The ids of a batch of documents, each with an end token, joined for each split."""
+    """The ids of a batch of documents, joined per split, with an end-of-text token after each."""
 
     ids: dict[Split, NDArray[Any]]
     read: int
@@ -43,7 +43,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a worker does with a batch."""
+    """Encodes a batch of documents; this is the work of a worker process."""
 
     tokenizer: TextTokenizer
     detokenizer: str | None
@@ -58,7 +58,7 @@ class Encoder:
         size = 0
 
         def flush() -> None:
-            arrays = self.tokenizer.arrays([piece for _, piece, _ in pending])
+            arrays = self.tokenizer.encode_batch([piece for _, piece, _ in pending])
             for (split, _, last), ids in zip(pending, arrays, strict=True):
                 found[split] += [ids.astype(dtype), end] if last else [ids.astype(dtype)]
             pending.clear()
@@ -69,11 +69,11 @@ class Encoder:
                 blank += 1
                 continue
             done = 0
-            for piece in self.tokenizer.pieces(text, _PIECE):
+            for piece in self.tokenizer.split_text(text, _PIECE):
                 done += len(piece)
                 size += len(piece)
                 pending.append((split, piece, done == len(text)))
-                if size >= _AT_ONCE:
+                if size >= _CALL:
                     flush()
                     size = 0
         flush()
@@ -82,37 +82,37 @@ class Encoder:
 
 
 def batches(documents: Iterable[tuple[Split, Document]]) -> Iterator[Batch]:
-    """Documents in batches of about as many characters each."""
+    """Group documents into batches of similar size in characters."""
     batch: Batch = []
     size = 0
     for item in documents:
         batch.append(item)
         size += len(item[1].text)
-        if size >= _BATCH or len(batch) >= _DOCUMENTS:
+        if size >= _BATCH or len(batch) >= _BATCH_DOCUMENTS:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
 
 
-def check_guard() -> None:
-    """Refuse to start workers from a worker that imports a script; it would wait for its parent."""
+def check_main_guard() -> None:
+    """Raise an error in a worker process that imports an unguarded script; it would hang."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Interrupted(_GUARD)
 
 
 def encode(found: Iterable[Batch], encoder: Encoder, workers: int) -> Iterator[Encoded]:
-    """The batches encoded, in order; a few at a time are under way, so memory stays flat.
+    """Encode batches in order, a few at a time, so memory use is constant.
 
-    workers: processes; with 1 there is none beside this one (the `tokenizers` library still uses
-    all cores by threads of its own).
+    workers: number of processes. With 1, this process does the work; the `tokenizers` library
+    still uses all cores with threads.
     """
     if workers == 1:
         yield from map(encoder, found)
         return
-    context = multiprocessing.get_context("spawn")  # fork is unsafe beside torch's threads
-    # Not as an argument of `_start`: a tokenizer is larger than the pipe that takes those, and a
-    # worker that dies before it has read them would be waited for without end.
+    context = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
+    # The encoder is not passed in `initargs`: a tokenizer is larger than the pipe they are sent
+    # through, so a worker that dies before reading them would block this process forever.
     handed: Queue[Encoder] = context.Queue()
     handed.cancel_join_thread()
     for _ in range(workers):
@@ -128,25 +128,25 @@ def encode(found: Iterable[Batch], encoder: Encoder, workers: int) -> Iterator[E
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise Interrupted(
-            f"a worker process died; {_GUARD}; else there may be too little memory: use fewer "
+            f"a worker process died; {_GUARD}; otherwise there may be too little memory: use fewer "
             f"workers, or workers=1"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-_encoder: Encoder | None = None  # of a worker process
+_encoder: Encoder | None = None  # set in worker processes
 
 
 def _start(handed: "Queue[Encoder]") -> None:
     global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     _encoder = handed.get()
 
 
-def _leave_with_parent() -> None:
-    """End this process when the one that started it was killed: nobody else would."""
+def _exit_with_parent() -> None:
+    """End this process when its parent is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,7 +1,7 @@
-"""FineWeb-Edu: educational pages of Common Crawl, by Penedo et al. (2024).
+"""FineWeb-Edu: educational web pages from Common Crawl (Penedo et al. 2024).
 
-This is the hub's sample of 10 billion tokens. It has no split of its own:
-one document in twenty is held out, see `pack`.
+This is the sample of 10 billion tokens. The dataset has no split of its own, so one document in 20
+is held out; see `pack`.
 """
 
 from cwdfm.data.text.hub import HubCorpus

@@ -1,4 +1,4 @@
-"""Corpora of the Hugging Face hub, or the same files in a folder."""
+"""Corpora on the Hugging Face hub, or the same files in a local folder."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,32 +9,30 @@ from typing import Any, cast
 from cwdfm.data.dataset import Split
 from cwdfm.data.readers import sha256
 from cwdfm.data.text.corpus import Corpus, Document, Interrupted
-from cwdfm.data.text.files import find_files
-from cwdfm.data.text.find import data_folder
-from cwdfm.data.text.records import Unit, as_text, records
+from cwdfm.data.text.fast_tokenizer import data_folder
+from cwdfm.data.text.files import Unit, as_text, find_files, records
 from cwdfm.errors import InputError, load_extra
 
-# How the names of a part's files may begin in a folder, beside what the hub calls the part.
-_BEGINS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",), "all": ("text8",)}
+# Prefixes of the local file names of each part, besides the hub's name of the part.
+_PREFIXES = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",), "all": ("text8",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubCorpus(Corpus):
-    """A dataset of the hub, memory-mapped or streamed; or a folder with its files.
+    """A dataset of the hub, memory-mapped or streamed, or a local folder with its files.
 
-    A folder holds files or folders `train*`, `valid*` (or `dev*`), `test*`, as far as there are
-    such parts, of any kind that `records` reads. It is `folder`, or `$CWDFM_DATA/NAME` if that
-    exists.
+    The local folder is `folder`, or `$CWDFM_DATA/NAME` if it exists. It contains files or folders
+    `train*`, `valid*` (or `dev*`) and `test*` in any format of `records`.
     """
 
     path: str  # on the hub
     config: str | None = None
-    revision: str | None = None  # None: the newest
+    revision: str | None = None  # None: the latest
     column: str = "text"
-    parts: tuple[tuple[str, str], ...]  # train, valid, test: what the hub calls them
-    held_out: int | None = None  # so many documents at the end of `train` are for validation
+    parts: tuple[tuple[str, str], ...]  # (our name: train, valid or test; the hub's name)
+    held_out: int | None = None  # number of documents at the end of `train` used for validation
     unit: Unit = "file"  # one row of a plain text file
-    group: Callable[[Iterable[str]], Iterator[str]] | None = None  # rows to documents
+    group: Callable[[Iterable[str]], Iterator[str]] | None = None  # joins rows to documents
     folder: Path | None = None
     streaming: bool = False
 
@@ -48,7 +46,7 @@ class HubCorpus(Corpus):
             return
         own: Split | None = "train" if "valid" in self.part_names else None
         if self.held_out is not None:
-            yield from self._tail(self.held_out, limit)
+            yield from self._hold_out_last(self.held_out, limit)
             return
         yield from self._split(islice(self._documents("train"), limit), "train", own)
         if own is not None:
@@ -68,13 +66,13 @@ class HubCorpus(Corpus):
         for number, text in enumerate(texts, start=1):
             yield Document(f"{part}, document {number}", text, split)
 
-    def _tail(self, held_out: int, limit: int | None) -> Iterator[Document]:
-        """All but the last documents to train on, the last ones to hold out."""
+    def _hold_out_last(self, held_out: int, limit: int | None) -> Iterator[Document]:
+        """The last `held_out` documents are for validation, the others for training."""
         total = self._count()
         if total <= held_out:
             raise InputError(
-                f"{self.name} has {total:,} documents here, and its last {held_out:,} are for "
-                f"validation; give the whole corpus, or load this part of it by its path"
+                f"{self.name} has {total:,} documents here, but its last {held_out:,} are held out "
+                f"for validation; give the complete corpus, or load these files by their path"
             )
         cut = total - held_out
         for start, stop, split in ((0, cut, "train"), (cut, total, "valid")):
@@ -97,7 +95,7 @@ class HubCorpus(Corpus):
         if rows.column_names is not None and self.column not in rows.column_names:
             raise InputError(
                 f"{self.path} has no column {self.column!r}, its columns are "
-                f"{', '.join(map(repr, rows.column_names))}; name the one with the text"
+                f"{', '.join(map(repr, rows.column_names))}; name the one that contains the text"
             )
         number = start
         try:
@@ -107,10 +105,10 @@ class HubCorpus(Corpus):
                 yield as_text(row[self.column], self.column, place)
         except InputError:
             raise
-        except Exception as error:  # of many kinds, when streaming
+        except Exception as error:  # of many types, when streaming
             raise Interrupted(
-                f"reading {self.path} from the hub broke off after row {number:,} "
-                f"({type(error).__name__}: {error}); the same call again goes on from there"
+                f"reading {self.path} from the hub failed after row {number:,} "
+                f"({type(error).__name__}: {error}); repeat the call to resume from there"
             ) from error
 
     def _count(self) -> int:
@@ -123,7 +121,9 @@ class HubCorpus(Corpus):
     def _folder(self) -> Path | None:
         if self.folder is not None:
             if not self.folder.is_dir():
-                raise InputError(f"{self.folder} is no folder; give one that holds {self.name}")
+                raise InputError(
+                    f"{self.folder} is not a folder; give a folder that contains {self.name}"
+                )
             return self.folder
         data = data_folder()
         return data / self.name if data is not None and (data / self.name).is_dir() else None
@@ -132,32 +132,31 @@ class HubCorpus(Corpus):
         if (folder := self._folder()) is None:
             return None
         files = find_files(folder)
-        begins = (*_BEGINS[part], dict(self.parts)[part])
-        found = [f for f in files if f.relative_to(folder).parts[0].lower().startswith(begins)]
+        prefixes = (*_PREFIXES[part], dict(self.parts)[part])
+        found = [f for f in files if f.relative_to(folder).parts[0].lower().startswith(prefixes)]
         if not found and len(self.parts) == 1:
             return files
         if not found:
             raise InputError(
-                f"{folder} has no files of the part {part!r} of {self.name}: their names begin "
-                f"with {' or '.join(dict.fromkeys(begins))}; put them there, or load another part: "
-                f"--part test or --part valid, in Python part='test'"
+                f"{folder} has no files for the part {part!r} of {self.name}: their names start "
+                f"with {' or '.join(dict.fromkeys(prefixes))}; add them, or load another part with "
+                f"part='test' or part='valid'"
             )
         return found
 
     def _call(self, function: str, **options: Any) -> Any:
-        """A function of the datasets library on this dataset, with a message that helps."""
+        """Call a function of the datasets library for this dataset."""
         datasets = load_extra("datasets", "text")
         try:
             return getattr(datasets, function)(
                 self.path, self.config, revision=self.revision, **options
             )
-        except Exception as error:  # of many kinds: no network, no such name, no such part
-            says = str(error).splitlines()
-            files = ", ".join(f"{_BEGINS[part][0]}.*" for part, _ in self.parts)
+        except Exception as error:  # many types: no network, unknown name, unknown part
+            reason = str(error).splitlines()
+            files = ", ".join(f"{_PREFIXES[part][0]}.*" for part, _ in self.parts)
             raise InputError(
                 f"cannot get {self.name} ({self.path}) from the hub ({type(error).__name__}: "
-                f"{says[0] if says else ''}); on a machine without it put the files "
-                f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name} "
-                f"and set CWDFM_DATA to the folder that holds it, or name that folder itself "
-                f"(--folder)"
+                f"{reason[0] if reason else ''}); on a machine without access to it, put the files "
+                f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name}, "
+                f"and set CWDFM_DATA to its parent folder, or give the folder itself with folder="
             ) from error

@@ -1,6 +1,6 @@
-"""LAMBADA: passages whose last word needs the whole passage, by Paperno et al. (2016).
+"""LAMBADA: passages whose last word depends on the entire passage (Paperno et al. 2016).
 
-Lower-cased and tokenised as its authors published it, a passage a document; detokenised here.
+One document per passage. The original is lowercase and tokenized into words, which is undone here.
 """
 
 from cwdfm.data.text.hub import HubCorpus

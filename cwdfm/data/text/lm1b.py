@@ -1,7 +1,7 @@
-"""LM1B: 30 million sentences of news in random order, by Chelba et al. (2013).
+"""LM1B: 30 million news sentences in random order (Chelba et al. 2013).
 
-A sentence a document; the hub's test part is what everyone validates on. The revision is the hub's
-own conversion to parquet, since the dataset itself is a script, which `datasets` no longer runs.
+One document per sentence. As is common, the hub's test part is used for validation. The revision is
+the hub's own conversion to parquet, because `datasets` no longer runs the dataset's script.
 """
 
 from cwdfm.data.text.hub import HubCorpus

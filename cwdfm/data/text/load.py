@@ -1,4 +1,4 @@
-"""What `cwdfm.data.load` does for text: find the corpus, prepare it once, open it."""
+"""`cwdfm.data.load` for text: find the corpus, and prepare it or open the prepared windows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,14 +7,12 @@ from tempfile import TemporaryDirectory
 
 from cwdfm.cache import Cache, cache_folder
 from cwdfm.data.dataset import CacheMode, TokenData
-from cwdfm.data.text import gpt2
+from cwdfm.data.text import CORPORA
 from cwdfm.data.text.corpus import Corpus
-from cwdfm.data.text.files import TextFiles
-from cwdfm.data.text.find import find_tokenizer
+from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, find_tokenizer
+from cwdfm.data.text.files import TextFiles, Unit
 from cwdfm.data.text.hub import HubCorpus
-from cwdfm.data.text.prepare import SEED, describe, prepare
-from cwdfm.data.text.prepared import is_prepared, open_prepared
-from cwdfm.data.text.records import Unit
+from cwdfm.data.text.prepared import SEED, describe, is_prepared, open_prepared, prepare
 from cwdfm.data.text.text8 import Text8
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
@@ -23,42 +21,42 @@ from cwdfm.errors import InputError
 
 def find_corpus(
     name_or_path: str | Path,
-    corpora: dict[str, Corpus],
     *,
     column: str | None = None,
     documents: Unit | None = None,
     folder: str | Path | None = None,
     streaming: bool = False,
 ) -> Corpus:
-    """A corpus by name, or that of files; options are those of `cwdfm.data.load`."""
-    of_files = options_given(column=column, documents=documents)
-    of_names = options_given(folder=folder, streaming=streaming or None)
-    corpus = corpora.get(str(name_or_path))
+    """The corpus of a name, or of a user's files. The options are those of `cwdfm.data.load`."""
+    for_files = given_options(column=column, documents=documents)
+    for_hub = given_options(folder=folder, streaming=streaming or None)
+    corpus = CORPORA.get(str(name_or_path))
     if corpus is None:
-        if of_names:
+        if for_hub:
             raise InputError(
-                f"{of_names} for corpora by name ({', '.join(corpora)}), got "
-                f"{str(name_or_path)!r}; leave that out"
+                f"{for_hub} only for corpora by name ({', '.join(CORPORA)}), got "
+                f"{str(name_or_path)!r}; leave it out"
             )
         return TextFiles.of(name_or_path, column, documents)
-    if of_files:
+    if for_files:
         raise InputError(
-            f"{of_files} for files of one's own, {corpus.name!r} knows its own; leave that out"
+            f"{for_files} only for a user's files, but {corpus.name!r} has a fixed format; leave "
+            f"it out"
         )
-    where = None if folder is None else Path(folder)
+    local = None if folder is None else Path(folder)
     if isinstance(corpus, Text8):
-        return replace(corpus, hub=replace(corpus.hub, folder=where, streaming=streaming))
+        return replace(corpus, hub=replace(corpus.hub, folder=local, streaming=streaming))
     if isinstance(corpus, HubCorpus):
-        return replace(corpus, folder=where, streaming=streaming)
-    if of_names:
+        return replace(corpus, folder=local, streaming=streaming)
+    if for_hub:
         raise InputError(
-            f"{of_names} for corpora of the hub, and {corpus.name!r} is none; leave that out"
+            f"{for_hub} only for corpora on the hub, which {corpus.name!r} is not; leave it out"
         )
     return corpus
 
 
-def options_given(**options: object) -> str:
-    """The options that are given, as what a message begins with; empty for none."""
+def given_options(**options: object) -> str:
+    """The options that are not None, as the subject of an error message; "" if there are none."""
     names = [f"{name}=" for name, value in options.items() if value is not None]
     return " and ".join(names) + (" are" if len(names) > 1 else " is") if names else ""
 
@@ -75,7 +73,7 @@ def load_text(
     limit: int | None,
     seed: int | None,
 ) -> TokenData:
-    """A corpus prepared under the cache folder, or opened where it lies there."""
+    """Prepare a corpus in the cache folder, or open it from there."""
     found = corpus.tokenizer if tokenizer is None else tokenizer
     if isinstance(found, str) and found != "chars":
         found = find_tokenizer(found)
@@ -97,11 +95,11 @@ def load_text(
 
     if cache:
         source = describe(corpus, found, length, part=part, limit=limit, seed=seed)
-        place = Cache(cache_folder()).path(corpus.name, source)
-        if cache != "read" or is_prepared(place):
-            return make(place)
+        entry = Cache(cache_folder()).path(corpus.name, source)
+        if cache != "read" or is_prepared(entry):
+            return make(entry)
     with TemporaryDirectory(prefix="cwdfm-") as folder:
-        return make(Path(folder) / corpus.name)  # the mapping keeps what the folder loses
+        return make(Path(folder) / corpus.name)  # the mapping keeps the deleted files alive
 
 
 def load_prepared(
@@ -113,48 +111,52 @@ def load_prepared(
     limit: int | None,
     seed: int | None,
 ) -> TokenData:
-    """A prepared folder is what it is: options that would change it are refused."""
+    """Open a prepared folder; InputError if an option contradicts it."""
     data = open_prepared(folder)
-    asked = {"length": length, "part": part, "limit": limit, "seed": seed}
-    wrong, right = differing(asked, data)
-    if not _is_tokenizer(tokenizer, data):
+    requested = {"length": length, "part": part, "limit": limit, "seed": seed}
+    wrong, right = differences(requested, data)
+    if not _same_tokenizer(tokenizer, data):
         wrong.append(
-            f"with another tokenizer ({brief(data.tokenizer)}) than the one asked for "
-            f"({brief(tokenizer)})"
+            f"with a different tokenizer ({summarize_tokenizer(data.tokenizer)}) than the one "
+            f"requested ({summarize_tokenizer(tokenizer)})"
         )
         right += ["`tokenizer=None`"] if isinstance(tokenizer, str) else []
     if wrong:
-        ask = f"ask for what it has ({', '.join(right)}), or " if right else ""
+        advice = f"use its values ({', '.join(right)}), or " if right else ""
         raise InputError(
-            f"{folder} was prepared {', and '.join(wrong)}; {ask}prepare the text again with what "
-            f"is asked for"
+            f"{folder} was prepared {', and '.join(wrong)}; {advice}prepare the text again with "
+            f"the requested values"
         )
     return data
 
 
-def differing(asked: Mapping[str, object], data: TokenData) -> tuple[list[str], list[str]]:
-    """For a message: how data were prepared otherwise than asked for, and what they have instead;
-    None asks for nothing."""
-    has = {name: data.source.get(name) for name in asked}
-    wrong = [name for name, value in asked.items() if value is not None and value != has[name]]
+def differences(requested: Mapping[str, object], data: TokenData) -> tuple[list[str], list[str]]:
+    """Compare requested options with those of prepared data; None requests nothing.
+
+    Returns descriptions of the differences, and the options as they were prepared, for a message.
+    """
+    has = {name: data.source.get(name) for name in requested}
+    wrong = [name for name, value in requested.items() if value is not None and value != has[name]]
     return (
-        [f"with {name}={has[name]!r}, asked for is {asked[name]!r}" for name in wrong],
+        [f"with {name}={has[name]!r}, requested was {requested[name]!r}" for name in wrong],
         [f"`{name}={has[name]}`" for name in wrong],
     )
 
 
-def _is_tokenizer(asked: TextTokenizer | str | None, data: TokenData) -> bool:
-    """Whether the tokenizer asked for is the data's; GPT-2's is known without being at hand."""
-    if not isinstance(asked, str):
-        return asked is None or asked == data.tokenizer
-    made_with = data.source["tokenizer"]
-    if asked == "gpt2" and isinstance(made_with, dict) and made_with.get("sha256") == gpt2.SHA256:
+def _same_tokenizer(requested: TextTokenizer | str | None, data: TokenData) -> bool:
+    """Whether the requested tokenizer is that of the data. GPT-2's files are not required."""
+    if not isinstance(requested, str):
+        return requested is None or requested == data.tokenizer
+    used = data.source["tokenizer"]
+    if requested == "gpt2" and isinstance(used, dict) and used.get("sha256") == GPT2_SHA256:
         return True
-    return made_with == asked or (asked != "chars" and find_tokenizer(asked) == data.tokenizer)
+    return used == requested or (
+        requested != "chars" and find_tokenizer(requested) == data.tokenizer
+    )
 
 
-def brief(tokenizer: Tokenizer | str | None) -> str:
-    """A tokenizer for messages: its vocabulary may be long."""
+def summarize_tokenizer(tokenizer: Tokenizer | str | None) -> str:
+    """A short description of a tokenizer for messages."""
     if isinstance(tokenizer, Tokenizer):
-        return f"{tokenizer.kind!r}, {tokenizer.vocab_size:,} kinds of tokens"
+        return f"{tokenizer.kind!r}, {tokenizer.vocab_size:,} tokens"
     return repr(tokenizer)

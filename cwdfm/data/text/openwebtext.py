@@ -1,7 +1,7 @@
-"""OpenWebText: 8,013,769 pages that Reddit linked to, by Gokaslan and Cohen (2019).
+"""OpenWebText: 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019).
 
-It has no split of its own. The last 100,000 documents are for validation, as in the literature on
-discrete diffusion.
+The dataset has no split of its own. The last 100,000 documents are used for validation, as is
+common in work on discrete diffusion.
 """
 
 from cwdfm.data.text.hub import HubCorpus

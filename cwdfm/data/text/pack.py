@@ -1,16 +1,15 @@
-"""Text to windows of N tokens: documents, each with an end token, joined and cut.
+"""Pack documents into windows of N tokens.
 
-The cuts run over the whole corpus, so no remainder is lost; only the last window of a split is
-filled up, with end tokens. The result does not depend on the number of workers, nor on how often
-the work was interrupted.
+Documents, each followed by an end-of-text token, are concatenated and cut into windows, so no
+tokens are lost. Only the last window of a split is padded, with end-of-text tokens. The result does
+not depend on the number of workers, or on interruptions.
 
-Where a corpus has no split of its own, one document in twenty is held out: of each twenty in a row
-one, drawn by its number and the seed (the last one, of the first twenty). A corpus of so few
-documents that this holds out nothing gives its last 5% of windows instead, so that one document may
-then lie on both sides of the cut.
+If a corpus has no split of its own, one document of each 20 consecutive ones is held out, chosen by
+the seed (of the first 20, the last one). If this holds out nothing because there are too few
+documents, the last 5% of the windows are held out instead; a document may then be in both splits.
 
-`report` counts documents (`read` = `blank` + `kept`), windows (`train`, `valid`), and tokens:
-`tokens` with the end tokens of documents, `filled` to complete windows.
+`report` counts documents (`read` = `blank` + `kept`), windows (`train`, `valid`) and tokens:
+`tokens` includes the end-of-text tokens of documents, and `filled` is the padding of windows.
 """
 
 import hashlib
@@ -28,20 +27,22 @@ from numpy.typing import NDArray
 from cwdfm.data.dataset import Split, TokenData, token_dtype
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.encode import Encoder, batches, encode
-from cwdfm.data.text.prepared import SPLITS, write_meta
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
 
-HELD_OUT = 20  # one document in so many
+HELD_OUT = 20  # one document in HELD_OUT is held out
+SPLITS: tuple[Split, ...] = ("train", "valid")
+PROGRESS = "progress.json"  # files of an unfinished preparation
+VALID_STREAM = "valid.stream"
 
-_KEEP = 1 << 22  # tokens between records of the progress, which an interrupted run resumes from
-_ROWS = 1 << 12  # copied at a time
+_SAVE_EVERY = 1 << 22  # tokens between updates of the progress file
+_ROWS = 1 << 12  # rows copied at a time
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the work has come; what lies beyond in the files is cut off on resuming."""
+    """The state of an unfinished preparation. Data in the files beyond it are discarded."""
 
     key: str
     read: int = 0
@@ -51,26 +52,23 @@ class Progress:
 
 
 def split_of(number: int, seed: int) -> Split:
-    """The split of a document by its number in the corpus, counted from 0."""
+    """The split of a document, by its number in the corpus (from 0)."""
     block, place = divmod(number, HELD_OUT)
     drawn = int.from_bytes(hashlib.sha256(f"{seed}/{block}".encode()).digest()[:8], "big")
-    # In the first block the last, so that fewer than twenty documents are all to train on.
+    # The last one of the first block, so that fewer than 20 documents are all for training.
     return "valid" if place == (drawn % HELD_OUT if block else HELD_OUT - 1) else "train"
 
 
 def append(file: BinaryIO, ids: NDArray[Any]) -> None:
-    """Write ids behind what a file holds.
-
-    Not by numpy's tofile, which says of a full disk how much it wrote, and not why no more.
-    """
+    """Append ids to a file. numpy's `tofile` would hide the reason for a failed write."""
     file.write(np.ascontiguousarray(ids).data)
 
 
-def held_out_fill(data: TokenData) -> tuple[int, int] | None:
-    """(row, count): which held-out window was filled up, and with how many tokens at its end.
+def held_out_padding(data: TokenData) -> tuple[int, int] | None:
+    """(row, count): the padded held-out window and its number of padding tokens; None without one.
 
-    None for none. It was the last one before the order was drawn. What fills it are end tokens
-    behind the one of the last document.
+    It was the last window before shuffling. The padding follows the end-of-text token of the last
+    document.
     """
     if not data.report.get("filled") or not len(data.valid):
         return None
@@ -81,12 +79,12 @@ def held_out_fill(data: TokenData) -> tuple[int, int] | None:
 
 
 def _order(rows: int, seed: int) -> NDArray[np.int64]:
-    """In which order held-out windows are written: a prefix of them is a fair sample."""
+    """The random order of held-out windows, which makes any prefix a random sample."""
     return np.random.default_rng(seed).permutation(rows)
 
 
 class Packing:
-    """The work in one folder."""
+    """Packs a corpus into the folder `work`; an interrupted run can be resumed."""
 
     def __init__(
         self,
@@ -99,16 +97,14 @@ class Packing:
         self.corpus, self.tokenizer, self.length, self.work = corpus, tokenizer, length, work
         self.source = source
         self.dtype = token_dtype(tokenizer.vocab_size).newbyteorder("<")
-        self.row_size = length * self.dtype.itemsize
         self.streams: dict[Split, Path] = {
             "train": work / "train.bin",
-            "valid": work / "valid.stream",
+            "valid": work / VALID_STREAM,
         }
 
-    def run(self, workers: int, progress: Callable[[int], object] | None) -> int:
-        """Tokenise what has not been, then lay out the windows; how many are to train on."""
-        state = self._resume()
-        kept = state
+    def run(self, workers: int, progress: Callable[[int], object] | None) -> dict[str, int]:
+        """Tokenize the remaining documents and write the windows; returns the report."""
+        state = saved = self._resume()
         encoder = Encoder(self.tokenizer, self.corpus.detokenizer)
         with self.streams["train"].open("ab") as train, self.streams["valid"].open("ab") as valid:
             for found in encode(batches(self._documents(state.read)), encoder, workers):
@@ -121,13 +117,13 @@ class Packing:
                     train=state.train + len(found.ids["train"]),
                     valid=state.valid + len(found.ids["valid"]),
                 )
-                if state.train + state.valid - kept.train - kept.valid >= _KEEP:
-                    self._keep(state, train, valid)
-                    kept = state
+                if state.train + state.valid - saved.train - saved.valid >= _SAVE_EVERY:
+                    self._save(state, train, valid)
+                    saved = state
                 if progress is not None:
                     progress(state.read)
-            self._keep(state, train, valid)
-        return self._lay_out(state)
+            self._save(state, train, valid)
+        return self._write_windows(state)
 
     def _documents(self, start: int) -> Iterator[tuple[Split, Document]]:
         found = self.corpus.documents(self.source["part"], self.source["limit"])
@@ -140,9 +136,9 @@ class Packing:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _resume(self) -> Progress:
-        """The kept progress, with the files cut back to it; or a fresh start."""
+        """Truncate the files to the saved progress and return it, or start from scratch."""
         try:
-            state = Progress(**json.loads((self.work / "progress.json").read_text()))
+            state = Progress(**json.loads((self.work / PROGRESS).read_text()))
             sizes = {split: path.stat().st_size for split, path in self.streams.items()}
         except (OSError, ValueError, TypeError):
             state, sizes = Progress(""), {}
@@ -154,14 +150,14 @@ class Packing:
             os.truncate(path, wanted[split])
         return state
 
-    def _keep(self, state: Progress, *files: Any) -> None:
+    def _save(self, state: Progress, *files: Any) -> None:
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        write_json(self.work / "progress.json", asdict(state))
+        write_json(self.work / PROGRESS, asdict(state))
 
-    def _lay_out(self, state: Progress) -> int:
-        """Fill up the last windows, put the held-out ones in random order, describe it all."""
+    def _write_windows(self, state: Progress) -> dict[str, int]:
+        """Pad the last windows and write the held-out ones in random order; returns the report."""
         rows: dict[Split, int] = {s: -(-getattr(state, s) // self.length) for s in SPLITS}
         self._check(state, rows)
         for split, path in self.streams.items():
@@ -175,7 +171,7 @@ class Packing:
             rows["valid"] = max(1, rows["train"] // HELD_OUT)
             rows["train"] -= rows["valid"]
             self._shuffle(self.streams["train"], rows["train"], rows["valid"])
-        report = {
+        return {
             "read": state.read,
             "blank": state.blank,
             "kept": state.read - state.blank,
@@ -184,35 +180,27 @@ class Packing:
             "tokens": state.train + state.valid,
             "filled": filled,
         }
-        write_meta(
-            self.work,
-            name=self.corpus.name,
-            tokenizer=self.tokenizer,
-            length=self.length,
-            rows=rows,
-            report=report,
-            source=self.source,
-        )
-        return rows["train"]
 
     def _check(self, state: Progress, rows: dict[Split, int]) -> None:
         name = self.corpus.name
         if not state.train + state.valid:
             raise InputError(
-                f"{name} holds no text: {state.read:,} documents were read, {state.blank:,} of "
-                f"them blank; check the files, and column (--column) for tables"
+                f"{name} contains no text: {state.read:,} documents were read, {state.blank:,} of "
+                f"them blank; check the files, and for tables column="
             )
         if self.source["part"] is None and not rows["train"]:
-            raise InputError(f"{name} has nothing to train on; use part (--part) to evaluate on it")
+            raise InputError(
+                f"{name} has no training documents; use part= to load it for evaluation"
+            )
         if sum(rows.values()) < 2 and self.source["part"] is None:
             raise InputError(
-                f"{name} has {state.train:,} tokens, which is one window of length {self.length}; "
-                f"at least 2 are needed (one to train on, one to hold out): use a smaller length, "
+                f"{name} has {state.train:,} tokens, only one window of length {self.length}; at "
+                f"least 2 are required (one to train on, one to hold out): use a smaller length, "
                 f"or more text"
             )
 
     def _shuffle(self, path: Path, start: int, rows: int) -> None:
-        """Write `rows` windows of a file, from number `start`, to valid.bin in random order."""
+        """Copy `rows` windows of a file, from window `start` on, to valid.bin in random order."""
         x = np.memmap(path, self.dtype, "r", shape=(start + rows, self.length))
         order = _order(rows, self.source["seed"])
         with (self.work / "valid.bin").open("wb") as file:

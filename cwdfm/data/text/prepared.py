@@ -1,56 +1,215 @@
-"""Prepared text on disk: a folder with the tokens of each split and what they are.
+"""Prepared text: a folder of memory-mapped windows of tokens.
 
     train.bin  valid.bin    ids, little-endian, [rows, length]
     meta.json               name, tokenizer, report, source, rows, checksums
 
-The files are memory-mapped, so that a corpus may be larger than the memory.
+`prepare` writes such a folder atomically. It resumes interrupted work, and concurrent calls do the
+work once. `open_prepared` reads it; the corpus may be larger than memory.
 """
 
 import hashlib
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cwdfm.cache import content_digest
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
 from cwdfm.data.readers import readable
-from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
-from cwdfm.errors import InputError
-from cwdfm.files import write_json
+from cwdfm.data.text.corpus import Corpus, Interrupted
+from cwdfm.data.text.encode import check_main_guard
+from cwdfm.data.text.fast_tokenizer import find_tokenizer
+from cwdfm.data.text.pack import PROGRESS, SPLITS, VALID_STREAM, Packing
+from cwdfm.data.text.tokenizer import CharacterTokenizer, TextTokenizer
+from cwdfm.data.tokenizer import tokenizer_from_json
+from cwdfm.errors import MAX_LENGTH, InputError, check_choice, check_integer
+from cwdfm.files import check_writable, locked, write_advice, write_json
 
 FORMAT = 1
-SPLITS: tuple[Split, ...] = ("train", "valid")
 META = "meta.json"
+SEED = 42
+# Increase this when the same documents would be prepared differently; cache keys contain it.
+PREPARATION = 1
+MAX_WORKERS = 4096
 
 _MAGIC = "cwdfm.text"
-_SMALL = 1 << 30  # bytes that are read at every opening to check them
+_VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is opened
 _CHUNK = 1 << 22
 
 
+def prepare(
+    corpus: Corpus,
+    tokenizer: TextTokenizer | str,
+    length: int,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    part: str | None = None,
+    limit: int | None = None,
+    seed: int = SEED,
+    progress: Callable[[int], object] | None = None,
+) -> TokenData:
+    """Prepare a corpus in the folder `out`, or open it if it is already prepared.
+
+    tokenizer: a tokenizer, a name for `find_tokenizer`, or "chars" for the corpus's characters.
+    workers: number of tokenizing processes. With more than one, a script needs an
+        `if __name__ == "__main__":` guard.
+    part: prepare only this part of the corpus, all of it held out, for evaluation.
+    limit: use only the first documents (of each split, if the corpus has its own).
+    seed: seed of the split and of the order of held-out windows.
+    progress: called with the number of finished documents.
+
+    Unfinished work is kept in `out`.part, and the next call resumes it.
+    """
+    check_integer("length", length, 2, MAX_LENGTH)
+    check_integer("workers", workers, most=MAX_WORKERS)
+    if workers > 1:
+        check_main_guard()
+    check_integer("seed", seed, 0)
+    if limit is not None:
+        check_integer("limit", limit)
+    out = Path(out)
+    if isinstance(tokenizer, str) and tokenizer != "chars":
+        tokenizer = find_tokenizer(tokenizer)
+    source = describe(corpus, tokenizer, length, part=part, limit=limit, seed=seed)
+    try:
+        if (done := _finished(out, source)) is not None:
+            return done
+        check_writable(out)
+        with locked(out):
+            if (done := _finished(out, source)) is not None:  # by the previous holder of the lock
+                return done
+            work = out.with_name(out.name + ".part")
+            _pack(corpus, tokenizer, length, work, source, workers, progress)
+            if out.exists():
+                out.rmdir()  # it is empty, as checked by `_finished`
+            work.rename(out)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {out}: {error.strerror or error}; {write_advice(error)} (out=, or "
+            f"CWDFM_CACHE for cached data)"
+        ) from error
+    return open_prepared(out)
+
+
+def _pack(
+    corpus: Corpus,
+    tokenizer: TextTokenizer | str,
+    length: int,
+    work: Path,
+    source: dict[str, Any],
+    workers: int,
+    progress: Callable[[int], object] | None,
+) -> None:
+    """Write a complete prepared folder at `work`, without temporary files."""
+    work.mkdir(exist_ok=True)
+    try:
+        if isinstance(tokenizer, str):
+            tokenizer = CharacterTokenizer.build(corpus.texts(source["part"], source["limit"]))
+        report = Packing(corpus, tokenizer, length, work, source).run(workers, progress)
+    except Interrupted:
+        raise
+    except InputError:  # there is nothing to resume
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    rows: dict[Split, int] = {split: report[split] for split in SPLITS}
+    row_bytes = length * token_dtype(tokenizer.vocab_size).itemsize
+    meta = {
+        "magic": _MAGIC,
+        "format": FORMAT,
+        "name": corpus.name,
+        "length": length,
+        "rows": rows,
+        "sha256": {s: checksum(work / f"{s}.bin", rows[s] * row_bytes) for s in SPLITS},
+        "report": report,
+        "source": source,
+        "tokenizer": tokenizer.to_json(),
+    }
+    write_json(work / META, {**meta, "checksum": content_digest(meta)})
+    os.truncate(work / "train.bin", rows["train"] * row_bytes)
+    for name in (VALID_STREAM, PROGRESS):
+        (work / name).unlink(missing_ok=True)
+    for leftover in work.glob("*.json.*.part"):  # of a killed process
+        leftover.unlink()
+
+
+def describe(
+    corpus: Corpus,
+    tokenizer: TextTokenizer | str,
+    length: int,
+    *,
+    part: str | None,
+    limit: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """Everything the prepared text depends on; the cache key."""
+    if part is not None:
+        check_choice("part", part, corpus.part_names)
+    return {
+        "corpus": corpus.name,
+        **corpus.origin(),
+        "detokenizer": corpus.detokenizer,
+        "tokenizer": tokenizer if isinstance(tokenizer, str) else tokenizer.identity,
+        "length": length,
+        "packing": "documents with end tokens, joined and cut",
+        "part": part,
+        "limit": limit,
+        "seed": seed,
+        "unit": "documents",
+        "preparation": PREPARATION,
+    }
+
+
+def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:
+    """The prepared data in `out`; None if it is missing or empty, InputError for other content."""
+    occupied = _is_occupied(out)  # before `is_prepared`: another process may finish in between
+    if is_prepared(out):
+        if read_meta(out)["source"] == source:
+            return open_prepared(out)
+        raise InputError(
+            f"{out} contains text prepared from other data or with other options; choose a "
+            f"different path, or delete it"
+        )
+    if occupied:
+        raise InputError(f"{out} exists and contains other files; choose a different path")
+    return None
+
+
+def _is_occupied(out: Path) -> bool:
+    """Whether `out` is a file or a non-empty folder."""
+    try:
+        return any(out.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return out.exists()  # False if a parent is a file; then `check_writable` raises
+
+
 def is_prepared(folder: Path) -> bool:
-    """Whether a folder holds prepared text, to all appearances."""
+    """Whether a folder contains prepared text."""
     return (folder / META).is_file()
 
 
 def open_prepared(folder: Path, verify: bool | None = None) -> TokenData:
-    """Prepared text, memory-mapped; a damaged or foreign folder is refused.
+    """Open prepared text, memory-mapped; InputError if the folder is damaged or something else.
 
-    verify: compare the checksums of all tokens; None does so up to 1 GiB. Sizes always are.
+    verify: whether to verify the checksums of all tokens; by default only up to 1 GiB. File sizes
+        are always verified.
     """
     meta = read_meta(folder)
     tokenizer = tokenizer_from_json(meta["tokenizer"])
     dtype = token_dtype(tokenizer.vocab_size)
     arrays = {split: _map(folder, split, meta, dtype) for split in SPLITS}
     if verify is None:
-        verify = sum(x.nbytes for x in arrays.values()) <= _SMALL
+        verify = sum(x.nbytes for x in arrays.values()) <= _VERIFY_UP_TO
     if verify:
         for split, x in arrays.items():
             if checksum(folder / f"{split}.bin", x.nbytes) != meta["sha256"][split]:
-                raise InputError(
-                    f"{folder / f'{split}.bin'} is damaged: its checksum is wrong; delete {folder} "
-                    f"and prepare it again, or copy it again"
-                )
+                raise _damaged(folder / f"{split}.bin", "wrong checksum")
     return TokenData(
         name=meta["name"],
         train=arrays["train"],
@@ -67,77 +226,46 @@ def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any])
     with readable(path):
         size = path.stat().st_size
     if size < shape[0] * shape[1] * dtype.itemsize:
-        raise InputError(
-            f"{path} is cut short: {size:,} bytes for {shape[0]:,} rows of {shape[1]} ids; delete "
-            f"{folder} and prepare it again, or copy it again"
-        )
+        raise _damaged(path, f"{size:,} bytes are too few for {shape[0]:,} rows of {shape[1]} ids")
     if not shape[0]:
         return np.empty(shape, dtype)
-    # Copy on write: torch warns of arrays that it may not write to.
+    # Copy on write, because torch warns about read-only arrays.
     return np.memmap(path, dtype=dtype.newbyteorder("<"), mode="c", shape=shape)
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """The description of a prepared folder."""
+    """Read and verify the metadata of a prepared folder."""
     path = folder / META
     try:
         with readable(path):
             meta = json.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path} is damaged: {error}; delete {folder} and prepare it again"
-        ) from error
+        raise _damaged(path, str(error)) from error
     if not isinstance(meta, dict) or meta.get("magic") != _MAGIC:
-        raise InputError(f"{folder} is not text prepared by cwdfm; give a folder that it wrote")
+        raise InputError(f"{folder} was not prepared by cwdfm; give a folder written by `prepare`")
     if meta["format"] > FORMAT:
         raise InputError(
-            f"{folder} has format {meta['format']}, this release reads up to {FORMAT}; upgrade "
-            f"cwdfm, or prepare the text again with this release"
+            f"{folder} has format {meta['format']}, this version reads formats up to {FORMAT}; "
+            f"upgrade cwdfm, or prepare the text again with this version"
         )
-    if meta.pop("checksum", None) != _digest(meta):
-        raise InputError(
-            f"{path} is damaged: its checksum is wrong; delete {folder} and prepare it again"
-        )
+    if meta.pop("checksum", None) != content_digest(meta):
+        raise _damaged(path, "wrong checksum")
     return meta
 
 
-def write_meta(
-    folder: Path,
-    *,
-    name: str,
-    tokenizer: Tokenizer,
-    length: int,
-    rows: dict[Split, int],
-    report: dict[str, int],
-    source: dict[str, Any],
-) -> None:
-    """Describe the tokens in a folder; the last thing to be written."""
-    size = length * token_dtype(tokenizer.vocab_size).itemsize
-    meta = {
-        "magic": _MAGIC,
-        "format": FORMAT,
-        "name": name,
-        "length": length,
-        "rows": rows,
-        "sha256": {s: checksum(folder / f"{s}.bin", rows[s] * size) for s in SPLITS},
-        "report": report,
-        "source": source,
-        "tokenizer": tokenizer.to_json(),
-    }
-    write_json(folder / META, {**meta, "checksum": _digest(meta)})
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} is damaged: {reason}; delete {path.parent} and prepare it again, or copy it again"
+    )
 
 
 def checksum(path: Path, size: int) -> str:
-    """The SHA-256 of a file's first `size` bytes."""
+    """The SHA-256 of the first `size` bytes of a file."""
     digest = hashlib.sha256()
     with readable(path), path.open("rb") as file:
         while size and (data := file.read(min(size, _CHUNK))):
             digest.update(data)
             size -= len(data)
     return digest.hexdigest()
-
-
-def _digest(meta: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

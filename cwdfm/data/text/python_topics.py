@@ -1,4 +1,4 @@
-"""Python's help topics: English prose that every Python carries, for trying things out offline."""
+"""Python's help topics: English prose included in every Python, for trials without a network."""
 
 import platform
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from cwdfm.data.text.corpus import Corpus, Document
 
 @dataclass(frozen=True, kw_only=True)
 class PythonTopics(Corpus):
-    """What `help("STRINGS")` and its like show: some 80 documents, half a million characters."""
+    """The texts of `help("STRINGS")` and others: about 80 documents, 500,000 characters."""
 
     @property
     def part_names(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""text8: 100 million letters and spaces of Wikipedia, by Mahoney (2006).
+"""text8: 100 million lowercase letters and spaces from Wikipedia (Mahoney 2006).
 
-One text without documents: its first 90% are for training, 5% for validation, 5% for testing. A
-folder holds it as `text8.txt`, the file `text8` with that ending.
+A single text without documents. The first 90% are for training, the next 5% for validation and the
+last 5% for testing. A local folder contains it as `text8.txt`.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _CUTS = {"train": (0, 90), "valid": (90, 95), "test": (95, 100)}  # percent
 
 @dataclass(frozen=True, kw_only=True)
 class Text8(Corpus):
-    """All that the hub or a folder has, joined and cut: copies come cut in different ways."""
+    """The text of the hub or a local folder, joined and split again: copies are cut differently."""
 
     hub: HubCorpus
 

@@ -1,28 +1,31 @@
-"""Tokenizers of text: what bytes, characters and byte pairs have in common.
+"""Text tokenizers: the common base class, bytes and characters.
 
-Text has one special token, the end of a document. It stands between documents, and fills up the
-last window; as in GPT-2 it is begin, end and padding at once. Text never makes it: the characters
-`<|endoftext|>` in a document are characters.
+Text has a single special token, the end-of-text token. It separates documents and pads the last
+window; as in GPT-2 it serves as begin, end and padding token. Encoding never produces it: the
+characters `<|endoftext|>` in a document are ordinary text.
 """
 
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError
 
-END = "<|endoftext|>"  # how `decode` shows the end of a document, whatever the vocabulary calls it
-MAX_HOLE = 65_536
+END = "<|endoftext|>"  # how `decode` shows the end-of-text token of every vocabulary
+MAX_HOLE = 65_536  # free tokens of one hole in a template
 
 _HOLE = re.compile(r"\[\[|\[([0-9]+)\]|\[")
 
 
 class TextTokenizer(Tokenizer):
-    """Text to ids and back; to add one, say how texts become arrays and ids without an end text."""
+    """A tokenizer of text. Subclasses implement the abstract methods for text without END."""
 
     @property
     def bos_id(self) -> int:
@@ -34,101 +37,101 @@ class TextTokenizer(Tokenizer):
 
     @property
     @abstractmethod
-    def space_begins_word(self) -> bool:
-        """Whether a space is part of the token of the word behind it."""
+    def words_include_space(self) -> bool:
+        """Whether the token of a word includes the space before it."""
 
     @abstractmethod
-    def arrays(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The ids of each text, without end tokens."""
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """The ids of each text, without end-of-text tokens."""
 
     @abstractmethod
-    def may_cut(self, text: str, place: int) -> bool:
-        """Whether text[:place] and text[place:] have, joined, the ids of the text."""
+    def can_split(self, text: str, position: int) -> bool:
+        """Whether text[:position] and text[position:] can be encoded separately."""
 
     @abstractmethod
-    def text_of(self, ids: Sequence[int]) -> str:
-        """The text of ids without end tokens."""
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """The text of ids without end-of-text tokens."""
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.arrays([text])[0].tolist()
+        ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a window; each end token shows as `<|endoftext|>`.
+        """The text of a window, with each end-of-text token shown as `<|endoftext|>`.
 
-        `text.split(END)` gives the documents, the first and the last perhaps cut. Bytes that are
-        not UTF-8, as where a window begins within a character, show as U+FFFD.
+        `text.split(END)` returns the documents; the first and the last may be incomplete. Invalid
+        UTF-8, as at the start of a window inside a character, is shown as U+FFFD.
         """
         parts: list[list[int]] = [[]]
         for i in map(int, ids):
             if not 0 <= i < self.vocab_size:
                 raise InputError(
                     f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
-                    f"id {self.vocab_size} would be a mask that no solver step has revealed"
+                    f"id {self.vocab_size} is the mask, which sampling should have replaced"
                 )
             if i == self.eos_id:
                 parts.append([])
             else:
                 parts[-1].append(i)
-        return END.join(map(self.text_of, parts))
+        return END.join(map(self.decode_text, parts))
 
-    def pieces(self, text: str, size: int) -> Iterator[str]:
-        """The text in pieces of about `size` characters whose ids, joined, are the text's."""
+    def split_text(self, text: str, size: int) -> Iterator[str]:
+        """Split a text into pieces of about `size` characters that can be encoded separately."""
         start = 0
         while len(text) - start > size:
-            places = range(start + size, min(len(text), start + 2 * size))
-            cut = next((place for place in places if self.may_cut(text, place)), None)
-            if cut is None:  # a place may come later, but a search to the end would be quadratic
+            positions = range(start + size, min(len(text), start + 2 * size))
+            cut = next((place for place in positions if self.can_split(text, place)), None)
+            if cut is None:  # searching to the end of the text would take quadratic time
                 break
             yield text[start:cut]
             start = cut
         yield text[start:]
 
-    def holes(self, template: str) -> list[int | None]:
-        """`[12]` is twelve free tokens: 'The [12] of the [3] was'; `[[` is a bracket.
+    def encode_template(self, template: str) -> list[int | None]:
+        """`[12]` is a hole of twelve free tokens: 'The [12] of the [3] was'. `[[` is a bracket.
 
-        Where words carry the space before them, as in GPT-2's vocabulary, one space before a hole
-        is left to the hole's first token.
+        If words include the space before them, as in GPT-2's vocabulary, one space before a hole
+        belongs to the hole.
         """
         ids: list[int | None] = []
-        fixed, start, holes = "", 0, 0
+        given, start, holes = "", 0, 0
         for match in _HOLE.finditer(template):
-            fixed += template[start : match.start()]
+            given += template[start : match.start()]
             start = match.end()
             if match[0] == "[[":
-                fixed += "["
+                given += "["
                 continue
-            size = self._hole(template, match)
-            ids += self.encode(fixed.removesuffix(" ") if self.space_begins_word else fixed)
+            size = self._hole_size(template, match)
+            ids += self.encode(given.removesuffix(" ") if self.words_include_space else given)
             ids += [None] * size
-            fixed, holes = "", holes + 1
+            given, holes = "", holes + 1
         if not holes:
             raise InputError(
-                f"the template {template!r} has no holes; write [12] for twelve free tokens, as in "
-                f"'The [12] of the [3] was'"
+                f"the template {template!r} has no holes; write [12] for twelve free tokens, as "
+                f"in 'The [12] of the [3] was'"
             )
-        return ids + self.encode(fixed + template[start:])
+        return ids + self.encode(given + template[start:])
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
-        """The ids themselves, a shorter sequence than others perhaps; or they and free tokens."""
+        """The ids as they are if `whole`, else padded with free tokens to `length`."""
         if whole and len(ids) > length:
             raise InputError(
-                f"the template has {len(ids)} tokens, its holes included, for sequences of "
-                f"{length}; give a shorter one, or length (--length) {len(ids)}"
+                f"the template has {len(ids)} tokens including holes, but sequences have length "
+                f"{length}; shorten it, or set `length={len(ids)}`"
             )
         if not whole and len(ids) >= length:
             raise InputError(
-                f"the prompt has {len(ids)} tokens, for sequences of {length} with one at least to "
-                f"be sampled; give a shorter one, or a larger length (--length)"
+                f"the prompt has {len(ids)} tokens, but sequences have length {length} and at "
+                f"least one token must be free; shorten it, or increase length="
             )
         return list(ids) if whole else [*ids] + [None] * (length - len(ids))
 
     @staticmethod
-    def _hole(template: str, match: "re.Match[str]") -> int:
+    def _hole_size(template: str, match: "re.Match[str]") -> int:
         if match[1] is None:
             raise InputError(
-                f"the template {template!r} has a bracket at position {match.start()} that begins "
-                f"no hole; write [12] for twelve free tokens and [[ for a bracket"
+                f"the template {template!r} has a bracket at position {match.start()} that does "
+                f"not start a hole; write [12] for twelve free tokens and [[ for a bracket"
             )
         digits = match[1].lstrip("0") or "0"
         size = int(digits) if len(digits) < 10 else MAX_HOLE + 1
@@ -138,3 +141,114 @@ class TextTokenizer(Tokenizer):
                 f"{MAX_HOLE:,} tokens"
             )
         return size
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(TextTokenizer, kind="bytes"):
+    """UTF-8 bytes are the ids 0..255, and 256 is the end of text."""
+
+    @property
+    def vocab_size(self) -> int:
+        return 257
+
+    @property
+    def eos_id(self) -> int:
+        return 256
+
+    @property
+    def words_include_space(self) -> bool:
+        return False
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+
+    def can_split(self, text: str, position: int) -> bool:
+        return True
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls()
+
+
+@dataclass(frozen=True)
+class CharacterTokenizer(TextTokenizer, kind="characters"):
+    """Characters are the ids 0, 1, ... in code point order, followed by the end of text."""
+
+    characters: str
+
+    def __post_init__(self) -> None:
+        if not self.characters or list(self.characters) != sorted(set(self.characters)):
+            raise InputError(
+                f"characters must be a non-empty string of distinct characters in ascending order, "
+                f"got {self.characters[:80]!r}; build() creates one from texts"
+            )
+
+    @classmethod
+    def build(cls, texts: Iterable[str]) -> Self:
+        """A tokenizer for the characters of the given texts."""
+        found: set[str] = set()
+        for text in texts:
+            found.update(text)
+        if not found:
+            raise InputError("the texts contain no characters; give at least one")
+        return cls("".join(sorted(found)))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.characters) + 1
+
+    @property
+    def eos_id(self) -> int:
+        return len(self.characters)
+
+    @property
+    def words_include_space(self) -> bool:
+        return False
+
+    @cached_property
+    def _points(self) -> NDArray[np.uint32]:
+        return _code_points(self.characters)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> NDArray[Any]:
+        points = _code_points(text)
+        ids = np.searchsorted(self._points, points)
+        known = self._points[np.minimum(ids, len(self._points) - 1)] == points
+        if not known.all():
+            unknown = "".join(sorted(set(text) - set(self.characters)))
+            raise InputError(
+                f"the text {text[:40]!r} contains characters that are not in the vocabulary of "
+                f"{self.vocab_size}: {unknown[:40]!r}; leave it out, or build a vocabulary that "
+                f"has them"
+            )
+        return ids
+
+    def can_split(self, text: str, position: int) -> bool:
+        return True
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        return "".join(self.characters[i] for i in ids)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "characters": self.characters}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        if not isinstance(characters := data.get("characters"), str):
+            raise InputError(
+                f"a stored character tokenizer has a string 'characters', got {data!r}; use the "
+                f"tokenizer saved with the data or the model"
+            )
+        return cls(characters)
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.uint32)

@@ -1,7 +1,7 @@
-"""WikiText-2 and WikiText-103: good articles of Wikipedia, by Merity et al. (2016).
+"""WikiText-2 and WikiText-103: verified good Wikipedia articles (Merity et al. 2016).
 
-The hub has a row for each line. A document is an article: it begins with a heading of the first
-level, ` = Title = `, with a blank line before it.
+The hub has one row per line. A document is an article; it starts with a first-level heading,
+` = Title = `, after a blank line.
 """
 
 import re
@@ -13,7 +13,7 @@ _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
 
 
 def articles(rows: Iterable[str]) -> Iterator[str]:
-    """Lines joined to articles."""
+    """Join lines to articles."""
     article: list[str] = []
     blank = True
     for row in rows:

