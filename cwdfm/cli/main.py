@@ -1,4 +1,4 @@
-"""`cwdfm VERB ...`: find the verb, and turn wrong input into a message and exit code 2."""
+"""`cwdfm COMMAND ...`: dispatch to a command; input errors give a message and exit code 2."""
 
 import io
 import os
@@ -19,58 +19,60 @@ from cwdfm.version import __version__
 
 
 @dataclass(frozen=True)
-class Verb:
+class Command:
     """A command of `cwdfm`."""
 
     main: Callable[[list[str]], None]
-    told: str  # what it does
-    keeps: bool = True  # what it has done: interrupted, it goes on
+    help: str
+    resumable: bool = True  # whether the same command resumes after an interruption
 
 
-VERBS = {
-    "prepare": Verb(prepare.main, "tokenise and pack text or molecules"),
-    "train": Verb(train.main, "train a model by a named recipe"),
-    "sample": Verb(sample.main, "draw sequences from a trained model"),
-    "eval": Verb(evaluate.main, "score samples and write a report with pictures"),
-    "perplexity": Verb(
-        perplexity.main, "bound a model's perplexity on data it has not seen", keeps=False
+COMMANDS = {
+    "prepare": Command(prepare.main, "tokenize and pack text or molecules"),
+    "train": Command(train.main, "train a model from a recipe"),
+    "sample": Command(sample.main, "sample sequences from a trained model"),
+    "eval": Command(evaluate.main, "score samples and write a report with figures"),
+    "perplexity": Command(
+        perplexity.main, "bound the perplexity of a model on held-out data", resumable=False
     ),
-    "analyze": Verb(analyze.main, "what models and solvers do: context, updates", keeps=False),
-    "demo": Verb(
-        demo.main, "sample the models in the box and write a report: about 3 minutes", keeps=False
+    "analyze": Command(
+        analyze.main, "analyze models and solvers: context, updates", resumable=False
+    ),
+    "demo": Command(
+        demo.main, "sample the bundled models and write a report (3 minutes)", resumable=False
     ),
 }
-BEGIN = """
-to begin with, without data or training:
+EXAMPLES = """
+try it without data or training:
   cwdfm demo
   cwdfm sample qm9-uniform-small --out molecules.smi --n 64
 
-`cwdfm VERB --help` tells more about one, `cwdfm --version` which cwdfm this is."""
+Run `cwdfm COMMAND --help` for the options of a command, `cwdfm --version` for the version."""
 
 
 def main() -> None:
     """Entry point of the `cwdfm` command."""
     arguments = sys.argv[1:]
-    write_any_text()
-    check_text(arguments)
+    replace_unencodable_output()
+    check_utf8(arguments)
     if arguments[:1] == ["--version"]:
         print(f"cwdfm {__version__}")
         sys.exit(0)
     if not arguments or arguments[0] in HELP:
-        print("usage: cwdfm VERB ...\n\nverbs:")
-        for name, verb in VERBS.items():
-            print(f"  {name:10} {verb.told}")
-        print(BEGIN)
+        print("usage: cwdfm COMMAND ...\n\ncommands:")
+        for name, command in COMMANDS.items():
+            print(f"  {name:10} {command.help}")
+        print(EXAMPLES)
         sys.exit(0 if arguments else 2)
-    if arguments[0] not in VERBS:
-        fail(f"unknown verb {arguments[0]!r}; choose from {', '.join(VERBS)}")
-    verb = VERBS[arguments[0]]
-    with exit_on_error(resumable=verb.keeps):
-        verb.main(arguments[1:])
+    if arguments[0] not in COMMANDS:
+        fail(f"unknown command {arguments[0]!r}; choose from {', '.join(COMMANDS)}")
+    command = COMMANDS[arguments[0]]
+    with exit_on_error(resumable=command.resumable):
+        command.main(arguments[1:])
 
 
-def write_any_text() -> None:
-    """Let output be written whatever its encoding: the ± of a table could lose its numbers."""
+def replace_unencodable_output() -> None:
+    """Replace characters that the output encoding lacks, such as ±, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -94,7 +96,7 @@ def exit_on_error(*, resumable: bool) -> Iterator[None]:
         action = "resumes" if resumable else "starts over"
         fail(f"interrupted; the same command {action}", code=130)
     except (MemoryError, RuntimeError) as error:
-        if not short_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         fail("out of memory; reduce the batch size, the sequence length or the number of samples")
     except BrokenPipeError:  # the reader closed the pipe, for example `head`
@@ -107,10 +109,10 @@ def exit_on_error(*, resumable: bool) -> Iterator[None]:
 
 @contextmanager
 def notes() -> Iterator[None]:
-    """Show what the library warns of as notes, each once and without the line of its code."""
-    package, said = Path(__file__).parents[1], set[str]()
+    """Print warnings of this package as notes, each once and without the source line."""
+    package, shown = Path(__file__).parents[1], set[str]()
     with warnings.catch_warnings():
-        plain = warnings.showwarning
+        default = warnings.showwarning
 
         def show(
             message: Warning | str,
@@ -121,32 +123,34 @@ def notes() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if not Path(filename).is_relative_to(package):
-                plain(message, category, filename, lineno, file, line)
-            elif str(message) not in said:
-                said.add(str(message))
+                default(message, category, filename, lineno, file, line)
+            elif str(message) not in shown:
+                shown.add(str(message))
                 print(f"note: {message}", file=sys.stderr)
 
         warnings.showwarning = show
         yield
 
 
-def check_text(arguments: list[str]) -> None:
-    """Refuse words that are no text, which neither models nor reports could hold."""
+def check_utf8(arguments: list[str]) -> None:
+    """Require arguments that are valid UTF-8."""
     for word in arguments:
         try:
             word.encode()
         except UnicodeEncodeError:
-            fail(f"{word!r} is not UTF-8; give it as UTF-8, and rename a file or folder so called")
+            fail(
+                f"{word!r} is not valid UTF-8; use UTF-8, and rename files and folders with such names"
+            )
 
 
-def short_of_memory(error: Exception) -> bool:
-    """Whether it is memory that lacks; of the CPU's, torch says so in words alone."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; for the CPU, torch reports it only in the message."""
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return known or "DefaultCPUAllocator" in str(error)
 
 
 def fail(message: str, code: int = 2) -> None:
-    """Say what is wrong and leave."""
+    """Print an error message and exit."""
     print(f"cwdfm: {message}", file=sys.stderr)
     sys.exit(code)
 

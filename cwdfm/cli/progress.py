@@ -1,4 +1,4 @@
-"""Signs of life: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a command: a bar on a terminal, occasional lines otherwise."""
 
 import sys
 import time
@@ -7,14 +7,14 @@ from typing import Any, Self
 
 from cwdfm.errors import load_extra
 
-_QUIET = 15.0  # seconds between lines where there is no terminal
+_INTERVAL = 15.0  # seconds between lines without a terminal
 
 
 class Progress:
-    """How far `total` units of work have come, with notes such as the loss beside it.
+    """Shows how many of `total` units of work are done, with notes such as the loss.
 
-    A context manager; `shown=False` for the processes that should keep quiet. A total of None is
-    not known.
+    Use it as a context manager. `shown=False` disables output, for all but one of several
+    processes. `total` is None if unknown.
     """
 
     def __init__(self, what: str, total: int | None, *, done: int = 0, shown: bool = True) -> None:
@@ -22,9 +22,7 @@ class Progress:
         self.shown = shown
         self.start = self.last = time.monotonic()
         self.notes = ""
-        self.bar: Any = None
-        if shown and sys.stderr.isatty():
-            self.bar = _bar()
+        self.bar: Any = _bar() if shown and sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
         if self.bar is not None:
@@ -44,21 +42,21 @@ class Progress:
             self.bar.stop()
 
     def advance(self, units: int = 1, notes: str | None = None) -> None:
-        """Say that more is done; `notes` stay until they are replaced."""
+        """Add completed units; `notes` are shown until they are replaced."""
         self.done += units
         self.notes = self.notes if notes is None else notes
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, notes=self.notes)
-        elif self.shown and time.monotonic() - self.last > _QUIET:
+        elif self.shown and time.monotonic() - self.last > _INTERVAL:
             self.last = time.monotonic()
-            self._line()
+            self._print_line()
 
     def reach(self, done: int) -> None:
-        """Say how much is done in all."""
+        """Set the total number of completed units."""
         self.advance(done - self.done)
 
     def say(self, text: str) -> None:
-        """A line that stays, above the bar."""
+        """Print a line above the bar."""
         if not self.shown:
             return
         if self.bar is not None:
@@ -66,14 +64,14 @@ class Progress:
         else:
             print(text, flush=True)
 
-    def _line(self) -> None:
-        spent = time.monotonic() - self.start
+    def _print_line(self) -> None:
+        elapsed = time.monotonic() - self.start
         if self.total is None:
-            how_far = f"{self.done:,} in {spent:.0f} s"
+            state = f"{self.done:,} in {elapsed:.0f} s"
         else:
-            left = spent * (self.total - self.done) / max(self.done - self.first, 1e-9)
-            how_far = f"{self.done / self.total:.0%}, about {left:.0f} s left"
-        print(f"{self.what}: {how_far}  {self.notes}".rstrip(), file=sys.stderr, flush=True)
+            left = elapsed * (self.total - self.done) / max(self.done - self.first, 1e-9)
+            state = f"{self.done / self.total:.0%}, about {left:.0f} s left"
+        print(f"{self.what}: {state}  {self.notes}".rstrip(), file=sys.stderr, flush=True)
 
 
 def _bar() -> Any:

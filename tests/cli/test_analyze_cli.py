@@ -239,7 +239,7 @@ def test_wrong_input(
     updates = ["analyze", "updates", text, "--out"]
     weighted = "is read with --weight neighbor alone, and the weight is none; leave it out, or ch"
     cases: list[tuple[list[object], str]] = [
-        (["analyse"], "unknown verb 'analyse'"),
+        (["analyse"], "unknown command 'analyse'"),
         (["analyze"], "an analysis is required: context, updates"),
         (["analyze", "mood"], "unknown analysis 'mood'; choose from context, updates"),
         (["perplexity", text], "data"),

@@ -21,7 +21,7 @@ import torch
 import cwdfm
 from cwdfm import __version__
 from cwdfm.cli import evaluate, perplexity, prepare, sample_options
-from cwdfm.cli.main import VERBS, Verb, main
+from cwdfm.cli.main import COMMANDS, Command, main
 from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
@@ -40,7 +40,7 @@ def test_the_command_in_a_process_of_its_own() -> None:
     line = [sys.executable, "-m", "cwdfm.cli.main", "dance"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"cwdfm: unknown verb 'dance'; choose from {', '.join(VERBS)}\n"
+    assert done.stderr == f"cwdfm: unknown command 'dance'; choose from {', '.join(COMMANDS)}\n"
 
 
 def test_warnings_of_the_library_are_notes(
@@ -52,7 +52,7 @@ def test_warnings_of_the_library_are_notes(
             warnings.warn_explicit("of ours", UserWarning, cwdfm.__file__, 7)
             warnings.warn_explicit("of others", UserWarning, "/elsewhere/other.py", 7)
 
-    monkeypatch.setitem(VERBS, "demo", Verb(warned, ""))
+    monkeypatch.setitem(COMMANDS, "demo", Command(warned, ""))
     monkeypatch.setattr(sys, "argv", ["cwdfm", "demo"])
     others: list[str] = []
     monkeypatch.setattr(warnings, "showwarning", lambda *told: others.append(str(told[0])))
@@ -352,7 +352,7 @@ def test_every_command_tells_a_wrong_device_alike(
 
 def test_all_commands_with_a_device_are_known() -> None:
     first = {"train": ["qm9-debug"], "analyze": ["context"]}
-    helps = {verb: command(verb, *first.get(verb, []), "--help").stdout for verb in VERBS}
+    helps = {verb: command(verb, *first.get(verb, []), "--help").stdout for verb in COMMANDS}
     assert {verb for verb, told in helps.items() if "--device" in told} == set(DEVICES)
 
 
@@ -438,7 +438,7 @@ def test_short_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.empty(2**60)  # of the CPU's, torch tells in words
 
     for lacks in (short, allocates):
-        monkeypatch.setitem(VERBS, "demo", Verb(lacks, ""))
+        monkeypatch.setitem(COMMANDS, "demo", Command(lacks, ""))
         ended = command("demo")
         assert ended.returncode == 2
         assert "out of memory" in ended.stderr

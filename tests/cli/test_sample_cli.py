@@ -17,7 +17,7 @@ import torch
 import cwdfm
 from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
 from cwdfm.cli import sample as sample_cli
-from cwdfm.cli.main import VERBS, main
+from cwdfm.cli.main import COMMANDS, main
 from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
@@ -172,7 +172,7 @@ def test_a_job_without_samples_leaves_no_files(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_ctrl_c(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +181,7 @@ def test_ctrl_c(
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(VERBS, verb, replace(VERBS[verb], main=interrupted))
+    monkeypatch.setitem(COMMANDS, verb, replace(COMMANDS[verb], main=interrupted))
     monkeypatch.setattr(sys, "argv", ["cwdfm", verb])
     with pytest.raises(SystemExit) as left:
         main()
