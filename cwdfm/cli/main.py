@@ -138,9 +138,7 @@ def check_utf8(arguments: list[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            fail(
-                f"{word!r} is not valid UTF-8; use UTF-8, and rename files and folders with such names"
-            )
+            fail(f"{word!r} is not valid UTF-8; rename files and folders with such names")
 
 
 def is_out_of_memory(error: Exception) -> bool:

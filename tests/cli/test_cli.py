@@ -325,7 +325,7 @@ def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
         ended = command("sample", "qm9-mask-small", "--n", 2, "--steps", 2, word)
         assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
         assert "\\udcff" in ended.stderr
-        assert "is not UTF-8; give it as UTF-8" in ended.stderr
+        assert "is not valid UTF-8" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 
