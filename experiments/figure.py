@@ -1,4 +1,4 @@
-"""Curves of results: one panel a measure, one line a solver; PNG and PDF from one description."""
+"""Curves of results: one panel per score, one line per solver or training."""
 
 import io
 import math
@@ -9,45 +9,47 @@ from typing import Any
 
 from cwdfm.errors import load_extra
 from cwdfm.report.figure import NUMBER, figure_of, styles_of
-from experiments.labels import End, ends_of, tell
 from experiments.table import Column, Value
 
-Points = Sequence[tuple[float, tuple[Value, ...]]]  # of a line: x, and a value for each panel
+Points = Sequence[tuple[float, tuple[Value, ...]]]  # x, and a value per panel
 _DPI = 160
-_PANEL, _HEIGHT = 3.3, 3.6  # inches: small, so that letters are large enough in print
-_TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line above the panels, and of what is between
-_BESIDE = 2.5  # where the paper's values stand, in terms of the last x
-_ASIDE = 0.2  # of the width of lines: what is told beside their ends has room there
+_PANEL, _HEIGHT = 3.3, 3.6  # inches; small, so that text stays readable in print
+_TITLE, _ABOUT, _GAP = 0.21, 0.15, 0.08  # inches of a line of text above the panels, and of gaps
+_BESIDE = 2.5  # position of the paper's values relative to the last x
+_MARGIN = 0.2  # relative to the width: room for labels at the ends of lines
 _GREY = "#555555"
-TICKS = 10  # labels below a panel, at most
-_WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: of a panel's x, of a label's, between labels
+TICKS = 10  # maximal number of tick labels
+_WIDTH, _LETTER, _APART = 2.35, 0.085, 0.06  # inches: x axis, letter, gap between labels
 DATA, PAPER = "data", "paper"
-WIDE = 3.0  # the ratio of values from which on a logarithmic scale is worth it
-HALF = 2.0  # the ratio of values from which on an axis of counts begins at zero
-NEAR = 0.1  # of the lines' height: farther off, the data's own value would squeeze them
+WIDE = 3.0  # ratio of values above which the scale is logarithmic
+HALF = 2.0  # ratio of counts above which their axis starts at zero
+NEAR = 0.1  # of the height; if the data's value is farther away, it is not drawn
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines by name; a value that is missing leaves a gap."""
+    """Lines by name. Missing values leave gaps."""
 
     title: str
     x: str
     columns: tuple[Column, ...]
     lines: Mapping[str, Points]
-    level: tuple[Value, ...] = ()  # the data's own values, as a line across
-    log: bool = False  # the scale of x
-    note: str = ""  # below the panels
-    about: str = ""  # the model and its training, below the title
-    paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # of lines, with a log x
-    worked_out: Sequence[str] = ()  # of which lines the paper tells that only roughly, in words
-    last: str = ""  # what the last x is called, if it stands for more than itself
-    measured: bool = False  # x is a result itself: its axis has round numbers, not the points' own
-    told: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of points: the ends' is shown
+    level: tuple[Value, ...] = ()  # the values of the data, as horizontal lines
+    log: bool = False  # logarithmic x axis
+    note: str = ""  # text below the panels
+    about: str = ""  # model and training, below the title
+    paper: Mapping[str, tuple[Value, ...]] = field(
+        default_factory=dict
+    )  # the paper's values of lines; needs `log`
+    approximate: Sequence[str] = ()  # lines for which the paper's values are approximate
+    last: str = ""  # label of the last x, if it includes larger ones
+    measured: bool = False  # x is a result: its ticks are round numbers, not the points
+    # Labels of the points of a line; those of its ends are shown.
+    point_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def blank(self) -> bool:
-        """Whether nothing is there to be shown."""
+        """Whether there are no values."""
         return not any(self._known(panel) for panel in range(len(self.columns)))
 
     def _known(self, panel: int) -> list[float]:
@@ -55,25 +57,25 @@ class Curves:
         return [value for value in points if value is not None]
 
     def _logarithmic(self, panel: int) -> bool:
-        """Whether values differ so much in size that differences of the small would not show."""
+        """Whether the y axis is logarithmic."""
         known = self._known(panel)
         wide = bool(known) and min(known) > 0 and max(known) > WIDE * min(known)
         return wide and self.columns[panel].axis == "log"
 
     def _span(self, panel: int) -> tuple[float, float]:
-        """From where to where lines and the paper's values reach; from zero if that is not far."""
+        """The range of lines and the paper's values, from zero if that is close."""
         shown = [*self._known(panel), *(v.value or 0.0 for v in self._reported(panel).values())]
         low, high = min(shown), max(shown)
         near = self.columns[panel].axis == "zero" and high >= HALF * low
         return (0.0 if near else low), high
 
     def _beyond(self, panel: int) -> str:
-        """Where the data's own value lies if a line across would squeeze the others."""
+        """Where the data's value lies if drawing it would compress the lines; empty if it would not."""
         level = self.level[panel].value if self.level else None
         if level is None or not self._known(panel):
             return ""
         low, high = self._span(panel)
-        if low == high == 0:  # nothing that could be squeezed
+        if low == high == 0:
             return ""
         room = NEAR * (high - low)
         below, above = low - room, high + room
@@ -86,7 +88,7 @@ class Curves:
         return max(x for points in self.lines.values() for x, _ in points)
 
     def _reported(self, panel: int) -> dict[str, Value]:
-        """The paper's values of the lines that are there."""
+        """The paper's values of the lines with values."""
         return {
             name: values[panel]
             for name, values in self.paper.items()
@@ -95,7 +97,7 @@ class Curves:
         }
 
     def render(self, formats: Sequence[str]) -> dict[str, bytes]:
-        """The figure as a file of each format, such as "png"."""
+        """The figure in each format, such as "png"."""
         figure, found = self.figure(), {}
         for name in formats:
             buffer = io.BytesIO()
@@ -104,7 +106,7 @@ class Curves:
         return found
 
     def figure(self) -> Any:
-        """The title, the lines' names, the panels side by side, and the note."""
+        """The Matplotlib figure: title, legend, panels, note."""
         panels = len(self.columns)
         title = textwrap.wrap(self.title, 28 * panels)
         about = textwrap.wrap(self.about, 46 * panels)
@@ -124,15 +126,15 @@ class Curves:
         self._names(body, axes)
         if note:
             body.supxlabel("\n".join(note), fontsize="small", color=_GREY)
-        if self.told:
-            figure.draw_without_rendering()  # panels are in their places then
+        if self.point_labels:
+            figure.draw_without_rendering()  # fixes the positions of the panels
             for i, axis in enumerate(axes):
-                tell(axis, self._ends(i))
+                self._label_ends(axis, i)
         return figure
 
     def _names(self, body: Any, axes: Sequence[Any]) -> None:
-        """Where there are several lines their names, above the panels."""
-        # The data's line may be missing in the first panel and there in another.
+        """A legend above the panels if there are several lines."""
+        # The data may be drawn in some panels only.
         named = {
             name: handle
             for axis in axes
@@ -152,13 +154,13 @@ class Curves:
         )
 
     def _lines(self, axis: Any, panel: int) -> None:
-        """The curves of one measure, with error bars where there are errors."""
+        """Draw the lines of one panel with error bars."""
         styles = styles_of(list(self.lines))
         for name, points in self.lines.items():
             found = [
                 (x, value) for x, values in points if (value := values[panel]).value is not None
             ]
-            if not found:  # not done yet
+            if not found:
                 continue
             spreads = [math.nan if value.spread is None else value.spread for _, value in found]
             axis.errorbar(
@@ -173,31 +175,38 @@ class Curves:
             x = _BESIDE * self._last * 1.15 ** (i - (len(reported) - 1) / 2)
             drawn = styles[name].drawn | {"linestyle": "none"}
             axis.errorbar([x], [value.value], yerr=value.spread, **drawn)
-            if name in self.worked_out:
+            if name in self.approximate:
                 place: dict[str, Any] = {"ha": "right", "va": "center", "color": drawn["color"]}
                 axis.annotate("≈", (x, value.value), (-5, 0), textcoords="offset points", **place)
         if self.level and (level := self.level[panel]).value is not None and self._known(panel):
             if where := self._beyond(panel):
-                told = f"{DATA}: {level.text()} ({where})"
-                axis.set_title(told, loc="right", fontsize="small", color=_GREY)
+                text = f"{DATA}: {level.text()} ({where})"
+                axis.set_title(text, loc="right", fontsize="small", color=_GREY)
             else:
                 axis.axhline(level.value, color="#777777", linestyle=":", label=DATA)
 
-    def _ends(self, panel: int) -> list[End]:
-        """Of all lines with words: what stands beside their ends."""
-        styles, ends = styles_of(list(self.lines)), list[End]()
-        for name, words in self.told.items():
-            known = [
-                (word, (x, value))
-                for word, (x, values) in zip(words, self.lines[name], strict=True)
+    def _label_ends(self, axis: Any, panel: int) -> None:
+        """Label the first and the last point of each line, without overlaps."""
+        styles, texts = styles_of(list(self.lines)), []
+        x, y = list[float](), list[float]()
+        for name, labels in self.point_labels.items():
+            points = [
+                (label, at, value)
+                for label, (at, values) in zip(labels, self.lines[name], strict=True)
                 if (value := values[panel].value) is not None
             ]
-            told, at = [word for word, _ in known], [point for _, point in known]
-            ends += ends_of(told, at, styles[name].color)
-        return ends
+            x += [at for _, at, _ in points]
+            y += [value for _, _, value in points]
+            for label, at, value in dict.fromkeys((*points[:1], *points[-1:])):
+                color = styles[name].color
+                texts.append(axis.text(at, value, label, fontsize="small", color=color))
+        for text in texts:
+            text.set_in_layout(False)
+        if texts:
+            load_extra("adjustText", "experiments").adjust_text(texts, x, y, ax=axis)
 
     def _scales(self, axis: Any, panel: int) -> None:
-        """Names, scales and ticks of a panel."""
+        """Set labels, scales and ticks of a panel."""
         ticker, column = load_extra("matplotlib.ticker", "plot"), self.columns[panel]
         axis.set(ylabel=column.title, xscale="log" if self.log else "linear")
         axis.set_xlabel(textwrap.fill(self.x, 36))
@@ -207,8 +216,8 @@ class Curves:
             axis.axvline(_BESIDE**0.5 * self._last, color="#bbbbbb", linewidth=0.8)
         if self.measured:
             axis.xaxis.set_major_locator(ticker.MaxNLocator(4))
-            if self.told:
-                axis.margins(x=_ASIDE)
+            if self.point_labels:
+                axis.margins(x=_MARGIN)
         else:
             axis.set_xticks(list(named), list(named.values()))
         if self._logarithmic(panel):
@@ -227,13 +236,13 @@ class Curves:
         axis.grid(alpha=0.3)
 
     def _ticks(self) -> dict[float, str]:
-        """Labels below a panel: the last, and of the others those for which there is room."""
+        """Tick labels: the last, and as many others as fit."""
         ticks = sorted({x for points in self.lines.values() for x, _ in points})
         thinned = ticks[:: max(1, math.ceil(len(ticks) / TICKS))]
         ticks = sorted({*thinned, ticks[-1]}) if self.last else thinned
         at = [math.log(x) if self.log else x for x in ticks]
         kept: dict[float, str] = {}
-        last, free = "", math.inf  # the label to the right, and how many inches from the left it is
+        last, free = "", math.inf  # the label to the right, and its position in inches
         for x, place in zip(reversed(ticks), reversed(at), strict=True):
             name = self.last if self.last and x == ticks[-1] else NUMBER.format(x=x)
             inches = _WIDTH * (place - at[0]) / ((at[-1] - at[0]) or 1.0)

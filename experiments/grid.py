@@ -1,41 +1,40 @@
-"""Experiments that are a list of cells: a table with a row each, and curves where one varies."""
+"""Experiments that are a list of cells: a table with a row per cell, and optionally curves."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments import paper
-from experiments.cell import (
-    ERROR,
-    TRAINING,
-    Cell,
-    apart_note,
-    bars_note,
-    drawn_note,
-    loss_note,
-    runs_note,
-    solver_notes,
-)
+from experiments.cell import TRAINING, Cell
 from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.measure import measure
+from experiments.notes import (
+    ERROR,
+    bars_note,
+    earlier_runs_note,
+    loss_note,
+    runs_note,
+    samples_note,
+    solver_notes,
+)
 from experiments.scale import Scale, held_out
 from experiments.store import Store
 from experiments.table import Row, Table, Value
 from experiments.tasks.train import Train
 
-UNTOLD = "Paper: its tables, at its own scale; they do not tell the number of steps."
-TIMES = "≈: about {:g} (valid) and {:g} (novel) times its tables' Euler, as its text tells."
+STEPS_UNKNOWN = "Paper: its tables at its own scale, for an unknown number of steps."
+FACTORS = "≈: about {:g} (valid) and {:g} (novel) times Euler in its tables, from its text."
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table, and a point of a curve."""
+    """A row of the table, and a point on a curve."""
 
     labels: tuple[str, ...]
     cell: Cell
-    line: str = ""  # which curve it is a point of, if any
+    line: str = ""  # the name of the curve, if it is on one
     x: float = 0.0
-    paper: str = ""  # the row of the paper's tables that the curve's own is
+    paper: str = ""  # the row of the paper's tables with the same settings
 
 
 def grid(
@@ -48,10 +47,11 @@ def grid(
     likelihood: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Callable[[Scale], Plan]:
-    """The plan of such an experiment; all cells are of one corpus. With `x` there are curves.
+    """The plan of an experiment whose cells are all of one corpus.
 
-    With `likelihood` the table has a column of held-out perplexity; `notes` say what its labels
-    mean.
+    x: the label of the x axis; None draws no curves.
+    likelihood: add a column of held-out perplexity.
+    notes: explanations of the labels.
     """
     bounds = TRAINING[:1] if likelihood else ()
 
@@ -67,14 +67,14 @@ def grid(
             rows = [Row(entry.labels, values(entry.cell, store)) for entry in found]
             rows.append(data_row(labels, how.values(store, data), more=len(bounds)))
             cells = [(entry.labels, entry.cell) for entry in found]
-            told = (
+            notes_below = (
                 *notes,
                 *settings([entry.cell for entry in found]),
                 *runs_note(cells, store),
                 *([ERROR] if likelihood else []),
-                *apart_note(cells, store),
+                *earlier_runs_note(cells, store),
             )
-            return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=told)]
+            return [Table(title, labels, (*how.columns, *bounds), tuple(rows), notes=notes_below)]
 
         def figures(store: Store) -> list[Curves]:
             return [] if x is None else [curves(title, x, found, store, log=log)]
@@ -92,12 +92,12 @@ def data_row(
     *,
     more: int = 0,
 ) -> Row:
-    """What the data's own values are, with `more` columns in which it has none."""
+    """The row of held-out data, with `more` blank columns at the end."""
     return Row(("data", *[""] * (len(labels) - 1)), (*own, *[Value(None)] * more), theirs)
 
 
 def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: bool) -> Curves:
-    """Their lines, the data's, and the paper's values; all are of one corpus and source."""
+    """Curves of entries of one corpus and source, with the values of the data and the paper."""
     cell = entries[0].cell
     how, train = measure(cell.corpus, cell.scale), cell.train()
     panels = how.panels(train.recipe.source)
@@ -106,17 +106,17 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
         return tuple(values[i] for i in panels)
 
     lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-    theirs, worked_out = {}, {}
+    theirs, approximate = {}, {}
     for entry in filter(lambda entry: entry.line, entries):
-        values = shown(how.barred(entry.cell.values(store)))
+        values = shown(how.with_error_bars(entry.cell.values(store)))
         lines.setdefault(entry.line, []).append((entry.x, values))
         if entry.paper and (reported := how.reported(entry.paper)):
             theirs[entry.line] = shown(reported)
             if entry.paper in paper.GAINS:
-                worked_out[entry.line] = TIMES.format(*paper.GAINS[entry.paper][1:])
+                approximate[entry.line] = FACTORS.format(*paper.GAINS[entry.paper][1:])
     cells = [entry.cell for entry in entries if entry.line]
     notes = [*settings(cells), bars_note(cells, store)]
-    notes += [*([UNTOLD] if theirs else []), *dict.fromkeys(worked_out.values())]
+    notes += [*([STEPS_UNKNOWN] if theirs else []), *dict.fromkeys(approximate.values())]
     return Curves(
         title,
         x,
@@ -125,22 +125,22 @@ def curves(title: str, x: str, entries: Sequence[Entry], store: Store, *, log: b
         shown(how.values(store, held_out(cell.corpus, cell.scale, 0))),
         log=log,
         note=" ".join(notes),
-        about=trained(train, store),
+        about=model_note(train, store),
         paper=theirs,
-        worked_out=tuple(worked_out),
+        approximate=tuple(approximate),
     )
 
 
 def settings(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Of solvers and losses, as far as they do not vary; and how samples are drawn."""
-    return *solver_notes(cells), *loss_note(cells), drawn_note(cells)
+    """Notes on solvers, losses and samples, as far as the cells agree."""
+    return *solver_notes(cells), *loss_note(cells), samples_note(cells)
 
 
-def trained(task: Train, store: Store) -> str:
-    """How large a model is, and how long it was trained."""
+def model_note(task: Train, store: Store) -> str:
+    """The size of a model and the length of its training."""
     done, recipe = store.result(task), task.recipe
-    told = f"{recipe.steps:,} training steps of {recipe.batch_size:,} sequences"
+    training = f"{recipe.steps:,} training steps of {recipe.batch_size:,} sequences"
     if done is None:
-        return told
+        return training
     millions = done["result"]["parameters"] / 1e6
-    return f"{round(millions) or round(millions, 2):g}M parameters, {told}"
+    return f"{round(millions) or round(millions, 2):g}M parameters, {training}"

@@ -1,4 +1,4 @@
-"""What samples are worth, as values of a table: of molecules, or of text."""
+"""The scores of samples that tables show: of molecules, or of text."""
 
 import math
 import statistics
@@ -17,46 +17,46 @@ from experiments.tasks.score import MauveScore, Molecules, Text
 
 @dataclass(frozen=True)
 class Measure(ABC):
-    """The measures of samples of one kind."""
+    """The scores of one kind of samples."""
 
     scale: Scale
 
     @property
     @abstractmethod
     def columns(self) -> tuple[Column, ...]:
-        """What is measured."""
+        """The columns of a table."""
 
     @abstractmethod
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
-        """What must be done to know it."""
+        """The tasks that compute the scores."""
 
     @abstractmethod
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
-        """What is known of it: blanks where tasks are not done."""
+        """The scores; blank where tasks are not finished."""
 
     @abstractmethod
     def reported(self, name: str) -> tuple[Value, ...]:
-        """The paper's values of a row of its tables, if they may stand beside ours."""
+        """The paper's values of a row of its tables, if they are comparable with ours."""
 
     def panels(self, source: str) -> tuple[int, ...]:
-        """Which columns a figure shows."""
+        """The indices of the columns that a figure shows."""
         return tuple(range(len(self.columns)))
 
     @abstractmethod
-    def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """For a figure: with a spread wherever one is known."""
+    def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Values with error bars for a figure."""
 
     @abstractmethod
-    def alone(self, samples: int) -> str:
-        """What the spread of one run of so many samples is between; nothing where it has none."""
+    def spread_of_one_run(self, samples: int) -> str:
+        """What the spread of a single run is between; empty if it has no spread."""
 
     @abstractmethod
     def chance(self) -> str:
-        """By what a value of one run scatters that has no spread."""
+        """The statistical error of a single run without a spread."""
 
 
 class MoleculeMeasure(Measure):
-    """Valid, unique and novel molecules of a fold."""
+    """Valid, unique and novel molecules per fold."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -83,11 +83,11 @@ class MoleculeMeasure(Measure):
         return valid, Value(None), novel
 
     def panels(self, source: str) -> tuple[int, ...]:
-        """With a uniform source nearly all that are valid are unique: a panel would repeat one."""
+        """Without "unique" for a uniform source, where nearly all valid molecules are unique."""
         return (0, 2) if source == "uniform" else (0, 1, 2)
 
-    def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """A single count scatters by what counting alone makes of it (MoleculeScores.noise)."""
+    def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """A single count gets its binomial standard deviation (MoleculeScores.noise)."""
         of = size("molecules", self.scale).fold_size
         return tuple(
             replace(each, spread=math.sqrt(each.value * (1 - each.value / of)))
@@ -96,18 +96,18 @@ class MoleculeMeasure(Measure):
             for each in values
         )
 
-    def alone(self, samples: int) -> str:
+    def spread_of_one_run(self, samples: int) -> str:
         fold = size("molecules", self.scale).fold_size
         folds = samples // fold
         return f"between {folds} folds of {fold:,} samples" if folds > 1 else ""
 
     def chance(self) -> str:
         most = math.sqrt(size("molecules", self.scale).fold_size) / 2
-        return f"that of counting, {most:.0f} at most"
+        return f"that of counting, at most {most:.0f}"
 
 
 class TextMeasure(Measure):
-    """MAUVE, perplexity under a judge, and entropy."""
+    """MAUVE, perplexity under the evaluator LM, and entropy."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -119,8 +119,8 @@ class TextMeasure(Measure):
 
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         judge = JUDGE[self.scale]
-        read = Text(samples, judge)
-        return read, MauveScore(read, Text(held_out("text", self.scale, 1), judge))
+        scored = Text(samples, judge)
+        return scored, MauveScore(scored, Text(held_out("text", self.scale, 1), judge))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         read, compared = (store.result(task) for task in self.tasks(samples))
@@ -135,26 +135,26 @@ class TextMeasure(Measure):
         return mauve, judged, entropy
 
     def reported(self, name: str) -> tuple[Value, ...]:
-        """At other scales both the corpus and the judge are others."""
+        """Comparable only at paper scale: elsewhere corpus and evaluator differ."""
         return paper.text(name) if self.scale == "paper" else ()
 
-    def barred(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         return values
 
-    def alone(self, samples: int) -> str:
+    def spread_of_one_run(self, samples: int) -> str:
         return "between five folds of the samples, of MAUVE between five resamples"
 
     def chance(self) -> str:
-        return ""  # folds tell
+        return ""  # there is always a spread between folds
 
 
 def measure(corpus: Corpus, scale: Scale) -> Measure:
-    """The measures of a corpus."""
+    """The scores of a corpus."""
     return (MoleculeMeasure if corpus == "molecules" else TextMeasure)(scale)
 
 
 def over_seeds(found: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
-    """The mean over several runs, with the standard deviation between them; of one, its own."""
+    """The mean and standard deviation over runs; a single run keeps its own spread."""
     if len(found) == 1:
         return found[0]
     values = []

@@ -1,4 +1,4 @@
-"""What the paper reports, each number once: its tables, with standard deviations as it gives them.
+"""The numbers that the paper reports, with its standard deviations.
 
 Text is OpenWebText: MAUVE, generative perplexity and entropy. Molecules are QM9: valid and novel
 of 1,024.
@@ -7,7 +7,7 @@ of 1,024.
 from experiments.table import Value
 from experiments.tasks.base import Corpus
 
-# Labels in the paper's source, in their order there: so LaTeX numbers them.
+# Labels in the order in which LaTeX numbers them.
 TABLES = (
     *("baselines", "loss_functions", "path_ablation", "hyperparams", "nw_hyperparams", "elbo"),
     "abl_cwdfm",
@@ -18,7 +18,7 @@ FIGURES = (
     *("nfe_vs_quality_qm9_uniform", "vicinity_size_abl", "training_dynamics", "token_corrections"),
 )
 
-# name: MAUVE, its deviation, perplexity, its deviation, entropy, its deviation
+# name: MAUVE, perplexity and entropy, each with its standard deviation
 _TEXT = {
     "data": (0.890, 0.008, 14.66, 0.13, 7.86, 0.01),
     "AR": (0.817, 0.017, 12.72, 0.25, 7.57, 0.02),
@@ -34,7 +34,7 @@ _TEXT = {
     "uniform, sce, context 0.5": (0.779, 0.017, 48.91, 0.29, 7.83, 0.01),
     "uniform, sce, context 1": (0.768, 0.017, 37.45, 0.38, 7.70, 0.01),
     "mask, ce": (0.672, 0.024, 40.90, 0.31, 7.64, 0.01),
-    # The same row of another table, with another deviation.
+    # The same row in the main table, with a different deviation.
     "mask, ce, main table": (0.672, 0.024, 40.90, 0.08, 7.64, 0.01),
     "mask, nelbo": (0.685, 0.020, 40.46, 0.24, 7.66, 0.01),
     "mask, bregman": (0.594, 0.018, 51.02, 0.50, 7.74, 0.01),
@@ -43,14 +43,14 @@ _TEXT = {
     "mask, sce, context 1": (0.751, 0.012, 36.25, 0.52, 7.65, 0.01),
 }
 
-FOLD = 1024  # molecules that are counted together
+FOLD = 1024  # molecules per fold
 
-# What columns of its values are of, as notes below tables tell it.
-OWN_TEXT = "The paper's columns are of OpenWebText at its own scale"
-JUDGED = f"{OWN_TEXT}, with a nucleus of 0.9, judged by GPT-2; of which size it does not tell."
-OWN_MOLECULES = "The paper's columns are of its own scale: 92M parameters, 25,000 training steps."
+# Notes below tables with the paper's values.
+OWN_TEXT = "The paper's columns are for OpenWebText at its own scale"
+TEXT_NOTE = f"{OWN_TEXT}, with a nucleus of 0.9, evaluated by a GPT-2 of unknown size."
+MOLECULE_NOTE = "The paper's columns are for 92M parameters and 25,000 training steps."
 
-# name: valid, its deviation, novel, its deviation
+# name: valid and novel, each with its standard deviation
 _MOLECULES = {
     "uniform, ce": (475.4, 17.1, 287.0, 15.6),
     "uniform, nelbo": (481.4, 14.4, 299.0, 15.8),
@@ -64,10 +64,10 @@ _MOLECULES = {
     "mask, sce, context 1": (298.0, 13.6, 181.6, 9.62),
 }
 
-# Told by the text alone, and approximately: of which row, and times its valid and novel molecules.
+# Approximate factors from the text: the row they refer to, and factors of valid and novel.
 GAINS = {"mask, ce, Neighbor": ("mask, ce", 2.8, 1.9)}
 
-# Best settings of solvers: radius and scale of Neighbor weights, beta of Entropy weights.
+# Best solver settings: radius and scale of Neighbor weights, beta of Entropy weights.
 BEST: dict[tuple[Corpus, str], tuple[int, float, float]] = {
     ("text", "uniform"): (1, 5.0, 6.0),
     ("text", "mask"): (1, 5.0, 6.0),
@@ -75,7 +75,7 @@ BEST: dict[tuple[Corpus, str], tuple[int, float, float]] = {
     ("molecules", "mask"): (1, 4.0, 6.0),
 }
 
-# Test perplexities, at most, by model and source.
+# Upper bounds on test perplexity, by model and source.
 TEST_CORPORA = ("wikitext-103", "lambada", "fineweb-edu")
 TESTS = {
     ("DFM", "uniform"): (63.38, 84.33, 48.20),
@@ -84,7 +84,7 @@ TESTS = {
     ("DFM + SCE", "mask"): (45.27, 59.59, 34.80),
 }
 
-# Updates a token and the share of loops in percent, uniform source, by solver.
+# Updates per token and percentage of loops, uniform source, by solver.
 UPDATES = {
     "Euler": (Value(1.033, 0.001, 3), Value(None)),
     "Neighbor": (Value(1.157, 0.001, 3), Value(0.02, None, 2)),
@@ -92,23 +92,23 @@ UPDATES = {
 
 
 def table(label: str) -> str:
-    """A table as the paper numbers it."""
+    """A table by its number in the paper."""
     return f"Table {TABLES.index(label) + 1}"
 
 
 def figure(*labels: str) -> str:
-    """A figure as the paper numbers it, or several."""
+    """One or several figures by their numbers in the paper."""
     numbers = " and ".join(str(FIGURES.index(label) + 1) for label in labels)
     return f"Figure{'s' if len(labels) > 1 else ''} {numbers}"
 
 
-def solved(name: str, solver: str) -> str:
-    """A row with a solver; those of the tables are Euler's."""
+def with_solver(name: str, solver: str) -> str:
+    """The name of a row with a solver; the tables are for Euler."""
     return name if solver == "Euler" or not name else f"{name}, {solver}"
 
 
 def text(name: str) -> tuple[Value, ...]:
-    """MAUVE, generative perplexity and entropy of a row; nothing where the paper has none."""
+    """MAUVE, generative perplexity and entropy of a row; empty if the paper has none."""
     if name not in _TEXT:
         return ()
     mauve, mauve_std, ppl, ppl_std, entropy, entropy_std = _TEXT[name]
@@ -120,9 +120,9 @@ def text(name: str) -> tuple[Value, ...]:
 
 
 def molecules(name: str) -> tuple[Value, ...]:
-    """Valid and novel molecules of a row; nothing where the paper has none.
+    """Valid and novel molecules of a row; empty if the paper has none.
 
-    Those of `GAINS` are worked out, without a spread.
+    Rows in `GAINS` are computed from a factor and have no spread.
     """
     if name in GAINS:
         of, *gains = GAINS[name]

@@ -1,4 +1,4 @@
-"""How much of everything: minutes on a CPU, minutes a cell on a GPU, or the paper's own."""
+"""The three scales: minutes on a CPU, minutes per cell on a GPU, or the paper's own sizes."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,32 +12,32 @@ Scale = Literal["smoke", "small", "paper"]
 
 JUDGE = {"smoke": "any", "small": "SmolLM2-135M", "paper": "gpt2-large"}
 CORPORA: tuple[Corpus, ...] = ("text", "molecules")
-NAMES: dict[Corpus, str] = {"text": "text", "molecules": "QM9"}  # as titles call them
+NAMES: dict[Corpus, str] = {"text": "text", "molecules": "QM9"}  # in titles
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the experiments on one corpus."""
+    """The sizes of the experiments on one corpus."""
 
     recipe: Recipe
-    n: int  # samples a cell
-    steps: int  # of the solver, where an experiment does not vary them
-    curve: tuple[int, ...]  # steps of the solver, where it does
-    rows: int  # held-out sequences for a likelihood
-    fold_size: int = 1024  # molecules that are counted together
-    top_p: float = 1.0  # the nucleus
-    seeds: int = 1  # runs of the cells that decide a claim
+    n: int  # samples per cell
+    steps: int  # solver steps, unless an experiment varies them
+    curve: tuple[int, ...]  # solver steps of experiments that vary them
+    rows: int  # held-out sequences for likelihoods
+    fold_size: int = 1024  # molecules per fold
+    top_p: float = 1.0  # nucleus
+    seeds: int = 1  # runs of cells that a claim rests on
 
 
-@cache  # asked for every cell
+@cache  # called for every cell
 def size(corpus: Corpus, scale: Scale) -> Size:
-    """The sizes of one scale. Recipes name their corpus, and the machine knows where it lies."""
+    """The sizes of one scale. A recipe names its corpus; `Resources` maps the name to a path."""
     sized = (_molecules if corpus == "molecules" else _text)(scale)
     return replace(sized, recipe=replace(sized.recipe, data=corpus, tokenizer=None))
 
 
 def held_out(corpus: Corpus, scale: Scale, part: int) -> HeldOut:
-    """As many held-out rows as a cell has samples."""
+    """As many held-out sequences as a cell has samples."""
     sizes = size(corpus, scale)
     return HeldOut(corpus, sizes.recipe.length, sizes.n, part)
 
@@ -76,22 +76,22 @@ def _text(scale: Scale) -> Size:
             validation_rows=4,
             **_QUIET,
         )
-        return Size(tiny, n=24, steps=4, curve=(2, 4), rows=4)  # MAUVE wants twenty
+        return Size(tiny, n=24, steps=4, curve=(2, 4), rows=4)  # MAUVE needs at least 20
     if scale == "small":
         recipe = replace(
             Recipe.named("text-small"),
-            # Many small steps rather than few large ones: runs this short must learn early to
+            # Many small steps rather than few large ones: runs this short have to learn early to
             # use the context at all.
             batch_size=32,
             steps=3500,
             warmup=350,
             learning_rate=1e-3,
             dropout=0.0,
-            masked_only=True,  # flows say it themselves, others do not read it; part of their keys
+            masked_only=True,  # overridden by flows, unused by others; part of their keys
             **_QUIET,
         )
         return Size(recipe, 256, 256, (64, 128, 256, 512, 1024), rows=256)
     curve = (64, 128, 256, 512, 1024, 2048)
-    # In micro-batches: half a million tokens at once take more memory than one GPU has.
+    # Micro-batches: half a million tokens at once do not fit on one GPU.
     recipe = replace(Recipe.named("owt-paper"), accumulation=8)
     return Size(recipe, 5000, 1024, curve, rows=5000, top_p=0.9)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and experiments beyond them, in the order of `repro all`."""
+"""All experiments by name, in the order of `run all`."""
 
 from collections.abc import Iterator
 
@@ -65,25 +65,25 @@ def _settings() -> Iterator[Experiment]:
         ablations.radius,
         paper.figure("vicinity_size_abl"),
     )
-    yield Experiment("revealed", "table: SCE's weight of revealed coordinates", ablations.revealed)
-    yield Experiment("readings", "table: what losses may be, QM9", ablations.readings)
+    yield Experiment("revealed", "table: weight of revealed tokens in SCE", ablations.revealed)
+    yield Experiment("readings", "table: interpretations of the loss, QM9", ablations.readings)
     yield Experiment("scaled-text", "table: settings of SCE, text", ablations.scaled)
     for corpus in CORPORA:
         yield Experiment(
             f"tokens-{corpus}",
-            f"table: losses of masked tokens and of all tokens, {corpus}, mask source",
+            f"table: loss of masked tokens or of all tokens, {corpus}, mask source",
             ablations.counting(corpus),
         )
     for source in training.SOURCES:
         yield Experiment(
             f"sweep-training-{source}",
-            f"table: settings of the loss and of the path, molecules, {source} source",
+            f"table: settings of the loss and the path, molecules, {source} source",
             ablations.sweep(source),
         )
     for corpus, what in (("molecules", "losses and paths"), ("text", "losses")):
         yield Experiment(
             f"tuned-losses-{corpus}",
-            f"table: {what}, settings of a search, three runs, {corpus}",
+            f"table: {what} with tuned settings, three runs, {corpus}",
             tuned.tuned(corpus),
         )
     yield Experiment(
@@ -97,23 +97,23 @@ def _settings() -> Iterator[Experiment]:
 def _solvers() -> Iterator[Experiment]:
     for corpus, source in paper.BEST:
         end = f"{corpus}-{source}"
-        told = f"{corpus}, {source} source"
+        where = f"{corpus}, {source} source"
         yield Experiment(
             f"steps-{end}",
-            f"figure: quality against steps, {told}",
+            f"figure: quality against steps, {where}",
             solvers.steps(corpus, source),
             paper.figure(STEPS[corpus, source]),
         )
         yield Experiment(
             f"sweep-{end}",
-            f"table: solver settings, {told}",
+            f"table: solver settings, {where}",
             solvers.sweep(corpus, source),
             paper.table("nw_hyperparams"),
         )
         if corpus == "text":
             yield Experiment(
                 f"tuned-{end}",
-                f"figure: quality against steps, settings of the sweep, {told}",
+                f"figure: quality against steps with tuned settings, {where}",
                 solvers.tuned(source),
             )
 
@@ -121,13 +121,13 @@ def _solvers() -> Iterator[Experiment]:
 def _controls() -> Iterator[Experiment]:
     yield Experiment(
         "entropy-shares",
-        "table: Entropy weights by shares of the largest entropy, text",
+        "table: Entropy weights of normalized entropies, text",
         controls.shares,
     )
     for corpus in CORPORA:
         yield Experiment(
             f"weights-{corpus}",
-            f"table: readings of the weights, {corpus}",
+            f"table: interpretations of the weights, {corpus}",
             controls.weights(corpus),
         )
     yield Experiment(
@@ -168,10 +168,10 @@ def _controls() -> Iterator[Experiment]:
         controls.path_solvers("text"),
     )
     yield Experiment(
-        "few-data", "table: parts of the training data, mask source, QM9", controls.few_data
+        "few-data", "table: subsets of the training data, mask source, QM9", controls.few_data
     )
     yield Experiment(
-        "positions", "table: what is known of positions, mask source, QM9", controls.positions
+        "positions", "table: position embeddings, mask source, QM9", controls.positions
     )
 
 

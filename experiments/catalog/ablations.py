@@ -1,4 +1,4 @@
-"""What settings of training change: the weights of the scaled loss, and the tokens that count."""
+"""Ablations of training: the weights of the scaled loss, and the tokens it covers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +14,10 @@ from experiments.catalog.training import (
     loss_line,
     searched,
 )
-from experiments.cell import Cell, flow, weights_told
+from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import Entry, grid, trained
+from experiments.grid import Entry, grid, model_note
 from experiments.scale import NAMES, Scale, size
 from experiments.store import Store
 from experiments.table import Column, Value
@@ -25,15 +25,15 @@ from experiments.tasks.base import Corpus
 
 RADII = (1, 2, 3, 5, 8)
 REVEALED = (
-    "What SCE weighs tokens with that are there to see: one, the same as plain CE; zero, nothing; "
-    "extended, the weights' formula by the normaliser of hidden tokens. In the others one formula "
-    "holds for all tokens: joint, weights of mean 1 over a sequence; raw, weights that are not "
-    "normalised, so that late times weigh more too; level, late times alone."
+    "The weight of revealed tokens in SCE: one, as in plain CE; zero, no weight; extended, the "
+    "formula of the weights with the normalizer of hidden tokens. The others use one formula for "
+    "all tokens: joint, weights with mean 1 over a sequence; raw, weights without normalization, "
+    "which also favor late times; level, which favors only late times."
 )
 
 
 def radius(scale: Scale) -> Plan:
-    """Radius of the loss's weights, uniform source, text: the paper's ablation of the vicinity."""
+    """Radius of the weights in the loss, uniform source, text: an ablation of the paper."""
 
     def entries(scale: Scale) -> list[Entry]:
         found = []
@@ -42,12 +42,12 @@ def radius(scale: Scale) -> Plan:
             found.append(Entry((str(r),), cell, "SCE", r))
         return found
 
-    title = "Radius of the loss's weights, text, uniform source"
+    title = "Radius of the weights in the loss, text, uniform source"
     return grid(title, ("radius",), entries, x="radius")(scale)
 
 
 def revealed_entries(scale: Scale) -> list[Entry]:
-    """Weights of revealed coordinates in the scaled loss, and the plain loss; QM9."""
+    """Weights of revealed tokens in the scaled loss, and the plain loss; QM9."""
     found = []
     for source in SOURCES[:1] if scale == "smoke" else SOURCES:
         line = loss_line(source, "sce")
@@ -59,20 +59,20 @@ def revealed_entries(scale: Scale) -> list[Entry]:
 
 
 def revealed(scale: Scale) -> Plan:
-    """What the scaled loss weighs, where the paper leaves it open; QM9.
+    """The weight of revealed tokens in SCE, which the paper leaves open; QM9.
 
-    Weights that are not normalised ("raw") favour late times as well as places with much context.
-    "joint" has the second alone, "level" the first, CE neither.
+    Weights without normalization ("raw") favor late times as well as tokens with much context.
+    "joint" favors only context, "level" only late times, CE neither.
     """
-    title = "Weight of revealed coordinates in SCE, QM9"
+    title = "Weight of revealed tokens in SCE, QM9"
     return grid(title, ("source", "weight"), revealed_entries, notes=(REVEALED,))(scale)
 
 
 def scaled(scale: Scale) -> Plan:
-    """What the scaled loss of text may be: its weights, and those of revealed tokens.
+    """Settings of SCE on text: its weights, and the weight of revealed tokens.
 
-    The paper tells neither for text. What it has is a sign to know them by: samples of far lower
-    perplexity and somewhat lower entropy than by plain cross-entropy, and a worse likelihood.
+    The paper reports neither. It does report their effect: samples with a much lower perplexity
+    and a slightly lower entropy than with plain cross-entropy, and a worse likelihood.
     """
 
     def entries(scale: Scale) -> list[Entry]:
@@ -83,7 +83,7 @@ def scaled(scale: Scale) -> Plan:
             line = loss_line("uniform", "sce")
             settings = {"loss_radius": r, "loss_scale": s, "revealed": weight}
             changed = replace(line, fields=line.fields | settings)
-            labels = ("SCE", weights_told(r, s), weight)
+            labels = ("SCE", weight_label(r, s), weight)
             found.append(Entry(labels, changed.cell("text", scale)))
         return found
 
@@ -93,10 +93,10 @@ def scaled(scale: Scale) -> Plan:
 
 
 def readings(scale: Scale) -> Plan:
-    """What a loss may be where the paper leaves it open, one run of each; QM9.
+    """Interpretations of the loss where the paper is ambiguous, one run each; QM9.
 
-    Of which tokens its NELBO is with a uniform source; and on a context-weighted path, whether SCE
-    has the path's own weights.
+    Which tokens the NELBO covers with a uniform source, and whether SCE uses the weights of the
+    path on a context-weighted path.
     """
 
     def entries(scale: Scale) -> list[Entry]:
@@ -112,12 +112,12 @@ def readings(scale: Scale) -> Plan:
             for name, changed in {
                 "CE": {"loss": "ce"},
                 "SCE": {},
-                "SCE by the path's weights": {"loss_radius": r, "loss_scale": s},
+                "SCE with the path's weights": {"loss_radius": r, "loss_scale": s},
             }.items():
                 cells[source, "context", name] = replace(ours, fields=ours.fields | changed)
         return [Entry(labels, cell) for labels, cell in cells.items()]
 
-    return grid("Readings of the loss, QM9", ("source", "path", "loss"), entries)(scale)
+    return grid("Interpretations of the loss, QM9", ("source", "path", "loss"), entries)(scale)
 
 
 COUNTING = {
@@ -129,31 +129,31 @@ COUNTING = {
 
 
 def counting(corpus: Corpus) -> Callable[[Scale], Plan]:
-    """Losses of masked tokens alone and of all tokens, mask source.
+    """Losses of masked tokens only and of all tokens, mask source.
 
-    Of the first nothing is asked about tokens that are there to see. What is best is the same, and
-    the way there need not be: a network may learn to read its context sooner by copying it.
+    Both have the same minimizer, but training may differ: a network that learns to copy revealed
+    tokens may learn to use its context sooner.
     """
 
     def entries(scale: Scale) -> list[Entry]:
         cells = {labels: counting_cell(corpus, scale, *labels) for labels in COUNTING}
         return [Entry(labels, cell) for labels, cell in cells.items()]
 
-    title = f"Tokens that count in the loss, {NAMES[corpus]}, mask source"
+    title = f"Tokens covered by the loss, {NAMES[corpus]}, mask source"
     return grid(title, ("loss", "tokens"), entries)
 
 
 def counting_cell(corpus: Corpus, scale: Scale, loss: str, tokens: str) -> Cell:
-    """A row of that table."""
-    # Runs on text with a mask source end far apart, so that one of each tells little.
+    """A row of that table, by loss and tokens."""
+    # Runs on text with a mask source differ widely, so one of each is not enough.
     seeds = max(size(corpus, scale).seeds, 2 if scale == "small" else 1)
     return Cell(corpus, scale, COUNTING[loss, tokens], EULER, seeds=seeds)
 
 
 def sweep(source: str) -> Callable[[Scale], Plan]:
-    """Radius and scale of the loss's weights, and of the path's with its own solver; QM9.
+    """Radius and scale of the weights in the loss, and of the path with its own solver; QM9.
 
-    Samples are of another seed than the one that other experiments report.
+    The sampling seed differs from that of the other experiments.
     """
 
     def entries(scale: Scale) -> list[Entry]:
@@ -166,7 +166,7 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
                 ("SCE, context path", ordered, SolverChoice("neighbor", r, s)),
             ):
                 cell = Cell("molecules", scale, fields, choice, sample_seed=1000)
-                found.append(Entry((name, weights_told(r, s)), cell))
+                found.append(Entry((name, weight_label(r, s)), cell))
         return sorted(found, key=lambda entry: entry.labels[0])
 
     title = f"Training settings, QM9, {source} source"
@@ -174,7 +174,7 @@ def sweep(source: str) -> Callable[[Scale], Plan]:
 
 
 def dynamics(scale: Scale) -> Plan:
-    """Quality and loss on the way, cross-entropy against its scaled form; uniform source, text."""
+    """Quality and loss during training, CE against SCE; uniform source, text."""
     steps = size("text", scale).recipe.steps
     looks = tuple(steps * k // 4 for k in (1, 2, 3))
 
@@ -199,8 +199,8 @@ def dynamics(scale: Scale) -> Plan:
             lines[LOSS_NAMES[loss]] = [(k, (Value(v),)) for k, v in seen.items() if v]
         column = Column("validation loss, nats", False)
         title = "Loss during training, text, uniform source"
-        note = "Not comparable: SCE weighs tokens otherwise."
-        about = trained(cell("ce", None).train(), store)
+        note = "Not comparable: SCE weights tokens differently."
+        about = model_note(cell("ce", None).train(), store)
         return Curves(title, "training steps", (column,), lines, note=note, about=about)
 
     title = "Quality during training, text, uniform source"

@@ -1,6 +1,6 @@
-"""The paper's main table: flows beside autoregressive, block and diffusion models.
+"""The main table of the paper: flows and autoregressive, block and diffusion models.
 
-Every row has the same transformer, data, optimiser and batch, and about the same arithmetic.
+All rows share transformer, data, optimizer and batch size, and use about the same compute.
 """
 
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import Any
 
 from cwdfm.solver_config import Name, SolverChoice
 from experiments import paper
-from experiments.cell import ERROR, TRAINING, Cell, drawn_note, flow, loss_note, runs_note
+from experiments.cell import TRAINING, Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import data_row
 from experiments.measure import measure
+from experiments.notes import ERROR, loss_note, runs_note, samples_note
 from experiments.scale import CORPORA, Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Row, Table
@@ -20,19 +21,19 @@ from experiments.tasks.base import Corpus
 
 @dataclass(frozen=True)
 class Kind:
-    """A row: what it is called, how it is trained and sampled, and which of the paper's it is."""
+    """A row: its name, training and solver, and the matching row of the paper."""
 
     type: str
     name: str
     fields: dict[str, Any]
-    row: str  # in the paper's tables
+    row: str  # name in the paper's tables
     solver: Name = "auto"
-    effort: float = 1.0  # share of the training steps
+    effort: float = 1.0  # fraction of the training steps
 
     def cell(self, corpus: Corpus, scale: Scale) -> Cell:
         """The row's cell."""
         choice = SolverChoice(solver=self.solver)
-        # First hitting takes a step a token.
+        # First hitting takes one step per token.
         steps = size(corpus, scale).recipe.length if self.solver == "first-hitting" else None
         return Cell(corpus, scale, self.fields, choice, steps, effort=self.effort)
 
@@ -41,10 +42,10 @@ AR, NON, OURS = "(semi-)AR", "non-AR", "ours"
 
 
 def _block(block: int) -> Kind:
-    """Reads every sequence twice, noised and clean, and gets half the steps.
+    """BD3LM reads every sequence twice, noised and clean, so it gets half the training steps.
 
-    Sampled as its authors do, a token at a time: steps that its blocks had to share would reveal
-    neighbours together.
+    It is sampled one token at a time, as by its authors: with fewer steps a block would reveal
+    neighbors together.
     """
     name, fields = f"BD3LM, block {block}", {"method": "bd3lm", "block": block}
     return Kind(AR, name, fields, name, solver="first-hitting", effort=0.5)
@@ -55,7 +56,7 @@ KINDS = (
     *(_block(block) for block in (4, 8, 16)),
     Kind(NON, "SEDD", {"method": "sedd", "source": "mask"}, "SEDD"),
     Kind(NON, "MDLM", {"method": "mdlm", "source": "mask"}, "MDLM", solver="ancestral"),
-    # By name, since it is part of a task's key: other experiments share these cells.
+    # Not "auto": the name is part of the key, and other experiments share these cells.
     Kind(NON, "DFM, uniform", flow("uniform"), "uniform, ce", "euler"),
     Kind(NON, "DFM, mask", flow("mask"), "mask, ce, main table", "euler"),
     Kind(OURS, "DFM + SCE, uniform", flow("uniform", "sce"), "uniform, sce", "euler"),
@@ -64,18 +65,18 @@ KINDS = (
 LABELS = ("type", "method")
 BOUND = (
     "Held-out PPL is exact for AR and an upper bound for the others, a loose one for flows with a "
-    "uniform source. BD3LM reads every sequence twice, noised and clean, and has half the training "
-    "steps; it draws a token at a time, SEDD, MDLM and flows in {} steps. Evaluations: how often "
-    "the network is asked for a sample; of AR and BD3LM for the tokens after a cache alone."
+    "uniform source. BD3LM reads every sequence twice, noised and clean, and gets half the training "
+    "steps; it samples one token at a time, SEDD, MDLM and flows in {} steps. Evaluations: network "
+    "evaluations per sample; AR and BD3LM evaluate only the tokens after a cache."
 )
 TWO_RUNS = (
-    "Of {} the samples are from another run of the same training than the held-out PPL: the models "
-    "were lost and trained again."
+    "For {} the samples and the held-out PPL come from different runs of the same training: the "
+    "models were deleted and trained again."
 )
 
 
 def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
-    """Quality, likelihood and cost; on text beside the paper's."""
+    """Quality, likelihood and cost, on text with the paper's values."""
     how, text = measure(corpus, scale), corpus == "text"
     own = how.values(store, held_out(corpus, scale, 0))
     rows = [data_row(LABELS, own, paper.text("data") if text else (), more=len(TRAINING))]
@@ -95,17 +96,17 @@ def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         notes=(
             BOUND.format(f"{size(corpus, scale).steps:,}"),
             *loss_note(cell for _, cell in cells),
-            drawn_note(cell for _, cell in cells),
+            samples_note(cell for _, cell in cells),
             *runs_note(cells, store),
             ERROR,
             *([TWO_RUNS.format("; ".join(apart))] if apart else []),
-            *([paper.JUDGED] if text else []),
+            *([paper.TEXT_NOTE] if text else []),
         ),
     )
 
 
 def plan(scale: Scale) -> Plan:
-    """Both tables."""
+    """The tables of both corpora."""
     tasks = [
         task
         for corpus in CORPORA

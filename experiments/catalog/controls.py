@@ -1,4 +1,4 @@
-"""What else of a solver could tell the paper's results from ours: readings and settings."""
+"""Controls: what else could explain differences between the paper's results and ours."""
 
 import math
 from collections.abc import Callable
@@ -15,27 +15,28 @@ from experiments.grid import Entry, grid
 from experiments.scale import NAMES, Scale, size
 from experiments.tasks.base import Corpus
 
-POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale that they are tried with
-SHARES = (3.0, 6.0, 12.0)  # betas of an entropy that is 1 at its largest
-ROWS: dict[Scale, tuple[int, ...]] = {  # parts of the training data; 0 for all of it
+POWERS, POWERS_AT = (0.25, 0.5, 1.0), 2.0  # exponents, and the scale they are tested with
+SHARES = (3.0, 6.0, 12.0)  # betas for entropies normalized to [0, 1]
+ROWS: dict[Scale, tuple[int, ...]] = {  # sizes of the training data; 0 for all of it
     "smoke": (64, 0),
     "small": (1_000, 10_000, 0),
     "paper": (1_000, 10_000, 0),
 }
-NUCLEI = (1.0, 0.9)  # none, and the paper's on text
+NUCLEI = (1.0, 0.9)  # no nucleus, and that of the paper on text
 PRINTED = (
-    "Neighbor is exp(s n) and Entropy exp(-beta H); n (r) and 1 / H are the weights as the paper's "
-    "main text prints them: in proportion to the revealed neighbours within r, and to one over the "
-    "entropy."
+    "Neighbor is exp(s n) and Entropy exp(-beta H); n (r) and 1 / H are the weights in the main "
+    "text of the paper: proportional to the number of revealed neighbors within r, and to the "
+    "inverse entropy."
 )
-LARGEST = math.log(50_257)  # nats: the entropy of a law that is level over GPT-2's tokens
+LARGEST = math.log(50_257)  # nats: the entropy of a uniform distribution over GPT-2 tokens
 
 
 def shares(scale: Scale) -> Plan:
-    """Entropy weights by entropy as a share of its largest, beta H / log V; text, both sources.
+    """Entropy weights with normalized entropies, beta H / log V; text, both sources.
 
-    The paper does not tell the unit of its entropies. In nats its beta of 6 moves hardly any token
-    but the surest ones; as a share it is 0.55 in nats, below all that its sweep has.
+    The paper does not state the unit of its entropies. With nats, its beta of 6 updates hardly any
+    but the most certain tokens. With normalized entropies it corresponds to 0.55 in nats, which is
+    below the range of its sweep.
     """
 
     def entries(scale: Scale) -> list[Entry]:
@@ -44,12 +45,12 @@ def shares(scale: Scale) -> Plan:
             for (source, share, k), cell in shares_cells(scale).items()
         ]
 
-    title = "Entropy weights by shares of the largest entropy, text"
+    title = "Entropy weights with normalized entropies, text"
     return grid(title, ("source", "beta", "steps"), entries)(scale)
 
 
 def shares_cells(scale: Scale) -> dict[tuple[str, float, int], Cell]:
-    """By source, share and number of steps: few, for which they are in question."""
+    """By source, normalized beta and number of steps."""
     found = {}
     shares = SHARES[:1] if scale == "smoke" else SHARES
     for source, share, k in product(TUNED, shares, size("text", scale).curve[:3:2]):
@@ -59,16 +60,16 @@ def shares_cells(scale: Scale) -> dict[tuple[str, float, int], Cell]:
 
 
 def weights(corpus: Corpus) -> Callable[[Scale], Plan]:
-    """Weights as the paper's main text prints them, ~ n and ~ 1 / H, beside exp(s n), exp(-beta H).
+    """The weights in the paper's main text, ~ n and ~ 1 / H, against exp(s n) and exp(-beta H).
 
-    Both sources, at few steps, at the scale's own number, and at many.
+    Both sources, with few steps, the scale's number of steps, and many.
     """
 
     def entries(scale: Scale) -> list[Entry]:
         cells = weights_cells(corpus, scale)
         return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
 
-    title = f"Readings of the weights, {NAMES[corpus]}"
+    title = f"Interpretations of the weights, {NAMES[corpus]}"
     return grid(title, ("source", "weight", "steps"), entries, notes=(PRINTED,))
 
 
@@ -86,20 +87,20 @@ def weights_cells(corpus: Corpus, scale: Scale) -> dict[tuple[str, str, int], Ce
 
 
 def few_data(scale: Scale) -> Plan:
-    """Solvers and paths of models that were trained on parts of QM9; mask source.
+    """Solvers and paths of models trained on subsets of QM9; mask source.
 
-    The paper takes QM9 as it is for a case of few data.
+    The paper regards QM9 itself as a small dataset.
     """
 
     def entries(scale: Scale) -> list[Entry]:
         return [Entry(labels, cell) for labels, cell in few_data_cells(scale).items()]
 
-    title = "Parts of the training data, QM9, mask source"
+    title = "Subsets of the training data, QM9, mask source"
     return grid(title, ("molecules", "training and solver"), entries)(scale)
 
 
 def few_data_cells(scale: Scale) -> dict[tuple[str, str], Cell]:
-    """By part of the training data, and by training and solver."""
+    """By size of the training data, and by training and solver."""
     sce, context = (line.cell("molecules", scale) for line in PATHS if line.labels[0] == "mask")
     choices = best("molecules", "mask").items()
     kinds = {f"CE, {name}": replace(sce, fields=flow("mask"), choice=c) for name, c in choices}
@@ -114,9 +115,9 @@ def few_data_cells(scale: Scale) -> dict[tuple[str, str], Cell]:
 
 
 def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
-    """Solver settings of models that were trained on a context-weighted path, as swept.
+    """Solver settings for models trained on a context-weighted path, over the paper's search grid.
 
-    The paper searched them too. Samples are of another seed than other experiments report.
+    The sampling seed differs from that of the other experiments.
     """
 
     def entries(scale: Scale) -> list[Entry]:
@@ -136,16 +137,16 @@ def path_solvers(corpus: Corpus) -> Callable[[Scale], Plan]:
 
 
 def after_scaled(scale: Scale) -> Plan:
-    """Neighbor weights on models trained by SCE, which gain nothing from them in the paper; text.
+    """Neighbor weights for models trained with SCE, which the paper finds useless; text.
 
-    With the paper's settings, at the scale's own number of steps and at many.
+    With the paper's settings, at the scale's number of steps and with many steps.
     """
 
     def entries(scale: Scale) -> list[Entry]:
         cells = after_scaled_cells(scale)
         return [Entry((source, name, str(k)), cell) for (source, name, k), cell in cells.items()]
 
-    title = "Solvers of models trained by SCE, text"
+    title = "Solvers of models trained with SCE, text"
     return grid(title, ("source", "solver", "steps"), entries)(scale)
 
 
@@ -161,7 +162,7 @@ def after_scaled_cells(scale: Scale) -> dict[tuple[str, str, int], Cell]:
 
 
 def nucleus(scale: Scale) -> Plan:
-    """Cross-entropy and its scaled form, sampled without a nucleus and with the paper's; text."""
+    """CE and SCE, sampled without a nucleus and with that of the paper; text."""
 
     def entries(scale: Scale) -> list[Entry]:
         found = []
@@ -171,14 +172,15 @@ def nucleus(scale: Scale) -> Plan:
             found.append(Entry((*line.labels, f"{p:g}"), cell))
         return found
 
-    notes = ("p: the share of each token's probability that draws are from; 1 is no nucleus.",)
+    notes = ("p: the probability mass of the nucleus; 1 means no nucleus.",)
     labels = ("source", "loss", "p")
     return grid("Nucleus, CE and SCE, text", labels, entries, notes=notes)(scale)
 
 
 KNOWN = (
-    "Rotary positions alone do not tell the first token of a masked sequence from its last. "
-    "Learned ones do; so does a first token that is never masked."
+    "With rotary embeddings only, the network cannot distinguish the first token of a masked "
+    "sequence from the last. Learned embeddings solve this; so does a first token that is never "
+    "masked."
 )
 POSITIONS = {
     "rotary": flow("mask"),
@@ -189,9 +191,9 @@ POSITIONS = {
 
 
 def positions(scale: Scale) -> Plan:
-    """What the network knows of positions in a masked sequence, where weights begin; QM9.
+    """Position embeddings and solvers, mask source, QM9.
 
-    By rotary embedding alone it cannot tell the first token from the last.
+    With rotary embeddings only, a fully masked sequence looks the same at all positions.
     """
     curve = size("molecules", scale).curve
     few = scale == "smoke"
@@ -204,14 +206,14 @@ def positions(scale: Scale) -> Plan:
             for k in (curve[:1] if few else curve[-3::2])
         ]
 
-    title = "Known positions, QM9, mask source"
+    title = "Position embeddings, QM9, mask source"
     return grid(title, ("positions", "solver", "steps"), entries, notes=(KNOWN,))(scale)
 
 
 def corrector_powers(scale: Scale) -> Plan:
-    """Correctors that do most in the middle of the way, or nearly as much at its ends; text.
+    """Exponents of the corrector's schedule, with many steps; text.
 
-    At many steps, where Neighbor weights lead without one.
+    Small exponents act at all times, large ones mostly around t = 1/2.
     """
     steps = corrector_steps("text", scale)[-1]
 

@@ -1,9 +1,8 @@
 """Every training with every solver, from few steps to many; QM9.
 
-The tables of losses and paths look at one number of steps and one solver. Here each row is seen
-with others too, so that a solver that suits one of them does not decide between them: with the
-paper's settings for it, a context path with its own weights beside. What each training makes of its
-best solver is a table of its own.
+The tables of losses and paths use one number of steps and one solver, which may favor one of the
+rows. Here every row is sampled with all solvers in the paper's settings, and a context path also
+with its own weights. A further table compares the best solver of each training.
 """
 
 from collections.abc import Sequence
@@ -14,11 +13,12 @@ from cwdfm.solver_config import SolverChoice
 from experiments import paper
 from experiments.catalog.solvers import best
 from experiments.catalog.training import LOSSES, PATHS, SOURCES, Line
-from experiments.cell import Cell, apart_note, drawn_note, loss_note, runs_note, weights_note
+from experiments.cell import Cell
 from experiments.experiment import Plan
 from experiments.figure import Curves
 from experiments.grid import Entry, curves
 from experiments.measure import measure
+from experiments.notes import earlier_runs_note, loss_note, runs_note, samples_note, weights_note
 from experiments.scale import Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
@@ -28,7 +28,7 @@ CONTEXT_PATHS = tuple(line for line in PATHS if line.on_context)
 
 @dataclass(frozen=True)
 class Training:
-    """A training, its solvers, and their cells at every number of steps."""
+    """A training with its cells by solver and number of steps."""
 
     source: str
     name: str
@@ -39,7 +39,7 @@ def training(line: Line, scale: Scale) -> Training:
     """The cells of a row of the tables of losses and paths."""
     fields = line.cell("molecules", scale).fields
     choices: dict[str, SolverChoice] = best("molecules", fields["source"])
-    if line.on_context:  # the path's own weights beside
+    if line.on_context:  # also the weights of the path
         own = line.choice("molecules")
         choices[f"Neighbor, s = {own.scale:g}"] = own
     seeds = size("molecules", scale).seeds
@@ -52,29 +52,29 @@ def training(line: Line, scale: Scale) -> Training:
 
 
 def steps_of(scale: Scale) -> tuple[int, ...]:
-    """The numbers of steps."""
+    """The numbers of solver steps."""
     return size("molecules", scale).curve
 
 
 def trainings(scale: Scale) -> list[Training]:
-    """All of them."""
+    """All trainings of the tables of losses and paths."""
     lines = (*LOSSES[:1], *CONTEXT_PATHS[:1]) if scale == "smoke" else (*LOSSES, *CONTEXT_PATHS)
     return [training(line, scale) for s in SOURCES for line in lines if line.fields["source"] == s]
 
 
 def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table]:
-    """One for each measure, and one of the best solvers."""
+    """One table per score, and one of the best solvers."""
     tables: list[Table] = []
     columns = measure("molecules", scale).columns
     notes: tuple[str, ...] = ()
     for source in SOURCES:
         notes += weights_note(best("molecules", source).values(), f" with a {source} source")
     every = [cell for each in found for cells in each.cells.values() for cell in cells.values()]
-    notes += (*loss_note(every), drawn_note(every))
+    notes += (*loss_note(every), samples_note(every))
     most = steps_of(scale)[-1]
-    told = [((each.source, each.name), each.cells["Neighbor"][most]) for each in found]
-    notes += runs_note(told, store)
-    notes += apart_note(
+    labeled = [((each.source, each.name), each.cells["Neighbor"][most]) for each in found]
+    notes += runs_note(labeled, store)
+    notes += earlier_runs_note(
         [
             ((f"{each.source}, {each.name}, {solver}", str(k)), cell)
             for each in found
@@ -102,13 +102,13 @@ def _tables(scale: Scale, store: Store, found: Sequence[Training]) -> list[Table
 def _by_steps(
     title: str, scale: Scale, column: Column, rows: Sequence[Row], notes: tuple[str, ...]
 ) -> Table:
-    """A measure, with a column for each number of steps."""
+    """A score, with a column for each number of steps."""
     columns = tuple(Column(f"{k} steps", column.up) for k in steps_of(scale))
     return Table(title, ("source", "training", "solver"), columns, tuple(rows), notes=notes)
 
 
 def _best(scale: Scale, column: Column, rows: Sequence[Row]) -> Table:
-    """Each training by Euler, and by what is best for it at each number of steps."""
+    """Each training with Euler, and with its best solver at each number of steps."""
     found: dict[tuple[str, ...], dict[str, tuple[Value, ...]]] = {}
     for row in rows:
         found.setdefault(row.labels[:2], {})[row.labels[2]] = row.ours
@@ -120,18 +120,18 @@ def _best(scale: Scale, column: Column, rows: Sequence[Row]) -> Table:
             Row((*labels, "Euler"), solved["Euler"]),
             Row((*labels, f"best: {_when(chosen)}"), values),
         ]
-    title = f"Each training by Euler and by its best solver, QM9: {column.name}"
-    note = "The best is chosen by the counts that it shows, so that chance is part of its lead."
+    title = f"Each training with Euler and with its best solver, QM9: {column.name}"
+    note = "The best is selected by the shown counts, so its advantage is biased upwards."
     return _by_steps(title, scale, column, shown, (note,))
 
 
 def _most(solved: dict[str, tuple[Value, ...]], i: int) -> str:
-    """The solver with the largest of the values at one place."""
+    """The solver with the largest value at index i."""
     return max(solved, key=lambda solver: solved[solver][i].value or 0.0)
 
 
 def _when(chosen: dict[int, str]) -> str:
-    """Solvers with the numbers of steps at which they are chosen: Euler (16), Neighbor (32, 64)."""
+    """Solvers with the numbers of steps at which they are best: Euler (16), Neighbor (32, 64)."""
     by_solver: dict[str, list[str]] = {}
     for k, solver in chosen.items():
         by_solver.setdefault(solver, []).append(str(k))
@@ -139,7 +139,7 @@ def _when(chosen: dict[int, str]) -> str:
 
 
 def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
-    """All trainings with one solver, for each source and solver."""
+    """One figure per source and solver, with a line per training."""
     rows = {(line.fields["source"], line.labels[1]): line.name for line in LOSSES}
     figures = []
     for source, solver in product(SOURCES, ("Euler", "Neighbor", "Entropy")):
@@ -149,7 +149,7 @@ def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
                 cell,
                 each.name + name.removeprefix(solver),
                 k,
-                paper.solved(rows.get((source, each.name), ""), solver),
+                paper.with_solver(rows.get((source, each.name), ""), solver),
             )
             for each in found
             for name, cells in each.cells.items()
@@ -163,7 +163,7 @@ def _figures(store: Store, found: Sequence[Training]) -> list[Curves]:
 
 
 def plan(scale: Scale) -> Plan:
-    """Tables and figures."""
+    """All tables and figures."""
     found = trainings(scale)
     how = measure("molecules", scale)
     cells = [cell for each in found for row in each.cells.values() for cell in row.values()]

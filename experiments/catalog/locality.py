@@ -1,11 +1,12 @@
-"""What context does: entropy and loss against it, and how often solvers change their minds."""
+"""The role of context: entropy and loss of masked tokens, and updates per token."""
 
 from experiments import paper
 from experiments.catalog.solvers import best
-from experiments.cell import Cell, flow, weights_note
+from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import trained
+from experiments.grid import model_note
+from experiments.notes import weights_note
 from experiments.scale import Scale, size
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
@@ -13,24 +14,24 @@ from experiments.tasks.base import Result
 from experiments.tasks.score import Context, Updates
 
 MEASURES = (Column("entropy, nats"), Column("NLL, nats"))
-STATES = 16_000  # partly masked sequences that the paper's figures of context are of
-MANY = 6  # updates of a token from which on they are shown together
-LOOPS = "Loops: the share of updates that bring back the token from before the last one."
-FOLDS = "± there is between five folds, about sqrt(5) times the standard error."
+STATES = 16_000  # partially masked sequences in the paper's figures of context
+MANY = 6  # tokens with at least this many updates are shown together
+LOOPS = "Loops: the fraction of updates that restore the token before the last update."
+FOLDS = "± is between five folds there, about sqrt(5) times the standard error."
 AGAINST = {
-    "neighbors": "revealed neighbours within 8",
+    "neighbors": "revealed neighbors within 8",
     "distance": "distance to the nearest revealed token",
 }
-OPEN = "distance"  # whose last bin stands for all beyond it
+OPEN = "distance"  # its last bin includes everything beyond
 
 
 def binned(kind: str) -> str:
-    """What bins are by, as tables call it; figures tell at the axis that one is open."""
+    """The heading of a column of bins."""
     return AGAINST[kind] + (" (the last: or more)" if kind == OPEN else "")
 
 
 def context(scale: Scale) -> Plan:
-    """Entropy and negative log-likelihood against neighbours and distance; mask source, text."""
+    """Entropy and negative log-likelihood against neighbors and distance; mask source, text."""
     rows = STATES // Context.draws if scale == "paper" else size("text", scale).rows
     task = Context(Cell("text", scale, flow("mask")).train(), rows)
 
@@ -51,15 +52,15 @@ def context(scale: Scale) -> Plan:
         ]
 
     def tables(store: Store) -> list[Table]:
-        states = f"{rows:,} held-out texts, each masked in part {task.draws} times"
-        told = f"{states}; ± is one standard error."
+        states = f"{rows:,} held-out texts, each partially masked {task.draws} times"
+        note = f"{states}; ± is one standard error."
         return [
             Table(
                 f"Masked tokens by {binned(kind)}",
                 (binned(kind),),
                 MEASURES,
                 tuple(Row((f"{x:g}",), values) for x, values in points(store, kind)),
-                notes=(told,),
+                notes=(note,),
             )
             for kind in AGAINST
         ]
@@ -73,7 +74,7 @@ def context(scale: Scale) -> Plan:
                 MEASURES,
                 {"CE": found[kind]},
                 note="Bars: one standard error.",
-                about=trained(task.model, store),
+                about=model_note(task.model, store),
                 last=f"≥{found[kind][-1][0]:g}" if kind == OPEN and found[kind] else "",
             )
             for kind, name in AGAINST.items()
@@ -108,9 +109,9 @@ def updates(scale: Scale) -> Plan:
         blank = (Value(None), Value(None))
         rows = tuple(Row((name,), ours.get(name, blank), paper.UPDATES[name]) for name in tasks)
         columns = (Column("updates per token"), Column("loops, %"))
-        told = f"{sizes.n:,} samples of one run; ± is one standard error. {LOOPS}"
+        ours_note = f"{sizes.n:,} samples of one run; ± is one standard error. {LOOPS}"
         theirs = f"{paper.OWN_TEXT}; {FOLDS}"
-        notes = (*weights_note(choices[name] for name in tasks), told, theirs)
+        notes = (*weights_note(choices[name] for name in tasks), ours_note, theirs)
         return [Table(title, ("solver",), columns, rows, columns, notes)]
 
     def figures(store: Store) -> list[Curves]:
@@ -119,11 +120,11 @@ def updates(scale: Scale) -> Plan:
             counts = each["histogram"]
             counts = [*counts[:MANY], sum(counts[MANY:])]
             shares = [Value(100 * count / each["tokens"] or None) for count in counts]
-            told = f"{name}, mean {each['updates_per_token']:.3f}"  # which no one reads off a curve
-            lines[told] = [(float(k), (share,)) for k, share in enumerate(shares)]
+            label = f"{name}, mean {each['updates_per_token']:.3f}"
+            lines[label] = [(float(k), (share,)) for k, share in enumerate(shares)]
         column = Column("tokens, %", axis="log")
-        note = "Where a line ends, no token has more."
-        about, last = trained(model, store), f"≥{MANY}"
+        note = "A line ends at the largest number of updates."
+        about, last = model_note(model, store), f"≥{MANY}"
         return [Curves(title, "updates", (column,), lines, note=note, about=about, last=last)]
 
     return Plan(tuple(tasks.values()), tables, figures)

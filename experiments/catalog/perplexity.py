@@ -1,4 +1,4 @@
-"""Test perplexity: the bound on corpora that the models were not trained on."""
+"""Test perplexity: the bound on corpora the models were not trained on."""
 
 from experiments import paper
 from experiments.cell import Cell, flow
@@ -8,22 +8,22 @@ from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.score import TestLikelihood
 
-# The paper's, and one that is easier to come by: WikiText-2's articles are WikiText-103's.
+# Those of the paper, and a smaller one with the same articles as WikiText-103.
 TEST_CORPORA = (*paper.TEST_CORPORA, "wikitext-2")
 SAME_ARTICLES = (
-    "Of `wikitext-2` the test articles are those of `wikitext-103`, in a smaller vocabulary: as "
-    "published, every word beyond it is `<unk>`."
+    "`wikitext-2` has the same test articles as `wikitext-103`, with a smaller vocabulary: all "
+    "other words are `<unk>`."
 )
-ERRORS = "One run of each training; ± is one standard error."
-OWN = "The paper's columns are of models of OpenWebText, at its own scale."
+ERRORS = "One run per training; ± is one standard error."
+OWN = "The paper's columns are for models of OpenWebText at its own scale."
 BEYOND = (
-    "A bound may be beyond the size of the vocabulary: a token that a network takes for noise "
-    "costs more than one of which it knows nothing."
+    "A bound may exceed the size of the vocabulary: a token that the network regards as noise "
+    "costs more than a uniform guess."
 )
 
 
 def plan(scale: Scale) -> Plan:
-    """The table; at the paper's scale of its own corpora alone."""
+    """The table; at paper scale only with the paper's corpora."""
     tests = paper.TEST_CORPORA if scale == "paper" else TEST_CORPORA
 
     def task(name: str, source: str, test: str) -> TestLikelihood:

@@ -1,4 +1,4 @@
-"""What the solver changes, with models trained by cross-entropy: steps, weights, correctors."""
+"""Solvers of models trained with cross-entropy: steps, weights, correctors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from itertools import product
 
 from cwdfm.solver_config import Name, SolverChoice
 from experiments import paper
-from experiments.cell import Cell, flow, weights_told
+from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
 from experiments.measure import measure
@@ -21,9 +21,9 @@ RADII = (1, 2, 3)
 SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 BETAS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
 CORRECTORS = (0.0, 0.5, 1.0, 2.0, 5.0)
-# What `sweep` finds best on text at small scale: r, s and beta by source.
+# The best settings of `sweep` on text at small scale: r, s and beta by source.
 TUNED = {"uniform": (1, 3.0, 1.0), "mask": (1, 0.5, 2.0)}
-CLOSE = 2.0  # standard errors within which settings are as good as the best
+CLOSE = 2.0  # settings within this many standard errors of the best are equally good
 
 
 def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
@@ -56,7 +56,7 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     def entries(scale: Scale) -> list[Entry]:
         cells = steps_cells(corpus, source, scale)
         return [
-            Entry((name, str(k)), cell, name, k, paper.solved(f"{source}, ce", name))
+            Entry((name, str(k)), cell, name, k, paper.with_solver(f"{source}, ce", name))
             for (name, k), cell in cells.items()
         ]
 
@@ -65,7 +65,7 @@ def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 
 
 def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
-    """By solver and number of steps, on text with settings of our own."""
+    """By solver and number of steps, on text with tuned settings."""
     settings = paper.BEST["text", source] if scale == "paper" else TUNED[source]
     choices = solvers_with(*settings)
     choices["Neighbor-counted"] = replace(choices["Neighbor"], solver="neighbor-counted")
@@ -78,22 +78,22 @@ def tuned_cells(source: str, scale: Scale) -> dict[tuple[str, int], Cell]:
 
 
 def tuned(source: str) -> Callable[[Scale], Plan]:
-    """Quality against steps on text, with the settings that are best for our own models.
+    """Quality against steps on text, with settings tuned for our models.
 
-    On another seed of sampling than the sweep's; beside the paper's, weights that keep the number
-    of jumps (`Euler(counted=True)`).
+    The sampling seed differs from that of the sweep. Includes weights that preserve the number of
+    jumps (`Euler(counted=True)`).
     """
 
     def entries(scale: Scale) -> list[Entry]:
         cells = tuned_cells(source, scale)
         return [Entry((name, str(k)), cell, name, k) for (name, k), cell in cells.items()]
 
-    title = f"Quality against steps, settings of the sweep, text, {source} source"
+    title = f"Quality against steps, tuned settings, text, {source} source"
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
 
 
 def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Radius and scale of Neighbor weights, and beta of Entropy weights, on a seed of their own."""
+    """Radius and scale of Neighbor weights, and beta of Entropy weights."""
 
     def entries(scale: Scale) -> list[Entry]:
         few = scale == "smoke"
@@ -101,13 +101,13 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
         choices = {("Euler", ""): SolverChoice(solver="euler")}
         for radius in radii:
             for strength in scales:
-                choices["Neighbor", weights_told(radius, strength)] = SolverChoice(
+                choices["Neighbor", weight_label(radius, strength)] = SolverChoice(
                     solver="neighbor", radius=radius, scale=strength
                 )
         for beta in betas:
             choices["Entropy", f"beta = {beta:g}"] = SolverChoice(solver="entropy", beta=beta)
         return [
-            # Another seed than the one that other experiments report.
+            # A different seed from that of the other experiments.
             Entry(labels, Cell(corpus, scale, flow(source), choice, sample_seed=1000))
             for labels, choice in choices.items()
         ]
@@ -126,10 +126,10 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
 def _best_settings(
     corpus: Corpus, source: str, scale: Scale, entries: Sequence[Entry], store: Store
 ) -> Table:
-    """Of a sweep those with the most valid molecules, or the highest MAUVE; beside the paper's.
+    """The settings with the most valid molecules or the highest MAUVE, with the paper's settings.
 
-    MAUVE of few samples scatters widely: among settings within `CLOSE` of its standard errors of
-    the highest, those of the lowest perplexity are the best.
+    MAUVE of few samples is noisy: among settings within `CLOSE` standard errors of the highest, the
+    one with the lowest perplexity is the best.
     """
     families: dict[str, list[tuple[tuple[Value, ...], SolverChoice]]] = {}
     for entry in entries:
@@ -149,15 +149,15 @@ def _best_settings(
     columns = (Column("r"), Column("s"), Column("beta"))
     how = measure(corpus, scale).columns
     shown = 2 if text else 1
-    told = "; ".join(
+    values_text = "; ".join(
         f"{family} {', '.join(value.text() for value in values[:shown])}"
         for family, (values, _) in best.items()
     )
-    done = f"of {sum(map(len, families.values()))} of {len(entries)} settings"
+    done = f"among {sum(map(len, families.values()))} of {len(entries)} settings"
     rule = f"By {how[0].name}, {done}"
     if text:
-        rule += f"; of those within {CLOSE:g} standard errors of the highest by {how[1].name}"
-    notes = (f"{rule}: {told}.",)
+        rule += f"; within {CLOSE:g} standard errors of the highest, by {how[1].name}"
+    notes = (f"{rule}: {values_text}.",)
     title = f"Best settings, {NAMES[corpus]}, {source} source"
     return Table(title, ("data", "source"), columns, (row,), columns, notes=notes)
 
@@ -165,7 +165,7 @@ def _best_settings(
 def _best_of(
     found: Sequence[tuple[tuple[Value, ...], SolverChoice]], *, text: bool
 ) -> tuple[tuple[Value, ...], SolverChoice]:
-    """The highest; of text that of the lowest perplexity, the second value, among those close."""
+    """The highest first value; for text the lowest perplexity among those close to it."""
 
     def first(one: tuple[tuple[Value, ...], SolverChoice]) -> float:
         return one[0][0].value or 0.0
@@ -185,7 +185,7 @@ def _best_of(
 def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """Correctors of several strengths, with and without Neighbor weights.
 
-    With the scale's own number of steps, and with many, where Neighbor weights lead without them.
+    With the scale's number of steps, and with many steps.
     """
 
     def entries(scale: Scale) -> list[Entry]:
@@ -208,7 +208,7 @@ def corrector_cells(
     found = {}
     for steps, (name, solver) in product(corrector_steps(corpus, scale), names):
         for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
-            choice = plain[name]  # what other experiments have without a corrector
+            choice = plain[name]  # shared with other experiments
             if c:
                 choice = SolverChoice(solver, radius, strength, corrector=c)
             found[name, steps, c] = Cell(corpus, scale, flow(source), choice, steps)
@@ -216,6 +216,6 @@ def corrector_cells(
 
 
 def corrector_steps(corpus: Corpus, scale: Scale) -> tuple[int, ...]:
-    """The numbers of steps that correctors are tried with."""
+    """The numbers of steps with which correctors are tested."""
     sizes = size(corpus, scale)
     return tuple(dict.fromkeys((sizes.steps, sizes.curve[-1])))

@@ -1,4 +1,4 @@
-"""The paper's tables of what training changes: the loss, the path, and the path's scale."""
+"""The paper's tables on training: the loss, the path, and the scale of the path."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,17 +7,18 @@ from typing import Any
 
 from cwdfm.solver_config import SolverChoice
 from experiments import paper
-from experiments.cell import Cell, drawn_note, flow, loss_note, runs_note
+from experiments.cell import Cell, flow
 from experiments.experiment import Plan
 from experiments.grid import data_row
 from experiments.measure import measure
+from experiments.notes import loss_note, runs_note, samples_note
 from experiments.scale import CORPORA, NAMES, Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import Corpus
 
 EULER = SolverChoice(solver="euler")
-PATH_RADIUS: dict[Corpus, int] = {"text": 3, "molecules": 1}  # the paper has 3 on text
+PATH_RADIUS: dict[Corpus, int] = {"text": 3, "molecules": 1}  # 3 on text in the paper
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,15 @@ class Line:
 
     labels: tuple[str, ...]
     fields: dict[str, Any]
-    name: str  # in the paper's tables
+    name: str  # name in the paper's tables
 
     @property
     def on_context(self) -> bool:
-        """Whether it is trained on a context-weighted path."""
+        """Whether training uses a context-weighted path."""
         return self.fields.get("path") == "context"
 
     def choice(self, corpus: Corpus) -> SolverChoice:
-        """How it is sampled: with the weights of the path itself."""
+        """The solver: on a context-weighted path, the weights of the path."""
         if not self.on_context:
             return EULER
         return SolverChoice("neighbor", PATH_RADIUS[corpus], self.fields["path_scale"])
@@ -46,7 +47,7 @@ class Line:
         return Cell(corpus, scale, self.fields | radius, self.choice(corpus), seeds=seeds)
 
     def paper(self, corpus: Corpus) -> tuple[Value, ...]:
-        """What the paper found."""
+        """The values in the paper."""
         return (paper.text if corpus == "text" else paper.molecules)(self.name)
 
 
@@ -62,7 +63,7 @@ def loss_line(source: str, loss: str) -> Line:
 
 
 def context_line(source: str, label: str, scale: float = 1.0) -> Line:
-    """The row of a context-weighted path of some scale, with the scaled loss."""
+    """The row of a context-weighted path with the scaled loss."""
     fields = flow(source, "sce", path="context", path_scale=scale)
     return Line((source, label), fields, f"{source}, sce, context {scale:g}")
 
@@ -76,38 +77,41 @@ PATHS = tuple(
 SCALES = tuple(context_line(s, f"{scale:g}", scale) for s in SOURCES for scale in (0.5, 1.0))
 
 
-COUNTED = Column(f"valid of {paper.FOLD:,}", True), Column("novel", True)  # what the paper counts
+COUNTED = (
+    Column(f"valid of {paper.FOLD:,}", True),
+    Column("novel", True),
+)  # the columns of the paper
 
 
 def searched(scale: Scale) -> list[tuple[int, float]]:
-    """Radii and scales that the paper searched for losses, paths and solvers of such paths."""
+    """The search grid of the paper for losses, paths and their solvers: radii and scales."""
     few = scale == "smoke"
     return list(product((1,) if few else (1, 2, 3), (0.5,) if few else (0.5, 1.0, 2.0)))
 
 
 def own_weights(lines: tuple[Line, ...], corpus: Corpus) -> tuple[str, ...]:
-    """How context paths among the rows are sampled, as a note."""
+    """A note on how context paths among the rows are sampled."""
     scales = sorted({line.choice(corpus).scale for line in lines if line.on_context})
     if not scales:
         return ()
     weights = f"r = {PATH_RADIUS[corpus]}, s = {' or '.join(f'{scale:g}' for scale in scales)}"
-    mixture = "" if all(line.on_context for line in lines) else ", a mixture path by Euler steps"
+    mixture = "" if all(line.on_context for line in lines) else ", a mixture path with Euler steps"
     return (f"A context path is sampled with its own weights (Neighbor, {weights}){mixture}.",)
 
 
-def tokens_that_count(lines: tuple[Line, ...]) -> tuple[str, ...]:
-    """Of which tokens the losses of rows are, as a note."""
-    alone = [", ".join(line.labels) for line in lines if line.fields["masked_only"]]
-    if not alone:
+def masked_only_note(lines: tuple[Line, ...]) -> tuple[str, ...]:
+    """A note on the tokens that the losses cover."""
+    masked = [", ".join(line.labels) for line in lines if line.fields["masked_only"]]
+    if not masked:
         return ()
-    rows = "; ".join(alone)
-    return (f"Masked tokens alone count in the loss of {rows}; in the others all tokens count.",)
+    rows = "; ".join(masked)
+    return (f"The loss of {rows} covers only masked tokens; the others cover all tokens.",)
 
 
 def plan_of(
     title: str, labels: tuple[str, ...], lines: tuple[Line, ...]
 ) -> Callable[[Scale], Plan]:
-    """The plan of a table with these rows, once on text and once on molecules."""
+    """The plan of a table with these rows, on text and on molecules."""
 
     def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         how, text = measure(corpus, scale), corpus == "text"
@@ -131,10 +135,10 @@ def plan_of(
             notes=(
                 *own_weights(lines, corpus),
                 *loss_note(cell for _, cell in cells),
-                *tokens_that_count(lines),
-                drawn_note(cell for _, cell in cells),
+                *masked_only_note(lines),
+                samples_note(cell for _, cell in cells),
                 *runs_note(cells, store),
-                paper.JUDGED if text else paper.OWN_MOLECULES,
+                paper.TEXT_NOTE if text else paper.MOLECULE_NOTE,
             ),
         )
 

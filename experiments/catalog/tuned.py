@@ -1,18 +1,18 @@
-"""Losses and paths with the settings that searches find best at small scale, by several runs."""
+"""Losses and paths with settings tuned at small scale, over several runs."""
 
 from collections.abc import Callable
 
 from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import EULER, SOURCES, context_line, loss_line
-from experiments.cell import Cell, flow, weights_told
+from experiments.cell import Cell, flow, weight_label
 from experiments.experiment import Plan
 from experiments.grid import Entry, grid
 from experiments.scale import NAMES, Scale, size
 from experiments.tasks.base import Corpus
 
 RUNS = 3
-# What `sweep-training-*` find best on molecules, and `radius` on text: r and s of the loss, of the
-# path. For what is not here, nothing was searched.
+# The best settings of `sweep-training-*` on molecules and `radius` on text: r and s of the loss
+# and of the path. What is missing here was not tuned.
 LOSS: dict[tuple[Corpus, str], tuple[int, float]] = {
     ("molecules", "uniform"): (1, 0.5),
     ("molecules", "mask"): (1, 0.5),
@@ -24,15 +24,15 @@ PATH: dict[tuple[Corpus, str], tuple[int, float]] = {
 }
 NOTES: dict[Corpus, tuple[str, ...]] = {
     "molecules": (
-        "Weights: those of the loss, on a context path those of the path; its loss has r = 3, like "
-        "that of `paths`. Of each the first are those of the tables `losses` and `paths`, the "
-        "second those that `sweep-training-uniform` and `sweep-training-mask` found best, by "
-        "training with the first of these seeds and samples of another.",
-        "A context path is sampled with its own weights, and by Euler too.",
+        "Weights: those of the loss; on a context path those of the path, whose loss has r = 3 as "
+        "in `paths`. The first setting of each is that of `losses` and `paths`, the second the best "
+        "one of `sweep-training-uniform` and `sweep-training-mask`, which used the first training "
+        "seed and a different sampling seed.",
+        "A context path is sampled with its own weights and with Euler.",
     ),
     "text": (
-        "Weights: those of the loss. The first are those of the table `losses`, the second those "
-        "that `radius` found best with a uniform source, by the first of these runs.",
+        "Weights: those of the loss. The first setting is that of `losses`, the second the best one "
+        "of `radius` with a uniform source, which used the first of these runs.",
     ),
 }
 
@@ -40,7 +40,7 @@ Labels = tuple[str, str, str, str]  # source, training, weights, solver
 
 
 def tuned_trainings(corpus: Corpus, scale: Scale) -> dict[Labels, Cell]:
-    """By source, training, its weights, and solver; paths where their weights were searched."""
+    """By source, training, weights and solver; paths only if their weights were tuned."""
     found: dict[Labels, Cell] = {}
     for source in SOURCES[:1] if scale == "smoke" else SOURCES:
         found |= _losses(corpus, source, scale) | _paths(corpus, source, scale)
@@ -54,7 +54,7 @@ def _losses(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
     weights += [LOSS[corpus, source]] if (corpus, source) in LOSS else []
     for r, s in weights:
         fields = flow(source, "sce", loss_radius=r, loss_scale=s)
-        cells[source, "SCE", weights_told(r, s), "Euler"] = fields
+        cells[source, "SCE", weight_label(r, s), "Euler"] = fields
     return {labels: _cell(corpus, scale, fields, EULER) for labels, fields in cells.items()}
 
 
@@ -66,7 +66,7 @@ def _paths(corpus: Corpus, source: str, scale: Scale) -> dict[Labels, Cell]:
     for r, s in ((first.choice.radius, first.choice.scale), PATH[corpus, source]):
         fields = first.fields | {"path_radius": r, "path_scale": s}
         for solver, choice in (("own", SolverChoice("neighbor", r, s)), ("Euler", EULER)):
-            labels = source, "SCE, context path", weights_told(r, s), solver
+            labels = source, "SCE, context path", weight_label(r, s), solver
             found[labels] = _cell(corpus, scale, fields, choice)
     return found
 
@@ -77,17 +77,17 @@ def _cell(corpus: Corpus, scale: Scale, fields: dict[str, object], choice: Solve
 
 
 def tuned(corpus: Corpus) -> Callable[[Scale], Plan]:
-    """The paper's comparisons of losses and paths, with settings that suit models of ours.
+    """The paper's comparisons of losses and paths, with settings tuned for our models.
 
-    The paper searches its settings, too, and does not tell them.
+    The paper tunes its settings as well, but does not report them.
     """
     names = ("source", "training", "weights", "solver")
-    shown = names if corpus == "molecules" else names[:-1]  # of text all are by Euler
+    shown = names if corpus == "molecules" else names[:-1]  # all with Euler on text
 
     def entries(scale: Scale) -> list[Entry]:
         cells = tuned_trainings(corpus, scale).items()
         return [Entry(labels[: len(shown)], cell) for labels, cell in cells]
 
     title = "Losses and paths" if corpus == "molecules" else "Losses"
-    title += f", settings of a search, {NAMES[corpus]}"
+    title += f", tuned settings, {NAMES[corpus]}"
     return grid(title, shown, entries, notes=NOTES[corpus])

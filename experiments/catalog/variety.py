@@ -1,15 +1,16 @@
-"""Whether weights gain more than bolder draws do: quality at equal variety of samples."""
+"""Quality at equal diversity: do weights gain more than a lower temperature does?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from experiments.catalog.solvers import steps_cells, tuned_cells
 from experiments.catalog.training import SOURCES
-from experiments.cell import Cell, bars_note
+from experiments.cell import Cell
 from experiments.experiment import Plan
 from experiments.figure import Curves
-from experiments.grid import Entry, grid, settings, trained
+from experiments.grid import Entry, grid, model_note, settings
 from experiments.measure import measure
+from experiments.notes import bars_note
 from experiments.scale import NAMES, Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Value
@@ -18,14 +19,14 @@ from experiments.tasks.base import Corpus
 
 @dataclass(frozen=True)
 class Tried:
-    """What is tried on a corpus, and by which of its measures."""
+    """The solvers and temperatures of a corpus, and the columns of its figure."""
 
     solvers: tuple[str, ...]
-    cooler: tuple[float, ...]  # temperatures of Euler
-    hotter: tuple[float, ...]  # of weights
-    quality: tuple[int, ...]  # columns
-    varied: int  # the column that tells how varied samples are
-    axis: str  # what it is called
+    euler: tuple[float, ...]  # temperatures of Euler
+    weighted: tuple[float, ...]  # temperatures of weighted solvers
+    quality: tuple[int, ...]  # columns on the y axes
+    diversity: int  # column on the x axis
+    axis: str  # label of the x axis
 
 
 TRIED: dict[Corpus, Tried] = {
@@ -34,7 +35,7 @@ TRIED: dict[Corpus, Tried] = {
         (1.0, 0.95, 0.9, 0.85),
         (1.0, 1.05, 1.1),
         quality=(0, 1),
-        varied=2,
+        diversity=2,
         axis="entropy of samples, bits",
     ),
     "molecules": Tried(
@@ -42,7 +43,7 @@ TRIED: dict[Corpus, Tried] = {
         (1.0, 0.9, 0.8, 0.7, 0.6, 0.5),
         (1.0, 1.1, 1.2, 1.3),
         quality=(0,),
-        varied=2,
+        diversity=2,
         axis="novel molecules",
     ),
 }
@@ -51,7 +52,7 @@ TRIED: dict[Corpus, Tried] = {
 def variety_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, float], Cell]:
     """By solver and temperature, at the scale's number of steps.
 
-    On text with the settings of the sweep, on molecules with the paper's.
+    With tuned settings on text, and the paper's settings on molecules.
     """
     found = tuned_cells(source, scale) if corpus == "text" else steps_cells(corpus, source, scale)
     tried, few = TRIED[corpus], 2 if scale == "smoke" else None
@@ -59,15 +60,15 @@ def variety_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, 
         (name, t): replace(cell, choice=replace(cell.choice, temperature=t))
         for name in tried.solvers[:few]
         for cell in (found[name, size(corpus, scale).steps],)
-        for t in (tried.cooler if name == "Euler" else tried.hotter)[:few]
+        for t in (tried.euler if name == "Euler" else tried.weighted)[:few]
     }
 
 
 def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
-    """Solvers at several temperatures: quality against the variety of samples, both sources.
+    """Solvers at several temperatures: quality against diversity of samples, both sources.
 
-    Weights change both, and so does a lower temperature. What they are worth shows where samples
-    are equally varied: Euler's draws made bolder, or theirs more even.
+    Weights trade diversity for quality, and so does a lower temperature. A fair comparison is at
+    equal diversity: Euler at lower temperatures against weights at higher ones.
     """
     tried = TRIED[corpus]
 
@@ -81,28 +82,28 @@ def variety(corpus: Corpus) -> Callable[[Scale], Plan]:
     def drawn(source: str, scale: Scale, store: Store) -> Curves:
         how, cells = measure(corpus, scale), variety_cells(corpus, source, scale)
         lines: dict[str, list[tuple[float, tuple[Value, ...]]]] = {}
-        warmth: dict[str, list[str]] = {}
-        for (name, t), cell in cells.items():  # a line goes from temperature to temperature
-            values = how.barred(cell.values(store))
-            if (x := values[tried.varied].value) is not None:
+        temperatures: dict[str, list[str]] = {}
+        for (name, t), cell in cells.items():
+            values = how.with_error_bars(cell.values(store))
+            if (x := values[tried.diversity].value) is not None:
                 lines.setdefault(name, []).append((x, tuple(values[i] for i in tried.quality)))
-                warmth.setdefault(name, []).append(f"{t:g}")
+                temperatures.setdefault(name, []).append(f"{t:g}")
         own = how.values(store, held_out(corpus, scale, 0))
         tested = list(cells.values())
         bars = " ".join([*settings(tested), bars_note(tested, store)])
-        data = own[tried.varied]
+        data = own[tried.diversity]
         text = corpus == "text" and data.value is not None
-        told = f" The data's entropy: {data.value:.2f} bits." if text else ""
+        entropy = f" Entropy of the data: {data.value:.2f} bits." if text else ""
         return Curves(
-            f"Quality at equal variety, {NAMES[corpus]}, {source} source",
+            f"Quality at equal diversity, {NAMES[corpus]}, {source} source",
             tried.axis,
             tuple(how.columns[i] for i in tried.quality),
             lines,
             tuple(own[i] for i in tried.quality),
-            note=f"A line goes from temperature to temperature, told at its ends.{told} {bars}",
-            about=trained(next(iter(cells.values())).train(), store),
+            note=f"Lines connect temperatures; labels show the first and the last.{entropy} {bars}",
+            about=model_note(next(iter(cells.values())).train(), store),
             measured=True,
-            told=warmth,
+            point_labels=temperatures,
         )
 
     def plan(scale: Scale) -> Plan:

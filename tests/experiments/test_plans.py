@@ -22,9 +22,10 @@ from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
 from experiments.catalog.solvers import _best_of
 from experiments.catalog.training import LOSSES, PATHS, SCALES
-from experiments.cell import Cell, flow, loss_note, runs_note
+from experiments.cell import Cell, flow
 from experiments.engine import run_tasks
 from experiments.measure import measure
+from experiments.notes import loss_note, runs_note
 from experiments.recipe import Recipe
 from experiments.store import Store
 from experiments.table import Value
@@ -126,19 +127,19 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
 
     behind = "± is one standard deviation between runs."
     done(cells["ce"], 0)
-    assert runs_note(rows, store) == ("Means are over 1 of 3 runs.",)
+    assert runs_note(rows, store) == ("Means over 1 of 3 runs.",)
     done(cells["ce"], 1)
     for seed in (0, 1):
         done(cells["sce"], seed)
-    assert runs_note(rows, store) == (f"Means are over 2 of 3 runs; {behind}",)
+    assert runs_note(rows, store) == (f"Means over 2 of 3 runs; {behind}",)
     done(cells["ce"], 2)
-    assert runs_note(rows, store) == (f"Means are over 3 runs, over fewer in sce (2); {behind}",)
+    assert runs_note(rows, store) == (f"Means over 3 runs, over fewer for sce (2); {behind}",)
     twice = [(("a", "x"), cells["sce"]), (("a", "y"), cells["sce"]), (("b", "x"), cells["ce"])]
     assert "over fewer in a (2); ±" in runs_note(twice, store)[0]  # all of it
     parted = [*twice, (("b", "y"), cells["sce"])]
     assert "over fewer in a (2); b y (2); ±" in runs_note(parted, store)[0]
     (alone,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
-    assert alone == "One run of each training; their scatter is that of counting, 1 at most."
+    assert alone == "One run per training; the statistical error is that of counting, at most 1."
 
 
 @pytest.mark.parametrize("source", ["uniform", "mask"])

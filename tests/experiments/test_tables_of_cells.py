@@ -14,10 +14,11 @@ from experiments.catalog.baselines import KINDS
 from experiments.catalog.locality import MANY
 from experiments.catalog.solvers import steps_cells, tuned_cells
 from experiments.catalog.variety import variety_cells
-from experiments.cell import TRAINING, Cell, apart_note, flow, runs_note, solver_notes, weights_note
+from experiments.cell import TRAINING, Cell, flow
 from experiments.figure import Curves
-from experiments.grid import Entry, grid, trained
+from experiments.grid import Entry, grid, model_note
 from experiments.measure import measure, over_seeds
+from experiments.notes import earlier_runs_note, runs_note, solver_notes, weights_note
 from experiments.scale import Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Column, Row, Value
@@ -118,15 +119,17 @@ def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
     rows.append((("Euler", "128"), replace(euler, steps=128)))
     train = euler.train()
     put(store, train, {}, 9, earlier=["2026-01-01", "2026-01-05"])
-    assert apart_note(rows, store) == ()
+    assert earlier_runs_note(rows, store) == ()
     put(store, other.sample(), {}, 10)
-    assert apart_note(rows, store) == ()
+    assert earlier_runs_note(rows, store) == ()
     put(store, euler.sample(), {}, 5)  # the run of that day
-    told = "From an earlier run of the same training, whose models were lost: "
-    assert apart_note(rows, store) == (f"{told}Euler (64).",)
+    told = "From an earlier run of the same training, whose model was deleted: "
+    assert earlier_runs_note(rows, store) == (f"{told}Euler (64).",)
     put(store, neighbor.sample(), {}, 20, needs={train.name: "2026-01-01"})
-    assert apart_note(rows, store) == (f"{told}Euler (64). From one before that: Neighbor.",)
-    assert apart_note(rows[:-1], store)[0].startswith(f"{told}Euler. ")  # all that there is of it
+    assert earlier_runs_note(rows, store) == (
+        f"{told}Euler (64). From the run before that one: Neighbor.",
+    )
+    assert earlier_runs_note(rows[:-1], store)[0].startswith(f"{told}Euler. ")  # all of it
 
 
 def test_samples_and_likelihood_are_of_one_run_or_not(tmp_path: Path) -> None:
@@ -148,19 +151,19 @@ def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
     for seed in range(2):
         (task,) = measure("molecules", "smoke").tasks(done.sample(seed))
         put(store, task, counts)
-    told = "Means are over 2 runs; ± is one standard deviation between runs."
+    told = "Means over 2 runs; ± is one standard deviation between runs."
     assert runs_note([(("a",), done), (("b",), none)], store) == (told,)
 
 
 def test_spreads_of_data_are_told_apart_from_those_between_runs(tmp_path: Path) -> None:
     """Of text the data's own have folds, whatever the rows are over."""
     store, cell = Store(tmp_path), Cell("text", "small", seeds=2)
-    told = "of the data between five folds of the samples, of MAUVE between five resamples."
+    told = "between five folds of the samples, of MAUVE between five resamples for the data."
     for seed, runs in enumerate(("1 of 2 runs; ± is one standard deviation ", "2 runs; ± is one ")):
         _, compared = measure("text", "small").tasks(cell.sample(seed))
         put(store, compared, {"mauve": 0.5, "std": 0.1})
         (note,) = runs_note([(("a",), cell)], store)
-        assert note.startswith(f"Means are over {runs}")
+        assert note.startswith(f"Means over {runs}")
         assert note.endswith(told)
         assert ("between runs, of the data" in note) == (seed == 1)
 
@@ -190,7 +193,7 @@ def test_weights_of_a_context_path_are_told_apart() -> None:
 def test_a_figure_tells_the_size_of_its_model(tmp_path: Path, parameters: int, told: str) -> None:
     store, task = Store(tmp_path), Cell("molecules", "small").train()
     put(store, task, {"parameters": parameters})
-    assert trained(task, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
+    assert model_note(task, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
 
 
 def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> None:
@@ -266,9 +269,9 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     meaning, weights, drawn, runs, error, earlier = table.notes
     assert meaning == "What it is."
     assert weights.startswith("Weights: Entropy beta")
-    assert drawn == "1,024 samples of each run, in 128 steps."
-    assert runs == "One run of each training; their scatter is that of counting, 16 at most."
-    assert error == "Behind held-out PPL ± is one standard error."
+    assert drawn == "1,024 samples per run, in 128 steps."
+    assert runs == "One run per training; the statistical error is that of counting, at most 16."
+    assert error == "± of held-out PPL is one standard error."
     assert earlier.endswith("models were lost: Entropy.")
     assert {shown.likelihood(), *how.tasks(data), *how.tasks(other.sample())} <= set(plan.tasks)
     (figure,) = plan.figures(store)
