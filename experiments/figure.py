@@ -9,6 +9,7 @@ from typing import Any
 
 from cwdfm.errors import load_extra
 from cwdfm.report.figure import NUMBER, figure_of, styles_of
+from experiments.labels import End, add_labels, ends_of
 from experiments.table import Column, Value
 
 Points = Sequence[tuple[float, tuple[Value, ...]]]  # x, and a value per panel
@@ -129,7 +130,7 @@ class Curves:
         if self.point_labels:
             figure.draw_without_rendering()  # fixes the positions of the panels
             for i, axis in enumerate(axes):
-                self._label_ends(axis, i)
+                add_labels(axis, self._ends(i))
         return figure
 
     def _names(self, body: Any, axes: Sequence[Any]) -> None:
@@ -185,25 +186,18 @@ class Curves:
             else:
                 axis.axhline(level.value, color="#777777", linestyle=":", label=DATA)
 
-    def _label_ends(self, axis: Any, panel: int) -> None:
-        """Label the first and the last point of each line, without overlaps."""
-        styles, texts = styles_of(list(self.lines)), []
-        x, y = list[float](), list[float]()
+    def _ends(self, panel: int) -> list[End]:
+        """The ends of labeled lines."""
+        styles, ends = styles_of(list(self.lines)), list[End]()
         for name, labels in self.point_labels.items():
             points = [
-                (label, at, value)
-                for label, (at, values) in zip(labels, self.lines[name], strict=True)
+                (label, (x, value))
+                for label, (x, values) in zip(labels, self.lines[name], strict=True)
                 if (value := values[panel].value) is not None
             ]
-            x += [at for _, at, _ in points]
-            y += [value for _, _, value in points]
-            for label, at, value in dict.fromkeys((*points[:1], *points[-1:])):
-                color = styles[name].color
-                texts.append(axis.text(at, value, label, fontsize="small", color=color))
-        for text in texts:
-            text.set_in_layout(False)
-        if texts:
-            load_extra("adjustText", "experiments").adjust_text(texts, x, y, ax=axis)
+            shown = [label for label, _ in points]
+            ends += ends_of(shown, [at for _, at in points], styles[name].color)
+        return ends
 
     def _scales(self, axis: Any, panel: int) -> None:
         """Set labels, scales and ticks of a panel."""

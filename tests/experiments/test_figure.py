@@ -74,7 +74,7 @@ def test_a_single_count_is_shown_with_what_counting_scatters_by(tmp_path: Path) 
     cell = Cell("molecules", "small", seeds=3)
     told = bars_note([cell], Store(tmp_path))
     assert told == "Bars: one standard deviation, between 3 runs."
-    assert "of counting, 16 at most" in bars_note([replace(cell, seeds=1)], Store(tmp_path))
+    assert "of counting, at most 16" in bars_note([replace(cell, seeds=1)], Store(tmp_path))
     folds = bars_note([replace(cell, seeds=1, n=5120)], Store(tmp_path))
     assert folds == "Bars: one standard deviation, between 5 folds of 1,024 samples."
     assert measure("text", "small").with_error_bars(counts) == counts

@@ -135,9 +135,9 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
     done(cells["ce"], 2)
     assert runs_note(rows, store) == (f"Means over 3 runs, over fewer for sce (2); {behind}",)
     twice = [(("a", "x"), cells["sce"]), (("a", "y"), cells["sce"]), (("b", "x"), cells["ce"])]
-    assert "over fewer in a (2); ±" in runs_note(twice, store)[0]  # all of it
+    assert "over fewer for a (2); ±" in runs_note(twice, store)[0]  # all of it
     parted = [*twice, (("b", "y"), cells["sce"])]
-    assert "over fewer in a (2); b y (2); ±" in runs_note(parted, store)[0]
+    assert "over fewer for a (2); b y (2); ±" in runs_note(parted, store)[0]
     (alone,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
     assert alone == "One run per training; the statistical error is that of counting, at most 1."
 

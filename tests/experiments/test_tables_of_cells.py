@@ -165,7 +165,7 @@ def test_spreads_of_data_are_told_apart_from_those_between_runs(tmp_path: Path) 
         (note,) = runs_note([(("a",), cell)], store)
         assert note.startswith(f"Means over {runs}")
         assert note.endswith(told)
-        assert ("between runs, of the data" in note) == (seed == 1)
+        assert ("between runs, between five folds" in note) == (seed == 1)
 
 
 def test_weights_that_do_not_vary_are_told() -> None:
@@ -272,7 +272,7 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     assert drawn == "1,024 samples per run, in 128 steps."
     assert runs == "One run per training; the statistical error is that of counting, at most 16."
     assert error == "± of held-out PPL is one standard error."
-    assert earlier.endswith("models were lost: Entropy.")
+    assert earlier.endswith("model was deleted: Entropy.")
     assert {shown.likelihood(), *how.tasks(data), *how.tasks(other.sample())} <= set(plan.tasks)
     (figure,) = plan.figures(store)
     assert (figure.log, list(figure.lines)) == (True, ["Euler"])
@@ -365,11 +365,11 @@ def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("baselines", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
-        ("losses", "of OpenWebText at its own scale, with a nucleus of 0.9, judged by GPT-2"),
-        ("losses", "of its own scale: 92M parameters, 25,000 training steps"),
-        ("perplexity", "of models of OpenWebText, at its own scale"),
-        ("updates", "of OpenWebText at its own scale; ± there is between five folds"),
+        ("baselines", "for OpenWebText at its own scale, with a nucleus of 0.9"),
+        ("losses", "for OpenWebText at its own scale, with a nucleus of 0.9"),
+        ("losses", "for 92M parameters and 25,000 training steps"),
+        ("perplexity", "for models of OpenWebText at its own scale"),
+        ("updates", "for OpenWebText at its own scale; ± is between five folds"),
     ],
 )
 def test_tables_tell_that_the_paper_s_columns_are_of_another_scale(
