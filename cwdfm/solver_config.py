@@ -53,16 +53,20 @@ class SolverConfig(ABC):
     top_p: float = 1.0  # nucleus sampling: keep the most likely tokens up to this probability
 
     @abstractmethod
+    def solver(self) -> Any:
+        """The solver, with default options of its draws."""
+
     def build(self) -> Any:
         """Create the solver."""
+        return replace(self.solver(), temperature=self.temperature, top_p=self.top_p)
 
 
 @dataclass(frozen=True)
 class FirstHittingConfig(SolverConfig):
     """Exact simulation, one token per step."""
 
-    def build(self) -> FirstHitting:
-        return FirstHitting(temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> FirstHitting:
+        return FirstHitting()
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ class TopKConfig(SolverConfig):
 
     score: ClassVar[Score] = "confidence"
 
-    def build(self) -> TopK:
-        return TopK(self.score, temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> TopK:
+        return TopK(self.score)
 
 
 @dataclass(frozen=True)
@@ -95,40 +99,40 @@ class EntropyBoundConfig(SolverConfig):
 
     gamma: float = 0.1  # bound on the dependence between tokens revealed at once, in nats
 
-    def build(self) -> EntropyBound:
-        return EntropyBound(self.gamma, temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> EntropyBound:
+        return EntropyBound(self.gamma)
 
 
 @dataclass(frozen=True)
 class LeftToRightConfig(SolverConfig):
     """Autoregressive sampling."""
 
-    def build(self) -> LeftToRight:
-        return LeftToRight(temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> LeftToRight:
+        return LeftToRight()
 
 
 @dataclass(frozen=True)
 class AnalyticConfig(SolverConfig):
     """SEDD's analytic sampler."""
 
-    def build(self) -> Analytic:
-        return Analytic(temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> Analytic:
+        return Analytic()
 
 
 @dataclass(frozen=True)
 class ScoreEulerConfig(SolverConfig):
     """SEDD's Euler sampler."""
 
-    def build(self) -> ScoreEuler:
-        return ScoreEuler(temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> ScoreEuler:
+        return ScoreEuler()
 
 
 @dataclass(frozen=True)
 class AncestralConfig(SolverConfig):
     """MDLM's ancestral sampler: Euler with the integrated hazard."""
 
-    def build(self) -> Euler:
-        return Euler(hazard="integrated", temperature=self.temperature, top_p=self.top_p)
+    def solver(self) -> Euler:
+        return Euler(hazard="integrated")
 
 
 @dataclass(frozen=True)
@@ -144,18 +148,11 @@ class EulerConfig(SolverConfig):
         """The context weight."""
         return None
 
-    def build(self) -> Euler:
-        power = self.corrector_power
-        corrector = Corrector(self.corrector, power, power)
-        if not self.corrector and power != POWER:
+    def solver(self) -> Euler:
+        corrector = Corrector(self.corrector, self.corrector_power, self.corrector_power)
+        if not self.corrector and self.corrector_power != POWER:
             raise InputError("corrector_power must be omitted without a corrector; set corrector=")
-        return Euler(
-            weight=self.weight,
-            hazard=self.hazard,
-            corrector=corrector if self.corrector else None,
-            temperature=self.temperature,
-            top_p=self.top_p,
-        )
+        return Euler(self.weight, self.hazard, corrector=corrector if self.corrector else None)
 
 
 @dataclass(frozen=True)
@@ -212,14 +209,9 @@ class NeighborCountedConfig(SolverConfig):
     scale: float = 4.0  # log-weight of each revealed neighbor
     boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
 
-    def build(self) -> Euler:
-        return Euler(
-            weight=Neighbor(self.radius, self.scale, self.boundary),
-            hazard=self.hazard,
-            counted=True,
-            temperature=self.temperature,
-            top_p=self.top_p,
-        )
+    def solver(self) -> Euler:
+        weight = Neighbor(self.radius, self.scale, self.boundary)
+        return Euler(weight, self.hazard, counted=True)
 
 
 @dataclass(frozen=True)
@@ -229,14 +221,8 @@ class EntropyCountedConfig(SolverConfig):
     hazard: Hazard = "euler"  # integrated: exact without a weight
     beta: float = 6.0  # reduction of the log-weight per nat of entropy
 
-    def build(self) -> Euler:
-        return Euler(
-            weight=Entropy(self.beta),
-            hazard=self.hazard,
-            counted=True,
-            temperature=self.temperature,
-            top_p=self.top_p,
-        )
+    def solver(self) -> Euler:
+        return Euler(Entropy(self.beta), self.hazard, counted=True)
 
 
 SOLVERS: dict[str, type[SolverConfig]] = {

@@ -67,16 +67,16 @@ class Autoregressive(Method):
     def network(self, config: DiTConfig) -> DiTConfig:
         return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")
 
-    def steps(self, asked: int, length: int) -> int:
+    def steps(self, requested: int, length: int) -> int:
         """One step per token, whatever number was requested."""
         return length
 
-    def sample(self, model: nn.Module, solver: object, asked: SampleRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
         solver = LeftToRight() if solver is None else solver
         if not isinstance(solver, LeftToRight):
             reason = "its order is fixed, left to right, and it has no rates to step or to weight"
             refuse_solver(self, solver, "LeftToRight() (solver left-to-right)", reason)
-        return solver.sample(model, self.vocab_size, asked)
+        return solver.sample(model, self.vocab_size, request)
 
     def likelihood(
         self,

@@ -250,7 +250,7 @@ def test_help() -> None:
         told = command("train", *arguments)
         assert (told.returncode, "qm9-paper" in told.stdout) == (0, True)
     assert "qm9-paper" in command("train").stdout
-    assert "--mend-share" in command("sample", "--help").stdout
+    assert "--resample-threshold" in command("sample", "--help").stdout
     assert "--learning-rate" in command("train", "qm9-debug", "--help").stdout
 
 

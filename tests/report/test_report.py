@@ -425,7 +425,7 @@ def test_grouping_of_files_into_sets(tmp_path: Path) -> None:
     (one,) = gather(same)
     assert (one.solver, len(one.files)) == ("Euler", 2)
     bar = [samples(tmp_path / f"b{i}.jsonl", accept=0.5, accept_tries=i, seed=i) for i in (1, 2)]
-    assert [found.solver for found in gather(bar)] == [f"Euler (accept_tries {i})" for i in (1, 2)]
+    assert [found.solver for found in gather(bar)] == [f"Euler (max_tries {i})" for i in (1, 2)]
     (odd,) = gather([samples(tmp_path / "odd.jsonl", steps="many")])
     assert (odd.model, odd.solver, odd.steps) == ("odd.jsonl", None, None)
     falling = [samples(tmp_path / f"s{steps}.jsonl", steps=steps) for steps in (16, 8)]
@@ -549,4 +549,4 @@ def test_demo(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> 
     names = {"curves-qm9-mask-small.png", "curves-qm9-uniform-small.png", "report.html"}
     assert names <= {path.name for path in (tmp_path / "demo").iterdir()}
     options = found[0]["files"][0]["options"]
-    assert (options["model"], options["radius"], options["scale"]) == (demo.MODELS[0], 1, 4.0)
+    assert (options["model"], options["hazard"]) == (demo.MODELS[0], "euler")

@@ -58,11 +58,11 @@ class BlockDiffusion(Method):
             config, num_tokens=self.num_tokens, attention="block", block=self.block, time="zero"
         )
 
-    def steps(self, asked: int, length: int) -> int:
+    def steps(self, requested: int, length: int) -> int:
         """At least one step per block."""
-        return max(asked, length // self.block)
+        return max(requested, length // self.block)
 
-    def sample(self, model: nn.Module, solver: object, asked: SampleRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
         """Sample block by block. A plain `Solver` of flows is used inside the blocks."""
         solver = BlockSolver() if solver is None else solver
         if isinstance(solver, Solver):
@@ -71,7 +71,7 @@ class BlockDiffusion(Method):
             allowed = "BlockSolver(), or a Solver to use inside the blocks"
             refuse_solver(self, solver, allowed, "it does not step the flow inside a block")
         network = check_network(model, self.block)
-        return solver.sample(network, self.source, self.schedule, self.block, asked)
+        return solver.sample(network, self.source, self.schedule, self.block, request)
 
     def likelihood(
         self,

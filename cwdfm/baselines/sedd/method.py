@@ -59,31 +59,31 @@ class SEDD(Method):
     def num_tokens(self) -> int:
         return self.forward_graph.source.num_tokens
 
-    def sample(self, model: nn.Module, solver: object, asked: SampleRequest) -> Samples:
+    def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
         """Sample sequences. The grid "kappa" is uniform in exp(-sigma)."""
         rule = Analytic() if solver is None else solver
         if not isinstance(rule, ScoreSolver):
             refuse_solver(self, solver, ALLOWED, REASON)
-        if not set(asked.banned_tokens) < set(range(self.vocab_size)):
+        if not set(request.banned_tokens) < set(range(self.vocab_size)):
             raise InputError(
                 f"without must contain some of the data tokens 0..{self.vocab_size - 1}, and not "
-                f"all of them, got {asked.banned_tokens}"
+                f"all of them, got {request.banned_tokens}"
             )
         graph, noise = self.forward_graph, self.noise_process
         return sample(
             model,
             graph.source,
             Linear(),  # unused: the solver has its own noise schedule
-            ReverseChain(rule, graph, noise, asked.banned_tokens),
-            shape=asked.shape,
-            steps=asked.steps,
-            seed=asked.seed,
-            grid=score_grid(noise, asked.steps, asked.grid),
-            prompt=asked.prompt,
-            fixed=asked.fixed,
-            index=asked.index,
-            batch_size=asked.batch_size,
-            progress=asked.progress,
+            ReverseChain(rule, graph, noise, request.banned_tokens),
+            shape=request.shape,
+            steps=request.steps,
+            seed=request.seed,
+            grid=score_grid(noise, request.steps, request.grid),
+            prompt=request.prompt,
+            fixed=request.fixed,
+            index=request.index,
+            batch_size=request.batch_size,
+            progress=request.progress,
         )
 
     def likelihood(
