@@ -11,7 +11,7 @@ from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.model import Adapted, ExactPosterior, Model, SplitModel
 from cwdfm.path import ContextPath, MixturePath, Path, PathSample
 from cwdfm.postprocess import Refine, Reject, Resample, plausibility, refine, resample
-from cwdfm.pretrained import Pretrained, box, load
+from cwdfm.pretrained import Pretrained, bundled_models, load
 from cwdfm.schedule import Cosine, Linear, Polynomial, Schedule, stratified_times, time_grid
 from cwdfm.solver import (
     Corrector,
@@ -91,7 +91,7 @@ __all__ = [
     "UniformSource",
     "Weight",
     "__version__",
-    "box",
+    "bundled_models",
     "elbo",
     "generate",
     "load",

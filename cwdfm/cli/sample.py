@@ -28,7 +28,8 @@ from cwdfm.distributed import barrier, broadcast, process_group, rank, world_siz
 from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
-from cwdfm.pretrained.model import Pretrained, load, steps_short
+from cwdfm.pretrained.load import load, unfinished_steps
+from cwdfm.pretrained.model import Pretrained
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
@@ -174,7 +175,7 @@ def check_positions(trained: Pretrained, options: Options, length: int) -> None:
 
 def note_unfinished(trained: Pretrained, options: Options) -> None:
     """Print a note if the model's training is not finished."""
-    short = steps_short(options.model, trained)
+    short = unfinished_steps(options.model, trained)
     if short is not None and rank() == 0:
         print(
             f"note: training of {options.model} is not finished: sampling from its checkpoint at "

@@ -1,5 +1,6 @@
 """Trained models on disk: loading, saving, and formats of other projects."""
 
-from cwdfm.pretrained.model import Pretrained, box, load
+from cwdfm.pretrained.load import bundled_models, load
+from cwdfm.pretrained.model import Pretrained
 
-__all__ = ["Pretrained", "box", "load"]
+__all__ = ["Pretrained", "bundled_models", "load"]

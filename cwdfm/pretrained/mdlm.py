@@ -1,19 +1,25 @@
-"""Weights that MDLM's authors published, for the transformer here, which is the same.
+"""Checkpoints that MDLM's authors published, for the transformer here, which is the same.
 
-Their code needs flash-attn even to be imported; the weights do not. Names are those of their
-checkpoints on the Hugging Face hub (`kuleshov-group/mdlm-owt` and relatives).
+Their code requires flash-attn even to be imported; their weights do not. The names are those of
+their checkpoints on the Hugging Face hub (`kuleshov-group/mdlm-owt` and others).
 """
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from cwdfm.data.text.fast_tokenizer import find_tokenizer
 from cwdfm.errors import InputError
+from cwdfm.files import read_tensors
+from cwdfm.method import Flow
 from cwdfm.model.transformer import DiTConfig
+from cwdfm.schedule import Linear
+from cwdfm.source import MaskSource
 
-# A part of a name there, and here.
+# Patterns in MDLM's parameter names, and their replacements.
 _NAMES = {
     r"^backbone\.": "",
     r"^vocab_embed\.embedding$": "embedding",
@@ -28,18 +34,43 @@ _NAMES = {
     r"\bmlp\.2\.": "down.",
     r"\badaLN_modulation\.": "modulation.",
 }
-_COMPUTED = "rotary_emb.inv_freq"  # stored there, and a function of the head's width
+_COMPUTED = "rotary_emb.inv_freq"  # a function of the head width; DiT does not store it
+
+
+def read_mdlm(
+    folder: Path, config: dict[str, Any]
+) -> tuple[dict[str, Any], DiTConfig, dict[str, Tensor]]:
+    """The fields of a `Pretrained`, the network's shape and its weights.
+
+    The tokenizer is GPT-2's, unless the folder has its own.
+    """
+    shape = mdlm_shape(config)
+    own = (folder / "tokenizer.json").is_file()
+    tokenizer = find_tokenizer(folder if own else "gpt2")
+    if tokenizer.vocab_size not in (shape.num_tokens - 1, shape.num_tokens):
+        raise InputError(
+            f"{folder} has {shape.num_tokens} token ids, mask included, and "
+            f"{'its' if own else 'the GPT-2'} tokenizer has {tokenizer.vocab_size}; put the "
+            f"model's tokenizer.json into the folder"
+        )
+    fields = {
+        "method": Flow(MaskSource(shape.num_tokens - 1), Linear()),
+        "tokenizer": tokenizer,
+        "length": config["model_length"],
+        "card": {"origin": "a checkpoint of MDLM"},
+    }
+    return fields, shape, mdlm_weights(read_tensors(folder / "model.safetensors"))
 
 
 def mdlm_shape(config: Mapping[str, Any]) -> DiTConfig:
-    """The transformer that a config.json of MDLM describes; KeyError names what it lacks."""
+    """The transformer that MDLM's config.json describes; KeyError names a missing entry."""
     if config["time_conditioning"]:
         raise InputError(
-            "this MDLM is told the noise level sigma, where models here are told t; load one "
-            "without time_conditioning"
+            "this MDLM is conditioned on the noise level sigma, and models here on the time t; use "
+            "one without time_conditioning"
         )
     return DiTConfig(
-        num_tokens=config["vocab_size"],  # the mask included, the last
+        num_tokens=config["vocab_size"],  # the mask included, as the last id
         width=config["hidden_dim"],
         depth=config["n_blocks"],
         heads=config["n_heads"],
@@ -50,11 +81,11 @@ def mdlm_shape(config: Mapping[str, Any]) -> DiTConfig:
 
 
 def mdlm_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """MDLM's weights by the names of `DiT`."""
-    return {_name(there): x for there, x in weights.items() if not there.endswith(_COMPUTED)}
+    """MDLM's weights under the parameter names of `DiT`."""
+    return {_rename(name): x for name, x in weights.items() if not name.endswith(_COMPUTED)}
 
 
-def _name(there: str) -> str:
-    for pattern, here in _NAMES.items():
-        there = re.sub(pattern, here, there)
-    return there
+def _rename(name: str) -> str:
+    for pattern, replacement in _NAMES.items():
+        name = re.sub(pattern, replacement, name)
+    return name

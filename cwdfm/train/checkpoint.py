@@ -17,7 +17,8 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 from cwdfm.files import read_tensors, retry_advice, write_tensors
-from cwdfm.pretrained.model import Pretrained, checksum, verify
+from cwdfm.pretrained.format import checksum, verify
+from cwdfm.pretrained.model import Pretrained
 
 FORMAT = 3  # format 2 has a flat `recipe` in place of the nested `config`
 OLDEST_FORMAT = 2

@@ -101,7 +101,7 @@ def score(work: Path, out: Path) -> None:
             row |= {"steps": file.head["model"]["steps"], "validation": last}
             rows.append(row)
             print(f"{name:32} {solver:9} {scores}")
-    facts = {"config": file.head["model"]["recipe"], "base": BASE, "training": made}
+    facts = {"config": file.head["model"]["config"], "base": BASE, "training": made}
     write_json(out, provenance() | facts | {"rows": rows})
 
 

@@ -46,7 +46,7 @@ def main() -> None:
     for row in rows:
         valid, novel = row["valid"]["mean"], row["novel"]["mean"]
         print(f"{row['source']:8} {row['solver']:9} {row['steps']:4} {valid:7.1f} {novel:7.1f}")
-    training_records = {name: cwdfm.load(name).card for name in cwdfm.box()}
+    training_records = {name: cwdfm.load(name).card for name in cwdfm.bundled_models()}
     config = {"samples": SAMPLES, "seed": 0, "radius": 1, "scale": 4.0, "beta": 6.0}
     write_json(
         options.out,

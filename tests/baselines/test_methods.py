@@ -16,7 +16,7 @@ from cwdfm.cli.sample_options import check_solver_flags
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.method.flow import Flow
-from cwdfm.pretrained.model import METHODS as KNOWN
+from cwdfm.pretrained.format import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import (
     DEFAULT_SOLVERS,

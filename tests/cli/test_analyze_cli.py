@@ -244,7 +244,7 @@ def test_wrong_input(
         (["analyze", "mood"], "unknown analysis 'mood'; choose from context, updates"),
         (["perplexity", text], "data"),
         (["perplexity", text, "--data"], "no data; give at least one"),
-        (["perplexity", "nowhere", "--data", whale], "neither a folder nor a model in the box"),
+        (["perplexity", "nowhere", "--data", whale], "neither a folder nor a bundled model"),
         ([*bound, "qm9"], "which are the model's: qm9 is read as molecules"),
         (
             ["perplexity", folder / "molecules", "--data", whale],

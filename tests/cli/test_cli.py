@@ -200,7 +200,7 @@ def test_wrong_input(tmp_path: Path) -> None:
             ["prepare", __file__, "--out", "a", "--streaming"],
             "--streaming is only for",
         ),
-        (["sample", "nowhere", "--out", tmp_path / "a.smi"], "neither a folder nor a model"),
+        (["sample", "nowhere", "--out", tmp_path / "a.smi"], "nor a bundled model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "--n must be"),
         (["perplexity", "qm9-mask-small", "--data", "qm9", "--rows", -1], "--rows must be"),

@@ -247,7 +247,7 @@ def test_line_breaks_survive_or_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("model", cwdfm.box())
+@pytest.mark.parametrize("model", cwdfm.bundled_models())
 def test_template(model: str) -> None:
     """Fixed tokens are kept, three tokens are sampled, and the end is that of the template."""
     trained = cwdfm.load(model)

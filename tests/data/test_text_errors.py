@@ -453,7 +453,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "sample-from-nowhere": (
         sampling(model="nowhere"),
-        r"nowhere' is neither a folder nor a model in the box; the box holds qm9",
+        r"nowhere' is neither a folder nor a bundled model; .* qm9",
     ),
 }
 

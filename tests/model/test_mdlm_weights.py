@@ -131,8 +131,8 @@ def test_it_samples_and_is_saved_as_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"time_conditioning": True}, "told the noise level sigma"),
-        *(({"vocab_size": n}, f"knows {n} ids.*tokenizer has 7.*tokenizer.json") for n in (6, 9)),
+        ({"time_conditioning": True}, "conditioned on the noise level sigma"),
+        *(({"vocab_size": n}, f"{n} token ids.*tokenizer has 7.*tokenizer.json") for n in (6, 9)),
         ({"vocab_size": 7}, "do not belong together.*embedding"),  # its words are, mask included
         ({"n_blocks": 3}, "do not belong together.*blocks.2"),
         ({"n_heads": "many"}, "heads must be an integer"),

@@ -1,4 +1,4 @@
-"""Models on disk and in the box."""
+"""Trained models on disk and bundled models."""
 
 import hashlib
 import json
@@ -99,9 +99,11 @@ def test_what_fails_on_the_device_is_told_as_it_is(monkeypatch: pytest.MonkeyPat
 
 
 def test_bad_folders(tmp_path: Path) -> None:
-    with pytest.raises(cwdfm.InputError, match=r"neither a folder nor a model.*qm9-mask-small"):
+    with pytest.raises(
+        cwdfm.InputError, match=r"neither a folder nor a bundled model.*qm9-mask-small"
+    ):
         cwdfm.load("qm9-huge")
-    with pytest.raises(cwdfm.InputError, match=r"lacks config\.json"):
+    with pytest.raises(cwdfm.InputError, match=r"config\.json is missing"):
         cwdfm.load(tmp_path)
     small(tmp_path).save_pretrained(tmp_path / "m")
     config = tmp_path / "m" / "config.json"
@@ -117,7 +119,7 @@ def test_bad_folders(tmp_path: Path) -> None:
             cwdfm.load(tmp_path / "m")
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "recipe.json").write_text("{}")
-    with pytest.raises(cwdfm.InputError, match="begun is a training run that has saved nothing"):
+    with pytest.raises(cwdfm.InputError, match="begun is a training run without a checkpoint"):
         cwdfm.load(tmp_path / "begun")
 
 
@@ -143,23 +145,29 @@ def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
     written = json.loads(config.read_text())
     network, source = written["model"], written["method"]["source"]
     changes: list[tuple[dict[str, object], str]] = [
-        ({"length": "8"}, r"config\.json is wrong: length must be an integer >= 1, got '8'; copy"),
-        ({"length": -8}, "is wrong: length must be an integer >= 1, got -8"),
-        ({"length": 10**20}, "is wrong: length must be an integer <= 1,000,000"),
-        ({"fix_first": "no"}, "is wrong: fix_first must be a bool such as true, got 'no'"),
-        ({"card": []}, "is wrong: card must be a dict"),
-        ({"model": {**network, "depth": 10**9}}, "is wrong: depth must be an integer <= 10,000"),
-        ({"model": {**network, "width": -64}}, "is wrong: width must be an integer >= 1, got -64"),
-        ({"model": {**network, "width": 2**20}}, r"is damaged, or .* weights that differ"),
-        ({"model": {**network, "dropout": None}}, "is wrong: dropout must lie in"),
-        ({"model": {**network, "num_tokens": 9}}, "knows 9 ids, its method 7 and its tokenizer 6"),
-        ({"model": source}, "is wrong: model must be a DiTConfig"),
-        ({"method": source}, "is wrong: method must be a Method"),
-        ({"method": {**written["method"], "source": 6}}, "is wrong: source must be a Source"),
+        (
+            {"length": "8"},
+            r"config\.json is invalid: length must be an integer >= 1, got '8'; copy",
+        ),
+        ({"length": -8}, "is invalid: length must be an integer >= 1, got -8"),
+        ({"length": 10**20}, "is invalid: length must be an integer <= 1,000,000"),
+        ({"fix_first": "no"}, "is invalid: fix_first must be a bool such as true, got 'no'"),
+        ({"card": []}, "is invalid: card must be a dict"),
+        ({"model": {**network, "depth": 10**9}}, "is invalid: depth must be an integer <= 10,000"),
+        (
+            {"model": {**network, "width": -64}},
+            "is invalid: width must be an integer >= 1, got -64",
+        ),
+        ({"model": {**network, "width": 2**20}}, r"is damaged, or .* weights differ"),
+        ({"model": {**network, "dropout": None}}, "is invalid: dropout must lie in"),
+        ({"model": {**network, "num_tokens": 9}}, "9 token ids, the method 7 and the tokenizer 6"),
+        ({"model": source}, "is invalid: model must be a DiTConfig"),
+        ({"method": source}, "is invalid: method must be a Method"),
+        ({"method": {**written["method"], "source": 6}}, "is invalid: source must be a Source"),
         ({"method": {**written["method"], "schedule": source}}, "schedule must be a Schedule"),
         ({"tokenizer": {"kind": "bytes"}}, "its tokenizer 257, which are not those of one model"),
-        ({"format": 0}, "is wrong: format must be an integer >= 1, got 0"),
-        ({"lenght": 9}, "is wrong: it sets lenght, and known are card, .* belongs under card, or"),
+        ({"format": 0}, "is invalid: format must be an integer >= 1, got 0"),
+        ({"lenght": 9}, "is invalid: unknown fields lenght; known are card, .* under card"),
         ({"schedule": {}, "source": source}, "it sets schedule, source, and known are .* method,"),
     ]
     for change, message in changes:
@@ -175,18 +183,20 @@ def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         meta = {"sha256": {"model.safetensors": digest if step == 1 else "0" * 64}}
         (folder / "meta.json").write_text(json.dumps(meta))
-    with pytest.warns(UserWarning, match=r"step-00000002 is damaged.*checksum.*the one before"):
+    with pytest.warns(UserWarning, match=r"step-00000002 is damaged.*checksum.*the previous one"):
         assert cwdfm.load(tmp_path).length == 8
     (tmp_path / "checkpoints" / "step-00000001" / "config.json").write_text("{")
-    last = pytest.raises(cwdfm.InputError, match=r"step-00000001 is damaged.*copy or train it")
+    last = pytest.raises(
+        cwdfm.InputError, match=r"step-00000001 is damaged.*copy or train the model"
+    )
     with pytest.warns(UserWarning, match="step-00000002 is damaged"), last:
-        cwdfm.load(tmp_path)  # and not by what the folder above lacks
+        cwdfm.load(tmp_path)  # the error is about the checkpoint, not its folder
 
 
 @pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])
 def test_the_box(name: str) -> None:
     """Small, complete, and good: of 16 samples at 48 steps most are valid (recorded: 7 in 10)."""
-    assert name in cwdfm.box()
+    assert name in cwdfm.bundled_models()
     folder = Path(cwdfm.__file__).parent / "bundled" / name
     assert (folder / "model.safetensors").stat().st_size <= 8_000_000
     trained = cwdfm.load(name)

@@ -1,0 +1,160 @@
+"""The folder format of trained models: weights in safetensors, everything else in config.json.
+
+A folder holds everything that sampling needs: the network, the method it was trained with, the
+tokenizer, whether the first token is fixed, and a card that records the training.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cwdfm.baselines.autoregressive import Autoregressive
+from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.baselines.sedd import SEDD
+from cwdfm.config import from_config
+from cwdfm.data.tokenizer import tokenizer_from_json
+from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
+from cwdfm.files import read_tensors
+from cwdfm.method import Flow, Method
+from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.pretrained.mdlm import read_mdlm
+from cwdfm.schedule import Cosine, Linear, Polynomial
+from cwdfm.source import MaskSource, UniformSource
+
+FORMAT = 2  # format 1 had only flows, with `source` and `schedule` in place of `method`
+METHODS = (Flow, Autoregressive, BlockDiffusion, SEDD)
+PARTS = (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
+CLASSES = {c.__name__: c for c in (*METHODS, *PARTS)}
+
+
+def read_model(folder: Path) -> dict[str, Any]:
+    """The fields of the `Pretrained` in a folder, on the CPU; InputError if it is not valid."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        if isinstance(config, dict) and config.get("model_type") == "mdlm":
+            fields, shape, weights = read_mdlm(folder, config)
+        else:
+            fields, shape, weights = _read_own(folder, config)
+        return {"model": _build_network(shape, weights).eval(), **fields}
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{folder} is not a trained model: {Path(error.filename).name} is missing; give a run, "
+            f"a checkpoint or a model of `cwdfm train`, or a folder written by save_pretrained"
+        ) from error
+    except PermissionError as error:
+        raise InputError(
+            f"no permission to read {error.filename}; change its permissions, or choose another "
+            f"model"
+        ) from error
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"{folder} is damaged, or its config.json and weights do not belong together "
+            f"({type(error).__name__}: {reason}); copy or train the model again"
+        ) from error
+
+
+def _read_own(folder: Path, config: Any) -> tuple[dict[str, Any], DiTConfig, dict[str, Tensor]]:
+    """Fields, network shape and weights of a folder that `save_pretrained` wrote."""
+    if not isinstance(config, dict) or "format" not in config:
+        raise InputError(
+            f"{folder} holds a model of another library: its config.json has no format; give a "
+            f"folder written by save_pretrained or `cwdfm train`"
+        )
+    verify(folder)
+    weights = read_tensors(folder / "model.safetensors")
+    if config["format"] > FORMAT:
+        raise InputError(
+            f"{folder} has format {config['format']}, newer than this version's {FORMAT}; update "
+            f"the library"
+        )
+    with _naming_file(folder / "config.json"):
+        fields, shape = _read_config(config)
+    return fields, shape, weights
+
+
+@contextmanager
+def _naming_file(path: Path) -> Iterator[None]:
+    """Add the file's name to errors about its content."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path} is invalid: {error}; copy or train the model again") from error
+
+
+def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
+    """The fields of a `Pretrained` other than its network, and the network's shape."""
+    check_integer("format", config["format"])
+    known = {"format", "model", "tokenizer", "length", "fix_first", "card"}
+    known |= {"source", "schedule"} if config["format"] == 1 else {"method"}
+    if unknown := sorted(set(config) - known):
+        raise InputError(
+            f"unknown fields {', '.join(unknown)}; known are {', '.join(sorted(known))}; put other "
+            f"information under card"
+        )
+    shape, method = from_config(config["model"], CLASSES), _read_method(config)
+    tokenizer = tokenizer_from_json(config["tokenizer"])
+    check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")
+    check_instance("method", method, Method, "Flow(MaskSource(30), Linear())")
+    check_integer("length", config["length"], most=MAX_LENGTH)
+    check_instance("fix_first", config["fix_first"], bool, "true")
+    check_instance("card", config["card"], dict, "{}")
+    # The mask or start token is one more than the vocabulary.
+    if shape.num_tokens != method.num_tokens or tokenizer.vocab_size > method.num_tokens:
+        raise InputError(
+            f"the network has {shape.num_tokens} token ids, the method {method.num_tokens} and the "
+            f"tokenizer {tokenizer.vocab_size}, which do not fit together"
+        )
+    plain = {name: config[name] for name in ("length", "fix_first", "card")}
+    return {"method": method, "tokenizer": tokenizer, **plain}, shape
+
+
+def _read_method(config: dict[str, Any]) -> Method:
+    if config["format"] == 1:
+        parts = (from_config(config[name], CLASSES) for name in ("source", "schedule"))
+        return Flow(*parts)
+    method: Method = from_config(config["method"], CLASSES)
+    return method
+
+
+def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
+    """The network with these weights. Shapes are compared before memory is allocated."""
+    with torch.device("meta"):
+        expected = {name: tuple(x.shape) for name, x in DiT(shape).state_dict().items()}
+    found = {name: tuple(x.shape) for name, x in weights.items()}
+    if wrong := sorted(n for n in expected | found if expected.get(n) != found.get(n)):
+        first = wrong[0]
+        raise ValueError(
+            f"{len(wrong)} weights differ; {first} has shape {found.get(first, 'missing')}, and "
+            f"{expected.get(first, 'none')} by config.json"
+        )
+    model = DiT(shape)
+    model.load_state_dict({name: x.float() for name, x in weights.items()})
+    return model
+
+
+def verify(folder: Path) -> None:
+    """Compare a checkpoint's files with the checksums in its meta.json, if there is one.
+
+    Raises ValueError, KeyError or OSError if they do not match.
+    """
+    meta = folder / "meta.json"
+    if not meta.exists():
+        return
+    for name, digest in json.loads(meta.read_text())["sha256"].items():
+        if checksum(folder / name) != digest:
+            raise ValueError(f"the checksum of {name} does not match")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
