@@ -1,13 +1,13 @@
-"""Every solver against a target whose exact posterior is known: what remains is the solver's error.
+"""Measure the error of each solver on a target with a known posterior.
 
     python examples/exact_target.py --out demo
     python examples/exact_target.py --out demo --redraw
 
-The target is a law over sequences of four tokens in which neighbours like to agree. Its posterior
-is known in closed form, so a perfect model is at hand, and the distance between samples and target
-shows what the number of steps, the hazard, the weight and the corrector do. Writes a table, a
-picture and a JSON file with every number and where it came from, from which `--redraw` makes the
-picture anew.
+The target is a distribution over sequences of four tokens in which neighbors tend to agree. Its
+posterior is known in closed form and serves as a perfect model. The distance between samples and
+target therefore shows the effect of the number of steps, the hazard, the weight and the corrector.
+The script prints a table and writes a figure and a JSON file, from which `--redraw` draws the
+figure again.
 """
 
 import argparse
@@ -42,12 +42,12 @@ SOLVERS: dict[str, tuple[cwdfm.Euler, Literal["t", "kappa"]]] = {
     "Entropy-weighted": (cwdfm.Euler(weight=cwdfm.Entropy(beta=2.0)), "t"),
     "predictor-corrector": (cwdfm.Euler(corrector=cwdfm.Corrector(scale=2.0)), "t"),
 }
-# Neighbor weights do what Euler does here: their line is wide, below Euler's.
+# Neighbor weights behave like Euler here, so their line is drawn wider and below.
 UNDER_EULER = {"linewidth": 4, "markersize": 9, "zorder": 1.5}
 
 
 def ring_target() -> Tensor:
-    """p(x) ~ prod_i exp(1.5 [x^i = x^{i+1}]) on a ring, with token 0 a little more likely."""
+    """p(x) ~ prod_i exp(1.5 [x^i = x^{i+1}]) on a ring, with token 0 slightly more likely."""
     axes = torch.cartesian_prod(*[torch.arange(VOCAB)] * LENGTH)
     agree = (axes == axes.roll(-1, 1)).sum(1)
     energy = 1.5 * agree + 0.3 * (axes == 0).sum(1)
@@ -55,7 +55,7 @@ def ring_target() -> Tensor:
 
 
 def total_variation(tokens: Tensor, target: Tensor) -> float:
-    """Half the L1 distance between the samples' histogram and the target."""
+    """Half the L1 distance between the histogram of the samples and the target."""
     code = torch.zeros(len(tokens), dtype=torch.int64)
     for column in tokens.unbind(1):
         code = code * VOCAB + column
@@ -64,7 +64,7 @@ def total_variation(tokens: Tensor, target: Tensor) -> float:
 
 
 def noise_floor(target: Tensor, samples: int) -> float:
-    """The distance that exact draws of the same number show, on average over 20 such sets."""
+    """The distance of equally many exact samples, averaged over 20 sets."""
     generator = torch.Generator().manual_seed(SEED)
     p = target.flatten()
     draws = torch.multinomial(p.expand(20, -1), samples, replacement=True, generator=generator)
@@ -73,7 +73,7 @@ def noise_floor(target: Tensor, samples: int) -> float:
 
 
 def measure(samples: int) -> list[dict[str, Any]]:
-    """One row for each source, solver and number of steps."""
+    """One row per source, solver and number of steps."""
     target = ring_target()
     rows = []
     for source_name, source in SOURCES.items():
@@ -105,11 +105,11 @@ def measure(samples: int) -> list[dict[str, Any]]:
 
 
 def reveal_times(solver: cwdfm.Euler, length: int, batch: int, steps: int) -> Tensor:
-    """When each token of some masked sequences was revealed, [batch, length]."""
+    """The time at which each token of a masked sequence is revealed, [batch, length]."""
     source = cwdfm.MaskSource(VOCAB)
     when = torch.zeros(batch, length)
 
-    def watch(state: cwdfm.State, info: cwdfm.Info) -> None:
+    def record(state: cwdfm.State, info: cwdfm.Info) -> None:
         when[info.forward] = info.t_next
 
     cwdfm.sample(
@@ -120,18 +120,18 @@ def reveal_times(solver: cwdfm.Euler, length: int, batch: int, steps: int) -> Te
         shape=(batch, length),
         steps=steps,
         seed=SEED,
-        callback=watch,
+        callback=record,
     )
     return when
 
 
 def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
-    """The picture: error against steps for both sources, and the order in which tokens appear."""
+    """Draw the error against steps for both sources, and the order in which tokens are revealed."""
     formatter = load_extra("matplotlib.ticker", "plot").StrMethodFormatter(NUMBER)
     figure = figure_of(11, 8.2)
     top, bottom = figure.subplots(2, 2)
     for axis, source in zip(top, SOURCES, strict=True):
-        for solver, style in styles_of(list(SOLVERS)).items():  # as in every other picture
+        for solver, style in styles_of(list(SOLVERS)).items():
             curve = [r for r in rows if r["source"] == source and r["solver"] == solver]
             under = UNDER_EULER if solver == "Neighbor-weighted" else {}
             axis.errorbar(
@@ -140,7 +140,7 @@ def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
                 label=solver,
                 **style.drawn | under,
             )
-        axis.axhline(floor, color="#777777", linestyle=":", label="exact draws (noise floor)")
+        axis.axhline(floor, color="#777777", linestyle=":", label="exact samples (noise floor)")
         axis.set(xscale="log", yscale="log", xlabel="steps", ylabel="total variation to the target")
         axis.set_title(f"{source} source, exact posterior")
         axis.set_xticks(STEPS, STEPS)
@@ -160,23 +160,25 @@ def draw(rows: list[dict[str, Any]], floor: float, path: Path) -> None:
 
 
 def recorded(path: Path) -> tuple[list[dict[str, Any]], float]:
-    """The rows and the noise floor that an earlier run wrote."""
+    """Read the rows and the noise floor of an earlier run."""
     try:
         result = json.loads(path.read_text())
         return result["rows"], result["floor"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} holds no results of this example ({error}); give the --out of an earlier run, "
-            f"or leave --redraw out"
+            f"{path} does not contain results of this example ({error}); give the --out of an "
+            f"earlier run, or omit --redraw"
         ) from error
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, print, draw, write."""
+    """Run the example."""
     parser = argparse.ArgumentParser(description="Compare the solvers on an exact target.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results")
-    parser.add_argument("--samples", type=int, default=30_000, help="samples for each point")
-    parser.add_argument("--redraw", action="store_true", help="the picture alone, from the JSON")
+    parser.add_argument("--samples", type=int, default=30_000, help="samples per point")
+    parser.add_argument(
+        "--redraw", action="store_true", help="only draw the figure"
+    )
     options = parser.parse_args(arguments)
     check_integer("--samples", options.samples)
     picture, data = options.out / "exact_target.png", options.out / "exact_target.json"
@@ -189,7 +191,7 @@ def main(arguments: list[str]) -> None:
     rows = measure(options.samples)
 
     print(f"Total variation between {options.samples:,} samples and the target")
-    print(f"(exact draws of that number: {floor:.4f})\n")
+    print(f"(exact samples: {floor:.4f})\n")
     print(f"{'source':8} {'solver':26}" + "".join(f"{s:>8}" for s in STEPS) + "  steps")
     for source in SOURCES:
         for solver in SOLVERS:

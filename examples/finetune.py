@@ -1,10 +1,9 @@
-"""Fine-tune the model in the box on 2,000 molecules of one's own, on a CPU (docs/finetune.md).
+"""Fine-tune a bundled model on 2,000 molecules, on a CPU (docs/finetune.md).
 
     python examples/finetune.py --out results/finetune.json
 
-"One's own" here are 2,000 molecules of QM9 with an aromatic ring, which about one in six of its
-molecules has: an aim that is easy to count. Samples of the model before and after are scored, with
-the share that has such a ring.
+The molecules are 2,000 molecules of QM9 with an aromatic ring, which about one in six molecules of
+QM9 has. Samples before and after fine-tuning are scored, including the share with such a ring.
 """
 
 import argparse
@@ -25,15 +24,15 @@ from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import read_samples
 
-MOLECULES, BOX = 2000, "qm9-uniform-small"
+MOLECULES, MODEL = 2000, "qm9-uniform-small"
 
 
 def main(arguments: list[str]) -> None:
-    """Fine-tune, sample before and after, score, write."""
+    """Run the example."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
+    parser.add_argument("--steps", type=int, default=300, help="steps of fine-tuning")
     options = parser.parse_args(arguments)
     check_integer("--samples", options.samples, most=MAX_SAMPLES)
     check_integer("--steps", options.steps)
@@ -45,19 +44,19 @@ def main(arguments: list[str]) -> None:
         folder = Path(name)
         (folder / "my.smi").write_text("\n".join(own) + "\n")
         start = time.perf_counter()
-        tuned = ["finetune", "--init", BOX, "--data", str(folder / "my.smi")]
+        tuned = ["finetune", "--init", MODEL, "--data", str(folder / "my.smi")]
         tuned += ["--out", str(folder / "run"), "--steps", str(options.steps)]
-        train.main(tuned, keeps=False)  # the folder is temporary: one training is timed, not parts
+        train.main(tuned, keeps=False)  # a single, timed run
         seconds = time.perf_counter() - start
         rows = []
-        for label, model in (("before", BOX), ("after", str(folder / "run"))):
+        for label, model in (("before", MODEL), ("after", str(folder / "run"))):
             out = folder / f"{label}.smi"
             sample.main([model, "--out", str(out), *flags])
             rows.append({"model": label} | score(read_samples(out).texts, qm9, own))
         card = cwdfm.load(folder / "run").card
     for row in rows:
         print({key: value for key, value in row.items() if key != "scores"}, row["scores"]["valid"])
-    config = {"box": BOX, "molecules": len(own), "sampler": flags, "recipe": card["config"]}
+    config = {"model": MODEL, "molecules": len(own), "sampler": flags, "recipe": card["config"]}
     result = {"config": config, "training_seconds": seconds, "rows": rows}
     write_json(options.out, provenance() | result)
 
@@ -69,7 +68,7 @@ def aromatic(smiles: str) -> bool:
 
 
 def score(texts: list[str], qm9: data.TokenData, own: list[str]) -> dict[str, Any]:
-    """Counts of the samples; how many of the valid ones are aromatic, or copies of one's own."""
+    """Scores of the samples, and the shares of aromatic and copied molecules."""
     known = CanonicalSet(qm9.texts("train"))
     valid = [text for text in (cwdfm.data.canonical(text) for text in texts) if text is not None]
     return {
