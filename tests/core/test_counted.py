@@ -1,4 +1,4 @@
-"""Jumps whose number does not hang on the weight: how many, which, and what is sampled."""
+"""Counted jumps: their number does not depend on the weight; exact laws and convergence."""
 
 from itertools import permutations, product
 
@@ -21,7 +21,7 @@ WEIGHT = Neighbor(radius=1, scale=2.0)
 
 
 def blank(x: Tensor, t: Tensor) -> Tensor:
-    """A model without preferences."""
+    """A model with uniform predictions."""
     return torch.zeros(*x.shape, SOURCE.num_tokens)
 
 
@@ -40,7 +40,7 @@ def placed(alpha: list[float], size: int) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.parametrize("hazard", ["euler", "integrated"])
 def test_one_step_has_the_exact_law(hazard: str) -> None:
-    """From a state with one token given: masked places have weights of their own."""
+    """From a state with one fixed token, so that the weights of masked positions differ."""
     n, t, t_next = 40_000, 0.3, 0.7
     solver = Euler(weight=WEIGHT, counted=True, hazard=hazard)  # type: ignore[arg-type]
     prompt = torch.tensor([SOURCE.mask_id, 1, SOURCE.mask_id, SOURCE.mask_id])
@@ -67,7 +67,7 @@ def test_one_step_has_the_exact_law(hazard: str) -> None:
     assert torch.equal(after.tokens != state.tokens, info.forward)
 
 
-def test_without_a_weight_it_changes_nothing() -> None:
+def test_counted_has_no_effect_without_a_weight() -> None:
     asked = {"shape": (50, LENGTH), "steps": 7, "seed": 2}
     plain, counted = (
         sample(blank, SOURCE, Linear(), Euler(counted=counted), **asked)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_without_a_weight_it_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "weight", [WEIGHT, Entropy(3.0), Neighbor(radius=2, scale=1e3), Entropy(1e4)], ids=str
 )
-def test_as_many_move_as_without_a_weight(weight: Neighbor) -> None:
+def test_number_of_jumps_equals_that_without_a_weight(weight: Neighbor) -> None:
     """At any number of steps, where the paper's rule leaves more for the last one.
 
     Of the steep weights most are 0 in float64.
@@ -105,7 +105,7 @@ def test_as_many_move_as_without_a_weight(weight: Neighbor) -> None:
     assert moved[False][-1] > expected + 10 * spread
 
 
-def test_of_steep_weights_the_larger_go_first() -> None:
+def test_steep_weights_jump_in_descending_order() -> None:
     """Two in a row are given. Who has both in sight moves before who has one, and that before who
     has none, though in float64 the weights of the last two kinds are 0.
     """
@@ -130,8 +130,8 @@ def test_of_steep_weights_the_larger_go_first() -> None:
         assert abs(int(moved[:, i].sum() - moved[:, j].sum())) < 5 * apart**0.5
 
 
-def test_a_weight_of_nothing_comes_last() -> None:
-    """At random among its like; what is revealed never moves."""
+def test_zero_weights_jump_last() -> None:
+    """In random order among themselves. Revealed tokens never move."""
 
     class OddOnes(ContextWeight):
         equivariant = False
@@ -153,7 +153,7 @@ def test_a_weight_of_nothing_comes_last() -> None:
 
 
 def test_steep_weights_keep_their_order() -> None:
-    """exp(-1e5 d) is 0 in float64 for all d: still the nearer of two moves first."""
+    """exp(-1e5 d) underflows in float64 for all d, but the nearer token still jumps first."""
     solver = Euler(weight=Distance(1e5, radius=20, boundary="cut"), counted=True)
     prompt = torch.full((12,), SOURCE.mask_id)
     prompt[0] = 1
@@ -166,8 +166,8 @@ def test_steep_weights_keep_their_order() -> None:
 
 @pytest.mark.parametrize("source", [MaskSource(2), UniformSource(2)], ids=str)
 @pytest.mark.parametrize("weight", [WEIGHT, Entropy(1.0)], ids=str)
-def test_the_target_is_approached(source: MaskSource | UniformSource, weight: Neighbor) -> None:
-    """With a mask source to the target itself; a uniform one keeps the bias of its weights."""
+def test_convergence_to_the_target(source: MaskSource | UniformSource, weight: Neighbor) -> None:
+    """A mask source converges to the target; a uniform source keeps the bias of the weights."""
     g = torch.Generator().manual_seed(3)
     target = torch.rand(2**LENGTH, generator=g, dtype=torch.float64) ** 2
     target /= target.sum()
@@ -183,6 +183,6 @@ def test_the_target_is_approached(source: MaskSource | UniformSource, weight: Ne
     assert distances[1] < (0.03 if isinstance(source, MaskSource) else 0.12)
 
 
-def test_not_with_a_corrector() -> None:
+def test_counted_with_a_corrector_is_an_error() -> None:
     with pytest.raises(InputError, match="leave one of the two out"):
         Euler(weight=WEIGHT, counted=True, corrector=Corrector(1.0))

@@ -1,4 +1,4 @@
-"""Sequences that are taken from reveal to reveal: the samples of steps one after another."""
+"""Precomputed reveals give the same samples as the step-by-step loop."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def model() -> DiT:
 
 
 def both(model: DiT, solver: Euler, schedule: Schedule, **asked: Any) -> list[Samples]:
-    """Samples from reveal to reveal, and step by step, which a callback enforces."""
+    """Samples with precomputed reveals, and step by step, which a callback enforces."""
     asked |= {"shape": (BATCH, LENGTH), "seed": 3}
     stepped = sample(model, SOURCE, schedule, solver, callback=lambda state, info: None, **asked)
     return [sample(model, SOURCE, schedule, solver, **asked), stepped]
@@ -43,7 +43,9 @@ def both(model: DiT, solver: Euler, schedule: Schedule, **asked: Any) -> list[Sa
 
 @pytest.mark.parametrize("steps", [1, 3, 40, 200])
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
-def test_samples_are_those_of_the_steps(model: DiT, weight: Neighbor | None, steps: int) -> None:
+def test_samples_equal_the_step_by_step_loop(
+    model: DiT, weight: Neighbor | None, steps: int
+) -> None:
     solver = Euler(weight=weight, hazard="integrated" if steps == 40 else "euler")
     visited, stepped = both(model, solver, Polynomial(2.0), steps=steps, batch_size=3)
     for name in ("tokens", "updates", "loops", "evaluations"):
@@ -52,8 +54,8 @@ def test_samples_are_those_of_the_steps(model: DiT, weight: Neighbor | None, ste
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
-def test_the_rest_of_a_walk(model: DiT, weight: Neighbor | None) -> None:
-    """A state that has taken steps goes on as it would have, draws of later steps included."""
+def test_precomputing_from_a_later_state(model: DiT, weight: Neighbor | None) -> None:
+    """A state after some steps continues with the same draws."""
     solver, schedule, taken = Euler(weight=weight), Linear(), 3
     times = time_grid(schedule, 10).tolist()
     state = solver.init(SOURCE, torch.arange(BATCH), LENGTH, seed=3)
@@ -81,7 +83,7 @@ def test_prompts_are_kept(model: DiT) -> None:
     assert torch.equal(visited.updates, (~given).int())
 
 
-def test_a_sequence_that_is_all_given_is_not_asked_about(model: DiT) -> None:
+def test_fixed_sequences_need_no_evaluation(model: DiT) -> None:
     prompt = torch.full((BATCH, LENGTH), SOURCE.mask_id)
     prompt[2] = 1
     visited, _ = both(model, Euler(), Linear(), steps=8, prompt=prompt)
@@ -90,7 +92,7 @@ def test_a_sequence_that_is_all_given_is_not_asked_about(model: DiT) -> None:
     assert visited.updates[2].sum() == 0
 
 
-def test_the_model_is_asked_no_more_than_the_busiest_needs(model: DiT) -> None:
+def test_number_of_evaluations_is_that_of_the_longest_plan(model: DiT) -> None:
     asked: list[Tensor] = []
 
     def counted(x: Tensor, t: Tensor) -> Tensor:
@@ -117,8 +119,8 @@ def test_progress_adds_up(model: DiT) -> None:
         assert min(told) >= 0
 
 
-def test_progress_counts_what_needs_nothing(model: DiT) -> None:
-    """Batches of one, of which only the third has a token to draw."""
+def test_progress_counts_fixed_sequences(model: DiT) -> None:
+    """Batches of one sequence; only the third has a free token."""
     prompt = torch.ones(BATCH, LENGTH, dtype=torch.int64)
     prompt[2, 4] = SOURCE.mask_id
     told: list[int] = []
@@ -127,7 +129,7 @@ def test_progress_counts_what_needs_nothing(model: DiT) -> None:
     assert sum(told) == 7 * BATCH
 
 
-def test_where_the_model_decides_it_is_asked_first() -> None:
+def test_reveals_that_depend_on_the_model_are_not_precomputed() -> None:
     times = [0.0, 0.5, 1.0]
     solvers = [Euler(weight=Entropy(1.0)), Euler(corrector=Corrector(0.5))]
     for solver in solvers:
@@ -138,7 +140,7 @@ def test_where_the_model_decides_it_is_asked_first() -> None:
     assert Euler().precompute_reveals(uniform, Linear(), state, times) is None
 
 
-def test_rounds_are_the_steps_of_each_sequence() -> None:
+def test_rounds_follow_the_steps_of_each_sequence() -> None:
     g = torch.Generator().manual_seed(0)
     reveal = torch.randint(-1, 9, (6, 7), generator=g)
     reveal[3] = -1  # nothing to do
@@ -160,7 +162,7 @@ def test_rounds_are_the_steps_of_each_sequence() -> None:
         assert sorted(active) == expected.any(1).nonzero()[:, 0].tolist()
 
 
-def test_rows_among_the_active() -> None:
+def test_positions_within_active_sequences() -> None:
     g = torch.Generator().manual_seed(1)
     mask = torch.rand(6, 5, generator=g) < 0.3
     mask[2] = False
@@ -175,8 +177,8 @@ def test_rows_among_the_active() -> None:
     assert Positions.of(torch.ones(2, 3, dtype=torch.bool)).active is None
 
 
-def test_draws_of_a_step_of_its_own(model: DiT) -> None:
-    """A state in which sequences are at different steps draws what each draws at its own."""
+def test_draws_depend_on_the_step_of_each_sequence(model: DiT) -> None:
+    """Sequences at different steps draw the same tokens as in separate batches."""
     solver = Euler()
     state = solver.init(SOURCE, torch.arange(3), LENGTH, seed=7)
     rows = Positions.of(torch.ones(3, LENGTH, dtype=torch.bool))

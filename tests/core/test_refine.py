@@ -1,4 +1,4 @@
-"""Refining: the data's law stays, other laws come closer to it, and what is given stays given."""
+"""Refinement: invariance of the target, convergence to it, fixed tokens, and `Start`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def posterior(source: cwdfm.Source) -> cwdfm.ExactPosterior:
 
 
 def drawn(count: int = B) -> torch.Tensor:
-    """Sequences of the target's law."""
+    """Samples of the target."""
     code = np.random.default_rng(1).choice(len(LAW), size=count, p=LAW)
     return torch.from_numpy(np.stack(np.unravel_index(code, TARGET.shape), axis=1))
 
@@ -44,19 +44,19 @@ def refined(
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize("weight", [None, cwdfm.Neighbor(1, 2.0)], ids=str)
-def test_the_target_stays(share: float, weight: cwdfm.Weight | None) -> None:
+def test_the_target_is_invariant(share: float, weight: cwdfm.Weight | None) -> None:
     how = cwdfm.Refine(rounds=2, noise_fraction=share, steps=N)
     assert_follows(refined(drawn(), how, weight), LAW)
 
 
-def test_any_other_law_becomes_the_target() -> None:
+def test_other_laws_converge_to_the_target() -> None:
     start = torch.zeros(10_000, N, dtype=torch.int64)
     assert_differs(refined(start, cwdfm.Refine(rounds=1, noise_fraction=0.7, steps=N)), LAW)
     assert_follows(refined(start, cwdfm.Refine(rounds=20, noise_fraction=0.7, steps=N)), LAW)
 
 
 def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
-    """What few steps get wrong, further few mend; by total variation."""
+    """A few more steps reduce the total variation distance."""
     solver, model = cwdfm.Euler(hazard="integrated"), posterior(UNIFORM)
     coarse = cwdfm.sample(model, UNIFORM, SCHEDULE, solver, shape=(B, N), steps=3).tokens
     how = cwdfm.Refine(rounds=8, noise_fraction=0.3, steps=8)
@@ -68,8 +68,8 @@ def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_no_round_hangs_on_what_was_drawn_before(source: cwdfm.Source, rounds: int) -> None:
-    """By one seed: with all of it noised anew, the new token is independent of the old."""
+def test_rounds_are_independent_of_earlier_draws(source: cwdfm.Source, rounds: int) -> None:
+    """With the same seed and all tokens noised, new tokens are independent of the old ones."""
     law = np.array([0.2, 0.3, 0.5])
     logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
 
@@ -85,8 +85,8 @@ def test_no_round_hangs_on_what_was_drawn_before(source: cwdfm.Source, rounds: i
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
-    """With a share of 1 nothing is left of what was there."""
+def test_noise_fraction_one_samples_from_scratch(source: cwdfm.Source) -> None:
+    """With a noise fraction of 1 the result does not depend on the start."""
     how, solver = cwdfm.Refine(rounds=1, noise_fraction=1.0, steps=5), cwdfm.Euler()
     zeros, ones = (torch.full((64, N), token) for token in (0, 1))
     found = [
@@ -97,7 +97,7 @@ def test_all_of_it_is_sampling_anew(source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_batches_and_numbers_do_not_matter(source: cwdfm.Source) -> None:
+def test_batches_and_sample_numbers(source: cwdfm.Source) -> None:
     model = SmallModel(source.num_tokens)
     start, how = drawn(40), cwdfm.Refine(rounds=3, noise_fraction=0.5, steps=4)
     ask = (model, source, SCHEDULE, cwdfm.Euler())
@@ -112,7 +112,7 @@ def test_batches_and_numbers_do_not_matter(source: cwdfm.Source) -> None:
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_what_is_given_stays(source: cwdfm.Source) -> None:
+def test_fixed_tokens_are_kept(source: cwdfm.Source) -> None:
     start = drawn(200)
     fixed = torch.rand(200, N, generator=torch.Generator().manual_seed(0)) < 0.5
     model = SmallModel(source.num_tokens)
@@ -123,8 +123,8 @@ def test_what_is_given_stays(source: cwdfm.Source) -> None:
     assert int(found.tokens.max()) < V
 
 
-def test_a_start_of_ones_own() -> None:
-    """sample(start=...) goes on from x_t: with a mask source what is revealed there stays."""
+def test_start() -> None:
+    """sample(start=...) continues from x_t; with a mask source revealed tokens are kept."""
     x = drawn(100)
     x[:, 2:] = MASK.mask_id
     model = posterior(MASK)
@@ -152,7 +152,7 @@ def test_a_start_of_ones_own() -> None:
 
 
 class Watched(SmallModel):
-    """Remembers the times that it is told."""
+    """Records the times that it is conditioned on."""
 
     def __init__(self) -> None:
         super().__init__(MASK.num_tokens)
@@ -173,7 +173,7 @@ SOLVERS = [
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
-def test_models_hear_of_no_time_before_the_start(solver: cwdfm.Solver) -> None:
+def test_models_are_not_conditioned_on_times_before_the_start(solver: cwdfm.Solver) -> None:
     model, how = Watched(), cwdfm.Refine(rounds=1, noise_fraction=0.3, steps=N)
     cwdfm.refine(model, MASK, SCHEDULE, solver, drawn(400), how)
     heard = torch.cat(model.times)
@@ -184,8 +184,8 @@ def test_models_hear_of_no_time_before_the_start(solver: cwdfm.Solver) -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS[3:], ids=lambda s: type(s).__name__)
-def test_the_first_time_heard_is_the_start_s_own(solver: cwdfm.Solver) -> None:
-    """However many tokens x_t happens to reveal: those are not of the share still to be drawn."""
+def test_the_first_time_is_that_of_the_start(solver: cwdfm.Solver) -> None:
+    """Independently of the number of tokens that x_t reveals."""
     model, t = Watched(), 0.7**0.5
     tokens = torch.tensor([[0, MASK.mask_id, MASK.mask_id, MASK.mask_id]] * 2)
     tokens[1, 1] = 2
@@ -194,7 +194,7 @@ def test_the_first_time_heard_is_the_start_s_own(solver: cwdfm.Solver) -> None:
     assert model.times[0].tolist() == pytest.approx([t, t])
 
 
-def test_what_x_t_reveals_is_not_sent_back_to_noise() -> None:
+def test_revealed_tokens_of_the_start_are_not_renoised() -> None:
     solver = cwdfm.Euler(corrector=cwdfm.Corrector(50.0))
     start = cwdfm.Start(torch.tensor([[2, MASK.mask_id, 1, MASK.mask_id]] * 500), 0.3)
     model = SmallModel(MASK.num_tokens)
@@ -205,7 +205,7 @@ def test_what_x_t_reveals_is_not_sent_back_to_noise() -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_nothing_to_do(solver: cwdfm.Solver) -> None:
-    """A share so small that no token is noised."""
+    """The noise fraction is so small that no token is noised."""
     start, how = drawn(3), cwdfm.Refine(rounds=2, noise_fraction=1e-6, steps=2)
     found = cwdfm.refine(SmallModel(MASK.num_tokens), MASK, SCHEDULE, solver, start, how)
     assert torch.equal(found.tokens, start)
@@ -218,7 +218,7 @@ def test_nothing_to_do(solver: cwdfm.Solver) -> None:
     [*((MASK, solver) for solver in SOLVERS), *((UNIFORM, solver) for solver in SOLVERS[:2])],
     ids=str,
 )
-def test_what_is_all_given_comes_back(
+def test_fixed_sequences_are_returned_unchanged(
     source: cwdfm.Source, solver: cwdfm.Solver, weight: cwdfm.Weight | None
 ) -> None:
     """As with `resample`. Progress counts these sequences like any other."""
@@ -276,8 +276,8 @@ def test_bad_input() -> None:
         generate(cwdfm.load("qm9-mask-small"), n=1, steps=4, refine=3)  # type: ignore[arg-type]
 
 
-def test_grids_prompts_and_ticks() -> None:
-    """What sampling was asked for holds in refining too."""
+def test_grids_prompts_and_progress() -> None:
+    """Options of the sampling also apply to the refinement."""
     trained = cwdfm.load("qm9-uniform-small")
     told: list[int] = []
     how = cwdfm.Refine(rounds=2, noise_fraction=0.5, steps=3)
@@ -308,7 +308,7 @@ def test_grids_prompts_and_ticks() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """The same as from Python, a fixed first token included; refining changes something."""
+    """The command gives the same samples as the library, including a fixed first token."""
     out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
     flags = ["--refine", "2", "--refine-steps", "3", "--refine-temperature", "0.5"]
     sample_main(["qm9-mask-small", "--out", str(out), *common, *flags])
@@ -324,7 +324,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert bool((found.evaluations > plain.evaluations).any())
 
 
-def test_only_flows_are_refined() -> None:
+def test_refinement_requires_a_flow() -> None:
     trained = cwdfm.load("qm9-mask-small")
     other = replace(trained, method=Autoregressive(trained.source.vocab_size))
     with pytest.raises(InputError, match="require a flow, and this model was trained with Autoreg"):

@@ -39,7 +39,7 @@ def test_exact_posterior_is_bayes_rule() -> None:
 
 
 def share(revealed: NDArray[np.bool_], p: Array) -> Array:
-    """In proportion to the neighbours; to nothing where no masked coordinate has any."""
+    """Proportional to the revealed neighbors, and uniform if no masked coordinate has any."""
     counts = neighbor(1, 1.0)(revealed, p)
     some = (counts * ~revealed).any(-1, keepdims=True)
     return np.log(np.where(some, np.where(counts > 0, counts, 1e-300), 1.0))
@@ -67,10 +67,10 @@ WEIGHTS = {
     "corrector", [None, cwdfm.Corrector(3.0, 0.5, 0.25)], ids=["", "corrector"]
 )
 @pytest.mark.parametrize("hazard", ["euler", "integrated"])
-def test_samples_follow_the_exact_law_of_the_discretised_chain(
+def test_samples_follow_the_exact_law_of_the_discretized_chain(
     mask: bool, weight: str, corrector: cwdfm.Corrector | None, hazard: str
 ) -> None:
-    """Five coarse steps, most details of which show in the law.
+    """Five coarse steps, so that most details affect the law.
 
     Who wins a corrector's race does not: the next test is for that.
     """
@@ -89,8 +89,8 @@ def test_samples_follow_the_exact_law_of_the_discretised_chain(
 
 @pytest.mark.parametrize("weight", ["none", "entropy"])
 @pytest.mark.parametrize("hazard", ["euler", "integrated"])
-def test_of_two_clocks_the_first_to_ring_decides(weight: str, hazard: str) -> None:
-    """One long step in mid-path, where a token's forward and backward clocks often both ring.
+def test_the_earlier_of_two_jumps_happens(weight: str, hazard: str) -> None:
+    """One long step, in which forward and backward jumps of a token often both occur.
 
     With a uniform source alone: a mask source's tokens have one clock each. A solver that
     lets one direction win whenever both ring is told apart, whichever it is.
@@ -208,7 +208,7 @@ def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> No
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
 def test_corrector_converges_to_the_target(mask: bool) -> None:
-    """Whatever goes back comes forward again: the target is still the limit, at first order."""
+    """With a corrector the target is still the limit, at first order."""
     chain = Chain(correlated_target(2, 3, seed=4), mask)
     target, corrector = chain.target.flatten(), cwdfm.Corrector(2.0)
     e32, e64, e128 = (
@@ -236,7 +236,7 @@ def test_corrector_with_a_mask_source_and_a_weight(weight: str) -> None:
 
 
 def test_uniform_source_with_euler_hazard_converges_more_slowly() -> None:
-    """h lambda_t lags behind near t = 1, and a uniform source does not forgive it."""
+    """h lambda_t is too small near t = 1, which a uniform source does not compensate."""
     chain = Chain(correlated_target(2, 3, seed=4), False)
     euler = errors_by_doubling(chain, chain.target.flatten(), exact=False)
     integrated = errors_by_doubling(chain, chain.target.flatten(), exact=True)
@@ -278,7 +278,7 @@ def test_samples_themselves_converge_at_first_order() -> None:
 
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
-def test_integrated_hazard_is_exact_for_factorised_targets(mask: bool) -> None:
+def test_integrated_hazard_is_exact_for_factorized_targets(mask: bool) -> None:
     """alpha = 1 and independent coordinates: p_t holds at every time of every grid."""
     p = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
     chain = Chain(np.einsum("a,b->ab", p[0], p[1]), mask)
@@ -298,7 +298,7 @@ def test_integrated_hazard_is_exact_for_factorised_targets(mask: bool) -> None:
 
 
 def test_one_step_is_the_paper_s_update_rule() -> None:
-    """P(move) = 1 - exp(-alpha h lambda_t), checked coordinate by coordinate from a given state."""
+    """P(move) = 1 - exp(-alpha h lambda_t), checked for each coordinate of one state."""
     source, weight = cwdfm.MaskSource(4), cwdfm.Neighbor(1, 1.5)
     x = torch.tensor([[4, 0, 4, 4, 4, 4, 1, 4]])
     alpha = weight(x != 4)[0]
@@ -339,8 +339,8 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
 
 
 @pytest.mark.parametrize("hazard", ["euler", "integrated"])
-def test_corrector_has_the_strength_of_the_step_s_beginning(hazard: str) -> None:
-    """One long step, within which it would grow eightfold: how many tokens move, either way."""
+def test_corrector_strength_is_that_at_the_start_of_the_step(hazard: str) -> None:
+    """One long step, in which the strength would grow eightfold: number of jumps each way."""
     source, corrector, (t, t_next) = cwdfm.MaskSource(3), cwdfm.Corrector(4.0, 1.5, 0.0), (0.2, 0.8)
     solver = cwdfm.Euler(corrector=corrector, hazard=hazard)  # type: ignore[arg-type]
     state = solver.init(source, torch.arange(N_SAMPLES), 2)
@@ -371,7 +371,7 @@ def test_corrector_is_safe_at_both_ends(a: float) -> None:
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
 def test_updates_and_loops_are_counted(mask: bool) -> None:
-    """By replaying the callback's states; a mask in between is no token of its own."""
+    """Compared with the states of a callback. Masks in between do not count as tokens."""
     chain = Chain(correlated_target(3, 4, seed=6), mask)
     seen = []
     out = cwdfm.sample(
@@ -434,7 +434,7 @@ def test_one_step_draws_independent_posteriors() -> None:
 
 
 class Own(cwdfm.Neighbor):
-    """A weight that the library did not write, and that may wait for the device."""
+    """A user-defined weight, which may synchronize with the device."""
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ class Own(cwdfm.Neighbor):
     ],
     ids=["none", "ours", "own", "own-first", "own-last"],
 )
-def test_a_weight_of_one_s_own_is_found_in_a_sum(
+def test_a_user_defined_weight_is_found_in_a_sum(
     weight: cwdfm.Weight | None, ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only weights known not to synchronize are captured without a trial run."""

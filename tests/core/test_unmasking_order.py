@@ -1,4 +1,4 @@
-"""Samplers that choose an order, against brute force and the exact laws of small chains."""
+"""Solvers with an unmasking order, compared with brute force and exact laws of small chains."""
 
 import math
 from collections.abc import Callable
@@ -55,7 +55,7 @@ SOLVERS = [
 
 
 class Recorder:
-    """A model that remembers the times it was told, and perhaps the rest."""
+    """A model that records the times it is conditioned on, and optionally its other inputs."""
 
     def __init__(self, model: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.model = model
@@ -67,14 +67,14 @@ class Recorder:
 
 
 class Uneven(SmallModel):
-    """Tells positions apart, so that no two predictions tie."""
+    """A model whose predictions differ between positions, so that scores never tie."""
 
     def hidden(self, x_t: Tensor, t: Tensor) -> Tensor:
         return super().hidden(x_t, t) * torch.linspace(0.5, 1.5, x_t.shape[1])[:, None]
 
 
 class UnevenSplit(Uneven, SmallSplitModel):
-    """The same with trunk and head apart."""
+    """The same model, split into trunk and head."""
 
 
 def flat_model(x_t: Tensor, t: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def product_of_marginals(target: Array) -> Array:
 
 
 def certainty(score: str, p: Array) -> float:
-    """What is sorted by, falling."""
+    """The score that sorts the coordinates, in descending order."""
     first, second = sorted(p, reverse=True)[:2]
     if score == "entropy":
         return float(sum(q * math.log(q) for q in p if q > 0))
@@ -142,7 +142,7 @@ def entropy_bound_choice(gamma: float, error: str, masked: list[int], p_NV: Arra
 def exact_law(
     chain: Chain, steps: int, choice: Callable[[list[int], Array, float], list[int]]
 ) -> Array:
-    """The law of the samples [V^N]: by summing over all tokens of all chosen coordinates."""
+    """The law of the samples [V^N], summed over all tokens of all chosen coordinates."""
     law: dict[State, float] = {(chain.vocab,) * chain.length: 1.0}
     for step in range(steps):
         after: dict[State, float] = {}
@@ -167,7 +167,7 @@ def exact_law(
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("grid", ["t", "kappa"])
-def test_top_k_one_token_a_step_gives_the_target(score: str, grid: str) -> None:
+def test_top_k_with_one_token_per_step_samples_the_target(score: str, grid: str) -> None:
     chain = Chain(correlated_target(3, 3, seed=0), mask=True)
     solver = cwdfm.TopK(score)  # type: ignore[arg-type]
     assert_follows(draw(chain, solver, 3, grid=grid), chain.target.flatten())
@@ -189,7 +189,7 @@ def test_top_k_follows_the_exact_law_of_coarse_steps(
 
 @pytest.mark.parametrize("score", SCORES)
 def test_top_k_picks_what_a_sort_picks(score: str) -> None:
-    """Step by step, with prompts of all lengths; and the model hears the share revealed."""
+    """For prompts of all lengths. The model is conditioned on the revealed fraction."""
     source, solver, n, steps = cwdfm.MaskSource(7), cwdfm.TopK(score), 20, 6  # type: ignore[arg-type]
     fixed = torch.rand(50, n, generator=torch.manual_seed(0)) < torch.linspace(0, 0.9, 50)[:, None]
     state = solver.init(source, torch.arange(50), n, prompt=torch.full((n,), 3), fixed=fixed)
@@ -210,7 +210,7 @@ def test_top_k_picks_what_a_sort_picks(score: str) -> None:
     assert int(state.tokens.max()) < 7
 
 
-def test_top_k_spreads_the_tokens_as_the_schedule_says() -> None:
+def test_top_k_reveals_tokens_by_the_schedule() -> None:
     def counts(schedule: cwdfm.Schedule, length: int, steps: int, **options: Any) -> list[int]:
         seen: list[int] = []
         cwdfm.sample(
@@ -237,7 +237,7 @@ def test_top_k_spreads_the_tokens_as_the_schedule_says() -> None:
             assert counts(schedule, 37, 37, grid=grid) == [1] * 37
 
 
-def test_shares_are_float64_where_sampling_begins_later() -> None:
+def test_revealed_fractions_are_float64_with_a_later_start() -> None:
     begun = cwdfm.TopK().init(cwdfm.MaskSource(3), torch.arange(1), 7)
     masked = torch.arange(7)[None] < 3
     state = replace(begun, start_survival=0.1)
@@ -246,7 +246,7 @@ def test_shares_are_float64_where_sampling_begins_later() -> None:
 
 
 def test_ties_are_broken_evenly() -> None:
-    """Nothing to choose by: all orders are equally likely, at a false-alarm rate of 1e-6."""
+    """With equal scores all orders are equally likely. False-alarm rate 1e-6."""
     for solver in (cwdfm.TopK("margin"), cwdfm.EntropyBound(0.0)):
         counts = order_counts(solver, flat_model)
         assert_follows(counts, order_law(None))
@@ -258,7 +258,7 @@ def test_ties_are_broken_evenly() -> None:
 
 @pytest.mark.parametrize("error", SCORES)
 def test_entropy_bound_follows_its_exact_law(error: str) -> None:
-    """gamma = 0 gives the target, gamma = inf independent marginals, others something between."""
+    """gamma = 0 samples the target, gamma = inf independent marginals."""
     chain = Chain(correlated_target(3, 3, seed=1), mask=True)
     target, independent = chain.target.flatten(), product_of_marginals(chain.target)
     seen = {}
@@ -303,8 +303,8 @@ def test_entropy_bound_picks_what_brute_force_picks(error: str, gamma: float) ->
     assert (sizes <= {0, 1}) == (gamma == 0)
 
 
-def test_certain_tokens_come_along_for_free() -> None:
-    """gamma = 0 loses nothing, and tokens that the others determine need no call of their own."""
+def test_certain_tokens_are_revealed_at_no_cost() -> None:
+    """With gamma = 0, tokens determined by the others need no evaluation of their own."""
     target = np.zeros((2, 2, 2))
     target[0, 0, 0], target[1, 1, 1] = 0.3, 0.7
     chain = Chain(target, mask=True)
@@ -326,7 +326,7 @@ def test_certain_tokens_come_along_for_free() -> None:
 @pytest.mark.parametrize(
     "weight", [*(w for w, _ in WEIGHTS.values()), cwdfm.Distance(2.0)], ids=str
 )
-def test_first_hitting_gives_the_target(weight: cwdfm.Weight | None) -> None:
+def test_first_hitting_samples_the_target(weight: cwdfm.Weight | None) -> None:
     chain = Chain(correlated_target(3, 3, seed=0), mask=True)
     target, independent = chain.target.flatten(), product_of_marginals(chain.target)
     counts = draw(chain, cwdfm.FirstHitting(weight), 3)
@@ -337,7 +337,7 @@ def test_first_hitting_gives_the_target(weight: cwdfm.Weight | None) -> None:
 
 
 def order_law(log_weight: LogWeight | None, length: int = 4) -> Array:
-    """The chance of each order, in the order of `permutations`: a product of alpha^i / m."""
+    """The probability of each order of `permutations`: a product of alpha^i / m."""
     law = []
     for order in permutations(range(length)):
         chance = 1.0
@@ -398,7 +398,7 @@ def hits_of(chain: Chain, weight: cwdfm.Weight | None) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_hitting_times_are_order_statistics(weight: str) -> None:
-    """kappa at the j-th of N hits is the j-th smallest of N uniforms, whatever the weight."""
+    """kappa at the j-th of N hits is the j-th smallest of N uniforms, for any weight."""
     n, cells = 4, 20
     kappa, _ = hits_of(Chain(correlated_target(2, n, seed=1), True), WEIGHTS[weight][0])
     assert bool((kappa.diff(dim=0) >= 0).all())
@@ -421,7 +421,7 @@ def test_hitting_times_are_order_statistics(weight: str) -> None:
         assert_follows(np.bincount(a * cells + b, minlength=cells**2), law)
 
 
-def test_given_tokens_do_not_hasten_the_others() -> None:
+def test_fixed_tokens_do_not_change_hitting_times() -> None:
     """With 3 of 6 coordinates free the first hit is at the smallest of 3 uniforms."""
     model, source, solver = Recorder(flat_model), cwdfm.MaskSource(2), cwdfm.FirstHitting()
     prompt = torch.tensor([0, 2, 2, 1, 2, 0])
@@ -435,7 +435,7 @@ def test_given_tokens_do_not_hasten_the_others() -> None:
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_first_hitting_is_the_chain_at_every_time(weight: str) -> None:
-    """Where, when and what at once: the state at a time follows a matrix exponential."""
+    """The state at any time follows a matrix exponential."""
     ours, referee = WEIGHTS[weight]
     target = correlated_target(2, 4, seed=1)
     kappa, walk = hits_of(Chain(target, True), ours)
