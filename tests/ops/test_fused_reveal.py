@@ -143,12 +143,12 @@ def test_long_sequences(length: int) -> None:
 
 @pytest.mark.parametrize("weight", WEIGHTS[1:8:3], ids=str)
 def test_narrow_words(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "WIDE", 0)
+    monkeypatch.setattr(launch, "MAX_INT32_COORDINATES", 0)
     check(weight, *example(3, LENGTH, 0.2))
 
 
 def test_more_than_255_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "WIDE", 0)
+    monkeypatch.setattr(launch, "MAX_INT32_COORDINATES", 0)
     start, _, u = example(1, LENGTH, 0.4)
     check(cwdfm.Neighbor(64, 0.1, "cut"), start, torch.tensor([2]), u)
 
