@@ -1,4 +1,4 @@
-"""Tables of results beside the paper's: Markdown, CSV and LaTeX from one description."""
+"""Tables of results with the paper's values, as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_WIDE = 70  # letters that a page's text is wide
-_LONG, _LONGER = 30, 40  # rows that leave room for notes, in its own type and in footnotes'
-_BETWEEN = 2  # letters of room that two columns have between them
-_PACKAGES = r"% Packages it needs: \usepackage{booktabs,graphicx}"
-_LABEL = 25  # letters of a label's line, in a table that is wider
-# Of a box of its natural width, or of the text's where that is less: classes differ.
+_WIDE = 70  # characters per line of a page
+_LONG, _LONGER = 30, 40  # rows that fit on a page with notes, in normal size and in footnote size
+_BETWEEN = 2  # characters between two columns
+_PACKAGES = r"% Requires \usepackage{booktabs,graphicx}"
+_LABEL = 25  # characters per line of a label in a wide table
+# Shrinks a box to the width of the text if it is wider.
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 _LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "%&_#${}"}
-    | {sign: f"{{{sign}}}" for sign in "[]*"}  # which could be options of the line's end before
+    | {
+        sign: f"{{{sign}}}" for sign in "[]*"
+    }  # could be read as options of the preceding line break
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$"}
     | {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
@@ -27,10 +29,10 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its spread, with at most `digits` behind the point; the number may be missing.
+    """A number with an optional spread, shown with at most `digits` decimals.
 
-    A spread has two digits that count, and the number no more than its spread; those that the paper
-    prints have all of theirs.
+    A spread has two significant digits, and the number as many decimals as its spread. Values of
+    the paper (`printed`) keep all their decimals.
     """
 
     value: float | None
@@ -39,24 +41,26 @@ class Value:
     printed: bool = False
 
     def text(self) -> str:
-        """The number, and behind it the spread where there is one."""
+        """The number, and "± spread" if there is one."""
         if self.value is None:
             return ""
-        if self.spread is None:  # a count is a count; means of several have digits
+        if self.spread is None:  # counts have no decimals
             whole = self.digits == 1 and float(self.value).is_integer()
             return f"{self.value:,.{0 if whole else self.digits}f}"
         digits = self.digits
         if 0 < self.spread < math.inf and not self.printed:
-            exponent = int(f"{self.spread:.1e}".partition("e")[2])  # of what is shown: 9.96 is 10
+            exponent = int(
+                f"{self.spread:.1e}".partition("e")[2]
+            )  # after rounding: 9.96 becomes 10
             digits = max(0, min(digits, 1 - exponent))
         return f"{self.value:,.{digits}f} ± {self.spread:,.{digits}f}"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A measure: its name, whether more of it is better (None: neither), and how it is drawn.
+    """A score: its name, whether larger is better (None: neither), and the kind of its axis.
 
-    An axis holds the values closely; or begins at zero, or is logarithmic, where they differ much.
+    An axis fits the values; "zero" and "log" start at zero or are logarithmic for a large range.
     """
 
     name: str
@@ -71,7 +75,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A line: what it is of, our values, and the paper's where it has them."""
+    """Labels, our values, and the paper's values if there are any."""
 
     labels: tuple[str, ...]
     ours: tuple[Value, ...]
@@ -80,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Our values, and to their right the paper's for the measures it reports, in order."""
+    """Our values, followed by the columns of the paper."""
 
     title: str
     labels: tuple[str, ...]
@@ -90,7 +94,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
-        """With the title as a heading and the notes below."""
+        """Markdown with the title as a heading and the notes below."""
         rule = ["---"] * len(self.labels) + ["---:"] * (len(self.columns) + len(self.paper))
         lines = [self._head, rule, *(self._cells(row) for row in self.rows)]
         body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -98,7 +102,7 @@ class Table:
         return f"### {self.title}\n\n{body}{notes}\n"
 
     def csv(self) -> str:
-        """Values and spreads in columns of their own, in full precision."""
+        """CSV with values and spreads in separate columns, in full precision."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         names = [c.name for c in self.columns] + [f"paper: {c.name}" for c in self.paper]
@@ -111,10 +115,10 @@ class Table:
         return out.getvalue()
 
     def latex(self, label: str) -> str:
-        """A float with a booktabs table that is no wider than the text, and the notes below.
+        """A LaTeX float with a booktabs table that fits the width of the text, and the notes below.
 
-        One that would be is set in footnotes' type, as a long one is, with headings and labels in
-        several lines; what is too wide even so is scaled, by graphicx.
+        Wide and long tables use a smaller font. Wide ones also break headings and labels into
+        several lines, and are scaled down if that is not enough.
         """
         columns = list(zip(self._titles, *map(self._cells, self.rows), strict=True))
         wide = sum(max(map(_letters, column)) + _BETWEEN for column in columns) > _WIDE
@@ -140,13 +144,13 @@ class Table:
         return "\n".join(parts) + "\n"
 
     def _type(self, *, wide: bool) -> list[str]:
-        """What sets a table that is wider or longer than a page in smaller type."""
+        """The font size command of a wide or long table."""
         if len(self.rows) > _LONGER:
             return [r"\scriptsize"]
         return [r"\footnotesize"] if wide or len(self.rows) > _LONG else []
 
     def _whose(self) -> list[str]:
-        """Of a LaTeX table with the paper's values the line that says whose columns are."""
+        """The LaTeX heading above our columns and those of the paper."""
         if not self.paper:
             return []
         before, own = len(self.labels), len(self.labels) + len(self.columns)
@@ -178,12 +182,12 @@ def _bare(x: float | None) -> str:
 
 
 def _letters(cell: str) -> int:
-    """How many letters wide a cell is in LaTeX: a spread, which is set small, as if without ±."""
+    """The width of a cell in characters; a spread is set small in LaTeX."""
     return len(cell.replace(" ± ", ""))
 
 
 def _escape(text: str) -> str:
-    """Text as LaTeX, with what stands between backticks as code, and a number's spread small."""
+    """Text as LaTeX, with backticks as code and the spread of a number as a subscript."""
     number = re.fullmatch(r"([-\d.,]+) ± ([\d.,]+)", text)
     if number:
         return rf"{number[1]}$_{{\pm {number[2]}}}$"
@@ -191,7 +195,7 @@ def _escape(text: str) -> str:
 
 
 def _stacked(column: Sequence[str], side: str) -> list[str]:
-    """A column as LaTeX with what is long in several lines: a heading over short cells, labels."""
+    """A column as LaTeX with long headings and labels broken into several lines."""
     head, *cells = column
     longest = max(map(_letters, cells), default=0)
     if side == "l":
@@ -200,7 +204,7 @@ def _stacked(column: Sequence[str], side: str) -> list[str]:
 
 
 def _in_lines(text: str, width: int, side: str) -> str:
-    """Text as LaTeX, in lines of so many letters where words allow it; an arrow is no word."""
+    """Text as LaTeX, wrapped at `width` characters; arrows stay with the word before them."""
     whole = re.sub(" (?=[↑↓])", "\N{NO-BREAK SPACE}", text)
     lines = textwrap.wrap(whole, max(width, 1), break_long_words=False, break_on_hyphens=False)
     if len(lines) < 2:

@@ -1,11 +1,11 @@
-"""What a piece of work must at least multiply and move, and how long that takes at the ceilings.
+"""Lower bounds on the time of a workload (roofline model).
 
-Operations are those of matrix products, two for each multiplication; all else is bound by the
-memory. Bytes are those that cannot stay on the chip: weights, the optimiser's state, tokens, and
-logits where they are given. Activations are left out, so a bound is one from below.
+Operations are those of matrix products, two per multiply-add. Bytes are those that have to move to
+and from memory: weights, optimizer state, tokens, and logits that are given. Activations are not
+counted.
 
-Letters: B sequences, N length, D width, L blocks, r the MLP's ratio, C conditioning, F frequencies
-of the time map, V data tokens, K rows at which the head is asked.
+Symbols: B sequences, N length, D width, L blocks, r MLP ratio, C conditioning, F frequencies of the
+time embedding, V data tokens, K positions at which the head is evaluated.
 """
 
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ class Work:
     bytes: float
 
     def seconds(self, ceilings: Ceilings) -> float:
-        """max(operations / ceiling, bytes / ceiling): both go on at a time."""
+        """max(operations / peak, bytes / peak): both overlap."""
         return max(self.flops / ceilings.flops, self.bytes / ceilings.bytes)
 
     def limit(self, ceilings: Ceilings) -> Literal["arithmetic", "memory"]:
-        """Which of the two it is."""
+        """Which of the two is larger."""
         busy = self.flops / ceilings.flops >= self.bytes / ceilings.bytes
         return "arithmetic" if busy else "memory"
 
 
 def trunk_weights(config: DiTConfig) -> int:
-    """Weights that multiply, head left out: L (4 + 2 r) D^2 + C (F + C + (6 L + 2) D)."""
+    """Weights of matrix products without the head: L (4 + 2 r) D^2 + C (F + C + (6 L + 2) D)."""
     d, c, depth = config.width, config.conditioning, config.depth
     modulations = c * (FREQUENCIES + c + (6 * depth + 2) * d)
     return depth * (4 + 2 * config.mlp_ratio) * d**2 + modulations
@@ -42,8 +42,8 @@ def trunk_weights(config: DiTConfig) -> int:
 def trunk_flops(config: DiTConfig, sequences: float, length: int) -> float:
     """Forward, without the head: B [N L (2 (4 + 2 r) D^2 + 4 N D) + 2 C (F + C + (6 L + 2) D)].
 
-    A token meets the blocks' weights and, in two products, all N tokens; the time map and the
-    modulations work once a sequence.
+    Each token is multiplied by the weights of all blocks and attends to all N tokens. The time
+    embedding and the modulations are computed once per sequence.
     """
     d, c, depth = config.width, config.conditioning, config.depth
     token = depth * (2 * (4 + 2 * config.mlp_ratio) * d**2 + 4 * length * d)
@@ -66,11 +66,11 @@ def training(
     rows: float,
     vocab: int,
 ) -> Work:
-    """An optimiser step in m micro-batches: 3 (trunk + head) operations, 4 P (4 m + 10) bytes.
+    """An optimizer step in m micro-batches: 3 (trunk + head) operations, 4 P (4 m + 10) bytes.
 
-    Backward costs twice the forward. Of P parameters in float32, each micro-batch reads the weights
-    twice and adds to the gradients (the first writes them: 4 m - 1); the norm reads those (1),
-    AdamW reads four and writes three numbers (7), the average reads two and writes one (3).
+    The backward pass costs twice the forward pass. With P float32 parameters, each micro-batch
+    reads the weights twice and updates the gradients (4 m - 1); the gradient norm reads them (1),
+    AdamW reads four and writes three numbers (7), the EMA reads two and writes one (3).
     """
     flops = trunk_flops(config, batch, length) + head_flops(config, rows, vocab)
     return Work(3 * flops, 4.0 * parameters * (4 * micro_batches + 10))
@@ -86,16 +86,16 @@ def sampling(
     calls: float,
     width: int,
 ) -> Work:
-    """Forward for B sequences, the head at K rows; a call reads all weights, `width` bytes each.
+    """Forward passes for B sequences with the head at K positions; `width` is bytes per weight.
 
-    Sequences, rows and calls are counted over all that is timed, and may be means.
+    Sequences, rows and calls are totals over the timed run. Each call reads all weights.
     """
     flops = trunk_flops(config, sequences, length) + head_flops(config, rows, vocab)
     return Work(flops, calls * width * (trunk_weights(config) + float(config.width * vocab)))
 
 
 def corruption(batch: int, length: int) -> Work:
-    """A path's sample: x_1 read, x_0 and x_t written, 8 bytes each, and two masks: 26 B N bytes."""
+    """A sample from a path: x_1 read, x_0 and x_t written, 8 bytes each, and two masks: 26 B N bytes."""
     return Work(0.0, 26.0 * batch * length)
 
 

@@ -1,4 +1,4 @@
-"""A case: one piece of work, done in a few ways, each timed on its own."""
+"""A benchmark case: one workload with several implementations, each timed separately."""
 
 import gc
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from experiments.bench.settings import Settings, Shapes
 
 @dataclass(frozen=True)
 class Measured:
-    """One way of doing the work, timed."""
+    """The timing of one implementation."""
 
-    seconds: float  # of the whole work as the case describes it
-    work: Work  # as this way does it
-    memory_gb: float | None = None  # None where it is not counted: on a CPU
-    facts: dict[str, float] = field(default_factory=dict)  # what else there is to know
+    seconds: float  # for the whole workload
+    work: Work  # operations and bytes of this implementation
+    memory_gb: float | None = None  # None on a CPU
+    facts: dict[str, float] = field(default_factory=dict)  # further measurements
     note: str = ""
 
 
@@ -28,7 +28,7 @@ Way = Callable[[Settings], Measured]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one way: numbers, or the reason why there are none."""
+    """The result of one implementation, or the reason why it failed."""
 
     name: str
     seconds: float | None = None
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Record:
-    """What came of a case; the first way is the one that others are compared with."""
+    """The results of a case; the first implementation is the reference."""
 
     what: str
     outcomes: tuple[Outcome, ...]
@@ -55,18 +55,18 @@ class Record:
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table, or a few."""
+    """A workload and its implementations."""
 
     name: str
-    what: Callable[[Shapes], str]  # what the seconds are of
+    what: Callable[[Shapes], str]  # description of the workload
     ways: dict[str, Way]
 
     def measure(self, settings: Settings) -> Record:
-        """Time every way; one that fails says why, and the others go on."""
+        """Time every implementation. A failure is recorded and does not stop the others."""
         outcomes = []
         for name, way in self.ways.items():
             outcomes.append(_attempt(name, way, settings))
-            free(settings)  # out here, where no traceback holds on to tensors
+            free(settings)  # here, where no traceback keeps tensors alive
         return Record(self.what(settings.shapes), tuple(outcomes))
 
 
@@ -77,7 +77,7 @@ def _attempt(name: str, way: Way, settings: Settings) -> Outcome:
         return Outcome(name, reason=str(error))
     except (torch.OutOfMemoryError, MemoryError):
         return Outcome(name, reason="out of memory")
-    except Exception as error:  # whatever it is, the other ways and cases shall go on
+    except Exception as error:  # must not stop the other cases
         first = (str(error).splitlines() or [""])[0]
         return Outcome(name, reason=f"{type(error).__name__}: {first[:200]}")
     return Outcome(
@@ -92,10 +92,10 @@ def _attempt(name: str, way: Way, settings: Settings) -> Outcome:
 
 
 def free(settings: Settings) -> None:
-    """Give back what the last way held: tensors, and compiled code, of which few are kept."""
+    """Free the tensors and the compiled code of the last implementation."""
     gc.collect()
     if settings.compiled:
         torch.compiler.reset()
     if settings.device.type == "cuda":
-        torch._C._cuda_clearCublasWorkspaces()  # a stream's, which outlive what it was used for
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()

@@ -10,9 +10,9 @@ CASES: dict[str, Case] = {
 
 
 def chosen(names: tuple[str, ...]) -> list[Case]:
-    """The cases of these names, in the table's order; all of them for none."""
+    """The named cases in the order of the table; all if no name is given."""
     if unknown := [name for name in names if name not in CASES]:
         raise InputError(
-            f"there is no case {', '.join(map(repr, unknown))}; choose from {', '.join(CASES)}"
+            f"unknown case {', '.join(map(repr, unknown))}; choose from {', '.join(CASES)}"
         )
     return [case for name, case in CASES.items() if not names or name in names]

@@ -1,4 +1,4 @@
-"""What the machine reaches at best: matrix products and copies, measured in the same run."""
+"""The peak speed of this machine, measured with matrix products and copies."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,18 +11,18 @@ from experiments.bench.settings import Settings
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The best of a few sizes."""
+    """Peak speeds: the best of a few sizes."""
 
-    flops: float  # a second, in products of square matrices
-    bytes: float  # a second, read and written, in a copy
-    dtype: str  # of the products
+    flops: float  # per second, in products of square matrices
+    bytes: float  # per second, read and written, in a copy
+    dtype: str  # of the matrix products
 
 
 def measure(settings: Settings) -> Ceilings:
-    """Products of n x n matrices, 2 n^3 operations each; a copy, which moves each byte twice."""
+    """Time products of n x n matrices (2 n^3 operations) and a copy (each byte moves twice)."""
     best = 0.0
     device, repeats = settings.device, settings.shapes.repeats
-    for n in settings.shapes.matrices if device.type == "cuda" else _for_a_cpu(settings):
+    for n in settings.shapes.matrices if device.type == "cuda" else _cpu_sizes(settings):
         left, right = (torch.randn(n, n, device=device, dtype=settings.dtype) for _ in range(2))
         out = torch.empty_like(left)
         multiply = partial(torch.mm, left, right, out=out)
@@ -35,6 +35,6 @@ def measure(settings: Settings) -> Ceilings:
     return Ceilings(flops=best, bytes=2.0 * size / copy.seconds, dtype=name)
 
 
-def _for_a_cpu(settings: Settings) -> tuple[int, ...]:
-    """Products that end: an eighth of a GPU's sides where those are large."""
+def _cpu_sizes(settings: Settings) -> tuple[int, ...]:
+    """Sizes that finish on a CPU: an eighth of large ones."""
     return tuple(n // 8 if n >= 4096 else n for n in settings.shapes.matrices)

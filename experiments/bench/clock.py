@@ -1,4 +1,4 @@
-"""Medians of repeated timings, and the memory they took."""
+"""Median time and peak memory of repeated calls."""
 
 import statistics
 import time
@@ -10,16 +10,16 @@ import torch
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one call."""
+    """Time and memory of one call."""
 
-    seconds: float  # the median
-    memory_gb: float | None  # the most that PyTorch held on the GPU, weights included
+    seconds: float  # median
+    memory_gb: float | None  # peak GPU memory of PyTorch, including weights
 
 
 def timed(
     work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 1
 ) -> Timing:
-    """Call `work` a few times for nothing, then `repeats` times for the median."""
+    """Call `work` `warmup` times, then `repeats` times, and return the median."""
     for _ in range(warmup):
         work()
     if device.type != "cuda":
@@ -37,7 +37,7 @@ def _wall(work: Callable[[], object]) -> float:
 
 
 def _events(work: Callable[[], object]) -> float:
-    """By the device's own clock, from an idle device to an idle device."""
+    """The time by CUDA events, starting and ending with an idle device."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()

@@ -1,7 +1,7 @@
-"""The other way: flow_matching's path and solver around the same transformer.
+"""The peer: flow_matching's path and solver with the same transformer.
 
-The package is CC BY-NC and no dependency: it is imported here alone, where it is installed, to be
-compared with. Its users keep the logits of all tokens in memory, for the loss and for each step.
+The package is CC BY-NC and not a dependency. It is imported only here, if it is installed, for
+comparison. It keeps the logits of all tokens in memory, for the loss and for each solver step.
 """
 
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ from cwdfm.source import MaskSource, Source
 
 NAME = "flow_matching"
 POWER = 2.0  # kappa = t^2
-_REVEALED = -100  # the target that F.cross_entropy leaves out
+_REVEALED = -100  # the target that F.cross_entropy ignores
 
 
 def version() -> str | None:
-    """The installed version; None without."""
+    """The installed version, or None."""
     if find_spec(NAME) is None:
         return None
     try:
         return metadata.version(NAME)
-    except metadata.PackageNotFoundError:  # a copy of the code alone
+    except metadata.PackageNotFoundError:
         return "unknown"
 
 
 def mixture_path() -> Any:
-    """Its path with kappa = t^2."""
+    """The mixture path with kappa = t^2."""
     paths, schedulers = _load("path"), _load("path.scheduler")
     return paths.MixtureDiscreteProbPath(schedulers.PolynomialConvexScheduler(n=POWER))
 
 
 @dataclass(frozen=True)
 class PeerObjective(Objective):
-    """Its corruption, and F.cross_entropy of the logits of all tokens or of masked ones.
+    """Its corruption, and F.cross_entropy of the logits of all or of masked tokens.
 
-    Noise comes from PyTorch's own generator, as its users draw it. They call the loss as it is;
-    `compiled` gives them head and loss in one graph.
+    Noise comes from PyTorch's global generator, as is usual with it. `compiled` compiles head and
+    loss together.
     """
 
     path: Any
@@ -70,7 +70,7 @@ def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor
 
 
 def walk(model: Model, source: Source, noise: Tensor, grid: Tensor) -> Tensor:
-    """Its Euler solver along a grid of times, float64 draws; the last step is its cheapest."""
+    """Its Euler solver on a grid of times with float64 sampling."""
     solver = _load("solver").MixtureDiscreteEulerSolver(
         lambda x, t: model(x, t).float().softmax(-1),
         mixture_path(),

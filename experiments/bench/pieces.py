@@ -1,4 +1,4 @@
-"""Pieces of a step: the context-weighted path of a micro-batch, the draws of a sampling step."""
+"""Parts of a step: the context-weighted path of a micro-batch, categorical sampling."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ WEIGHT = Neighbor(radius=3, scale=1.0)
 
 
 def corrupt(*, context: bool) -> Way:
-    """A path's sample of a micro-batch at kappa = 1/2, randomness included."""
+    """Sample a path for a micro-batch at kappa = 1/2, including random numbers."""
 
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device
@@ -31,7 +31,7 @@ def corrupt(*, context: bool) -> Way:
         x_1 = torch.zeros(shapes.train_batch, shapes.length, dtype=torch.int64, device=device)
         half = float(SCHEDULE.inverse(torch.tensor(0.5, dtype=torch.float64)))
         t = torch.full((shapes.train_batch,), half, device=device)
-        # So short a call that a few of them say little.
+        # The call is short, so it is repeated more often.
         call = partial(path.sample, x_1, t)
         timing = timed(call, device, repeats=4 * shapes.repeats, warmup=4)
         work = bounds.corruption(shapes.train_batch, shapes.length)
@@ -41,7 +41,7 @@ def corrupt(*, context: bool) -> Way:
 
 
 def naive(settings: Settings) -> Measured:
-    """Algorithm 1 as written: alpha computed anew for every reveal. Its draws are made before."""
+    """Algorithm 1 as written: alpha is recomputed for every reveal. Random numbers are given."""
     shapes, device = settings.shapes, settings.device
     batch, length = shapes.train_batch, shapes.length
     start = torch.zeros(batch, length, dtype=torch.bool, device=device)
@@ -53,9 +53,9 @@ def naive(settings: Settings) -> Measured:
 
 
 def draw(dtype: torch.dtype) -> Way:
-    """A token for every place of a batch, from logits that are at hand, a chunk at a time.
+    """Sample a token for every position of a batch from given logits, one chunk at a time.
 
-    A sampler holds the logits of so many rows at once; one chunk stands here for all of them.
+    All chunks use the same logits.
     """
 
     def measure(settings: Settings) -> Measured:

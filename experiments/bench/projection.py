@@ -1,15 +1,15 @@
-"""From one GPU's training speed to a whole run on many: time, GPU hours, and what bounds it.
+"""Projects the training speed of one GPU to a data-parallel run on many.
 
-Data-parallel training computes and exchanges gradients. The exchange, a ring's, moves
-2 (G - 1) / G of all gradients through every GPU once a step, beside the last micro-batch's backward
-pass, which is two thirds of its time; what does not fit there is waited for.
+A ring all-reduce moves 2 (G - 1) / G of all gradients through every GPU once per step. It overlaps
+with the backward pass of the last micro-batch, which is two thirds of its time; the rest is waiting
+time.
 """
 
 from dataclasses import dataclass
 
-GRADIENT_BYTES = 4  # a parameter, float32
+GRADIENT_BYTES = 4  # per parameter, float32
 BACKWARD_SHARE = 2 / 3  # of a micro-batch
-SHARE = 0.2  # of a step, from where on something bounds it
+SHARE = 0.2  # fraction of a step above which a part counts as a bottleneck
 
 
 @dataclass(frozen=True)
@@ -18,36 +18,36 @@ class Job:
 
     parameters: int
     steps: int = 1_000_000
-    batch_tokens: int = 512 * 1024  # a step, on all GPUs together
+    batch_tokens: int = 512 * 1024  # per step, on all GPUs together
 
 
 @dataclass(frozen=True)
 class Network:
-    """Bytes a second that a GPU can send while it receives as many. Datasheets' figures."""
+    """Bidirectional bandwidth of a GPU in bytes per second, from data sheets."""
 
-    inside: float = 450e9  # to GPUs of its own machine: NVLink of the H100 and H200
-    between: float = 50e9  # to other machines: one port of 400 Gbit/s a GPU
-    machine: int = 8  # GPUs of a machine
+    inside: float = 450e9  # within a machine: NVLink of H100 and H200
+    between: float = 50e9  # between machines: one 400 Gbit/s port per GPU
+    machine: int = 8  # GPUs per machine
 
     def bandwidth(self, gpus: int) -> float:
-        """The slowest link of a ring of so many."""
+        """The slowest link of a ring."""
         return self.inside if gpus <= self.machine else self.between
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What a run takes on so many GPUs."""
+    """The cost of a run."""
 
     gpus: int
-    compute: float  # seconds a step
-    exchange: float  # seconds a step, if nothing hid it
-    waited: float  # seconds a step of the exchange that computation does not hide
+    compute: float  # seconds per step
+    exchange: float  # seconds per step without overlap
+    waited: float  # seconds per step that are not overlapped
     hours: float
     gpu_hours: float
 
     @property
     def bound(self) -> str:
-        """What a step is spent on, if it takes a fifth of it."""
+        """The bottlenecks of a step."""
         parts = {"arithmetic": self.compute, "exchange of gradients": self.waited}
         whole = self.compute + self.waited
         return " and ".join(name for name, part in parts.items() if part > SHARE * whole)
@@ -60,9 +60,9 @@ def project(
     micro_batch_tokens: int,
     network: Network | None = None,
 ) -> Projection:
-    """A run on `gpus` of a kind, each of which trains `tokens_per_second` alone.
+    """A run on `gpus` GPUs, each of which trains `tokens_per_second` alone.
 
-    A GPU's share of a step is cut into micro-batches of at most `micro_batch_tokens`.
+    micro_batch_tokens: the maximal number of tokens per micro-batch.
     """
     network = network or Network()
     share = job.batch_tokens / gpus

@@ -1,7 +1,7 @@
-"""Sampling: single steps in the second quarter of a run, and whole samples from noise to data.
+"""Sampling: single steps in the second quarter of a run, and complete samples.
 
-Draws are float64. The peer computes all logits in every step, whatever moves, so its steps cost
-the same wherever they lie in a run: a few are timed, and whole samples are projected from them.
+Categorical sampling is in float64. The peer computes all logits in every step, so all its steps
+cost the same: a few are timed, and complete samples are projected from them.
 """
 
 from collections.abc import Callable
@@ -92,11 +92,11 @@ def whole(solver: Solver, steps: Steps) -> Way:
 
 @torch.no_grad()
 def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps: int) -> None:
-    """Compile and record what a long run meets: fewer sequences than a batch, one, and few rows."""
+    """Compile and capture all batch sizes of a long run."""
     shapes, device = settings.shapes, settings.device
     state = solver.init(source, torch.arange(shapes.sample_batch, device=device), shapes.length)
     quarter = -(-shapes.sample_batch // GPU_BATCH_SIZES)
-    # One sequence alone is compiled apart; it may be all that is left in a run's last steps.
+    # A single sequence is compiled separately; it may be left in the last steps of a run.
     for few in (*range(GPU_BATCH_SIZES * quarter, 0, -quarter), 1):
         tokens = state.tokens[:few]
         for _ in range(WARMUP_CALLS + 2):
@@ -106,11 +106,11 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
 
 
 def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
-    """The peer's step; or whole samples of so many steps, projected from it."""
+    """A step of the peer, or complete samples projected from it."""
 
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device
-        peer.mixture_path()  # before anything is built for it
+        peer.mixture_path()  # raises early if it is not installed
         source = kind(shapes.vocab)
         model = make_model(settings, source, recorded=False)
         index = torch.arange(shapes.sample_batch, device=device)

@@ -1,4 +1,4 @@
-"""What is measured on what: the shapes of a scale, the device, compiled or not."""
+"""Settings of a benchmark: shapes, device, compilation."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,28 +12,28 @@ Scale = Literal["tiny", "full"]
 
 @dataclass(frozen=True)
 class Shapes:
-    """How large everything is; the defaults are the paper's."""
+    """Sizes; the defaults are those of the paper."""
 
-    model: str = "base"  # the transformer's size, of text and of molecules
+    model: str = "base"  # transformer preset
     vocab: int = 50_257  # of text
     length: int = 1024  # of text
-    train_batch: int = 64  # sequences a micro-batch of text
-    accumulation: int = 8  # micro-batches an optimiser step
-    sample_batch: int = 32  # sequences drawn at once
-    run: int = 64  # steps of the run of which single steps are timed ...
+    train_batch: int = 64  # sequences per micro-batch of text
+    accumulation: int = 8  # micro-batches per optimizer step
+    sample_batch: int = 32  # sequences per sampling batch
+    run: int = 64  # steps of the sampling run in which single steps are timed ...
     first: int = 16  # ... from this one
     last: int = 32  # ... up to this one
-    peer_steps: int = 8  # of the peer, whose steps all cost the same
-    whole: int = 1024  # steps of whole samples
-    long: int = 4096  # steps of whole samples, many
+    peer_steps: int = 8  # timed steps of the peer, whose steps all cost the same
+    whole: int = 1024  # steps for complete samples
+    long: int = 4096  # the same, many steps
     molecule_vocab: int = 40
     molecule_length: int = 32
     molecule_batch: int = 2048
-    molecule_steps: int = 25_000  # of a whole training run
-    matrices: tuple[int, ...] = (4096, 8192, 16_384)  # sides of the products that show the ceiling
-    copied: int = 2**30  # bytes of the copy that shows the ceiling
-    repeats: int = 5  # timings of which the median is taken
-    step_repeats: int = 3  # of an optimiser step, and of a stretch of sampling
+    molecule_steps: int = 25_000  # steps of a complete training
+    matrices: tuple[int, ...] = (4096, 8192, 16_384)  # sizes of matrix products for the peak speed
+    copied: int = 2**30  # bytes of the copy for the peak bandwidth
+    repeats: int = 5  # timings per median
+    step_repeats: int = 3  # the same for optimizer steps and sampling steps
 
 
 SHAPES: dict[Scale, Shapes] = {
@@ -63,12 +63,12 @@ SHAPES: dict[Scale, Shapes] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a measurement depends on, apart from the code."""
+    """Everything a measurement depends on, except the code."""
 
     scale: Scale
     device: torch.device
-    compile: bool = True  # the transformer's trunk, where there is a GPU
-    whole: bool = False  # compile the trunk in one, not a block at a time
+    compile: bool = True  # compile the trunk of the transformer on a GPU
+    whole: bool = False  # compile the trunk as a whole, not block by block
 
     @property
     def shapes(self) -> Shapes:
@@ -76,21 +76,21 @@ class Settings:
 
     @property
     def compiled(self) -> bool:
-        """Whether the trunk is compiled: on a CPU that gains little and costs a minute."""
+        """Whether the trunk is compiled. On a CPU this is not worth the time."""
         return self.compile and self.device.type == "cuda"
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of matrix products."""
+        """The dtype of matrix products."""
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def precision(self) -> torch.autocast:
-        """Matrix products in `dtype`, for a while."""
+        """A context in which matrix products use `dtype`."""
         half = self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def key(self) -> dict[str, Any]:
-        """What results must agree in to stand in one table."""
+        """The settings that results in one table must share."""
         cuda = self.device.type == "cuda"
         return {
             "scale": self.scale,

@@ -1,4 +1,4 @@
-"""What is measured: transformers with random weights, random data, and the runs that train them."""
+"""Models with random weights, random data, and training runs to measure."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ SCHEDULE = Polynomial(POWER)
 
 
 def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> DiT:
-    """The transformer to sample from, compiled where it pays, recorded as `cwdfm sample` does."""
+    """A transformer to sample from, compiled and captured as in `cwdfm sample`."""
     torch.manual_seed(0)
     with settings.device:
         model = DiT(preset(settings.shapes.model, source.num_tokens, dropout=0.0)).eval()
@@ -38,13 +38,13 @@ def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> 
 
 @torch.no_grad()
 def shake(model: nn.Module) -> None:
-    """Leave no weight zero: a fresh transformer's gates and head are, and its draws are flat."""
+    """Perturb all weights: the gates and the head of a new transformer are zero."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.02)
 
 
 def make_run(settings: Settings, config: TrainConfig, vocab: int, **changes: Any) -> Run:
-    """A training run of a recipe with some changes on random tokens, ready to step."""
+    """A training run on random tokens."""
     by_block = settings.compiled and not settings.whole
     changes |= {"model": settings.shapes.model, "compile": by_block}
     config = config.updated(**changes)
@@ -56,15 +56,15 @@ def make_run(settings: Settings, config: TrainConfig, vocab: int, **changes: Any
 
 
 def random_data(vocab: int, config: TrainConfig) -> TokenData:
-    """As many sequences of random tokens as a step takes."""
+    """Random tokens for one optimizer step."""
     shape = (config.optimizer.batch_size, config.data.length)
     rows = np.random.default_rng(0).integers(0, vocab, shape).astype(token_dtype(vocab))
-    # Any characters will do, if they are many: those behind the first 65,536 are no surrogates.
+    # Any characters will do; those above 65,535 contain no surrogates.
     characters = "".join(map(chr, range(0x10000, 0x10000 + vocab - 1)))
     return TokenData(
         name="random",
         train=rows,
-        valid=rows[:1],  # a run wants some
+        valid=rows[:1],  # must not be empty
         tokenizer=CharacterTokenizer(characters),
         report={},
         examples={},

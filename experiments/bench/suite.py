@@ -1,4 +1,4 @@
-"""Measure cases one after another and keep each: a run that was killed goes on."""
+"""Measure cases one after the other and save each, so that an interrupted run can resume."""
 
 import json
 import time
@@ -24,20 +24,20 @@ Say = Callable[[str], object]
 
 @dataclass
 class Results:
-    """The file of results: ceilings, cases, and the table made of them."""
+    """The results file: peak speeds, cases and the table."""
 
     path: Path
     settings: Settings
     ceilings: Ceilings | None = None
     records: dict[str, Record] = field(default_factory=dict)
-    made: dict[str, dict[str, Any]] = field(default_factory=dict)  # when, with which code, how long
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)  # date, revision and duration
 
     @classmethod
     def open(cls, path: Path, settings: Settings) -> "Results":
-        """What is there already, if it was measured with the same settings."""
+        """Read existing results; raises if they were measured with different settings."""
         results = cls(path, settings)
         if path.is_dir():
-            raise InputError(f"{path} is a folder; give a file to write, such as results.json")
+            raise InputError(f"{path} is a folder; choose a file such as results.json")
         if not path.exists():
             check_writable(path)
             return results
@@ -49,25 +49,25 @@ class Results:
             results.made = {name: cases[name]["made"] for name in cases}
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} holds something else than results of this benchmark; give another --out"
+                f"{path} is not a results file of this benchmark; choose a different --out"
             ) from error
         now = settings.key()
         if changed := sorted(k for k in now if before.get(k) != now[k]):
             raise InputError(
-                f"{path} holds results of other settings (different: {', '.join(changed)}); give "
-                f"another --out, or the settings it was made with"
+                f"{path} holds results with different settings ({', '.join(changed)}); choose a "
+                f"different --out, or the same settings"
             )
         return results
 
     @property
     def in_order(self) -> dict[str, Record]:
-        """The records in the table's order."""
+        """The records in the order of the table."""
         place = {name: number for number, name in enumerate(CASES)}
         names = sorted(self.records, key=lambda name: place.get(name, len(place)))
         return {name: self.records[name] for name in names}
 
     def put(self, case: Case, record: Record, seconds: float) -> None:
-        """Keep a case."""
+        """Save the record of a case."""
         here = provenance()
         self.records[case.name] = record
         self.made[case.name] = {
@@ -78,7 +78,7 @@ class Results:
         self.write()
 
     def write(self) -> None:
-        """Write the file, as it was or whole."""
+        """Write the file atomically."""
         assert self.ceilings is not None
         lines = table.lines(self.in_order, self.ceilings)
         cases = {
@@ -98,7 +98,7 @@ class Results:
         )
 
     def text(self, name: str) -> str:
-        """The table's lines of one case."""
+        """The lines of one case."""
         assert self.ceilings is not None
         lines = table.lines(self.records, self.ceilings)
         return table.text([line for line in lines if line.case == name], self.records[name].what)
@@ -107,9 +107,9 @@ class Results:
 def run(
     settings: Settings, cases: Sequence[Case], out: Path, *, again: bool = False, say: Say = print
 ) -> Results:
-    """Measure the cases that are not in the file yet, or with `again` all of these.
+    """Measure the cases that are not in the file yet, or all with `again`.
 
-    Says the table, case by case, and how long each took to measure.
+    Prints the table case by case, with the duration of each measurement.
     """
     results = Results.open(out, settings)
     with _current(settings.device):
@@ -125,7 +125,7 @@ def run(
                 record = case.measure(settings)
                 results.put(case, record, time.perf_counter() - start)
             made = results.made[case.name]
-            when = f", kept from {made['date']}" if kept else ""
+            when = f", measured on {made['date']}" if kept else ""
             say(f"\n[{number}/{len(cases)}] {case.name}, {made['seconds']:.1f} s{when}")
             say(results.text(case.name))
     return results
@@ -133,7 +133,7 @@ def run(
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[None]:
-    """Kernels and events go to the current GPU: let it be this one."""
+    """Make the device the current GPU, which kernels and events use."""
     if device.type != "cuda":
         yield
         return

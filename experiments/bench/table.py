@@ -1,4 +1,4 @@
-"""The table: each way's time beside its bound, and beside the first way of its case."""
+"""The table: the time of each implementation with its lower bound and the reference time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ TRAINING, PATH = "training-uniform", "context-path"
 
 @dataclass(frozen=True)
 class Line:
-    """One way of one case."""
+    """One implementation of one case."""
 
     case: str
     way: str
     ms: float | None
     memory_gb: float | None
-    bound_ms: float | None  # of the arithmetic and the bytes of this way, at the ceilings
-    limit: str  # which of the two
+    bound_ms: float | None  # lower bound at peak speed
+    limit: str  # arithmetic or memory
     reached: float | None  # bound / time
-    times_first: float | None  # this way's time / the first way's
+    times_first: float | None  # time / time of the first implementation
     facts: dict[str, float]
-    note: str  # or why there are no numbers
+    note: str  # or the reason of a failure
 
 
 def lines(records: Mapping[str, Record], ceilings: Ceilings) -> list[Line]:
-    """The table of what is there."""
+    """The lines of all records."""
     return [
         _line(name, record, outcome, records, ceilings)
         for name, record in records.items()
@@ -66,7 +66,7 @@ def _line(
 
 
 def _micro_batch_ms(records: Mapping[str, Record]) -> float | None:
-    """What the library takes to train on a micro-batch: as many tokens as the path's case has."""
+    """The time of a training micro-batch, which has as many tokens as the case of the path."""
     found = records.get(TRAINING)
     return None if found is None else found.outcomes[0].facts.get("micro_batch_ms")
 
@@ -75,7 +75,7 @@ HEAD = f"  {'':43} {'ms':>11} {'GB':>6} {'bound ms':>10} {'by':10} {'reached':>8
 
 
 def text(lines: list[Line], what: str) -> str:
-    """The lines of one case under their heading."""
+    """The lines of one case with a heading."""
     return "\n".join([what, HEAD, *(_text(line) for line in lines)])
 
 
@@ -93,7 +93,7 @@ def _text(line: Line) -> str:
 
 
 def heading(ceilings: Ceilings, device: str) -> str:
-    """The device and its ceilings."""
+    """The device and its peak speeds."""
     return (
         f"{device}: {ceilings.flops / 1e12:,.3g} TFLOP/s in {ceilings.dtype} matrix products, "
         f"{ceilings.bytes / 1e12:,.3g} TB/s in copies"
@@ -101,5 +101,5 @@ def heading(ceilings: Ceilings, device: str) -> str:
 
 
 def _number(x: float) -> str:
-    """Three digits or more, without exponents."""
+    """At least three significant digits, without exponent."""
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"

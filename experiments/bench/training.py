@@ -1,8 +1,8 @@
-"""Training: whole optimiser steps of the library's trainer, and the same with the peer's loss.
+"""Training: optimizer steps of the library's trainer, and the same with the peer's loss.
 
-A step is `Run.train_step`: all micro-batches with corruption, loss and gradients, then the norm's
-clipping, AdamW and the averaged weights. The peer's differs in corruption and loss, and in that its
-users have a compiled transformer of plain PyTorch, without this library's kernels.
+A step is `Run.train_step`: all micro-batches with corruption, loss and gradients, then gradient
+clipping, AdamW and the EMA. The peer differs in corruption and loss, and uses a compiled
+transformer of plain PyTorch without this library's kernels.
 """
 
 from collections.abc import Callable
@@ -50,12 +50,12 @@ def scaled_changes(shapes: Shapes) -> dict[str, Any]:
 
 
 def molecule_changes(shapes: Shapes) -> dict[str, Any]:
-    """The QM9 recipe, a whole batch at once."""
+    """The QM9 recipe without micro-batches."""
     return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
 
 
 def ways(recipe: str, vocab: Callable[[Shapes], int], changes: Changes) -> dict[str, Way]:
-    """An optimiser step of a recipe: the library's, the peer's, the peer's with all compiled."""
+    """An optimizer step of a recipe: ours, the peer's, and the peer's with a compiled loss."""
     way = partial(step, recipe, vocab, changes)
     theirs = {THEIRS: way(theirs=True), COMPILED: way(theirs=True, compiled=True)}
     return {OURS: way(), **theirs}
@@ -69,7 +69,7 @@ def step(
     theirs: bool = False,
     compiled: bool = False,
 ) -> Way:
-    """An optimiser step of a recipe, with the library's objective or with the peer's."""
+    """An optimizer step of a recipe, with our objective or the peer's."""
 
     def measure(settings: Settings) -> Measured:
         with plain() if theirs else nullcontext():
@@ -90,7 +90,7 @@ def step(
         timing = timed(run.train_step, settings.device, repeats=shapes.step_repeats, warmup=2)
         batch, length = config.optimizer.batch_size, config.data.length
         micro_batches = config.runtime.accumulation
-        # Times are uniform, so a share of 1 - E kappa = 1 - 1 / (power + 1) is masked.
+        # Times are uniform, so a fraction 1 - E kappa = 1 - 1 / (power + 1) of tokens is masked.
         masked = 1 - 1 / (SCHEDULE.power + 1)
         rows = batch * length * (masked if masked_only and not theirs else 1.0)
         work = bounds.training(
@@ -112,7 +112,7 @@ def step(
 
 
 def projected(way: Way) -> Way:
-    """With the minutes that a whole training run on molecules takes at that speed."""
+    """Adds the projected minutes of a complete training on molecules."""
 
     def measure(settings: Settings) -> Measured:
         found = way(settings)
@@ -138,7 +138,7 @@ def _molecules() -> dict[str, Way]:
 
 def _text_title(shapes: Shapes, more: str) -> str:
     return (
-        f"an optimiser step of {shapes.accumulation} micro-batches of {shapes.train_batch} x "
+        f"an optimizer step of {shapes.accumulation} micro-batches of {shapes.train_batch} x "
         f"{shapes.length:,} tokens, {shapes.model}, V = {shapes.vocab:,}, {more}"
     )
 
@@ -173,7 +173,7 @@ CASES = (
     Case(
         "training-molecules",
         lambda shapes: (
-            f"an optimiser step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
+            f"an optimizer step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
             f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
         ),
         _molecules(),

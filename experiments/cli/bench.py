@@ -1,4 +1,4 @@
-"""`python -m experiments bench --out FILE`: the library's speed on this machine, beside what the machine can do."""
+"""`python -m experiments bench --out FILE`: the speed of training and sampling."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,21 +14,21 @@ from experiments.bench.suite import run
 
 @dataclass(frozen=True)
 class Options:
-    """Time training, sampling and their pieces, each in a few ways, and print the table.
+    """Time training, sampling and their parts, and print a table.
 
-    Every way stands beside its bound: its matrix products and its bytes at the ceilings that this
-    machine reaches in the same run. The first way of a case is what the others are compared with.
-    flow_matching is compared with where it is installed. Each case is kept as soon as it is done;
-    interrupted, the same command goes on. `python -m experiments bench list` names the cases.
+    Each time is compared with a lower bound from the peak speed of this machine, and with the first
+    implementation of its case. flow_matching is included if it is installed. Each case is saved
+    when it is done, so the same command resumes after an interruption. `python -m experiments bench
+    list` lists the cases.
     """
 
     out: Path  # JSON file of results
-    cases: tuple[str, ...] = ()  # names of cases to measure; none for all
-    scale: Scale = "full"  # full: the paper's shapes, for a GPU of 80 GB; tiny: seconds on a CPU
+    cases: tuple[str, ...] = ()  # cases to measure; default: all
+    scale: Scale = "full"  # full: the paper's shapes on a GPU with 80 GB; tiny: seconds on a CPU
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
-    compile: bool = True  # torch.compile the transformer, where there is a GPU
-    whole: bool = False  # compile it in one, not a block at a time: minutes for each way
-    again: bool = False  # measure cases that the file has already
+    compile: bool = True  # compile the transformer on a GPU
+    whole: bool = False  # compile it as a whole, not block by block; takes minutes
+    again: bool = False  # measure cases again that are in the file
 
 
 def main(arguments: list[str]) -> None:
@@ -36,18 +36,18 @@ def main(arguments: list[str]) -> None:
     if arguments == ["list"]:
         for case in CASES.values():
             print(f"{case.name:20} {case.what(SHAPES['full'])}")
-            print(f"{'':20} ways: {'; '.join(case.ways)}")
+            print(f"{'':20} implementations: {'; '.join(case.ways)}")
         return
     options = parse("bench", arguments, lambda missing: Options(missing))
     cases = chosen(options.cases)
     with process_group(options.device) as device:
         if world_size() > 1:
-            raise InputError("the benchmark times one device; start it without torchrun")
+            raise InputError("the benchmark uses one device; run it without torchrun")
         settings = Settings(options.scale, device, options.compile, options.whole)
         if (options.scale, options.device, device.type) == ("full", "auto", "cpu"):
             raise InputError(
-                "--scale full is for a GPU, and here is none; give --scale tiny, or --device cpu "
+                "--scale full requires a GPU and none was found; use --scale tiny, or --device cpu "
                 "for a benchmark that takes days"
             )
         run(settings, cases, options.out, again=options.again, say=partial(print, flush=True))
-    print(f"\nwritten: {options.out}")
+    print(f"\nwrote {options.out}")
