@@ -9,7 +9,7 @@ import pytest
 
 from cwdfm import Reject, Resample
 from cwdfm.cli import analyze, evaluate, perplexity, prepare, sample_options, train
-from cwdfm.cli.main import VERBS
+from cwdfm.cli.main import COMMANDS
 from cwdfm.cli.options import parse
 from cwdfm.postprocess.reject import DEFAULTS as REJECT_DEFAULTS
 from cwdfm.postprocess.resample import DEFAULTS as RESAMPLE_DEFAULTS
@@ -55,10 +55,10 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "parse", parse_only)
     found = [words for page in HAND_WRITTEN for words in commands((ROOT / page).read_text())]
     run = [words for words in found if words[1:] not in (["list"], ["--help"])]
-    assert {words[0] for words in run} == set(VERBS) - {"bench", "demo"}
+    assert {words[0] for words in run} == set(COMMANDS) - {"bench", "demo"}
     for verb, *words in run:
         with pytest.raises(Parsed):
-            VERBS[verb].main(words)
+            COMMANDS[verb].main(words)
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN)
