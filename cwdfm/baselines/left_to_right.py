@@ -93,8 +93,8 @@ class Chunk:
     def split(self, batch_size: int | None) -> list["Chunk"]:
         """The same in batches of `batch_size`; None is a single batch."""
         return [
-            Chunk(self.tokens[rows], self.fixed[rows], self.index[rows])
-            for rows in batches(len(self.index), batch_size, self.index.device)
+            Chunk(self.tokens[part], self.fixed[part], self.index[part])
+            for part in batches(len(self.index), batch_size, self.index.device)
         ]
 
 

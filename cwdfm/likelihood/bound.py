@@ -128,14 +128,14 @@ def sequence_nats(
     model: Model, source: Source, input_BN: Tensor, x_1: Tensor, free_BN: Tensor
 ) -> Tensor:
     """-sum of log p(x_1^i) over free positions i, [B] float64, by one pass over `input_BN`."""
-    rows = Positions.of(free_BN)
-    token_K = rows.take(x_1)
+    positions = Positions.of(free_BN)
+    token_K = positions.take(x_1)
     t_B = torch.zeros(len(x_1), device=x_1.device)
     log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_1.device)
-    for k, logits_kV in predict_logits(model, source, input_BN, t_B, rows):
+    for k, logits_kV in predict_logits(model, source, input_BN, t_B, positions):
         logits = logits_kV.double()
         log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
-    return -rows.scatter(log_p_K).sum(1)
+    return -positions.scatter(log_p_K).sum(1)
 
 
 def check_inputs(

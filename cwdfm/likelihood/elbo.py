@@ -151,12 +151,12 @@ def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]
     The log-probabilities are 0 elsewhere. With a mask source revealed tokens stay with
     probability 1, so only masked positions count.
     """
-    rows = Positions.of(batch.source.movable(batch.x_t, batch.fixed))
-    tokens_K2 = torch.stack([rows.take(batch.x_1), rows.take(batch.x_t)], dim=-1)
+    positions = Positions.of(batch.source.movable(batch.x_t, batch.fixed))
+    tokens_K2 = torch.stack([positions.take(batch.x_1), positions.take(batch.x_t)], dim=-1)
     log_p_K2 = torch.zeros(tokens_K2.shape, dtype=torch.float64, device=tokens_K2.device)
-    for k, logits_kV in predict_logits(model, batch.source, batch.x_t, batch.t, rows):
+    for k, logits_kV in predict_logits(model, batch.source, batch.x_t, batch.t, positions):
         logits = logits_kV.double()
         log_z = logits.logsumexp(-1)
         for j in range(2):
             log_p_K2[k, j] = token_log_prob(logits, log_z, tokens_K2[k, j])
-    return rows.scatter(log_p_K2[:, 0]), rows.scatter(log_p_K2[:, 1]), rows.mask
+    return positions.scatter(log_p_K2[:, 0]), positions.scatter(log_p_K2[:, 1]), positions.mask

@@ -152,13 +152,13 @@ class BlockObjective(Objective):
         index_B = torch.arange(len(x_1), device=x_1.device)
         t_B = stratified_times(0, SEARCH_STEP, index_B, len(x_1))
         blocks: list[Tensor] = []
-        for rows in index_B.split(max(1, CHUNK_TOKENS // length)):
+        for index in index_B.split(max(1, CHUNK_TOKENS // length)):
             batch = self.corrupt(
-                DataBatch(x_1[rows], t_B[rows], fixed[rows], rows, seed=0, step=SEARCH_STEP)
+                DataBatch(x_1[index], t_B[index], fixed[index], index, seed=0, step=SEARCH_STEP)
             )
             loss: Callable[..., Tensor] = partial(self._loss, batch=batch, per_token=True)
             input_BM = torch.cat([batch.x_t, batch.x_1], dim=1)
-            terms_BN = forward(input_BM, t_B[rows].float(), loss)
+            terms_BN = forward(input_BM, t_B[index].float(), loss)
             terms_BK = terms_BN.double().unflatten(1, (-1, self.block)).sum(2)
             free_BK = (~batch.fixed).unflatten(1, (-1, self.block)).sum(2)
             blocks.append((terms_BK / free_BK)[free_BK > 0])

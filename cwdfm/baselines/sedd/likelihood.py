@@ -110,12 +110,13 @@ class ScoreBound:
 
     def _sum(self, x_BN: Tensor, sigma_B: Tensor, term: PositionTerm) -> Tensor:
         """The sum [B] of a term over the movable positions."""
-        rows = Positions.of(self.graph.movable(x_BN, self.fixed))
-        x_K, x_1_K, sigma_K = rows.take(x_BN), rows.take(self.x_1), sigma_B[rows.sequence]
+        positions = Positions.of(self.graph.movable(x_BN, self.fixed))
+        x_K, x_1_K = positions.take(x_BN), positions.take(self.x_1)
+        sigma_K = sigma_B[positions.sequence]
         term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
-        for k, logits_kV in predict_logits(self.model, self.graph.source, x_BN, sigma_B, rows):
+        for k, logits_kV in predict_logits(self.model, self.graph.source, x_BN, sigma_B, positions):
             term_K[k] = term(logits_kV.double(), x_K[k], x_1_K[k], sigma_K[k])
-        return rows.scatter(term_K).sum(1)
+        return positions.scatter(term_K).sum(1)
 
 
 def _divergence_from_uniform(vocab_size: int, sigma: float) -> float:

@@ -45,7 +45,7 @@ class ScoreEntropyObjective(Objective):
             x_t=x_t,
             sigma_B=sigma_B,
             rate_B=noise.rate(s_B),
-            rows=Positions.of(graph.movable(x_t, batch.fixed)),
+            positions=Positions.of(graph.movable(x_t, batch.fixed)),
         )
         return TrainingBatch(x_t, sigma_B.float(), loss)
 
@@ -58,19 +58,19 @@ class ScoreEntropyObjective(Objective):
         x_t: Tensor,
         sigma_B: Tensor,
         rate_B: Tensor,
-        rows: Positions,
+        positions: Positions,
     ) -> Tensor:
         """The mean over tokens that are not fixed, from hidden states and the head."""
         graph = self.method.forward_graph
-        hidden_KD = rows.take(hidden_BND)
+        hidden_KD = positions.take(hidden_BND)
         hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
-        x_K, x_1_K = rows.take(x_t), rows.take(batch.x_1)
+        x_K, x_1_K = positions.take(x_t), positions.take(batch.x_1)
         with torch.autocast(hidden_BND.device.type, enabled=False):
             if graph.source.marks_noise:
                 sums = masked_head_sums(hidden_KD, readout, x_1_K, graph.vocab_size)
             else:
                 sums = head_sums(hidden_KD, readout, x_K, x_1_K, graph.vocab_size)
-            sigma_K, rate_K = (y_B[rows.sequence].to(sums.target) for y_B in (sigma_B, rate_B))
+            sigma_K, rate_K = (y_B[positions.sequence].to(sums.target) for y_B in (sigma_B, rate_B))
             terms_K = rate_K * graph.score_entropy(sums, x_K == x_1_K, sigma_K)
             return terms_K.sum() / (~batch.fixed).sum().clamp(min=1)
 

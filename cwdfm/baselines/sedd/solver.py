@@ -95,8 +95,8 @@ class ReverseChain(Solver):
     ) -> tuple[State, Info]:
         check_step(t, t_next)
         x_BN = state.tokens
-        rows = Positions.of(self.graph.movable(x_BN, state.fixed))
-        b_K, i_K = rows.sequence, rows.position
+        positions = Positions.of(self.graph.movable(x_BN, state.fixed))
+        b_K, i_K = positions.sequence, positions.position
         jump_u_K, target_u_K = (
             uniform(state.seed, purpose, state.index[b_K], state.step, i_K)
             for purpose in (Purpose.FORWARD, Purpose.PROPOSAL)
@@ -104,7 +104,7 @@ class ReverseChain(Solver):
         tokens_BN = x_BN.clone()
         sigma = self.noise.sigma_at(1 - t)
         sigma_B = torch.full((len(x_BN),), sigma, dtype=torch.float32, device=x_BN.device)
-        for k, logits_kV in predict_logits(model, source, x_BN, sigma_B, rows):
+        for k, logits_kV in predict_logits(model, source, x_BN, sigma_B, positions):
             b_k, i_k = b_K[k], i_K[k]
             law = self._law(logits_kV, x_BN[b_k, i_k], t, t_next)
             jumps_k = jump_u_K[k] < law.prob_K
@@ -118,7 +118,7 @@ class ReverseChain(Solver):
                 )
         changed_BN = tokens_BN != x_BN
         none_BN = torch.zeros_like(changed_BN)
-        info = Info(t, t_next, changed_BN, none_BN, len(rows), rows.mask.any(1))
+        info = Info(t, t_next, changed_BN, none_BN, len(positions), positions.mask.any(1))
         return advance(source, state, tokens_BN), info
 
     def _law(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> JumpLaw:
