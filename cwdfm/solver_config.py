@@ -6,17 +6,15 @@ add a solver, write its config here and add it to `SOLVERS`.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
-from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight
+from cwdfm.baselines.autoregressive import LeftToRight
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
 from cwdfm.baselines.bd3lm.solver import BlockSolver
-from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.config import added
 from cwdfm.errors import InputError
 from cwdfm.method.base import Method
-from cwdfm.method.flow import Flow
 from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, Solver, TopK
 from cwdfm.solver.unmasking_order import Score
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
@@ -244,12 +242,10 @@ SOLVERS: dict[str, type[SolverConfig]] = {
     "score-euler": ScoreEulerConfig,
 }
 
-DEFAULT_SOLVERS: dict[type[Method], Name] = {
-    Flow: "euler",
-    BlockDiffusion: "ancestral",
-    SEDD: "analytic",
-    Autoregressive: "left-to-right",
-}
+
+def default_name(method: Method) -> Name:
+    """The name of the solver that a method uses by default."""
+    return cast(Name, method.default_solver)
 
 
 def option_names(solver: str) -> frozenset[str]:
@@ -306,9 +302,7 @@ class SolverChoice:
 
     def resolved(self, method: Method) -> Self:
         """Replace "auto" by the method's default solver."""
-        return (
-            replace(self, solver=DEFAULT_SOLVERS[type(method)]) if self.solver == "auto" else self
-        )
+        return replace(self, solver=default_name(method)) if self.solver == "auto" else self
 
     def config(self) -> SolverConfig:
         """The config of the named solver."""

@@ -47,6 +47,8 @@ from cwdfm.source import MaskSource
 class Autoregressive(Method):
     """A causal network of p(x_k | x_<k). The id after the data tokens is the start token."""
 
+    default_solver = "left-to-right"
+
     vocab_size: int
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ from cwdfm.pretrained.model import Pretrained
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
-from cwdfm.solver_config import DEFAULT_SOLVERS, SHARED_OPTIONS, SOLVERS, for_method
+from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, default_name, for_method
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def make_job(
 
 def default_solver(options: Options, method: Method, given: Collection[str]) -> Options:
     """Replace --solver auto by the method's default solver."""
-    name = DEFAULT_SOLVERS[type(method)]
+    name = default_name(method)
     config = SOLVERS[name]
     names = {field.name for field in fields(config)}
     for option in (field.name for field in fields(options.solver_options)):

@@ -10,7 +10,7 @@ differ only in the method.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from torch import Tensor, nn
 
@@ -68,6 +68,8 @@ class SampleRequest:
 
 class Method(ABC):
     """How a network is sampled and scored. Subclasses are frozen dataclasses."""
+
+    default_solver: ClassVar[str]  # the name of its solver in `cwdfm.solver_config.SOLVERS`
 
     @property
     @abstractmethod

@@ -40,6 +40,8 @@ from cwdfm.weight import Weight
 class Flow(Method):
     """A network for p_{1|t}, with the source and schedule that it was trained with."""
 
+    default_solver = "euler"
+
     source: Source
     schedule: Schedule
 

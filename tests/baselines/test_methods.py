@@ -19,7 +19,6 @@ from cwdfm.method.flow import Flow
 from cwdfm.pretrained.format import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import (
-    DEFAULT_SOLVERS,
     SHARED_OPTIONS,
     SOLVERS,
     SPECIFIC_OPTIONS,
@@ -88,7 +87,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_method_is_tried() -> None:
     assert {case["method"] for case in CASES.values()} == set(METHODS)
-    assert set(DEFAULT_SOLVERS) == set(KNOWN)
+    assert {kind.default_solver for kind in KNOWN} <= set(SOLVERS)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -126,7 +125,7 @@ def test_by_the_commands(
     found = read_samples(out)
     assert np.array(found.tokens).shape == (6, LENGTH)
     assert np.array(found.tokens).max() < TOKENIZER.vocab_size
-    assert found.options["solver"] == DEFAULT_SOLVERS[type(cwdfm.load(models / case).method)]
+    assert found.options["solver"] == cwdfm.load(models / case).method.default_solver
     prepared = tmp_path / "chains.npz"
     tokens().save(prepared)
     perplexity.main([str(models / case), "--data", str(prepared), "--rows", "4"])

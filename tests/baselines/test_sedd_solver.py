@@ -215,9 +215,9 @@ def test_other_solvers_are_rejected() -> None:
     flow = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
     with pytest.raises(cwdfm.InputError, match="Analytic"):
         flow.sample(model, Analytic(), SampleRequest((2, 3), 4))
-    with pytest.raises(cwdfm.InputError, match="without must contain"):
+    with pytest.raises(cwdfm.InputError, match="banned_tokens must contain"):
         method.sample(model, None, SampleRequest((2, 3), 4, banned_tokens=(5,)))
-    with pytest.raises(cwdfm.InputError, match="without must contain"):
+    with pytest.raises(cwdfm.InputError, match="banned_tokens must contain"):
         method.sample(model, None, SampleRequest((2, 3), 4, banned_tokens=(0, 1, 2, 3, 4)))
     with pytest.raises(cwdfm.InputError, match="top_p"):
         Analytic(top_p=0.0)

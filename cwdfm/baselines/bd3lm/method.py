@@ -31,6 +31,8 @@ class BlockDiffusion(Method):
     The length of a sequence must be a multiple of `block`.
     """
 
+    default_solver = "ancestral"
+
     source: MaskSource
     schedule: Schedule
     block: int

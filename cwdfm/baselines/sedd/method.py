@@ -31,6 +31,8 @@ class SEDD(Method):
     - `noise`: "loglinear", with `epsilon`, or "geometric", from `sigma_min` to `sigma_max`.
     """
 
+    default_solver = "analytic"
+
     vocab_size: int
     graph: Literal["absorb", "uniform"] = "absorb"
     noise: Literal["loglinear", "geometric"] = "loglinear"
@@ -66,8 +68,8 @@ class SEDD(Method):
             refuse_solver(self, solver, ALLOWED, REASON)
         if not set(request.banned_tokens) < set(range(self.vocab_size)):
             raise InputError(
-                f"without must contain some of the data tokens 0..{self.vocab_size - 1}, and not "
-                f"all of them, got {request.banned_tokens}"
+                f"banned_tokens must contain some of the data tokens 0..{self.vocab_size - 1}, and "
+                f"not all of them, got {request.banned_tokens}"
             )
         graph, noise = self.forward_graph, self.noise_process
         return sample(
