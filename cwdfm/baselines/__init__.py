@@ -1,10 +1,33 @@
-"""The models that discrete flows are compared with."""
+"""The methods that discrete flows are compared with, and the registry of all methods.
 
-from cwdfm.baselines.autoregressive import Autoregressive, LeftToRight, NextToken
+To add a baseline, write a module or package with its `Method`, `Objective` and `MethodConfig`, and
+add the config to `METHODS`.
+"""
+
+from cwdfm.baselines.autoregressive import (
+    Autoregressive,
+    AutoregressiveConfig,
+    LeftToRight,
+    NextToken,
+)
 from cwdfm.baselines.bd3lm import BlockDiffusion, BlockObjective, BlockSolver
+from cwdfm.baselines.bd3lm.config import BD3LMConfig
 from cwdfm.baselines.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
+from cwdfm.baselines.sedd.config import SEDDConfig
+from cwdfm.method.config import MethodConfig
+from cwdfm.method.flow_config import FlowConfig, MDLMConfig
+
+# All methods by name. Training, saved models and the commands read this table.
+METHODS: dict[str, type[MethodConfig]] = {
+    "flow": FlowConfig,
+    "mdlm": MDLMConfig,
+    "sedd": SEDDConfig,
+    "bd3lm": BD3LMConfig,
+    "ar": AutoregressiveConfig,
+}
 
 __all__ = [
+    "METHODS",
     "SEDD",
     "Analytic",
     "Autoregressive",

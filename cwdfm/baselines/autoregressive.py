@@ -269,6 +269,8 @@ def check_network(model: nn.Module, length: int) -> None:
 class AutoregressiveConfig(MethodConfig):
     """An autoregressive model. It has no settings of its own."""
 
+    method_class = Autoregressive
+
     method: str = "ar"  # the training method: flow, mdlm, sedd, bd3lm or ar
 
     def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:

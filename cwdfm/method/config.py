@@ -1,12 +1,12 @@
 """Method configs: which method to train, with only the settings of that method.
 
 A method is added with a subclass of `MethodConfig` in the method's own package, and a line in
-`cwdfm.train.config.METHODS`.
+`cwdfm.baselines.METHODS`.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cwdfm.method.base import Method, Objective
 from cwdfm.model.transformer import DiTConfig
@@ -24,6 +24,8 @@ class Task:
 @dataclass(frozen=True)
 class MethodConfig(ABC):
     """What to train: a method, its objective, and what it requires of the network."""
+
+    method_class: ClassVar[type[Method]]  # the class that saved models name
 
     method: str  # the training method: flow, mdlm, sedd, bd3lm or ar; each has its own options
 

@@ -119,6 +119,8 @@ LOSSES: dict[str, type[LossConfig]] = {
 class FlowConfig(MethodConfig):
     """A discrete flow with the schedule kappa_t = t^power."""
 
+    method_class = Flow
+
     method: str = "flow"  # the training method: flow, mdlm, sedd, bd3lm or ar
     source: Literal["mask", "uniform"] = "uniform"  # the source distribution
     power: float = 2.0  # exponent of the schedule kappa = t^power
@@ -174,6 +176,8 @@ class FlowConfig(MethodConfig):
 @dataclass(frozen=True)
 class MDLMConfig(MethodConfig):
     """MDLM as a flow: mask source, linear schedule, NELBO on masked tokens, no time input."""
+
+    method_class = Flow
 
     method: str = "mdlm"  # the training method: flow, mdlm, sedd, bd3lm or ar
 

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.baselines.autoregressive import Autoregressive
-from cwdfm.baselines.bd3lm import BlockDiffusion
-from cwdfm.baselines.sedd import SEDD
+from cwdfm.baselines import METHODS
 from cwdfm.config import from_config
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
@@ -28,9 +26,8 @@ from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
 FORMAT = 2  # format 1 had only flows, with `source` and `schedule` in place of `method`
-METHODS = (Flow, Autoregressive, BlockDiffusion, SEDD)
 PARTS = (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
-CLASSES = {c.__name__: c for c in (*METHODS, *PARTS)}
+CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in METHODS.values()))}
 
 
 def read_model(folder: Path) -> dict[str, Any]:

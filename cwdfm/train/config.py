@@ -9,9 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
-from cwdfm.baselines.autoregressive import AutoregressiveConfig
-from cwdfm.baselines.bd3lm.config import BD3LMConfig
-from cwdfm.baselines.sedd.config import SEDDConfig
+from cwdfm.baselines import METHODS
 from cwdfm.config import check_applies, flatten, from_flat, leaf_names, one_of
 from cwdfm.errors import (
     MAX_LENGTH,
@@ -22,20 +20,12 @@ from cwdfm.errors import (
     check_positive,
 )
 from cwdfm.method.config import MethodConfig, Task
-from cwdfm.method.flow_config import FlowConfig, MDLMConfig
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained
 from cwdfm.train.parallel import Parallel
 
-METHODS: dict[str, type[MethodConfig]] = {
-    "flow": FlowConfig,
-    "mdlm": MDLMConfig,
-    "sedd": SEDDConfig,
-    "bd3lm": BD3LMConfig,
-    "ar": AutoregressiveConfig,
-}
 MAX_COUNT = 10**9  # steps, sequences, samples: steps x batch_size must fit into 64 bits
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.baselines import METHODS
 from cwdfm.baselines.bd3lm import BlockObjective
 from cwdfm.cli import perplexity, sample, train
 from cwdfm.cli.sample_options import check_solver_flags
 from cwdfm.data import TokenData
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.method.flow import Flow
-from cwdfm.pretrained.format import METHODS as KNOWN
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import (
     SHARED_OPTIONS,
@@ -25,7 +25,7 @@ from cwdfm.solver_config import (
     SolverChoice,
     option_names,
 )
-from cwdfm.train.config import METHODS, TrainConfig
+from cwdfm.train.config import TrainConfig
 from cwdfm.train.loop import fit
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
@@ -34,6 +34,7 @@ from cwdfm.train.validation import validate, validation_loss
 pytest.importorskip("tyro")
 pytest.importorskip("rdkit")
 
+KNOWN = {config.method_class for config in METHODS.values()}
 LENGTH = 16
 TOKENIZER = SmilesTokenizer(("C", "N", "O"))
 # Every method, SEDD and flows with both sources.

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import cwdfm
+from cwdfm.baselines import METHODS
 from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
 from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import COMMANDS, main
@@ -30,7 +31,7 @@ from cwdfm.method.flow_config import LOSSES, PATHS
 from cwdfm.report.text_scores import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SOLVERS
-from cwdfm.train.config import METHODS, TrainConfig
+from cwdfm.train.config import TrainConfig
 from experiments.cli import options as repro_options
 
 ROOT = Path(__file__).parents[2]

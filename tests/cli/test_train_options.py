@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import cwdfm
+from cwdfm.baselines import METHODS
 from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.baselines.bd3lm.objective import LOSS
 from cwdfm.cli.main import main
@@ -15,7 +16,7 @@ from cwdfm.config import check_applies, choice_names, conditions, leaf_names
 from cwdfm.method import Flow
 from cwdfm.method.flow import FlowObjective
 from cwdfm.method.flow_config import LOSSES, PATHS
-from cwdfm.train.config import METHODS, TrainConfig
+from cwdfm.train.config import TrainConfig
 from cwdfm.train.recipes import RECIPES
 
 pytest.importorskip("tyro")

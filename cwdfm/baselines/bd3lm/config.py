@@ -17,6 +17,8 @@ from cwdfm.source import MaskSource
 class BD3LMConfig(MethodConfig):
     """Block diffusion: MDLM within blocks of `block` tokens, autoregressive between them."""
 
+    method_class = BlockDiffusion
+
     method: str = "bd3lm"  # the training method: flow, mdlm, sedd, bd3lm or ar
     block: int = 16  # tokens per block
     clip_low: float = 0.0  # smallest mask probability in training

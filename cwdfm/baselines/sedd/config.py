@@ -15,6 +15,8 @@ from cwdfm.model.transformer import DiTConfig
 class SEDDConfig(MethodConfig):
     """Score entropy discrete diffusion: absorbing with a mask source, otherwise uniform."""
 
+    method_class = SEDD
+
     method: str = "sedd"  # the training method: flow, mdlm, sedd, bd3lm or ar
     source: Literal["mask", "uniform"] = "uniform"  # the noise distribution
     noise: Literal["loglinear", "geometric"] = "loglinear"  # the noise schedule
