@@ -176,9 +176,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Compare the solvers on an exact target.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results")
     parser.add_argument("--samples", type=int, default=30_000, help="samples per point")
-    parser.add_argument(
-        "--redraw", action="store_true", help="only draw the figure"
-    )
+    parser.add_argument("--redraw", action="store_true", help="only draw the figure")
     options = parser.parse_args(arguments)
     check_integer("--samples", options.samples)
     picture, data = options.out / "exact_target.png", options.out / "exact_target.json"

@@ -7,6 +7,7 @@ on the reveal mask only, so the picture does not depend on the network, and rand
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -48,7 +49,7 @@ def reveal_masks(solver: cwdfm.Solver, seed: int) -> Tensor:
 def neighbors_at_reveal(masks: Tensor) -> Tensor:
     """How many of the 2 RADIUS neighbors were revealed before each token was, [LENGTH]."""
     counts = torch.zeros(LENGTH, dtype=torch.long)
-    for before, after in zip(masks[:-1], masks[1:], strict=True):
+    for before, after in pairwise(masks):
         near = sum(before.roll(shift).long() for shift in (-2, -1, 1, 2))
         counts = torch.where(after & ~before, near, counts)
     return counts
