@@ -521,13 +521,13 @@ class TestAll:
 
     def test_a_uniform_source_is_refused(self, solver: cwdfm.Solver) -> None:
         source = cwdfm.UniformSource(7)
-        with pytest.raises(cwdfm.InputError, match=r"does not tell which are masked.*MaskSource"):
+        with pytest.raises(cwdfm.InputError, match=r"use a MaskSource"):
             cwdfm.sample(Uneven(7), source, SCHEDULE, solver, shape=(2, 4), steps=2)
 
     def test_steps_lead_forward(self, solver: cwdfm.Solver) -> None:
         source = cwdfm.MaskSource(7)
         state = solver.init(source, torch.arange(2), 4)
-        with pytest.raises(cwdfm.InputError, match="a step needs"):
+        with pytest.raises(cwdfm.InputError, match="a step requires"):
             solver.step(Uneven(8), source, SCHEDULE, state, 0.5, 0.5)
 
 
