@@ -1,4 +1,4 @@
-"""The data layer: nothing lost in tokens, no row unaccounted for, no damage unnoticed."""
+"""Molecule datasets: tokenization is lossless, every row is counted, damage is detected."""
 
 import gzip
 import hashlib
@@ -91,7 +91,7 @@ def test_tokens_of_smiles(smiles: str, tokens: str) -> None:
 
 
 @pytest.mark.parametrize("smiles", ["C C", "Cx", "C[NH", "C%1", "[]", "é", "C\n", "C\u0661"])
-def test_what_is_not_smiles_is_refused(smiles: str) -> None:
+def test_invalid_smiles_raise(smiles: str) -> None:
     with pytest.raises(InputError, match="at position"):
         split_smiles(smiles)
 
@@ -111,7 +111,7 @@ def test_special_tokens_and_round_trip() -> None:
     assert tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json()))) == tokenizer
 
 
-def test_given_tokens_and_holes_are_framed() -> None:
+def test_frame_adds_special_and_free_tokens() -> None:
     tokenizer = SmilesTokenizer(("C",))
     assert tokenizer.frame([3, None], 6, whole=True) == [1, 3, None, 2, 0, 0]
     assert tokenizer.frame([3, None], 6, whole=False) == [1, 3, None, None, None, None]
@@ -128,7 +128,7 @@ def test_canonical_form() -> None:
         assert canonical(bad) is None, bad
 
 
-def test_rdkit_complaints_are_silenced_for_us_only(capfd: pytest.CaptureFixture[str]) -> None:
+def test_rdkit_logs_are_blocked_only_here(capfd: pytest.CaptureFixture[str]) -> None:
     from rdkit import Chem
 
     assert canonical("C(") is None
@@ -213,13 +213,13 @@ def test_moses_keeps_its_own_split() -> None:
     assert set(data.texts("valid")) == valid - train
 
 
-# Files of one's own
+# A user's files
 
 
 ROWS = ["CCO ethanol", "OCC", "c1ccccc1\tbenzene", "", "not-a-molecule", "CCN", "C" * 40, "CCCl"]
 
 
-def test_a_file_and_its_report(tmp_path: Path) -> None:
+def test_report_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.smi", "\n".join(ROWS))
     data = load(path)
     assert data.name == "mine.smi"
@@ -246,7 +246,7 @@ def test_a_file_and_its_report(tmp_path: Path) -> None:
         assert part in data.summary()
 
 
-def test_a_longer_length_keeps_what_was_too_long(tmp_path: Path) -> None:
+def test_longer_length_keeps_more(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.smi", "\n".join(ROWS))
     data = load(path, length=42)
     assert data.report["too_long"] == 0
@@ -254,7 +254,7 @@ def test_a_longer_length_keeps_what_was_too_long(tmp_path: Path) -> None:
     assert load(path, length=41).report["too_long"] == 1
 
 
-def test_a_given_vocabulary_counts_what_it_lacks(tmp_path: Path) -> None:
+def test_rows_with_unknown_tokens_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.smi", "\n".join([*ROWS, "CCBr"]))
     tokenizer = SmilesTokenizer(("C", "O", "N"))
     data = load(path, tokenizer=tokenizer, length=64)
@@ -299,7 +299,7 @@ def test_line_numbers_in_tables(tmp_path: Path) -> None:
     assert data.examples["blank"][0].startswith("line 5")
 
 
-def test_few_examples_of_what_is_left_out(tmp_path: Path) -> None:
+def test_number_of_examples_is_limited(tmp_path: Path) -> None:
     data = load(write(tmp_path / "a.smi", "CC\nCO\n" + "?\n" * 7))
     assert data.report["unparsable"] == 7
     assert data.examples["unparsable"] == [f"line {n}: ?" for n in range(3, 8)]
@@ -343,11 +343,11 @@ def test_a_package_s_files_have_limits_by_split_and_are_known_by_content(
     assert before["sha256"] == changed | {"b.csv": hashlib.sha256(b"Smiles\nCN\nCF").hexdigest()}
 
 
-def test_progress_hears_of_the_rows(tmp_path: Path) -> None:
+def test_progress_is_called(tmp_path: Path) -> None:
     path = write(tmp_path / "a.smi", "CC\nCO\n" * 1100)
-    heard: list[int] = []
-    load(path, progress=heard.append)
-    assert heard == [1000, 2000]
+    calls: list[int] = []
+    load(path, progress=calls.append)
+    assert calls == [1000, 2000]
 
 
 # The prepared file
@@ -406,24 +406,24 @@ def test_loads_without_rdkit_the_compiler_and_sharding(prepared: Path) -> None:
     assert out.stdout.split() == ["60", "[]"]
 
 
-def test_every_damaged_byte_is_noticed(prepared: Path) -> None:
+def test_every_damaged_byte_is_detected(prepared: Path) -> None:
     good = prepared.read_bytes()
     fresh = load(prepared)
-    noticed = 0
+    detected = 0
     places = range(0, len(good), 3)
     for place in places:
         prepared.write_bytes(good[:place] + bytes([good[place] ^ 0x55]) + good[place + 1 :])
         try:
             data = load(prepared)
         except InputError:
-            noticed += 1
+            detected += 1
         else:  # time stamps and the like: harmless, so the data must be whole
             assert data.fingerprint == fresh.fingerprint
             assert data.report == fresh.report
-    assert noticed > 0.7 * len(places)
+    assert detected > 0.7 * len(places)
 
 
-def test_every_cut_is_noticed(prepared: Path) -> None:
+def test_every_truncation_is_detected(prepared: Path) -> None:
     good = prepared.read_bytes()
     for size in range(0, len(good), 7):
         prepared.write_bytes(good[:size])
@@ -441,7 +441,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None], **arrays: An
     return path
 
 
-def test_other_formats_are_told_apart(prepared: Path, tmp_path: Path) -> None:
+def test_other_formats_raise(prepared: Path, tmp_path: Path) -> None:
     good = prepared.read_bytes()
     with pytest.raises(InputError, match=r"format 2.*upgrade"):
         load(rewritten(prepared, lambda m: m.update(format=2)))
@@ -462,7 +462,7 @@ def test_other_formats_are_told_apart(prepared: Path, tmp_path: Path) -> None:
         load(tmp_path / "pickle.npz")
 
 
-def test_a_failed_save_leaves_the_old_file(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_the_old_file(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, before = load(prepared), prepared.read_bytes()
 
     def full(file: Any, **arrays: Any) -> None:
@@ -515,7 +515,7 @@ def test_the_cache_is_used_and_keyed_by_everything(tmp_path: Path, own_cache: Pa
         ("cwdfm.data.molecules.package_version", lambda _: "2099.9"),
     ],
 )
-def test_what_another_version_prepared_is_prepared_again(
+def test_cache_key_contains_versions(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     path = write(tmp_path / "a.smi", "CC\nCO\nCN")
@@ -532,7 +532,7 @@ def test_columns_of_one_table_are_cached_apart(tmp_path: Path) -> None:
         assert {*data.texts("train"), *data.texts("valid")} == texts
 
 
-def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, own_cache: Path) -> None:
+def test_damaged_cache_entry_is_rebuilt(tmp_path: Path, own_cache: Path) -> None:
     path = write(tmp_path / "a.smi", "CC\nCO\nCN")
     first = load(path)
     entry = next(own_cache.iterdir())
@@ -543,7 +543,7 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, own_cache: Path) ->
     assert load(path).fingerprint == first.fingerprint  # without a warning
 
 
-def test_no_home_for_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -555,15 +555,13 @@ def test_no_home_for_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert load(path, cache=False).report["kept"] == 3
 
 
-def test_an_unwritable_cache_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_cache_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CWDFM_CACHE", str(write(tmp_path / "occupied", "a file") / "cache"))
     with pytest.warns(RuntimeWarning, match="not cached.*CWDFM_CACHE"):
         assert load(write(tmp_path / "a.smi", "CC\nCO\nCN")).report["kept"] == 3
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.fixture
@@ -698,7 +696,7 @@ def test_bad_calls(prepared: Path, row: str) -> None:
         act(prepared.parent)
 
 
-def test_every_tokenizer_keeps_to_the_interface() -> None:
+def test_tokenizer_interface() -> None:
     tokenizer: Tokenizer = SmilesTokenizer(("C", "O"))
     ids = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     assert len(ids) == 3

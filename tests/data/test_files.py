@@ -1,4 +1,4 @@
-"""Files are whole at any moment, whoever writes them."""
+"""Atomic writes, locks, and checks of output paths."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ from cwdfm.sample_file import SampleFile, write_samples
 from experiments.store import Store
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
+def test_failure_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.txt"
     with replacing(path) as part:
         part.write_text("old")
@@ -43,9 +43,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_json_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, synced, sync = tmp_path / "a.json", [], os.fsync
 
     def fsync(descriptor: int) -> None:
@@ -62,7 +60,7 @@ def test_json_is_on_the_disk_before_it_has_its_name(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_many_write_one_file(tmp_path: Path) -> None:
+def test_concurrent_writers(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     texts = [str(i) * 5000 for i in range(8)]
 
@@ -87,9 +85,7 @@ def test_a_fingerprint_can_be_written_at_once_by_many(tmp_path: Path) -> None:
         assert [path.name for path in store.root.iterdir()] == ["text.json"]
 
 
-def test_what_cannot_be_written_is_known_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_output_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     check_output_file(tmp_path / "a" / "b" / "new.json", force=False)
     check_output_file(tmp_path / "file", force=True)
@@ -111,12 +107,10 @@ def test_what_cannot_be_written_is_known_before(
     with pytest.raises(InputError, match=f"no permission to write into {tmp_path}"):
         check_output_file(tmp_path / "a" / "new.json", force=False)
     monkeypatch.setattr(os, "access", lambda path, _: path == tmp_path)
-    check_writable(tmp_path)  # a folder of one's own in one that is not
+    check_writable(tmp_path)  # a writable folder in one that is not
 
 
-def test_a_folder_that_cannot_be_written_into_is_known_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     check_output_folder(tmp_path / "new" / "a")
     with pytest.raises(InputError, match="file is a file"):
@@ -126,12 +120,12 @@ def test_a_folder_that_cannot_be_written_into_is_known_before(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(Path, "exists", hidden)  # as of what is in a closed folder
+    monkeypatch.setattr(Path, "exists", hidden)  # as for paths in an inaccessible folder
     with pytest.raises(InputError, match=f"no permission to write into {tmp_path}"):
         check_output_folder(tmp_path / "a")
 
 
-def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.zeros((1, 4), np.int16)
     data = TokenData("a", rows, rows, SmilesTokenizer(("C",)), {}, {}, {})
     writers: dict[str, Callable[[], None]] = {
@@ -153,7 +147,7 @@ def test_space_is_asked_for_where_it_lacks(tmp_path: Path, monkeypatch: pytest.M
                 assert ("free some disk space" in str(told.value).lower()) == space
 
 
-def test_the_place_to_put_right_is_the_nearest_that_is_there(tmp_path: Path) -> None:
+def test_retry_advice_names_the_nearest_folder(tmp_path: Path) -> None:
     denied = PermissionError(errno.EACCES, "denied")
     for place in ("", "a.json", "a/b/c.json"):
         assert retry_advice(denied, tmp_path / place).endswith(

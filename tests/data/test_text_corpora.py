@@ -1,4 +1,4 @@
-"""Corpora by name: detokenised, from the hub or from a folder."""
+"""Corpora by name, detokenized, from the hub or from a folder."""
 
 from dataclasses import replace
 from itertools import islice
@@ -28,10 +28,10 @@ from tests.support.texts import SHARED, datasets, needs_gpt2, needs_shared, writ
 pytestmark = pytest.mark.usefixtures("own_places")
 
 
-# Detokenisers
+# Detokenizers
 
 
-def test_detokenisers() -> None:
+def test_detokenizers() -> None:
     assert wikitext(
         ' = = Well @-@ known = = \n The 1 @,@ 000 " cats " ( 2 @.@ 5 ) , did n\'t \n'
     ) == ('== Well-known ==\nThe 1,000 "cats" (2.5), didn\'t\n')

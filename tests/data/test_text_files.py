@@ -1,4 +1,4 @@
-"""Text in files of every kind."""
+"""Text files in all formats."""
 
 import bz2
 import gzip

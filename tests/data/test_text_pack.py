@@ -1,4 +1,4 @@
-"""Packing: no token lost, no document unaccounted for, whatever happens meanwhile."""
+"""Packing loses no tokens, counts every document, and resumes after interruptions."""
 
 import importlib
 import json
@@ -119,10 +119,10 @@ def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "out.part" / "progress.json").read_text())["read"]
     assert 0 < kept <= last + 1
     (tmp_path / "out.part" / "progress.json.1-0a.part").touch()  # as if killed while writing it
-    heard: list[int] = []
+    calls: list[int] = []
     corpus = TextFiles.of(texts, unit="lines")
-    resumed = prepare(corpus, "bytes", 64, out, progress=heard.append)
-    assert heard[0] > kept
+    resumed = prepare(corpus, "bytes", 64, out, progress=calls.append)
+    assert calls[0] > kept
     assert resumed.report["read"] == 2000
     fresh = prepare(corpus, "bytes", 64, tmp_path / "fresh")
     assert folder_bytes(out) == folder_bytes(tmp_path / "fresh")
@@ -141,7 +141,7 @@ class Breaking(Stories):
         raise self.error
 
 
-def test_what_is_kept_of_a_broken_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_keeps_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "_BATCH", 100)
     monkeypatch.setattr(pack, "_SAVE_EVERY", 100)
     whole = Stories(sizes=(40,) * 80)
@@ -160,9 +160,7 @@ def test_what_is_kept_of_a_broken_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert other.length == 32
 
 
-def test_a_stream_shorter_than_its_record_is_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_stream_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a disk had lost its end: it must not be filled up with zeros, which are ids too."""
     monkeypatch.setattr(encode, "_BATCH", 300)
     monkeypatch.setattr(pack, "_SAVE_EVERY", 300)
@@ -194,23 +192,21 @@ def folder_bytes_of(corpus: Corpus, length: int, out: Path) -> dict[str, bytes]:
     return folder_bytes(out)
 
 
-def test_two_at_once_do_the_work_once(tmp_path: Path) -> None:
+def test_concurrent_calls_do_the_work_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    heard: list[int] = []
+    calls: list[int] = []
 
     def one(_: int) -> str:
         corpus = Stories(sizes=SIZES)
-        return prepare(corpus, "bytes", 16, out, progress=heard.append).fingerprint
+        return prepare(corpus, "bytes", 16, out, progress=calls.append).fingerprint
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(one, range(4)))) == 1
-    assert heard == [len(SIZES)]
+    assert calls == [len(SIZES)]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_another_finishes_between_two_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_process_finishes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, corpus = tmp_path / "out", Stories(sizes=SIZES)
     module = importlib.import_module("cwdfm.data.text.prepared")
     looks: list[bool] = []
@@ -223,15 +219,15 @@ def test_another_finishes_between_two_looks(
         return found
 
     monkeypatch.setattr(module, "is_prepared", look)
-    heard: list[int] = []
-    done = prepare(corpus, "bytes", 16, out, progress=heard.append)
+    calls: list[int] = []
+    done = prepare(corpus, "bytes", 16, out, progress=calls.append)
     assert looks[0] is False
     assert done.fingerprint == open_prepared(out).fingerprint
-    assert heard == []
+    assert calls == []
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+def test_script_without_a_main_guard_raises(tmp_path: Path) -> None:
     """And is not waited for, though its workers are handed more than a pipe holds."""
     (tmp_path / "a.txt").write_text("".join(map(chr, range(0x20000, 0x2FFFF))))
     script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""Prepared text: what the trainer reads, damage to it, and the cache."""
+"""Prepared text: memory-mapped windows, damage detection, and the cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,12 +38,12 @@ def test_prepared_text_is_what_the_trainer_uses(prepared: Path) -> None:
 @pytest.mark.parametrize(
     "option", [{"column": "text"}, {"documents": "lines"}, {"folder": "."}, {"streaming": True}]
 )
-def test_options_of_raw_text_are_refused(prepared: Path, option: dict[str, Any]) -> None:
+def test_options_for_raw_text_raise(prepared: Path, option: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(option))}= is only for raw text"):
         load(prepared, **option)
 
 
-def test_several_options_of_raw_text_are_refused_together(prepared: Path) -> None:
+def test_several_options_for_raw_text_raise(prepared: Path) -> None:
     with pytest.raises(InputError, match=r"column= and folder= are only for raw text"):
         load(prepared, column="text", folder=".")
 
@@ -78,7 +78,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("row", DAMAGES)
-def test_damage_is_noticed(prepared: Path, row: str) -> None:
+def test_damage_is_detected(prepared: Path, row: str) -> None:
     name, change, message = DAMAGES[row]
     damage(prepared / name, change)
     with pytest.raises(InputError, match=message):
@@ -95,9 +95,9 @@ def test_missing_files_and_large_ones(prepared: Path) -> None:
 
 def test_prepared_twice(prepared: Path, tmp_path: Path) -> None:
     stamp = (prepared / "train.bin").stat().st_mtime_ns
-    heard: list[int] = []
-    prepare(Stories(sizes=SIZES), "bytes", 32, prepared, progress=heard.append)
-    assert heard == []
+    calls: list[int] = []
+    prepare(Stories(sizes=SIZES), "bytes", 32, prepared, progress=calls.append)
+    assert calls == []
     assert (prepared / "train.bin").stat().st_mtime_ns == stamp
     with pytest.raises(InputError, match="other data or with other options"):
         prepare(Stories(sizes=SIZES), "bytes", 33, prepared)

@@ -1,4 +1,4 @@
-"""Bad text, bad calls and bad places: refused, and nothing is left behind."""
+"""Invalid text files and calls raise InputErrors and leave nothing behind."""
 
 import bz2
 import gzip
@@ -155,7 +155,7 @@ def test_bad_tokenizer_files(tmp_path: Path) -> None:
         find_tokenizer(tmp_path)
 
 
-def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("a file")
     with pytest.raises(InputError, match=r"out cannot be written: .*file is a file"):
         prepare(Stories(sizes=SIZES), "bytes", 8, tmp_path / "file" / "out")

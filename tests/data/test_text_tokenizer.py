@@ -1,4 +1,4 @@
-"""Tokenizers of text: ids as the reference has them, and templates with holes."""
+"""Text tokenizers agree with reference implementations; templates with holes."""
 
 import json
 import shutil
@@ -129,7 +129,7 @@ def every_tokenizer(folder: Path) -> list[TextTokenizer]:
     return [ByteTokenizer(), CharacterTokenizer.build([UNICODE]), own]
 
 
-def test_every_tokenizer_keeps_to_the_interface(tmp_path: Path) -> None:
+def test_tokenizer_interface(tmp_path: Path) -> None:
     for tokenizer in every_tokenizer(tmp_path):
         stored = json.loads(json.dumps(tokenizer.to_json()))
         again = tokenizer_from_json(stored)
