@@ -487,7 +487,7 @@ def test_refused(
         main.main()
     said = capsys.readouterr()
     assert left.value.code == 2, said
-    # One paragraph, no traceback; beside it only the bar of a evaluator that is being read.
+    # One paragraph, no traceback; apart from the progress bar of the evaluator LM.
     assert re.fullmatch(r"(\rLoading weights[^\n]*\n)?cwdfm: [^\n]+\n", said.err), said.err
     assert re.search(message, said.err), said.err
     left_behind = contents(tmp_path)

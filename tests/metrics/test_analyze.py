@@ -172,7 +172,7 @@ def test_a_mask_source_updates_every_token_once() -> None:
     assert found == UpdateStatistics(1.0, 0.0, 0.0, (0, 64 * 12), 64)
 
 
-def test_solvers_are_compared_in_a_table_and_a_picture(tmp_path: Path) -> None:
+def test_updates_table_and_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     source = cwdfm.UniformSource(6)
     results = {

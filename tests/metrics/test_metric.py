@@ -1,4 +1,4 @@
-"""Molecule metrics against lists counted by hand, and pictures that can be opened."""
+"""Molecule metrics against hand-counted lists, and the figures of molecules."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     ],
     ids=lambda s: s[0],
 )
-def test_spellings_of_one_molecule_agree(spellings: tuple[str, ...]) -> None:
+def test_different_smiles_of_one_molecule_agree(spellings: tuple[str, ...]) -> None:
     found = {canonical(s) for s in spellings}
     assert len(found) == 1
     assert None not in found
@@ -71,13 +71,13 @@ INVALID = {
 @pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
 def test_invalid(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert canonical(text) is None
-    assert capfd.readouterr() == ("", "")  # RDKit's own complaints are kept off the terminal
+    assert capfd.readouterr() == ("", "")  # RDKit prints nothing
 
 
 def test_scores_counted_by_hand() -> None:
     samples = ["CCO", "OCC", "C1CC1", "C1CC", "", "CC(=O)N", "c1ccccc1", "C1=CC=CC=C1"]
     scores = score_molecules(samples, ["OCC", "C1=CC=CC=C1", "C1C=CC=CC=1"], fold_size=8)
-    # Six parse; ethanol and benzene come twice; cyclopropane and acetamide are new.
+    # Six are valid; ethanol and benzene occur twice; cyclopropane and acetamide are novel.
     expected = FoldCounts((6,)), FoldCounts((4,)), FoldCounts((2,))
     assert (scores.valid, scores.unique, scores.novel) == expected
     assert (scores.samples, scores.fold_size, scores.folds) == (8, 8, 1)
@@ -87,7 +87,7 @@ def test_scores_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
-def test_a_new_molecule_is_new_once_however_it_is_spelt(
+def test_novelty_ignores_the_form_of_smiles(
     kind: Callable[[list[str]], Collection[str]],
 ) -> None:
     samples = ["CC(=O)N", "NC(C)=O", "CC(=O)N", "C1CC1", "CCO", "OCC"]
@@ -96,7 +96,7 @@ def test_a_new_molecule_is_new_once_however_it_is_spelt(
     assert (scores.valid, scores.unique, scores.novel) == expected
 
 
-def test_folds_are_counted_apart_and_spread_as_numpy_does() -> None:
+def test_folds_are_counted_separately() -> None:
     folds = [["C", "C", "CC", "x"], ["C", "CC", "CCC", "CCCC"], ["x", "x", "x", "O"]]
     samples = [s for fold in folds for s in fold] + ["CCCCC", "CCCCCC"]
     scores = score_molecules(samples, ["C"], fold_size=4)
@@ -111,13 +111,13 @@ def test_folds_are_counted_apart_and_spread_as_numpy_does() -> None:
     assert "of 4 (3 folds, 2 samples in no fold)" in str(scores)
 
 
-def test_few_samples_make_one_short_fold_and_are_not_scaled() -> None:
+def test_few_samples_form_one_short_fold() -> None:
     scores = score_molecules(["C", "CC", "x"], None)
     assert (scores.valid.mean, scores.unique.mean, scores.novel) == (2, 2, None)
     assert (scores.fold_size, scores.samples, scores.folds, scores.short) == (3, 3, 1, True)
 
 
-def test_folds_are_of_as_many_samples_as_in_the_paper() -> None:
+def test_default_fold_size_is_that_of_the_paper() -> None:
     scores = score_molecules(["C"] * 2049, None)
     assert (scores.fold_size, scores.folds, scores.remainder) == (1024, 2, 1)
 
@@ -127,16 +127,16 @@ def test_no_valid_sample_scores_zero() -> None:
     assert [c and c.mean for c in (scores.valid, scores.unique, scores.novel)] == [0, 0, 0]
 
 
-def test_training_may_be_canonicalised_once_for_many_scores() -> None:
+def test_training_sets_can_be_canonicalized_once() -> None:
     known = canonical_set(["OCC", "C1CC", "C(O)C"])
     assert set(known) == {"CCO"}
     assert score_molecules(["CCO", "C"], known) == score_molecules(["CCO", "C"], ["OCC"])
-    # The type is a promise: what it holds is compared as it stands.
+    # A CanonicalSet is not canonicalized again.
     assert score_molecules(["CCO"], CanonicalSet(["OCC"])).novel == FoldCounts((1,))
 
 
 @pytest.mark.parametrize("training", [None, ["C"]])
-def test_scores_survive_json(training: list[str] | None) -> None:
+def test_scores_round_trip_through_json(training: list[str] | None) -> None:
     scores = score_molecules(["C", "CC", "CO", "x", "N"], training, fold_size=2)
     data = json.loads(json.dumps(scores.to_json()))
     assert MoleculeScores.from_json(data) == scores
@@ -176,13 +176,13 @@ def test_histograms_by_hand() -> None:
     }
 
 
-def test_hydrogen_that_is_written_out_is_no_heavy_atom() -> None:
+def test_explicit_hydrogen_is_not_a_heavy_atom() -> None:
     found = histograms(["[2H]C([2H])O"], ["CO"])["features"]
     assert found["atom_types"]["samples"] == {"C": 0.5, "O": 0.5}
     assert found["heavy_atoms"]["samples"] == {"2": 1.0}
 
 
-def test_histograms_of_nothing_have_no_distance() -> None:
+def test_empty_histograms_have_no_distance() -> None:
     found = histograms(["x"], ["C", "[2H]C"], length=lambda text: 7)["features"]
     assert found["length"] == {"samples": {}, "reference": {"7": 1.0}, "total_variation": None}
     assert found["heavy_atoms"]["reference"] == {"1": 1.0}
@@ -212,14 +212,14 @@ def test_grid_shows_every_string_in_its_cell(tmp_path: Path) -> None:
 
 
 def test_crowded_drawings_are_not_flagged(tmp_path: Path) -> None:
-    """Atoms that lie close to each other on paper; red is oxygen's, and here is none."""
+    """Close atoms are not marked; there is no oxygen, whose color is red."""
     molecule_grid(["C1=CC2C3CCNC2N3C1"], tmp_path / "grid.png")
     red, green, blue = pixels(tmp_path / "grid.png").transpose(2, 0, 1)
     assert not ((red > 200) & (green < 60) & (blue < 60)).any()
     assert ((blue > 200) & (red < 60)).any()  # nitrogen's
 
 
-def test_grid_takes_any_string_and_keeps_it_in_its_cell(tmp_path: Path) -> None:
+def test_grid_accepts_any_string(tmp_path: Path) -> None:
     path = tmp_path / "grid.png"
     strange = [*INVALID.values(), "CC\nnext line", "[C@@H]" * 60, "C.[Na+].[Cl-]", "*", "[H][H]"]
     molecule_grid(strange, path, columns=1)
@@ -240,7 +240,7 @@ def has_color(image: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]", color: s
     return bool((image == rgb).all(-1).any())
 
 
-def test_curves_keep_a_solver_to_its_colour(tmp_path: Path) -> None:
+def test_curves_use_the_color_of_each_solver(tmp_path: Path) -> None:
     path = tmp_path / "curves.png"
     points = [point("entropy", 16, 1, 2), point("Euler", 16, 3, 5), point("Euler", 8, 2)]
     curves(points, path, title="small")
@@ -255,7 +255,7 @@ def test_curves_keep_a_solver_to_its_colour(tmp_path: Path) -> None:
     assert has_color(image, "#009988")
 
 
-def test_curves_of_one_fold_show_what_chance_does(tmp_path: Path) -> None:
+def test_curves_of_one_fold_show_binomial_errors(tmp_path: Path) -> None:
     path, drawn = tmp_path / "curves.png", []
     for count in (8, 4):  # of 8: nothing is left to chance, and most of all
         curves([point("Euler", 8, count)], path)
@@ -263,7 +263,7 @@ def test_curves_of_one_fold_show_what_chance_does(tmp_path: Path) -> None:
     assert drawn[1] > drawn[0] + 200
 
 
-def test_every_panel_has_bars_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_panel_has_its_own_error_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(figure, "save_figure", lambda figure, path: drawn.append(figure))
     valid, unique, novel = (FoldCounts((count,)) for count in (8, 4, 2))  # of 8
@@ -293,9 +293,7 @@ def test_histogram_plot(tmp_path: Path) -> None:
     assert has_color(pixels(path), "#BBBBBB")
 
 
-def test_a_failed_write_keeps_the_old_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "grid.png"
     path.write_bytes(b"old")
 

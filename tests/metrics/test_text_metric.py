@@ -79,9 +79,7 @@ def direct(
 
 
 @pytest.mark.parametrize("start", [False, True])
-def test_scores_are_those_of_transformers(
-    folder: Path, evaluator: LoadedEvaluatorLM, start: bool
-) -> None:
+def test_scores_equal_transformers(folder: Path, evaluator: LoadedEvaluatorLM, start: bool) -> None:
     nats, counts = evaluator.score(evaluator.encode(TEXTS), "start" if start else "skip")
     truth, truth_counts = direct(folder, TEXTS, start=start)
     assert counts.tolist() == truth_counts
@@ -97,9 +95,7 @@ def test_windows_and_batches(folder: Path, overlap: int, budget: int) -> None:
     assert one.conventions()["overlap"] == overlap
 
 
-def test_a_shorter_context_is_honoured_and_recorded(
-    folder: Path, evaluator: LoadedEvaluatorLM
-) -> None:
+def test_a_shorter_context_is_used_and_recorded(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
     short = EvaluatorLM(str(folder), context=8, device="cpu").load()
     assert (short.context, short.overlap) == (8, 4)
     assert (evaluator.context, evaluator.overlap) == (
@@ -152,15 +148,15 @@ def test_log_softmax_of_half_precision_logits_is_in_float32(folder: Path) -> Non
     assert half.score(ids)[0] == pytest.approx([float(truth)], rel=1e-6)
 
 
-def test_a_text_begins_with_the_start_token_where_there_is_one() -> None:
+def test_start_token_falls_back_to_end_token() -> None:
     for start, end, found in ((1, 2, 1), (0, 2, 0), (None, 2, 2)):
         tokenizer = SimpleNamespace(bos_token_id=start, eos_token_id=end)
         evaluator: Any = SimpleNamespace(loaded=SimpleNamespace(tokenizer=tokenizer))
         assert LoadedEvaluatorLM.start_id(evaluator) == found
 
 
-def test_an_end_token_that_the_judge_knows_is_left_alone() -> None:
-    """Its own may be another: only one that it does not know becomes that."""
+def test_known_end_tokens_are_kept() -> None:
+    """Only an end token that the evaluator LM does not know is replaced."""
     for own, known, read in (("</s>", [END], END), ("</s>", [], "</s>"), (None, [], END)):
         evaluator: Any = SimpleNamespace(
             loaded=SimpleNamespace(tokenizer=SimpleNamespace(eos_token=own)),
@@ -200,7 +196,7 @@ def test_text_after_the_first_end(evaluator: LoadedEvaluatorLM) -> None:
     assert keep.tokens == (3 + 1 + 3 - 1) + (2 + 4 + 2 - 1) + (4 - 1)  # "th" is one token
 
 
-def test_an_end_token_the_judge_does_not_know_becomes_its_own(evaluator: LoadedEvaluatorLM) -> None:
+def test_unknown_end_tokens_are_replaced(evaluator: LoadedEvaluatorLM) -> None:
     other = generative_perplexity(["ab</s>cd", "</s>ef"], evaluator, folds=1, end="</s>")
     own = generative_perplexity([f"ab{END}cd", f"{END}ef"], evaluator, folds=1)
     assert other.perplexity == own.perplexity
@@ -216,7 +212,7 @@ def test_own_tokens_of_one_vocabulary(evaluator: LoadedEvaluatorLM, after_end: A
     assert same.perplexity == generative_perplexity(texts, evaluator, **options).perplexity
 
 
-def test_gguf_holds_the_same_evaluator(tmp_path: Path) -> None:
+def test_gguf_gives_the_same_scores(tmp_path: Path) -> None:
     transformers = extra("transformers")
     extra("gguf")
     torch.manual_seed(0)
@@ -256,7 +252,7 @@ def test_features_are_the_last_hidden_state(folder: Path, evaluator: LoadedEvalu
     assert evaluator.features(texts) == pytest.approx(np.stack(truth), rel=1e-4, abs=1e-5)
 
 
-def test_embeddings_are_means_of_length_one(tmp_path: Path) -> None:
+def test_embeddings_are_normalized_means(tmp_path: Path) -> None:
     transformers = extra("transformers")
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -288,7 +284,7 @@ def features(seed: int, shift: float = 0.0, rows: int = 120) -> "np.ndarray[Any,
 
 
 @pytest.mark.filterwarnings("ignore:MAUVE of")
-def test_mauve_is_that_of_the_package() -> None:
+def test_mauve_equals_the_package() -> None:
     package = extra("mauve")
     p, q = features(0), features(1, 1.0)
     ours = mauve_score(q, p)
@@ -301,7 +297,7 @@ def test_mauve_is_that_of_the_package() -> None:
         truth.append(package.compute_mauve(p_features=p[i], q_features=q[j]).mauve)
     assert ours.resamples == tuple(truth)
     assert ours.std == pytest.approx(np.std(truth, ddof=1))
-    assert len(set(truth)) == 5  # a spread of nothing would be none
+    assert len(set(truth)) == 5
     assert mauve_score(q, p) == ours  # seeds are fixed
     assert mauve_score(features(2), p, resamples=0).mauve > 0.8 > 0.5 > ours.mauve
     data = json.loads(json.dumps(ours.to_json()))
@@ -309,7 +305,7 @@ def test_mauve_is_that_of_the_package() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:MAUVE of")
-def test_mauve_of_texts_takes_the_evaluators_features(evaluator: LoadedEvaluatorLM) -> None:
+def test_mauve_of_texts_uses_evaluator_features(evaluator: LoadedEvaluatorLM) -> None:
     extra("mauve")
     words = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "long"]
     pairs = [f"{a} {b}" for a in words for b in words]
@@ -323,8 +319,8 @@ def test_mauve_of_texts_takes_the_evaluators_features(evaluator: LoadedEvaluator
     assert (result.samples, result.reference, result.buckets) == (40, 50, 4)
 
 
-def test_few_samples_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
-    """Once, and not by the clustering for each of its runs."""
+def test_few_samples_cause_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    """One warning, and none from the clustering."""
     extra("mauve")
     with pytest.warns(UserWarning, match="MAUVE of 120 samples is coarse"):
         mauve_score(features(0), features(1), resamples=1)
@@ -369,8 +365,8 @@ def test_statistics_are_those_of_plain_counters(vocab: int, length: int) -> None
     assert json.loads(json.dumps(found.to_json()))["entropy"]["folds"] == list(found.entropy.folds)
 
 
-def test_a_token_alone_has_no_entropy_at_any_length() -> None:
-    """Nor less than none: log2 N and N log2 N / N are rounded apart from each other."""
+def test_a_repeated_token_has_zero_entropy() -> None:
+    """Rounding must not give a negative value."""
     for length in (1, 10, 48, 96, 160):
         value = text_statistics(np.full((1, length), 7), folds=1).entropy.value
         assert value == pytest.approx(0, abs=1e-12)
@@ -421,7 +417,7 @@ def test_the_bound_does_not_depend_on_batches() -> None:
         assert (split.sequences, split.of, split.tokens) == (23, 23, 23 * 7)
 
 
-def test_a_limit_takes_rows_evenly_and_leaves_their_estimates() -> None:
+def test_a_limit_selects_evenly_spaced_rows() -> None:
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     whole = cwdfm.elbo(model, SOURCE, SCHEDULE, x, draws=4)
     some = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=4, batch_size=3)
@@ -444,10 +440,8 @@ def test_the_bound_of_given_positions() -> None:
     assert ours.tokens == 23 * 6
 
 
-def test_a_row_of_few_tokens_counts_for_little_in_the_error() -> None:
-    """Beside the jackknife of the same ratio, nats over tokens; the spread of the rows' nats alone
-    would make it a seventh larger.
-    """
+def test_short_rows_have_little_weight_in_the_error() -> None:
+    """Compares with the jackknife estimate of the ratio of nats to tokens."""
     model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     ours = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, padding=(4, 6), draws=4)
     fixed = torch.zeros(23, 7, dtype=torch.bool)
@@ -496,7 +490,7 @@ def test_broken_folders(row: str, folder: Path, tmp_path: Path) -> None:
         EvaluatorLM(str(copy), device="cpu").load()
 
 
-def test_models_that_cannot_evaluator(folder: Path, tmp_path: Path) -> None:
+def test_unsuitable_evaluators(folder: Path, tmp_path: Path) -> None:
     transformers = extra("transformers")
     shutil.copytree(folder, tmp_path / "small")
     gpt2(transformers, vocab_size=200).save_pretrained(tmp_path / "small")
@@ -527,7 +521,7 @@ def test_models_that_cannot_evaluator(folder: Path, tmp_path: Path) -> None:
         EvaluatorLM(str(tmp_path / "headless"), device="cpu").load()
 
 
-def test_an_unreachable_hub_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_suggests_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     extra("transformers")
     hub = extra("huggingface_hub.constants")
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
@@ -536,7 +530,7 @@ def test_an_unreachable_hub_says_what_to_put_where(monkeypatch: pytest.MonkeyPat
         EvaluatorLM(name, device="cpu").load()
 
 
-def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
+def test_invalid_gguf_files(tmp_path: Path) -> None:
     extra("transformers")
     extra("gguf")
     path = tmp_path / "x.gguf"

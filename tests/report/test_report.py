@@ -42,7 +42,7 @@ from tests.support.html import Links
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
-# Six parse; ethanol and benzene come twice; cyclopropane and acetamide are not in TRAINING.
+# Six are valid; ethanol and benzene occur twice; cyclopropane and acetamide are not in TRAINING.
 BY_HAND = ["CCO", "OCC", "C1CC1", "C1CC", "", "CC(=O)N", "c1ccccc1", "C1=CC=CC=C1"]
 TRAINING = ["CCO", "c1ccccc1"] + ["C" * n + end for n in range(4, 12) for end in ("", "N", "F")]
 OPTIONS = {"model": "small", "solver": "euler", "steps": 8, "seed": 0, "radius": 1, "scale": 4.0}
