@@ -168,7 +168,7 @@ def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
         ({"tokenizer": {"kind": "bytes"}}, "the tokenizer 257"),
         ({"format": 0}, "is invalid: format must be an integer >= 1, got 0"),
         ({"lenght": 9}, "is invalid: unknown fields lenght; known are card, .* under card"),
-        ({"schedule": {}, "source": source}, "unknown fields schedule, source; known are .* method,"),
+        ({"schedule": {}, "source": source}, "unknown fields schedule, source; .* method,"),
     ]
     for change, message in changes:
         config.write_text(json.dumps({**written, **change}))

@@ -100,7 +100,7 @@ def test_dropout_is_new_in_every_step_and_a_function_of_it(tmp_path: Path) -> No
     """The same batch over and over, to weights that do not move: nothing else differs."""
     run = stirred(tmp_path, dropout=0.5, learning_rate=1e-30, min_learning_rate=0.0)
     batch = run.training_batch(run.objective, 0, 0)
-    run.training_batch = lambda objective, step, number: batch  # type: ignore[method-assign]
+    run.training_batch = lambda objective, step, micro_batch: batch  # type: ignore[method-assign]
     before = double(dict(run.model.named_parameters()))
     losses = [float(run.train_step()) for _ in range(4)]
     assert len(set(losses)) == 4
