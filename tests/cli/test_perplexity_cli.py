@@ -136,11 +136,11 @@ def test_options_of_random_draws_are_rejected_for_exact_likelihoods(
     """The error comes before the data is read, which does not exist here."""
     tiny(BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)).save_pretrained(tmp_path / "b")
     for model in (models / "autoregressive", tmp_path / "b"):
-        told = rf"{flags[:6]}.* is read for bounds alone, .* of {model}, .* is exact; leave it out"
+        told = rf"{flags[:6]}.*{model}.* exact"
         with pytest.raises(cwdfm.InputError, match=told):
             perplexity.main([str(model), "--data", "nowhere.txt", *flags.split()])
     weighted = [str(models / "autoregressive"), "--data", "nowhere.txt", "--weight", "neighbor"]
-    with pytest.raises(cwdfm.InputError, match="trained as Autoregressive; give one that was"):
+    with pytest.raises(cwdfm.InputError, match="trained as Autoregressive"):
         perplexity.main([*weighted, *flags.split()])
     with pytest.raises(cwdfm.InputError, match="does not exist"):
         perplexity.main([str(models / "blocks"), "--data", "nowhere.txt", *flags.split()])
@@ -220,7 +220,7 @@ def test_errors_for_molecules_suggest_what_the_command_allows(
     load("a.smi", cache=False).save("a.npz")
     for model, flags, told in (
         (models / "mask", "a.smi", "got 'bytes', 257 tokens"),
-        ("qm9-mask-small", "a.smi --part all", r"--part is for text, and .*; leave that out \(a"),
+        ("qm9-mask-small", "a.smi --part all", r"--part .*text.*a\.smi"),
         ("qm9-mask-small", "a.npz", "different vocabulary.*raw data"),
     ):
         with pytest.raises(cwdfm.InputError, match=told):
