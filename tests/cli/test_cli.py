@@ -189,7 +189,7 @@ def test_wrong_input(tmp_path: Path) -> None:
         (["train", "finetune", "--out", tmp_path, "--init", "nowhere"], "neither a folder nor"),
         (
             ["train", "qm9-debug", "--out", tmp_path, "--column", "a b"],
-            "--column 'a b' is for tabl",
+            "--column 'a b' is only for",
         ),
         ([*context, "--path-radius", 0], "--path-radius must be an integer >= 1, got 0"),
         ([*context, "--path-scale", "1e9"], "--path-scale must be a number between"),
