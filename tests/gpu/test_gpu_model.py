@@ -253,7 +253,7 @@ def test_transformer_trains_with_fused_short_attention(
     trunk = torch.compile(model.trunk, fullgraph=True) if compiled else model.trunk
     with half():
         mine = trained(model, trunk, x)
-        assert ran == ["attend"] * 2 + ["attend_back"] * 2
+        assert ran == ["attend"] * 2 + ["attend_backward"] * 2
         monkeypatch.setattr(dispatch, "MODE", "off")
         usual = trained(model, model.trunk, x)
     # Half precision limits accuracy: gradients of the first layers mostly cancel.

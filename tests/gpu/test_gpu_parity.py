@@ -70,15 +70,16 @@ def test_draws_and_reveals_neither_synchronize_nor_recompile() -> None:
             for given in (index, None):
                 reveal_drawn(weight, kappa, length, seed=5, step=step, index=given, fixed=None)
 
-    work(1)  # copies the weight's tables to the device
     device = torch.cuda.current_device()
     kernels = (triton_random.uniform, triton_reveal_start.prepare, triton_reveal_few.reveal_few)
+    before = len(triton_random.uniform.device_caches[device][0])  # variants of other tests
+    work(1)  # copies the weight's tables to the device
     compiled = [len(k.device_caches[device][0]) for k in kernels]
     with no_waiting():
         for step in (16, 2**31, 2**32 - 1):
             work(step)
     assert [len(k.device_caches[device][0]) for k in kernels] == compiled
-    assert compiled[0] == 1
+    assert compiled[0] - before <= 1
 
 
 # Unmasking solvers need a mask source.
