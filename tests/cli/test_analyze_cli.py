@@ -272,7 +272,7 @@ def test_wrong_input(
         ([*context, out, "--draws", 10**12], "--draws must be an integer <= 1,000,000, got 1000"),
         ([*context, out, "--farthest", 10**12], "--farthest must be an integer <= 10,000, got 1"),
         ([*context[:4], "no", "--out", out, "--seed", -1], "cwdfm: --seed must be an integer"),
-        ([*context[:4], "qm9", "--out", out], "molecules need a SmilesTokenizer"),
+        ([*context[:4], "qm9", "--out", out], "require a SmilesTokenizer"),
         ([*updates, out, "--n", 0], "n must be an integer >= 1"),
         ([*updates, out, "--steps", 0], "steps must be an integer >= 1"),
         ([*updates, out, "--solvers", "magic"], "invalid choice"),

@@ -13,6 +13,7 @@ import torch
 import cwdfm
 from cwdfm.cli import train
 from examples import exact_target
+from experiments import results
 
 ROOT = Path(__file__).parents[2]
 BAD: dict[str, tuple[str, str]] = {
@@ -96,7 +97,7 @@ def test_the_example_s_picture_is_drawn_anew_without_measuring(
     figures = []
     monkeypatch.setattr(exact_target, "save_figure", lambda figure, _: figures.append(figure))
     monkeypatch.setattr(exact_target, "reveal_times", lambda *_, **__: torch.zeros(2, 3))
-    recorded = (ROOT / "results" / "exact_target.json").read_text()
+    recorded = json.dumps(results.record("exact_target"))
     (tmp_path / "exact_target.json").write_text(recorded)
     exact_target.main(["--out", str(tmp_path), "--redraw"])
     assert (tmp_path / "exact_target.json").read_text() == recorded

@@ -242,7 +242,7 @@ def test_line_breaks_survive_or_are_refused(tmp_path: Path) -> None:
     assert read_samples(tmp_path / "own.jsonl").texts == texts
     for name, text in (("a.txt", "a\nb"), ("b.txt", "c\r"), ("a.smi", "d\u2028e")):
         with pytest.raises(
-            cwdfm.InputError, match=r"sample 2 holds a line break.*\.jsonl or \.csv"
+            cwdfm.InputError, match=r"sample 2 contains a line break.*\.jsonl or \.csv"
         ):
             write_samples(tmp_path / name, SampleFile(["", text], [[1]] * 2))
         assert not (tmp_path / name).exists()
@@ -320,12 +320,12 @@ def test_out_of_memory_halves_the_batch(
 
 
 WRONG = [
-    (["--template", "c1ccccc1"], "hole"),
+    (["--template", "c1ccccc1"], "no free tokens"),
     (["--template", "C" * 31 + "*"], "room for 30"),
     (["--template", "[Si]**"], "[Si]"),
     (["--prompt", "C", "--template", "C*"], "mutually exclusive"),
     (["--prompt", "C" * 40], "room for 30"),
-    (["--prompt", "Hello"], "not SMILES"),
+    (["--prompt", "Hello"], "is not a SMILES"),
     (["--device", "tpu9"], "device must be auto, cpu, cuda"),
     (["--batch-size", "-1"], "cwdfm: --batch-size must be"),
     (["--steps", "0"], "steps must be"),

@@ -481,7 +481,7 @@ def test_wrong_input(
         ([tmp_path / "no.jsonl", *out], "cannot read"),
         ([tmp_path / "no.doc", *out], "must end in"),
         ([empty, *out], "contains no samples"),
-        ([cut, *out], "cut off"),
+        ([cut, *out], "truncated"),
         ([good, again, *out], "have the same seed (0) and settings"),
         ([good, good, *out], "a.jsonl are identical, so their samples would count twice"),
         ([good, copy, *out], "would count twice"),

@@ -768,7 +768,7 @@ def test_wrong_input(
         ([good, *no_evaluator, tmp_path / "full"], "has no config.json"),
         ([good, *no_evaluator, "nobody/nothing"], "Hugging Face hub"),
         ([good, *out, "--no-retokenize"], "and the samples have different vocabularies"),
-        ([good, *out, "--data", "qm9"], "molecules need a SmilesTokenizer"),
+        ([good, *out, "--data", "qm9"], "require a SmilesTokenizer"),
         ([good, *out, "--data", tmp_path / "no.txt"], "does not exist"),
         ([foreign, *out, "--data", data], "and the samples have different vocabularies"),
         ([good, *out, "--data", little], "2 held-out windows of 12 tokens, too few"),
