@@ -450,7 +450,8 @@ def test_a_model_with_a_key_that_nothing_reads_is_refused(tmp_path: Path) -> Non
     few = ("--n", 2, "--steps", 2, "--device", "cpu")
     ended = command("sample", tmp_path / "model", "--out", tmp_path / "a.smi", *few)
     assert ended.returncode == 2
-    assert f"{config} is invalid" in ended.stderr and "lenght" in ended.stderr
+    assert f"{config} is invalid" in ended.stderr
+    assert "lenght" in ended.stderr
     assert not (tmp_path / "a.smi").exists()
 
 
@@ -508,7 +509,7 @@ def test_numbers_are_told_by_their_flags_and_commands_advise_what_they_have(
         (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
         (
             ["eval", "a.smi", "--data", "a.csv"],
-            "has no column 'smiles', its columns are 'name', 'structure'",
+            "its columns are 'name', 'structure'",
         ),
     ):
         ended = command(*line)
