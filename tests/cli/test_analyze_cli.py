@@ -17,16 +17,14 @@ from cwdfm.cli import analyze, main, perplexity
 from cwdfm.data import ByteTokenizer, SmilesTokenizer, TextFiles, load, prepare
 from cwdfm.generation import generate
 from cwdfm.likelihood.dataset import dataset_likelihood
-from cwdfm.method import Flow
 from cwdfm.metrics.context import context_analysis
 from cwdfm.metrics.updates import update_statistics
-from cwdfm.model.presets import preset
-from cwdfm.model.transformer import DiT
+from tests.support.tiny import MODEL_LENGTH as LENGTH
+from tests.support.tiny import tiny_model
 
 pytest.importorskip("safetensors", reason="needs the extra 'cli'")
 pytest.importorskip("tyro", reason="needs the extra 'cli'")
 
-LENGTH = 16
 TEXT = "the whale and the sea, the captain and the whale. " * 60
 
 
@@ -36,30 +34,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
 
 
-def tiny(
-    tokenizer: Any,
-    kind: type[cwdfm.MaskSource | cwdfm.UniformSource] = cwdfm.UniformSource,
-    **options: Any,
-) -> cwdfm.Pretrained:
-    """A model whose predictions depend on what it sees; untrained."""
-    torch.manual_seed(0)
-    source = kind(tokenizer.vocab_size)
-    model = DiT(preset("debug", source.num_tokens, dropout=0.0, positions=LENGTH))
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.1)
-    return cwdfm.Pretrained(
-        model.eval(), Flow(source, cwdfm.Polynomial(2.0)), tokenizer, LENGTH, **options
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of text, one of molecules with a given start, and data for both."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "whale.txt").write_text(TEXT)
     prepare(TextFiles.of(folder / "whale.txt"), "bytes", LENGTH, folder / "whale", part="all")
-    tiny(ByteTokenizer()).save_pretrained(folder / "text")
-    tiny(SmilesTokenizer(("C", "N", "O")), fix_first=True).save_pretrained(folder / "molecules")
+    tiny_model(ByteTokenizer()).save_pretrained(folder / "text")
+    tiny_model(SmilesTokenizer(("C", "N", "O")), fix_first=True).save_pretrained(
+        folder / "molecules"
+    )
     (folder / "my.smi").write_text("\n".join("C" * n + end for n in range(1, 13) for end in "NO"))
     return folder
 
@@ -197,7 +181,9 @@ def test_updates_of_a_mask_source_are_one_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By construction, and a note says so; a corrector undoes some, and there is no note."""
-    tiny(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource).save_pretrained(tmp_path / "model")
+    tiny_model(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource).save_pretrained(
+        tmp_path / "model"
+    )
     few = [tmp_path / "model", "--n", 16, "--steps", 8, "--solvers", "euler"]
     analyze.main(words("updates", *few, "--out", tmp_path / "one"))
     assert capsys.readouterr().out.splitlines().count(analyze.MASK_NOTE) == 1

@@ -102,3 +102,19 @@ def test_core_imports_only_required_dependencies() -> None:
                 assert inside or name.split(".")[-1] not in LOCAL_MODULES, f"{path.name}: {name}"
                 fits = allowed | OPTIONAL if inside else allowed
                 assert name.split(".")[0] in fits, f"{path.name} imports {name}"
+
+
+def test_no_test_module_imports_another() -> None:
+    """Helpers that several test modules share are in tests/support."""
+    tests = Path(__file__).parents[1]
+    wrong = []
+    for path in sorted(tests.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = imported(node)
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in names:
+                root, *parts = name.split(".")
+                if root == "tests" and "support" not in parts[:1]:
+                    wrong.append(f"{path.relative_to(tests)} imports {name}")
+    assert not wrong, wrong

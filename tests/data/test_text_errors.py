@@ -12,10 +12,10 @@ import torch
 
 from cwdfm.cli import main
 from cwdfm.data import ByteTokenizer, CharacterTokenizer, TextFiles, prepare
-from tests.cli.test_analyze_cli import LENGTH, tiny
-from tests.report.test_text_report import written
 from tests.support.evaluators import byte_tokenizer, gpt2, write_gguf
 from tests.support.texts import BROKEN_GZ, jsonl, write_parquet, zst
+from tests.support.tiny import MODEL_LENGTH as LENGTH
+from tests.support.tiny import tiny_model, write_random_samples
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'text'")
 hub = pytest.importorskip("huggingface_hub.constants", reason="needs the extra 'text'")
@@ -38,7 +38,7 @@ class Places:
 
     def samples(self) -> Path:
         """A file of samples."""
-        return written(self.own / "samples.jsonl", count=8)
+        return write_random_samples(self.own / "samples.jsonl", count=8)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus = TextFiles.of(folder / "whale.txt")
     prepare(corpus, "bytes", LENGTH, folder / "bytes", part="all")
     prepare(corpus, "chars", LENGTH, folder / "chars")
-    tiny(ByteTokenizer()).save_pretrained(folder / "model")
-    tiny(CharacterTokenizer.build(["abc"])).save_pretrained(folder / "abc")
+    tiny_model(ByteTokenizer()).save_pretrained(folder / "model")
+    tiny_model(CharacterTokenizer.build(["abc"])).save_pretrained(folder / "abc")
     byte_tokenizer(transformers).save_pretrained(folder / "evaluator")
     gpt2(transformers, vocab_size=258).save_pretrained(folder / "evaluator")
     return folder

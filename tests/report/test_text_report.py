@@ -40,16 +40,13 @@ from cwdfm.report.text import (
 from cwdfm.report.text_data import Passages, TextReference
 from cwdfm.report.text_scores import TextScorer, TextScores, TextSettings, check_same_decoding
 from cwdfm.sample_file import SampleFile, write_samples
-from tests.cli.test_analyze_cli import tiny
 from tests.support.evaluators import byte_tokenizer, gpt2
 from tests.support.html import Links
+from tests.support.tiny import OPTIONS, WORDS, tiny_model, write_random_samples
+from tests.support.tiny import SAMPLE_LENGTH as LENGTH
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-
-LENGTH = 12
-WORDS = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "precisely"]
-OPTIONS = {"model": "tiny", "solver": "euler", "steps": 8, "seed": 0}
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +71,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "words"
 
 
-def written(path: Path, seed: int = 0, count: int = 30, **options: Any) -> Path:
-    """Write random words in bytes, as `cwdfm sample` does."""
-    rng = np.random.default_rng(seed)
-    texts = [" ".join(rng.choice(WORDS, size=9))[:LENGTH] for _ in range(count)]
-    tokens = [ByteTokenizer().encode(text) for text in texts]
-    head = {"options": OPTIONS | options, "tokenizer": "bytes", "evaluations": 7 * count}
-    write_samples(path, SampleFile(texts, tokens, head))
-    return path
-
-
 def run(*arguments: object) -> dict[str, Any]:
     """Run the command and read scores.json."""
     evaluate.main([str(a) for a in arguments])
@@ -102,7 +89,7 @@ def test_scores_equal_the_metrics(
     tmp_path: Path, evaluator: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mauve")
-    file, out = written(tmp_path / "a.jsonl"), tmp_path / "out"
+    file, out = write_random_samples(tmp_path / "a.jsonl"), tmp_path / "out"
     found = run(file, "--out", out, "--eval-model", evaluator, "--data", data, "--folds", 3)
     texts, tokens = tokens_of(file)
     loaded = EvaluatorLM(str(evaluator)).load()
@@ -135,7 +122,7 @@ def test_scores_equal_the_metrics(
 
 
 def test_options_reach_the_evaluator(tmp_path: Path, evaluator: Path) -> None:
-    file = written(tmp_path / "a.jsonl")
+    file = write_random_samples(tmp_path / "a.jsonl")
     flags = ["--average", "sample", "--first-token", "start", "--after-end", "cut", "--folds", 2]
     flags += ["--eval-context", 8, "--batch-tokens", 64, "--device", "cpu"]
     (row,) = run(file, "--out", tmp_path / "out", "--eval-model", evaluator, *flags)["sets"]
@@ -160,7 +147,7 @@ def test_sample_then_evaluate(
     """What the sampler writes is what the report reads; text that is not prepared will do."""
     pytest.importorskip("mauve")
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
-    tiny(ByteTokenizer()).save_pretrained(tmp_path / "model")
+    tiny_model(ByteTokenizer()).save_pretrained(tmp_path / "model")
     files = []
     for solver, steps in (("euler", 2), ("euler", 4), ("neighbor", 4)):
         files.append(tmp_path / f"{solver}-{steps}.jsonl")
@@ -207,7 +194,10 @@ def test_scores_are_cached(
     tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mauve")
-    one, two = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl", 1, 25, steps=16)
+    one, two = (
+        write_random_samples(tmp_path / "a.jsonl"),
+        write_random_samples(tmp_path / "b.jsonl", 1, 25, steps=16),
+    )
     out = tmp_path / "out"
     given = ["--out", out, "--eval-model", evaluator, "--data", data, "--reference-size", 28]
     seen = counted(monkeypatch)
@@ -237,7 +227,7 @@ def test_scores_are_cached(
 def test_an_interrupted_evaluation_resumes(
     tmp_path: Path, evaluator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [written(tmp_path / f"{i}.jsonl", i, 20 + i, steps=2**i) for i in range(3)]
+    files = [write_random_samples(tmp_path / f"{i}.jsonl", i, 20 + i, steps=2**i) for i in range(3)]
     given = [*files, "--out", tmp_path / "out", "--eval-model", evaluator]
     score = LoadedEvaluatorLM.score
 
@@ -328,7 +318,7 @@ def test_without_an_evaluator(
         raise InputError("no such model")
 
     monkeypatch.setattr("cwdfm.metrics.evaluator.load_text_model", absent)
-    files = [written(tmp_path / f"{n}.jsonl", seed=n, steps=n) for n in (8, 16)]
+    files = [write_random_samples(tmp_path / f"{n}.jsonl", seed=n, steps=n) for n in (8, 16)]
     found = run(*files, "--out", tmp_path / "out", "--eval-model", "none", "--data", data)
     for row, file in zip(found["sets"], files, strict=True):
         assert row["statistics"] == text_statistics(tokens_of(file)[1], folds=5).to_json()
@@ -373,7 +363,7 @@ def test_embedding_features(
     config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes)
     transformers.BertModel(config).save_pretrained(folder)
     byte_tokenizer(transformers).save_pretrained(folder)
-    file = written(tmp_path / "a.jsonl")
+    file = write_random_samples(tmp_path / "a.jsonl")
     flags = ["--eval-model", evaluator, "--data", data, "--no-data-row", "--reference-size", 40]
     found = run(file, "--out", tmp_path / "out", *flags, "--mauve", folder)
     assert found["data_row"] is None
@@ -387,7 +377,7 @@ def test_embedding_features(
     assert row["mauve"] == expected.to_json()
     assert "held-out text" not in (tmp_path / "out" / "table.md").read_text()
     # Figures come last, but their requirements are checked first.
-    more = written(tmp_path / "b.jsonl", 1, steps=16)
+    more = write_random_samples(tmp_path / "b.jsonl", 1, steps=16)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(InputError, match=r"matplotlib is required.*cwdfm\[plot\]"):
@@ -406,7 +396,7 @@ def test_embedding_features(
 def test_the_page_is_self_contained(tmp_path: Path, evaluator: Path, data: Path) -> None:
     pytest.importorskip("mauve")
     files = [
-        written(
+        write_random_samples(
             tmp_path / f"{solver}{steps}.jsonl", steps + len(solver), solver=solver, steps=steps
         )
         for solver in ("euler", "neighbor")
@@ -439,8 +429,8 @@ def test_prompts_are_noted(
 ) -> None:
     which = "Neighbor (prompt call), 8 steps"
     note = f"Scores include the given tokens (prompt or template): {which}."
-    plain = written(tmp_path / "a.jsonl", prompt=None)
-    begun = written(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
+    plain = write_random_samples(tmp_path / "a.jsonl", prompt=None)
+    begun = write_random_samples(tmp_path / "b.jsonl", 1, solver="neighbor", prompt="call")
     out = tmp_path / "out"
     assert note in run(plain, begun, "--out", out, "--eval-model", evaluator)["notes"]
     assert f"note: {note}" in capsys.readouterr().out
@@ -453,7 +443,7 @@ def test_text_that_names_no_tokenizer(
     tmp_path: Path, evaluator: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kind follows from an evaluator, the data, the other files or whitespace."""
-    known = written(tmp_path / "a.jsonl", count=10)
+    known = write_random_samples(tmp_path / "a.jsonl", count=10)
     own, words = tmp_path / "own.jsonl", tmp_path / "words.jsonl"
     own.write_text("\n".join(known.read_text().splitlines()[1:]) + "\n")
     write_samples(words, SampleFile(["ishmael"] * 10, [[*b"ishmael"]] * 10))
@@ -472,7 +462,7 @@ def test_text_that_names_no_tokenizer(
 
 
 def test_few_samples_have_no_mauve(tmp_path: Path, evaluator: Path, data: Path) -> None:
-    file = written(tmp_path / "a.jsonl", count=6)
+    file = write_random_samples(tmp_path / "a.jsonl", count=6)
     run(file, "--out", tmp_path / "out", "--eval-model", evaluator, "--data", data)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "MAUVE needs 20 texts per side; the data has 6." in page
@@ -738,7 +728,7 @@ def test_wrong_input(
 ) -> None:
     hub = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
-    good = written(tmp_path / "a.jsonl")
+    good = write_random_samples(tmp_path / "a.jsonl")
     head = {"options": OPTIONS | {"steps": 3}, "tokenizer": "bytes"}
 
     def other(name: str, texts: list[str], tokens: list[list[int]], **change: Any) -> Path:
