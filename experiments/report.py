@@ -23,8 +23,8 @@ from typing import Any
 from cwdfm.errors import InputError
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
-from experiments.bench.projection import Job as PaperRun
-from experiments.bench.projection import project
+from experiments.bench.bounds import Job as PaperRun
+from experiments.bench.bounds import project
 from experiments.catalog import EXPERIMENTS
 from experiments.experiment import numbered, write_file
 from experiments.results import RESULTS, ROOT, Recorded, read, record

@@ -1,5 +1,5 @@
-"""The library's speed on the machine at hand, beside its ceilings and other ways of the same work.
+"""The speed of the library on this machine, compared with its peak speed and with a peer.
 
-`suite` runs `cases` and keeps what it has; a case compares a few ways of doing one piece of work,
-in one run, and `bounds` says what each of them must multiply and move.
+`suite` runs the cases of `training`, `sampling` and `pieces`. Each case times several
+implementations of one workload. `bounds` counts the operations and bytes of each.
 """

@@ -13,8 +13,7 @@ from cwdfm.path.algorithm1 import reveal_naive
 from cwdfm.source import UniformSource
 from cwdfm.weight import Neighbor
 from experiments.bench import bounds
-from experiments.bench.case import Case, Measured, Way
-from experiments.bench.clock import timed
+from experiments.bench.measure import Case, Measured, Way, timed
 from experiments.bench.settings import Settings, Shapes
 from experiments.bench.subject import SCHEDULE
 

@@ -16,11 +16,10 @@ from cwdfm.solver import Euler, Samples, Solver, State, sample
 from cwdfm.solver.precomputed import GPU_BATCH_SIZES
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Entropy, Neighbor
-from experiments.bench import bounds, peer
-from experiments.bench.case import Case, Measured, Way
-from experiments.bench.clock import timed
+from experiments.bench import bounds
+from experiments.bench.measure import Case, Measured, Way, timed
 from experiments.bench.settings import Settings, Shapes
-from experiments.bench.subject import SCHEDULE, make_model
+from experiments.bench.subject import SCHEDULE, make_model, peer_path, peer_walk
 
 EULER = Euler()
 NEIGHBOR = Euler(weight=Neighbor(radius=1, scale=5.0))
@@ -110,14 +109,14 @@ def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
 
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device
-        peer.mixture_path()  # raises early if it is not installed
+        peer_path()  # raises early if it is not installed
         source = kind(shapes.vocab)
         model = make_model(settings, source, recorded=False)
         index = torch.arange(shapes.sample_batch, device=device)
         noise = source.noise(index, shapes.length, seed=0)
         grid = (shapes.first + torch.arange(shapes.peer_steps + 1.0)) / shapes.run
         with torch.no_grad(), settings.precision():
-            work = partial(peer.walk, model, source, noise, grid)
+            work = partial(peer_walk, model, source, noise, grid)
             timing = timed(work, device, repeats=shapes.step_repeats)
         times = 1 if steps is None else steps(shapes)
         batch = shapes.sample_batch

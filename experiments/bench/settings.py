@@ -1,11 +1,9 @@
 """Settings of a benchmark: shapes, device, compilation."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-
-from experiments.bench import peer
 
 Scale = Literal["tiny", "full"]
 
@@ -88,15 +86,3 @@ class Settings:
         """A context in which matrix products use `dtype`."""
         half = self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
-
-    def key(self) -> dict[str, Any]:
-        """The settings that results in one table must share."""
-        cuda = self.device.type == "cuda"
-        return {
-            "scale": self.scale,
-            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
-            "threads": torch.get_num_threads(),
-            "compile": self.compiled and ("whole" if self.whole else "by block"),
-            "torch": torch.__version__,
-            "flow_matching": peer.version(),
-        }

@@ -1,25 +1,40 @@
-"""Models with random weights, random data, and training runs to measure."""
+"""What is measured: models with random weights, training runs on random data, and the peer.
 
+The peer is the path and the solver of flow_matching with the same transformer. That package is
+CC BY-NC and not a dependency. It is imported only here, if it is installed, for comparison. It
+keeps the logits of all tokens in memory, for the loss and for each solver step.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from cwdfm.data import TokenData
 from cwdfm.data.dataset import token_dtype
 from cwdfm.data.text.tokenizer import CharacterTokenizer
+from cwdfm.errors import NotInstalled
+from cwdfm.method.base import DataBatch, Objective, TrainingBatch
 from cwdfm.model.presets import preset
+from cwdfm.model.protocol import Model
 from cwdfm.model.transformer import DiT
 from cwdfm.schedule import Polynomial
-from cwdfm.source import Source
+from cwdfm.source import MaskSource, Source
 from cwdfm.train.config import TrainConfig
 from cwdfm.train.run import Run
-from experiments.bench.peer import POWER
 from experiments.bench.settings import Settings
 
+PEER = "flow_matching"
+POWER = 2.0  # kappa = t^2
 SCHEDULE = Polynomial(POWER)
+_REVEALED = -100  # the target that F.cross_entropy ignores
 
 
 def make_model(settings: Settings, source: Source, *, recorded: bool = True) -> DiT:
@@ -70,3 +85,67 @@ def random_data(vocab: int, config: TrainConfig) -> TokenData:
         examples={},
         source={},
     )
+
+
+def peer_version() -> str | None:
+    """The installed version of flow_matching, or None."""
+    if find_spec(PEER) is None:
+        return None
+    try:
+        return metadata.version(PEER)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def peer_path() -> Any:
+    """The mixture path of flow_matching with kappa = t^2."""
+    paths, schedulers = _load("path"), _load("path.scheduler")
+    return paths.MixtureDiscreteProbPath(schedulers.PolynomialConvexScheduler(n=POWER))
+
+
+@dataclass(frozen=True)
+class PeerObjective(Objective):
+    """The corruption of flow_matching, and F.cross_entropy of all or only of masked tokens.
+
+    Noise comes from PyTorch's global generator, as in its examples. `compiled` compiles head and
+    loss together.
+    """
+
+    path: Any
+    source: Source
+    masked_only: bool
+    compiled: bool = False
+
+    def training_batch(self, batch: DataBatch) -> TrainingBatch:
+        if isinstance(self.source, MaskSource):
+            x_0 = torch.full_like(batch.x_1, self.source.mask_id)
+        else:
+            x_0 = torch.randint_like(batch.x_1, self.source.vocab_size)
+        x_t = self.path.sample(x_0=x_0, x_1=batch.x_1, t=batch.t).x_t
+        target = torch.where(x_t == x_0, batch.x_1, _REVEALED) if self.masked_only else batch.x_1
+        loss = torch.compile(_cross_entropy) if self.compiled else _cross_entropy
+        return TrainingBatch(x_t, batch.t, partial(loss, target))
+
+
+def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor:
+    logits: Tensor = readout(hidden)
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=_REVEALED)
+
+
+def peer_walk(model: Model, source: Source, noise: Tensor, grid: Tensor) -> Tensor:
+    """The Euler solver of flow_matching on a grid of times with float64 sampling."""
+    solver = _load("solver").MixtureDiscreteEulerSolver(
+        lambda x, t: model(x, t).float().softmax(-1),
+        peer_path(),
+        vocabulary_size=source.num_tokens,
+    )
+    tokens: Tensor = solver.sample(
+        x_init=noise, step_size=None, time_grid=grid, dtype_categorical=torch.float64
+    )
+    return tokens
+
+
+def _load(part: str) -> Any:
+    if peer_version() is None:
+        raise NotInstalled(f"not installed: {PEER}")
+    return import_module(f"{PEER}.{part}")

@@ -1,8 +1,12 @@
-"""Measure cases one after the other and save each, so that an interrupted run can resume."""
+"""Runs the cases, saves each, and prints a table. An interrupted run can resume.
+
+The table shows the time of each implementation with its lower bound and the time relative to the
+first implementation of the case.
+"""
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,13 +17,40 @@ import torch
 from cwdfm.errors import InputError
 from cwdfm.files import check_writable, write_json
 from cwdfm.provenance import provenance
-from experiments.bench import ceilings, table
-from experiments.bench.case import Case, Record, free
-from experiments.bench.cases import CASES
-from experiments.bench.ceilings import Ceilings
+from experiments.bench import pieces, sampling, training
+from experiments.bench.bounds import Ceilings, Work
+from experiments.bench.measure import Case, Outcome, Record, free, measure_ceilings
 from experiments.bench.settings import Settings
+from experiments.bench.subject import peer_version
 
 Say = Callable[[str], object]
+TRAINING, PATH = "training-uniform", "context-path"
+HEAD = f"  {'':43} {'ms':>11} {'GB':>6} {'bound ms':>10} {'by':10} {'reached':>8} {'x first':>8}"
+CASES: dict[str, Case] = {
+    case.name: case for case in (*training.CASES, *sampling.CASES, *pieces.CASES)
+}
+
+
+def chosen(names: tuple[str, ...]) -> list[Case]:
+    """The named cases in the order of the table; all if no name is given."""
+    if unknown := [name for name in names if name not in CASES]:
+        raise InputError(
+            f"unknown case {', '.join(map(repr, unknown))}; choose from {', '.join(CASES)}"
+        )
+    return [case for name, case in CASES.items() if not names or name in names]
+
+
+def key(settings: Settings) -> dict[str, Any]:
+    """The settings that results in one table must share."""
+    cuda = settings.device.type == "cuda"
+    return {
+        "scale": settings.scale,
+        "device": torch.cuda.get_device_name(settings.device) if cuda else "cpu",
+        "threads": torch.get_num_threads(),
+        "compile": settings.compiled and ("whole" if settings.whole else "by block"),
+        "torch": torch.__version__,
+        "flow_matching": peer_version(),
+    }
 
 
 @dataclass
@@ -51,7 +82,7 @@ class Results:
             raise InputError(
                 f"{path} is not a results file of this benchmark; choose a different --out"
             ) from error
-        now = settings.key()
+        now = key(settings)
         if changed := sorted(k for k in now if before.get(k) != now[k]):
             raise InputError(
                 f"{path} holds results with different settings ({', '.join(changed)}); choose a "
@@ -80,7 +111,7 @@ class Results:
     def write(self) -> None:
         """Write the file atomically."""
         assert self.ceilings is not None
-        lines = table.lines(self.in_order, self.ceilings)
+        lines = lines_of(self.in_order, self.ceilings)
         cases = {
             name: {"record": asdict(record), "made": self.made[name]}
             for name, record in self.in_order.items()
@@ -89,7 +120,7 @@ class Results:
             self.path,
             {
                 **provenance(),
-                "settings": self.settings.key(),
+                "settings": key(self.settings),
                 "shapes": asdict(self.settings.shapes),
                 "ceilings": asdict(self.ceilings),
                 "cases": cases,
@@ -100,8 +131,8 @@ class Results:
     def text(self, name: str) -> str:
         """The lines of one case."""
         assert self.ceilings is not None
-        lines = table.lines(self.records, self.ceilings)
-        return table.text([line for line in lines if line.case == name], self.records[name].what)
+        lines = lines_of(self.records, self.ceilings)
+        return text_of([line for line in lines if line.case == name], self.records[name].what)
 
 
 def run(
@@ -114,10 +145,10 @@ def run(
     results = Results.open(out, settings)
     with _current(settings.device):
         if results.ceilings is None:
-            results.ceilings = ceilings.measure(settings)
+            results.ceilings = measure_ceilings(settings)
             free(settings)
             results.write()
-        say(table.heading(results.ceilings, settings.key()["device"]))
+        say(_heading(results.ceilings, key(settings)["device"]))
         for number, case in enumerate(cases, start=1):
             kept = case.name in results.records and not again
             if not kept:
@@ -139,3 +170,95 @@ def _current(device: torch.device) -> Iterator[None]:
         return
     with torch.cuda.device(device):
         yield
+
+
+@dataclass(frozen=True)
+class Line:
+    """One implementation of one case."""
+
+    case: str
+    way: str
+    ms: float | None
+    memory_gb: float | None
+    bound_ms: float | None  # lower bound at peak speed
+    limit: str  # arithmetic or memory
+    reached: float | None  # bound / time
+    times_first: float | None  # time / time of the first implementation
+    facts: dict[str, float]
+    note: str  # or the reason of a failure
+
+
+def lines_of(records: Mapping[str, Record], ceilings: Ceilings) -> list[Line]:
+    """The lines of all records."""
+    return [
+        _line(name, record, outcome, records, ceilings)
+        for name, record in records.items()
+        for outcome in record.outcomes
+    ]
+
+
+def _line(
+    case: str,
+    record: Record,
+    outcome: Outcome,
+    records: Mapping[str, Record],
+    ceilings: Ceilings,
+) -> Line:
+    seconds, first = outcome.seconds, record.outcomes[0].seconds
+    if seconds is None:
+        return Line(case, outcome.name, None, None, None, "", None, None, {}, outcome.reason)
+    work = Work(outcome.flops, outcome.bytes)
+    bound = work.seconds(ceilings)
+    facts = dict(outcome.facts)
+    step = _micro_batch_ms(records)
+    if case == PATH and step is not None:
+        facts["share_of_training"] = 1e3 * seconds / step
+    return Line(
+        case=case,
+        way=outcome.name,
+        ms=1e3 * seconds,
+        memory_gb=outcome.memory_gb,
+        bound_ms=1e3 * bound,
+        limit=work.limit(ceilings),
+        reached=bound / seconds,
+        times_first=None if first is None else seconds / first,
+        facts=facts,
+        note=outcome.note,
+    )
+
+
+def _micro_batch_ms(records: Mapping[str, Record]) -> float | None:
+    """The time of a training micro-batch, which has as many tokens as the case of the path."""
+    found = records.get(TRAINING)
+    return None if found is None else found.outcomes[0].facts.get("micro_batch_ms")
+
+
+def text_of(lines: list[Line], what: str) -> str:
+    """The lines of one case with a heading."""
+    return "\n".join([what, HEAD, *(_text(line) for line in lines)])
+
+
+def _text(line: Line) -> str:
+    if line.ms is None or line.bound_ms is None or line.reached is None:
+        return f"  {line.way:43} {line.note}"
+    memory = "" if line.memory_gb is None else f"{line.memory_gb:.1f}"
+    times = "" if line.times_first is None else f"{line.times_first:.2f}"
+    facts = [f"{name} {_number(value)}" for name, value in line.facts.items()]
+    more = "; ".join([*facts, *([line.note] if line.note else [])])
+    return (
+        f"  {line.way:43} {_number(line.ms):>11} {memory:>6} {_number(line.bound_ms):>10} "
+        f"{line.limit:10} {f'{100 * line.reached:.3g}%':>8} {times:>8}  {more}"
+    ).rstrip()
+
+
+def _heading(ceilings: Ceilings, device: str) -> str:
+    """The device and its peak speeds."""
+    return (
+        f"{device}: {ceilings.flops / 1e12:,.3g} TFLOP/s in {ceilings.dtype} matrix products, "
+        f"{ceilings.bytes / 1e12:,.3g} TB/s in copies"
+    )
+
+
+def _number(x: float) -> str:
+    """At least three significant digits, without exponent."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"

@@ -14,11 +14,10 @@ from typing import Any
 from cwdfm.method.flow import FlowObjective
 from cwdfm.ops.dispatch import plain
 from cwdfm.train.recipes import RECIPES
-from experiments.bench import bounds, peer
-from experiments.bench.case import Case, Measured, Way
-from experiments.bench.clock import timed
+from experiments.bench import bounds
+from experiments.bench.measure import Case, Measured, Way, timed
 from experiments.bench.settings import Settings, Shapes
-from experiments.bench.subject import SCHEDULE, make_run
+from experiments.bench.subject import SCHEDULE, PeerObjective, make_run, peer_path
 
 Changes = Callable[[Shapes], dict[str, Any]]
 OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
@@ -78,7 +77,7 @@ def step(
     def timed_step(settings: Settings) -> Measured:
         shapes = settings.shapes
         size = vocab(shapes)
-        path = peer.mixture_path() if theirs else None
+        path = peer_path() if theirs else None
         run = make_run(settings, RECIPES[recipe](), size, **changes(shapes))
         config, objective = run.config, run.objective
         assert isinstance(objective, FlowObjective)
@@ -86,7 +85,7 @@ def step(
         if path is not None:
             source = objective.path.source
             whole = compiled and settings.compiled
-            run.objective = peer.PeerObjective(path, source, masked_only, whole)
+            run.objective = PeerObjective(path, source, masked_only, whole)
         timing = timed(run.train_step, settings.device, repeats=shapes.step_repeats, warmup=2)
         batch, length = config.optimizer.batch_size, config.data.length
         micro_batches = config.runtime.accumulation

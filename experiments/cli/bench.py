@@ -7,9 +7,8 @@ from pathlib import Path
 from cwdfm.cli.options import parse
 from cwdfm.distributed import process_group, world_size
 from cwdfm.errors import InputError
-from experiments.bench.cases import CASES, chosen
 from experiments.bench.settings import SHAPES, Scale, Settings
-from experiments.bench.suite import run
+from experiments.bench.suite import CASES, chosen, run
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,12 @@ from cwdfm.method.base import DataBatch
 from cwdfm.method.flow import FlowObjective
 from cwdfm.model.transformer import FREQUENCIES, DiT, DiTConfig, TrunkState
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
-from experiments.bench import bounds, ceilings, peer, sampling, table
-from experiments.bench.bounds import Work
-from experiments.bench.case import Case, Measured, Outcome, Record, Way
-from experiments.bench.cases import CASES, chosen
-from experiments.bench.ceilings import Ceilings
+from experiments.bench import bounds, sampling, subject
+from experiments.bench.bounds import Ceilings, Work
+from experiments.bench.measure import Case, Measured, Outcome, Record, Way, measure_ceilings
 from experiments.bench.settings import SHAPES, Settings
-from experiments.bench.subject import SCHEDULE, make_model, shake
-from experiments.bench.suite import Results, run
+from experiments.bench.subject import SCHEDULE, PeerObjective, make_model, peer_path, shake
+from experiments.bench.suite import CASES, Results, chosen, lines_of, run, text_of
 from tests.support.command import command
 
 TINY = Settings("tiny", torch.device("cpu"))
@@ -93,7 +91,7 @@ def test_the_slower_of_arithmetic_and_memory_is_the_bound() -> None:
 
 
 def test_ceilings_are_measured() -> None:
-    found = ceilings.measure(TINY)
+    found = measure_ceilings(TINY)
     assert found.flops > 0
     assert found.bytes > 0
     assert found.dtype == "float32"
@@ -123,14 +121,14 @@ def test_the_peer_s_loss_is_the_library_s(masked: bool) -> None:
     t = torch.full((3,), 0.0 if masked else 1.0)
     path = cwdfm.MixturePath(source, SCHEDULE)
     ours = FlowObjective(path, CrossEntropy("masked" if masked else "all"))
-    theirs = peer.PeerObjective(peer.mixture_path(), source, masked)
+    theirs = PeerObjective(peer_path(), source, masked)
     nothing = torch.zeros_like(x_1, dtype=torch.bool)
     batch = DataBatch(x_1, t, nothing, torch.arange(3), seed=0, step=0)
     torch.testing.assert_close(theirs(model, batch), ours(model, batch))
 
 
 def test_without_the_peer_its_lines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "find_spec", lambda _: None)
+    monkeypatch.setattr(subject, "find_spec", lambda _: None)
     for name in ("training-molecules", "sampling-step", "samples-mask"):
         ours, *theirs = CASES[name].measure(TINY).outcomes
         assert ours.seconds is not None
@@ -264,10 +262,10 @@ def test_the_table_compares_with_the_first_way() -> None:
     )
     record = Record("the work", outcomes)
     assert Record.from_json(json.loads(json.dumps(asdict(record)))) == record
-    one, two = table.lines({"case": record}, ONES)
+    one, two = lines_of({"case": record}, ONES)
     assert (one.ms, one.bound_ms, one.reached, one.times_first) == (4000, 3000, 0.75, 1)
     assert (two.ms, two.bound_ms, two.limit, two.times_first) == (6000, 4000, "memory", 1.5)
-    text = table.text([one, two], record.what)
+    text = text_of([one, two], record.what)
     for part in ("the work", "arithmetic", "75%", "1.50", "projected"):
         assert part in text
 

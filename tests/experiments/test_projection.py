@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.bench.projection import Job, Network, project
+from experiments.bench.bounds import Job, Network, project
 
 JOB = Job(parameters=1000, steps=10, batch_tokens=800)
 

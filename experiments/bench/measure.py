@@ -1,15 +1,82 @@
-"""A benchmark case: one workload with several implementations, each timed separately."""
+"""Measurements: the time of a call, the peak speed of the machine, and benchmark cases.
+
+A case is one workload with several implementations, each of which is timed separately.
+"""
 
 import gc
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from cwdfm.errors import NotInstalled
-from experiments.bench.bounds import Work
+from experiments.bench.bounds import Ceilings, Work
 from experiments.bench.settings import Settings, Shapes
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time and memory of one call."""
+
+    seconds: float  # median
+    memory_gb: float | None  # peak GPU memory of PyTorch, including weights
+
+
+def timed(
+    work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 1
+) -> Timing:
+    """Call `work` `warmup` times, then `repeats` times, and return the median."""
+    for _ in range(warmup):
+        work()
+    if device.type != "cuda":
+        return Timing(statistics.median(_wall(work) for _ in range(repeats)), None)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    seconds = statistics.median(_events(work) for _ in range(repeats))
+    return Timing(seconds, torch.cuda.max_memory_allocated(device) / 1e9)
+
+
+def _wall(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _events(work: Callable[[], object]) -> float:
+    """The time by CUDA events, starting and ending with an idle device."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def measure_ceilings(settings: Settings) -> Ceilings:
+    """Time products of n x n matrices (2 n^3 operations) and a copy (each byte moves twice)."""
+    best = 0.0
+    device, repeats = settings.device, settings.shapes.repeats
+    for n in settings.shapes.matrices if device.type == "cuda" else _cpu_sizes(settings):
+        left, right = (torch.randn(n, n, device=device, dtype=settings.dtype) for _ in range(2))
+        out = torch.empty_like(left)
+        multiply = partial(torch.mm, left, right, out=out)
+        best = max(best, 2.0 * n**3 / timed(multiply, device, repeats=repeats, warmup=2).seconds)
+    size = min(settings.shapes.copied, 2**28) if device.type == "cpu" else settings.shapes.copied
+    here = torch.zeros(size, dtype=torch.uint8, device=device)
+    there = torch.empty_like(here)
+    copy = timed(lambda: there.copy_(here), device, repeats=repeats, warmup=2)
+    name = str(settings.dtype).removeprefix("torch.")
+    return Ceilings(flops=best, bytes=2.0 * size / copy.seconds, dtype=name)
+
+
+def _cpu_sizes(settings: Settings) -> tuple[int, ...]:
+    """Sizes that finish on a CPU: an eighth of large ones."""
+    return tuple(n // 8 if n >= 4096 else n for n in settings.shapes.matrices)
 
 
 @dataclass(frozen=True)
