@@ -4,7 +4,6 @@ Categorical sampling is in float64. The peer computes all logits in every step, 
 cost the same: a few are timed, and complete samples are projected from them.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -24,17 +23,18 @@ from experiments.bench.subject import SCHEDULE, make_model, peer_path, peer_walk
 EULER = Euler()
 NEIGHBOR = Euler(weight=Neighbor(radius=1, scale=5.0))
 ENTROPY = Euler(weight=Entropy(beta=6.0))
-Steps = Callable[[Shapes], int]
 
 
 def stretch(kind: type[Source], solver: Solver) -> Way:
-    """A step, the mean over steps `first` to `last` of a run of `run`, begun from noise."""
+    """The mean time of steps `first` to `last` in a run of `run` steps that starts from noise."""
 
     def measure(settings: Settings) -> Measured:
         shapes, device = settings.shapes, settings.device
         source = kind(shapes.vocab)
         model = make_model(settings, source)
-        counts = torch.zeros(2, dtype=torch.int64)  # of the last walk: sequences asked, and rows
+        counts = torch.zeros(
+            2, dtype=torch.int64
+        )  # of the last walk: sequences evaluated, and rows
 
         def walk(state: State, first: int, last: int) -> State:
             rows, asked = 0, torch.zeros(shapes.sample_batch, dtype=torch.int64, device=device)
@@ -59,11 +59,12 @@ def stretch(kind: type[Source], solver: Solver) -> Way:
     return measure
 
 
-def whole(solver: Solver, steps: Steps) -> Way:
-    """All samples of a batch with a mask source, timed once."""
+def whole(solver: Solver, *, long: bool = False) -> Way:
+    """All samples of a batch with a mask source, timed once, in `whole` or `long` steps."""
 
     def measure(settings: Settings) -> Measured:
-        shapes, n = settings.shapes, steps(settings.shapes)
+        shapes = settings.shapes
+        n = shapes.long if long else shapes.whole
         source = MaskSource(shapes.vocab)
         model = make_model(settings, source)
         found: list[Samples] = []
@@ -104,7 +105,7 @@ def _warm(settings: Settings, model: DiT, source: Source, solver: Solver, steps:
         state, _ = solver.step(model, source, SCHEDULE, state, 0.5, 0.5 + 0.5 / steps)
 
 
-def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
+def theirs(kind: type[Source], *, projected: bool = False) -> Way:
     """A step of the peer, or complete samples projected from it."""
 
     def measure(settings: Settings) -> Measured:
@@ -118,7 +119,7 @@ def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
         with torch.no_grad(), settings.precision():
             work = partial(peer_walk, model, source, noise, grid)
             timing = timed(work, device, repeats=shapes.step_repeats)
-        times = 1 if steps is None else steps(shapes)
+        times = shapes.whole if projected else 1
         batch = shapes.sample_batch
         bound = _bound(
             settings,
@@ -128,7 +129,7 @@ def theirs(kind: type[Source], steps: Steps | None = None) -> Way:
             calls=times,
         )
         seconds = timing.seconds / shapes.peer_steps * times
-        note = f"projected from {shapes.peer_steps} steps" if steps is not None else ""
+        note = f"projected from {shapes.peer_steps} steps" if projected else ""
         facts = {"ms_a_step": 1e3 * timing.seconds / shapes.peer_steps}
         return Measured(seconds, bound, timing.memory_gb, facts, note)
 
@@ -164,6 +165,22 @@ def _whole_title(shapes: Shapes) -> str:
     )
 
 
+def _compare(name: str, label: str, solver: Solver) -> tuple[Case, Case]:
+    """A weighted solver and Euler: whole samples with a mask source, steps with a uniform one."""
+    return (
+        Case(
+            f"{name}-mask",
+            lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
+            {"Euler": whole(EULER), label: whole(solver)},
+        ),
+        Case(
+            f"{name}-uniform",
+            lambda shapes: _step_title(shapes, "uniform"),
+            {"Euler": stretch(UniformSource, EULER), label: stretch(UniformSource, solver)},
+        ),
+    )
+
+
 CASES = (
     Case(
         "sampling-step",
@@ -173,49 +190,13 @@ CASES = (
     Case(
         "samples-mask",
         lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
-        {
-            "cwdfm, Euler": whole(EULER, lambda s: s.whole),
-            "flow_matching": theirs(MaskSource, lambda s: s.whole),
-        },
+        {"cwdfm, Euler": whole(EULER), "flow_matching": theirs(MaskSource, projected=True)},
     ),
     Case(
         "samples-more-steps",
         lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} and {shapes.long:,} steps",
-        {
-            "Euler, 1 x the steps": whole(EULER, lambda s: s.whole),
-            "Euler, 4 x the steps": whole(EULER, lambda s: s.long),
-        },
+        {"Euler, 1 x the steps": whole(EULER), "Euler, 4 x the steps": whole(EULER, long=True)},
     ),
-    Case(
-        "neighbor-mask",
-        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
-        {
-            "Euler": whole(EULER, lambda s: s.whole),
-            "Neighbor-weighted": whole(NEIGHBOR, lambda s: s.whole),
-        },
-    ),
-    Case(
-        "neighbor-uniform",
-        lambda shapes: _step_title(shapes, "uniform"),
-        {
-            "Euler": stretch(UniformSource, EULER),
-            "Neighbor-weighted": stretch(UniformSource, NEIGHBOR),
-        },
-    ),
-    Case(
-        "entropy-mask",
-        lambda shapes: f"{_whole_title(shapes)}, {shapes.whole:,} steps",
-        {
-            "Euler": whole(EULER, lambda s: s.whole),
-            "Entropy-weighted": whole(ENTROPY, lambda s: s.whole),
-        },
-    ),
-    Case(
-        "entropy-uniform",
-        lambda shapes: _step_title(shapes, "uniform"),
-        {
-            "Euler": stretch(UniformSource, EULER),
-            "Entropy-weighted": stretch(UniformSource, ENTROPY),
-        },
-    ),
+    *_compare("neighbor", "Neighbor-weighted", NEIGHBOR),
+    *_compare("entropy", "Entropy-weighted", ENTROPY),
 )

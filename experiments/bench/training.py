@@ -7,7 +7,6 @@ transformer of plain PyTorch without this library's kernels.
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,28 +23,19 @@ OURS, THEIRS = "cwdfm", "flow_matching's path, all logits in memory"
 COMPILED = "the same with head and loss compiled"
 
 
-def text_changes(shapes: Shapes) -> dict[str, Any]:
-    """The OpenWebText recipe in micro-batches."""
+def text_changes(shapes: Shapes, **more: Any) -> dict[str, Any]:
+    """The OpenWebText recipe in micro-batches, with `more` changes."""
     return {
         "length": shapes.length,
         "batch_size": shapes.train_batch * shapes.accumulation,
         "accumulation": shapes.accumulation,
+        **more,
     }
 
 
 def masked_text_changes(shapes: Shapes) -> dict[str, Any]:
     """The same with a mask source and the loss on masked tokens."""
-    return {**text_changes(shapes), "source": "mask", "masked_only": True}
-
-
-def context_changes(shapes: Shapes) -> dict[str, Any]:
-    """The same on the context-weighted path."""
-    return {**text_changes(shapes), "path": "context", "path_radius": 3}
-
-
-def scaled_changes(shapes: Shapes) -> dict[str, Any]:
-    """The same with scaled cross-entropy."""
-    return {**text_changes(shapes), "loss": "sce"}
+    return text_changes(shapes, source="mask", masked_only=True)
 
 
 def molecule_changes(shapes: Shapes) -> dict[str, Any]:
@@ -53,22 +43,10 @@ def molecule_changes(shapes: Shapes) -> dict[str, Any]:
     return {"length": shapes.molecule_length, "batch_size": shapes.molecule_batch}
 
 
-def ways(recipe: str, vocab: Callable[[Shapes], int], changes: Changes) -> dict[str, Way]:
-    """An optimizer step of a recipe: ours, the peer's, and the peer's with a compiled loss."""
-    way = partial(step, recipe, vocab, changes)
-    theirs = {THEIRS: way(theirs=True), COMPILED: way(theirs=True, compiled=True)}
-    return {OURS: way(), **theirs}
-
-
-def step(
-    recipe: str,
-    vocab: Callable[[Shapes], int],
-    changes: Changes,
-    *,
-    theirs: bool = False,
-    compiled: bool = False,
-) -> Way:
-    """An optimizer step of a recipe, with our objective or the peer's."""
+def step(changes: Changes, *, theirs: bool = False, compiled: bool = False) -> Way:
+    """An optimizer step with our objective or the peer's, whose loss may be `compiled`."""
+    molecules = changes is molecule_changes
+    recipe = RECIPES["qm9-paper" if molecules else "owt-paper"]
 
     def measure(settings: Settings) -> Measured:
         with plain() if theirs else nullcontext():
@@ -76,9 +54,9 @@ def step(
 
     def timed_step(settings: Settings) -> Measured:
         shapes = settings.shapes
-        size = vocab(shapes)
+        vocab = shapes.molecule_vocab if molecules else shapes.vocab
         path = peer_path() if theirs else None
-        run = make_run(settings, RECIPES[recipe](), size, **changes(shapes))
+        run = make_run(settings, recipe(), vocab, **changes(shapes))
         config, objective = run.config, run.objective
         assert isinstance(objective, FlowObjective)
         masked_only = bool(config.flat().get("masked_only"))
@@ -99,40 +77,27 @@ def step(
             length=length,
             micro_batches=micro_batches,
             rows=rows,
-            vocab=size,
+            vocab=vocab,
         )
         facts = {
             "tokens_per_second": batch * length / timing.seconds,
             "micro_batch_ms": 1e3 * timing.seconds / micro_batches,
         }
+        if molecules:  # projected to a complete training
+            steps = shapes.molecule_steps
+            facts[f"minutes_for_{steps}_steps"] = steps * timing.seconds / 60
         return Measured(timing.seconds, work, timing.memory_gb, facts)
 
     return measure
 
 
-def projected(way: Way) -> Way:
-    """Adds the projected minutes of a complete training on molecules."""
-
-    def measure(settings: Settings) -> Measured:
-        found = way(settings)
-        steps = settings.shapes.molecule_steps
-        minutes = {f"minutes_for_{steps}_steps": steps * found.seconds / 60}
-        return replace(found, facts={**found.facts, **minutes})
-
-    return measure
-
-
-def _text(changes: Changes) -> dict[str, Way]:
-    return ways("owt-paper", lambda shapes: shapes.vocab, changes)
-
-
-def _text_step(changes: Changes) -> Way:
-    return step("owt-paper", lambda shapes: shapes.vocab, changes)
-
-
-def _molecules() -> dict[str, Way]:
-    found = ways("qm9-paper", lambda shapes: shapes.molecule_vocab, molecule_changes)
-    return {name: projected(way) for name, way in found.items()}
+def _with_peer(changes: Changes) -> dict[str, Way]:
+    """Our step, the peer's, and the peer's with a compiled loss."""
+    return {
+        OURS: step(changes),
+        THEIRS: step(changes, theirs=True),
+        COMPILED: step(changes, theirs=True, compiled=True),
+    }
 
 
 def _text_title(shapes: Shapes, more: str) -> str:
@@ -146,27 +111,27 @@ CASES = (
     Case(
         "training-uniform",
         lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
-        _text(text_changes),
+        _with_peer(text_changes),
     ),
     Case(
         "training-mask",
         lambda shapes: _text_title(shapes, "mask source, cross-entropy on masked tokens"),
-        _text(masked_text_changes),
+        _with_peer(masked_text_changes),
     ),
     Case(
         "training-context",
         lambda shapes: _text_title(shapes, "uniform source, cross-entropy"),
         {
-            "mixture path": _text_step(text_changes),
-            "context-weighted path": _text_step(context_changes),
+            "mixture path": step(text_changes),
+            "context-weighted path": step(partial(text_changes, path="context", path_radius=3)),
         },
     ),
     Case(
         "training-scaled",
         lambda shapes: _text_title(shapes, "uniform source"),
         {
-            "cross-entropy": _text_step(text_changes),
-            "scaled cross-entropy": _text_step(scaled_changes),
+            "cross-entropy": step(text_changes),
+            "scaled cross-entropy": step(partial(text_changes, loss="sce")),
         },
     ),
     Case(
@@ -175,6 +140,6 @@ CASES = (
             f"an optimizer step of {shapes.molecule_batch:,} x {shapes.molecule_length} tokens, "
             f"{shapes.model}, V = {shapes.molecule_vocab}, uniform source, cross-entropy"
         ),
-        _molecules(),
+        _with_peer(molecule_changes),
     ),
 )
