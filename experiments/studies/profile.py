@@ -26,6 +26,7 @@ from cwdfm.source import UniformSource
 from cwdfm.train.recipes import RECIPES
 from experiments.bench.settings import Settings
 from experiments.bench.subject import SCHEDULE, make_model, make_run
+from experiments.bench.suite import key
 from experiments.bench.training import masked_text_changes, molecule_changes, text_changes
 
 # The first pattern that matches a kernel's name gives its kind.
@@ -127,7 +128,7 @@ def main() -> None:
         ),
         "sampling, uniform": sampling(settings),
     }
-    config = settings.key() | {"repeats": REPEATS}
+    config = key(settings) | {"repeats": REPEATS}
     write_json(options.out, {**provenance(), "config": config, "work": found})
     for name, part in found.items():
         print(f"{name}: {part['ms']:.1f} ms, kernels {part['busy_ms']:.1f} ms")
