@@ -12,20 +12,23 @@ def find_device(device: torch.device | str) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:  # torch's message lists unsupported device types
-        raise _invalid(device, "no such device") from error
+        raise _invalid(device, "it does not exist") from error
     # Do not allocate a test tensor: each process of a group would take memory on the first GPU.
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise _invalid(device, "no CUDA device is available")
+        raise _invalid(device, "CUDA is not available")
     count = torch.cuda.device_count() if found.type == "cuda" else 0
     if found.type == "cuda" and found.index is not None and found.index >= count:
-        raise _invalid(device, f"the last of {count} devices is cuda:{count - 1}")
+        raise _invalid(device, f"the last GPU is cuda:{count - 1}")
     if found.type not in ("cpu", "cuda"):
         try:
             torch.zeros(1, device=found).item()  # fails on "meta", which holds no values
         except Exception as error:  # the exception type depends on the device type
-            raise _invalid(device, "torch cannot compute on this device here") from error
+            raise _invalid(device, "torch cannot compute on it") from error
     return found
 
 
 def _invalid(device: object, reason: str) -> InputError:
-    return InputError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r} ({reason})")
+    return InputError(
+        f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r} ({reason})",
+        fields=("device",),
+    )

@@ -159,7 +159,8 @@ def check_output_file(path: Path, *, force: bool) -> None:
         raise InputError(f"{path} is a folder; give the path of a file")
     if path.exists() and not force:
         raise InputError(
-            f"{path} already exists; choose a different path, or overwrite it with force=True"
+            f"{path} already exists; choose a different path, or overwrite it with force=True",
+            fields=("force",),
         )
 
 

@@ -134,8 +134,9 @@ def prompt_tokens(
         row = tokenizer.frame(tokenizer.encode_template(template), length, whole=True)
         if requested is not None and requested != len(row):
             raise InputError(
-                f"the template has {len(row)} tokens, including its holes, but length (--length) "
-                f"is {requested}; omit the length or set it to {len(row)}"
+                f"the template has {len(row)} tokens, including its holes, but length is "
+                f"{requested}; omit length or set it to {len(row)}",
+                fields=("length",),
             )
     elif prompt is not None:
         row = tokenizer.frame(tokenizer.encode(prompt), length, whole=False)

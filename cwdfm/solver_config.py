@@ -149,7 +149,10 @@ class EulerConfig(SolverConfig):
     def solver(self) -> Euler:
         corrector = Corrector(self.corrector, self.corrector_power, self.corrector_power)
         if not self.corrector and self.corrector_power != POWER:
-            raise InputError("corrector_power must be omitted without a corrector; set corrector=")
+            raise InputError(
+                "corrector_power must be omitted without a corrector; set corrector=",
+                fields=("corrector_power", "corrector"),
+            )
         return Euler(self.weight, self.hazard, corrector=corrector if self.corrector else None)
 
 
@@ -271,7 +274,8 @@ def for_method(solver: Any, method: Method, stop: int | None = None) -> Any:
         if stop is not None:
             raise InputError(
                 "stop must be omitted with this model: only bd3lm samples block by block; other "
-                "samples have their full length, and decoding cuts them at the end token"
+                "samples have their full length, and decoding cuts them at the end token",
+                fields=("stop",),
             )
         return solver
     weight = getattr(solver, "weight", None)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cwdfm.cli.options import HELP, by_flags, check_window, fields_given, model_first, parse
 from cwdfm.cli.progress import Progress
-from cwdfm.cli.unused_options import check_read_with
+from cwdfm.cli.unused_options import check_applies
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load_extra
 from cwdfm.files import write_advice, write_json
@@ -30,7 +30,7 @@ from cwdfm.weight.neighbor import Boundary
 
 Named = Literal["euler", "neighbor", "entropy"]
 # Options that only some of these solvers use.
-READ_WITH = {
+APPLIES_WITH = {
     name: {"solvers": tuple(each for each in get_args(Named) if each in solvers_with(name))}
     for name in ("radius", "scale", "beta")
 }
@@ -116,9 +116,9 @@ def context(arguments: list[str]) -> None:
     options = parse(
         "analyze context MODEL", asked, lambda missing: Context(missing, missing, missing)
     )
-    check_folder(options.out, force=options.force)
     load_extra("matplotlib", "plot")  # fail before the work: the figure comes last
     with by_flags(Context):
+        check_folder(options.out, force=options.force)
         check_integer("rows", options.rows)
         check_integer("draws", options.draws, most=MAX_STEPS)
         for name in ("radius", "farthest"):
@@ -162,9 +162,9 @@ def updates(arguments: list[str]) -> None:
     """`cwdfm analyze updates`."""
     asked = model_first("analyze updates", arguments)
     options = parse("analyze updates MODEL", asked, lambda missing: Updates(missing, missing))
-    check_folder(options.out, force=options.force)
     load_extra("matplotlib", "plot")  # fail before the work: the figure comes last
     with by_flags(Updates):
+        check_folder(options.out, force=options.force)
         check_integer("n", options.n, most=MAX_SAMPLES)
         check_integer("steps", options.steps, most=MAX_STEPS)
         check_integer("batch_size", options.batch_size, 0, MAX_SAMPLES)
@@ -172,7 +172,7 @@ def updates(arguments: list[str]) -> None:
     plans = [choice(options, solver) for solver in options.solvers]
     if not plans:
         raise InputError("no solvers; give at least one after --solvers")
-    check_read_with(options, fields_given(Updates, asked), READ_WITH)
+    check_applies(options, fields_given(Updates, asked), APPLIES_WITH)
     with by_flags(Updates):
         for plan in plans:
             plan.config().build()

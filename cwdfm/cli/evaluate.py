@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> None:
         raise InputError("no sample files; give at least one")
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
-    check_folder(out, force=options.force)
     with by_flags(Options, dtype="eval_dtype"):
+        check_folder(out, force=options.force)
         evaluation = evaluate(
             options.files,
             out,

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def replace_unencodable_output() -> None:
-    """Replace characters that the output encoding lacks, such as ±, instead of failing."""
+    """Replace characters that the output encoding cannot represent instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

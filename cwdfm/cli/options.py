@@ -19,11 +19,11 @@ from cwdfm.weight import ContextWeight
 
 T = TypeVar("T")
 HELP = ("-h", "--help")
-TEXTS = ("--prompt", "--template")  # flags that may be followed by nothing
+TEXTS = ("--prompt", "--template")  # flags whose value may be empty
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of CPU cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -36,7 +36,7 @@ def check_window(weight: object, length: int) -> None:
 
 
 def flag(name: str) -> str:
-    """The flag that sets a field of options."""
+    """The flag of a field, for example `--top-p` for `top_p`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -57,85 +57,72 @@ def value_given(name: str, arguments: list[str]) -> str | None:
     return found
 
 
-def words(options: Any) -> list[str]:
-    """The command line that says what flat options do where they differ from defaults."""
-    found: list[str] = []
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if isinstance(value, tuple) and value:
-            found += [flag(field.name), *map(str, value)]
-        elif value != field.default:  # by "=": a value may begin with a dash
-            found.append(f"{flag(field.name)}={value}")
-    return found
-
-
 @contextmanager
 def by_flags(options: type, **others: str) -> Iterator[None]:
-    """Errors that name fields of `options` name their flags instead.
+    """Let the errors of the library name flags instead of Python arguments.
 
-    Fields are known where a message begins with `name must` or `name NUMBER`, as a file of that
-    name would not, and as `name=` or `name='value'`, in backquotes also as `name=value`.
-    `others` are names that the objects behind the options have for what a field of `options` sets.
-    What the library could do instead and the options cannot, `, or name='value'` at the end of an
-    advice, is left out.
+    Only the names in `InputError.fields` are replaced: `name=value` by `--name value` and
+    `name=False` by `--no-name`. A name without `=` is replaced where the message has no
+    `name=value` for it. Advice at the end such as `, or name='value'` is removed if the command
+    has no such flag. `others` maps further argument names to the fields of `options` that set
+    them.
     """
-    own = {name: name for name in leaf_names(options)} | others
-
-    def offered(found: re.Match[str]) -> str:
-        return found[0] if found[1] in own else ""
-
-    def told(found: re.Match[str]) -> str:
-        name, value = found.groups()
-        with_value = f" {shlex.quote(value)}" if value else ""
-        return flag(own[name]) + with_value if name in own else found[0]
-
-    def switched(found: re.Match[str]) -> str:
-        name, value = found.groups()
-        return (
-            flag(f"no_{own[name]}" if value == "False" else own[name]) if name in own else found[0]
-        )
-
     try:
         yield
     except InputError as error:
-        named = {name: flag(own[name]) for name in error.fields if name in own}
-        if named:
-            pattern = rf"(?<![\w/.-])({'|'.join(named)})(?![\w/-]|\.\w)"
-            raise InputError(re.sub(pattern, lambda m: named[m[1]], str(error))) from error
-        message = re.sub(r", or (?:[^,;']*\s)?(\w+)='[^']*'(?=;|$)", offered, str(error))
-        message = re.sub(r"^(\w+)()(?= must | -?\d)", told, message)
-        message = re.sub(r"(?<=`)(\w+)=([^`']+)(?=`)", told, message)
-        message = re.sub(r"\b(\w+)=(?:'([^']+)'|(?=[\s,;)]|$))", told, message)
-        message = re.sub(r"\b(\w+)=(True|False)\b", switched, message)
-        raise InputError(message) from error
+        known = {name: name for name in leaf_names(options)} | others
+        message = str(error)
+        for name in error.fields:
+            if name in known:
+                message = _with_flag(message, name, known[name])
+            else:
+                message = re.sub(rf", or (?:[^,;']*\s)?{name}='[^']*'(?=;|$)", "", message)
+        left = tuple(name for name in error.fields if name not in known)
+        raise InputError(message, fields=left) from error
 
 
-def model_first(verb: str, arguments: list[str]) -> list[str]:
-    """The first word is the model, unless a flag names it; a model that comes later is refused."""
+def _with_flag(message: str, name: str, field: str) -> str:
+    """Replace the argument `name` in a message by the flag of a field."""
+    start = rf"(?<![\w/.'-]){name}"
+    assigned = rf"{start}=('[^']*'|[\w.-]*\w|)"
+
+    def replacement(found: re.Match[str]) -> str:
+        value = found[1].strip("'")
+        if value in ("True", "False"):
+            return flag(field if value == "True" else f"no_{field}")
+        return f"{flag(field)} {shlex.quote(value)}" if value else flag(field)
+
+    if re.search(assigned, message):
+        return re.sub(assigned, replacement, message)
+    return re.sub(rf"{start}(?![\w/-]|\.\w)", flag(field), message)
+
+
+def model_first(command: str, arguments: list[str]) -> list[str]:
+    """Turn a model given as the first argument into `--model`. It must not come later."""
     if arguments and not arguments[0].startswith("-"):
         return ["--model", *arguments]
     named = any(word in HELP or word.partition("=")[0] == "--model" for word in arguments)
     if arguments and not named:
         raise InputError(
-            f"the model comes first, and the first word is {arguments[0]}; write "
-            f"`cwdfm {verb} MODEL {arguments[0]} ...`"
+            f"the model must be the first argument, got {arguments[0]}; write "
+            f"`cwdfm {command} MODEL {arguments[0]} ...`"
         )
     return arguments
 
 
 def check_empty(arguments: list[str]) -> None:
-    """Refuse empty words that are no text: as a path, one would be the folder one is in."""
+    """Reject empty arguments, except for texts: an empty path would be the current directory."""
     name = ""
     for word in arguments:
         name = word.partition("=")[0] if word.startswith("--") else name
         if word in ("", f"{name}=") and name not in TEXTS:
             raise InputError(
-                f"{name or 'a word'} is empty, as where a variable of the shell is not set; give a "
-                f"name or path, or leave it out"
+                f"{name or 'an argument'} is empty; check that the shell variable is set, or omit "
+                f"the option"
             )
 
 
-def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
+def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
     """Fill a dataclass from the command line; an unknown flag exits with code 2.
 
     `defaults(missing)` returns the options with `missing` in place of required values. Fields of
@@ -149,7 +136,7 @@ def parse(verb: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
             filled: T = tyro.cli(
                 type(default),
                 args=arguments,
-                prog=f"cwdfm {verb}",
+                prog=f"cwdfm {command}",
                 default=default,
                 config=(tyro.conf.OmitArgPrefixes,),
             )

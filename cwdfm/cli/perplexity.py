@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
-from cwdfm.cli.unused_options import check_exact, check_read_with
+from cwdfm.cli.unused_options import check_applies, check_exact
 from cwdfm.data import TokenData
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
@@ -17,7 +17,7 @@ from cwdfm.provenance import provenance
 from cwdfm.report.table import Table, format_estimate
 from cwdfm.weight import Neighbor, Weight
 
-READ_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
+APPLIES_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
 COLUMNS = ("data", "perplexity", "bits per token", "nats per token", "sequences", "tokens")
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     given = fields_given(Options, arguments)
     with by_flags(Options):
         check(options)
-    check_read_with(options, given, READ_WITH)
+    check_applies(options, given, APPLIES_WITH)
     weight = context_weight(options)
     with process_group(options.device) as device:
         trained = load(options.model, device)

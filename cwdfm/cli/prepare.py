@@ -4,7 +4,7 @@ import glob
 from dataclasses import dataclass
 from pathlib import Path
 
-from cwdfm.cli.options import by_flags, cores, parse
+from cwdfm.cli.options import by_flags, cores, flag, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.data import (
     CORPORA,
@@ -72,16 +72,14 @@ def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
     """Raise an InputError if any of the named options is set."""
     given = [name for name in names if getattr(options, name) not in (None, False)]
     if given:
-        raise InputError(
-            f"{', '.join(f'{name}=' for name in given)} is only {reason}; leave it out"
-        )
+        raise InputError(f"{', '.join(map(flag, given))} is only {reason}; omit it")
 
 
 def _molecules(options: Options) -> TokenData:
     """Write molecules to a .npz file."""
     if options.out.suffix != ".npz":
         raise InputError(
-            f"molecules are written as a .npz file, got out='{options.out}'; add the suffix"
+            f"molecules are written as a .npz file, got --out {options.out}; add the suffix"
         )
     existing = None if options.force else _existing(options.out)
     if existing is None:
@@ -93,7 +91,7 @@ def _molecules(options: Options) -> TokenData:
     if options.randomized is not None:
         check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
-        raise InputError("seed= is only for randomized SMILES; leave it out, or set randomized=")
+        raise InputError("--seed is only for randomized SMILES; omit it, or set --randomized")
     with Progress("rows", None) as progress:
         data = load(
             options.corpus,
@@ -107,7 +105,7 @@ def _molecules(options: Options) -> TokenData:
             return existing
         raise InputError(
             f"{options.out} contains molecules prepared from other data or with other options; "
-            f"choose a different path, or overwrite it with force=True"
+            f"choose a different path, or overwrite it with --force"
         )
     if options.randomized is not None:
         with Progress("molecules", None) as progress:

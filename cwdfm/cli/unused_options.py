@@ -1,4 +1,4 @@
-"""Settings that nothing reads are refused, not passed over."""
+"""Reject options that have no effect with the other options or with the model."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,51 +8,51 @@ from cwdfm.errors import InputError
 from cwdfm.method import Method
 
 
-def check_read_with(
+def check_applies(
     options: object,
     given: Collection[str],
-    read_with: Mapping[str, Mapping[str, tuple[str, ...]]],
+    applies_with: Mapping[str, Mapping[str, tuple[str, ...]]],
 ) -> None:
-    """Refuse fields of `options` that were given, by name, and that its choices do not read.
+    """Reject options that were given but have no effect with the chosen values.
 
-    `read_with[field][choice]` are the values of a choice that read the field; of a choice of
-    several, one is enough.
+    `applies_with[field][choice]` are the values of the option `choice` with which `field` has an
+    effect. If `choice` has several values, one of them is enough.
     """
-    for name in (name for name in read_with if name in given):
-        for choice, readers in read_with[name].items():
+    for name in (name for name in applies_with if name in given):
+        for choice, effective in applies_with[name].items():
             chosen = getattr(options, choice)
             several = isinstance(chosen, tuple)
-            if set(chosen if several else (chosen,)) & set(readers):
+            if set(chosen if several else (chosen,)) & set(effective):
                 continue
-            is_ = f"{choice} are {_listed(chosen)}" if several else f"{choice} is {chosen}"
-            reading = f"{choice} that read it" if several else f"a {choice} that reads it"
+            current = _listed(chosen) if several else chosen
             raise InputError(
-                f"{flag(name)} is read with {flag(choice)} {_listed(readers)} alone, and the "
-                f"{is_}; leave it out, or choose {reading}"
+                f"{flag(name)} applies only with {flag(choice)} {_listed(effective)}, got "
+                f"{flag(choice)} {current}; omit {flag(name)}, or change {flag(choice)}"
             )
 
 
 def check_exact(given: Collection[str], model: str, method: Method) -> None:
-    """Refuse fields of random draws, by name, where a likelihood is exact: nothing is drawn."""
+    """Reject options of random draws if the likelihood is exact, without random draws."""
     for name in ("draws", "seed"):
         if name in given and method.exact:
             raise InputError(
-                f"{flag(name)} is read for bounds alone, and the perplexity of {model}, trained as "
-                f"{type(method).__name__}, is exact; leave it out"
+                f"{flag(name)} applies only to likelihood bounds, but the likelihood of {model} "
+                f"({type(method).__name__}) is exact; omit it"
             )
 
 
 def check_steps(
-    given: Collection[str], model: str, method: Method, asked: int, length: int
+    given: Collection[str], model: str, method: Method, steps: int, length: int
 ) -> None:
-    """Refuse a number of steps that was given, where a method takes its own whatever it is."""
-    if "steps" in given and isinstance(method, Autoregressive) and asked != length:
+    """Reject a number of steps for a method that always takes one step per token."""
+    if "steps" in given and isinstance(method, Autoregressive) and steps != length:
         raise InputError(
-            f"--steps {asked} is not read for {model}, trained as Autoregressive, which takes one "
-            f"for each of its {length} tokens; leave it out"
+            f"--steps {steps} does not apply to {model} (Autoregressive), which takes one step for "
+            f"each of its {length} tokens; omit it"
         )
 
 
 def _listed(names: tuple[str, ...]) -> str:
+    """Join names with commas and "and"."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -100,8 +100,9 @@ def load(
     if not reads_text(name_or_path, tokenizer):
         if given := given_options(part=part, documents=documents, **hub):
             raise InputError(
-                f"{given} only for text, but {str(name_or_path)!r} is read as molecules; leave it "
-                f"out (a .txt file is text if a text tokenizer is given)"
+                f"{given} only for text, but {str(name_or_path)!r} is read as molecules; omit it "
+                f"(a .txt file is text if a text tokenizer is given)",
+                fields=("part", "documents", *hub),
             )
         if path.suffix == ".npz":
             return load_npz(path, tokenizer, column, **cut)
@@ -111,8 +112,9 @@ def load(
     if is_prepared(path):
         if given := given_options(column=column, documents=documents, **hub):
             raise InputError(
-                f"{given} only for raw text, but {path} is already prepared; leave it out, or "
-                f"prepare the text again"
+                f"{given} only for raw text, but {path} is already prepared; omit it, or "
+                f"prepare the text again",
+                fields=("column", "documents", *hub),
             )
         return load_prepared(path, text_tokenizer, part, **cut)
     corpus = find_corpus(
@@ -165,7 +167,8 @@ def find_molecules(name_or_path: str | Path, column: str | None) -> Molecules:
         if column is not None:
             raise InputError(
                 f"column={column!r} is only for a user's tables, but {name_or_path!r} has a fixed "
-                f"column; leave column out"
+                f"column; leave column out",
+                fields=("column",),
             )
         return DATASETS[name_or_path]
     path = Path(name_or_path)
@@ -196,7 +199,8 @@ def load_molecules(
         raise InputError(
             f"{dataset.name} is read as molecules, which require a SmilesTokenizer, got "
             f"{summarize_tokenizer(tokenizer)}; {advice if isinstance(tokenizer, str) else ''}give "
-            f"other data (text in a table must be .jsonl or .parquet)"
+            f"other data (text in a table must be .jsonl or .parquet)",
+            fields=("tokenizer",) if isinstance(tokenizer, str) else (),
         )
 
     def make() -> TokenData:
@@ -234,6 +238,7 @@ def load_npz(
         advice = ""  # the vocabulary is that of a model, which cannot change it
     if wrong:
         raise InputError(
-            f"{path} was prepared {', and '.join(wrong)}; {advice}give the raw data instead"
+            f"{path} was prepared {', and '.join(wrong)}; {advice}give the raw data instead",
+            fields=tuple(requested),
         )
     return data

@@ -181,7 +181,8 @@ class SmilesFile(Molecules):
         if column is not None and not is_table(path):
             raise InputError(
                 f"column={column!r} is for tables (.csv, .tsv), but {path.name} has one SMILES per "
-                f"line; leave column out, or rename the file"
+                f"line; leave column out, or rename the file",
+                fields=("column",),
             )
         return cls(name=path.name, length=32, tokens=None, path=path, column=column)
 

@@ -119,7 +119,8 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
             raise InputError(
                 f"{path} has no column {wanted!r}, its columns are {', '.join(map(repr, names))}; "
                 f"name one of them with column=. Columns are separated by commas in .csv files and "
-                f"by tabs in .tsv files. Text in a table must be .jsonl or .parquet"
+                f"by tabs in .tsv files. Text in a table must be .jsonl or .parquet",
+                fields=("column",),
             )
         for row in reader:
             yield reader.line_num, row[index] if index < len(row) else ""

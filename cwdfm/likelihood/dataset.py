@@ -83,12 +83,14 @@ def load_held_out(trained: Pretrained, name: str, part: str | None = None) -> To
     except InputError as error:
         raise InputError(
             f"{name!r} cannot be read with length {trained.length} and {tokenizer.kind} tokens, "
-            f"which are the model's: {error}"
+            f"which are the model's: {error}",
+            fields=error.fields,
         ) from error
     if not len(data.valid):
         raise InputError(
             f"{name!r} has no held-out sequences; use a larger dataset, or for your own text "
-            f"part='all'"
+            f"part='all'",
+            fields=("part",),
         )
     return data
 

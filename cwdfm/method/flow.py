@@ -57,7 +57,7 @@ class Flow(Method):
         solver = Euler() if solver is None else solver
         if not isinstance(solver, Solver):
             reason = "it does not step a flow, whose network predicts data tokens"
-            refuse_solver(self, solver, "Euler() or another Solver (--solver euler)", reason)
+            refuse_solver(self, solver, "Euler() or another Solver", reason)
         for step in request.postprocess:
             step.check(solver)
         if request.reject is not None:

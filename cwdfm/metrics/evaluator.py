@@ -111,7 +111,8 @@ class LoadedEvaluatorLM:
         if found is None:
             raise InputError(
                 f"the evaluator LM {self.config.model} has neither a start token nor an end token "
-                f"to prepend; use first_token='skip'"
+                f"to prepend; use first_token='skip'",
+                fields=("first_token",),
             )
         return int(found)
 
@@ -170,7 +171,8 @@ class LoadedEvaluatorLM:
             raise InputError(
                 f"the evaluator LM {self.config.model} in {self.config.dtype} gave NaN or infinite "
                 f"scores for {int((~nats_B.isfinite()).sum())} of {len(sequences)} texts; use "
-                f"dtype='float32', and check its weights for NaN"
+                f"dtype='float32', and check its weights for NaN",
+                fields=("dtype",),
             )
         return nats_B.cpu()
 

@@ -51,8 +51,9 @@ def fold_slices(samples: int, folds: int) -> list[slice]:
     check_integer("folds", folds)
     if samples < folds:
         raise InputError(
-            f"{folds} folds need at least {folds} samples, got {samples}; provide more samples, or "
-            f"set folds (--folds) to 1 for a value without a spread"
+            f"{samples} samples cannot be split into {folds} folds; provide more samples, or "
+            f"set folds=1 for a value without a spread",
+            fields=("folds",),
         )
     borders = [samples * k // folds for k in range(folds + 1)]
     return [slice(a, b) for a, b in pairwise(borders)]

@@ -139,7 +139,10 @@ def score_molecules(
     """
     check_strings("samples", samples, "SMILES strings")
     if not isinstance(fold_size, int) or fold_size < 1:
-        raise InputError(f"fold_size must be an integer >= 1, got {fold_size!r}; 1024 is usual")
+        raise InputError(
+            f"fold_size must be an integer >= 1, got {fold_size!r}; 1024 is usual",
+            fields=("fold_size",),
+        )
     known = None if training is None else _canonical_training(training)
     size = min(fold_size, len(samples))
     valid, unique, novel = [], [], []

@@ -99,7 +99,8 @@ def generative_perplexity(
         raise InputError(
             f"none of the {len(sequences)} samples has a token to score: they are empty"
             + (f", or begin with {end!r}" if after_end == "cut" else "")
-            + "; check the decoding, or use first_token='start' for samples of one token"
+            + "; check the decoding, or use first_token='start' for samples of one token",
+            fields=("first_token",),
         )
     empty = [k for k, s in enumerate(slices) if not count_S[s].any()]
     if empty:
@@ -170,7 +171,8 @@ def _own_tokens(
     if end not in vocabulary:
         raise InputError(
             f"after_end='cut' needs the end token, and {end!r} is not in the vocabulary; use "
-            f"after_end='keep', or pass the end token of the vocabulary as end='...'"
+            f"after_end='keep', or pass the end token of the vocabulary as end='...'",
+            fields=("after_end", "end"),
         )
     return [_cut_ids(ids, vocabulary[end]) for ids in sequences]
 

@@ -78,10 +78,13 @@ class DiTConfig:
         if self.width % (2 * self.heads):
             raise InputError(
                 f"width must be a multiple of 2 * heads (rotary embeddings act on pairs), got "
-                f"width {self.width} with {self.heads} heads"
+                f"width {self.width} with {self.heads} heads",
+                fields=("width",),
             )
         if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
-            raise InputError(f"dropout must lie in [0, 1), got {self.dropout!r}")
+            raise InputError(
+                f"dropout must lie in [0, 1), got {self.dropout!r}", fields=("dropout",)
+            )
         check_choice("time", self.time, ("given", "zero", "none"))
         check_choice("attention", self.attention, ("full", "causal", "block"))
         if self.attention == "block":

@@ -214,13 +214,15 @@ def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
     if not isinstance(temperature, int | float) or not 1e-6 <= temperature <= 1e6:
         raise InputError(
             f"temperature must be a number from 1e-6 to 1e6, got {temperature!r}; for nearly "
-            f"greedy sampling use a small one such as 0.01"
+            f"greedy sampling use a small one such as 0.01",
+            fields=("temperature",),
         )
     if (
         not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1
     ):  # distinguishable from 0 in float32
         raise InputError(
-            f"top_p must be a number from 1e-6 to 1, got {top_p!r}; 1.0 disables nucleus sampling"
+            f"top_p must be a number from 1e-6 to 1, got {top_p!r}; 1.0 disables nucleus sampling",
+            fields=("top_p",),
         )
     if dtype not in (torch.float64, torch.float32):
         raise InputError(f"dtype must be torch.float64 or torch.float32, got {dtype}")

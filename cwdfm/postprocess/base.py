@@ -59,7 +59,8 @@ def check_noise_fraction(value: float, default: float) -> None:
     if not isinstance(value, int | float) or not 1e-6 <= value <= 1:
         raise InputError(
             f"noise_fraction must be a fraction of the tokens, between 1e-6 and 1, got {value!r}; "
-            f"try {default}"
+            f"try {default}",
+            fields=("noise_fraction",),
         )
 
 

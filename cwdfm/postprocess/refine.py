@@ -81,7 +81,9 @@ class Refine(Postprocess):
         if self.temperature is None:
             return solver
         if not is_dataclass(solver) or not hasattr(solver, "temperature"):
-            raise InputError(f"{solver} has no temperature to change; omit temperature=")
+            raise InputError(
+                f"{solver} has no temperature to change; omit temperature=", fields=("temperature",)
+            )
         return replace(solver, temperature=self.temperature)
 
 

@@ -54,7 +54,8 @@ class Reject:
             raise InputError(
                 f"threshold must be a plausibility in [0, 1], a geometric mean of token "
                 f"probabilities, got {self.threshold!r}; sample with 0 first and choose a quantile "
-                f"of the plausibility of the samples"
+                f"of the plausibility of the samples",
+                fields=("threshold",),
             )
         check_integer("max_tries", self.max_tries)
         if self.noise_fraction is not None:

@@ -70,7 +70,8 @@ class Resample(Postprocess):
         ):
             raise InputError(
                 f"threshold must be a probability in (0, 1], got {self.threshold!r}; try 0.8 with "
-                f"a uniform source, 0.05 with a mask source"
+                f"a uniform source, 0.05 with a mask source",
+                fields=("threshold",),
             )
         check_draw(
             1.0 if self.temperature is None else self.temperature,

@@ -65,7 +65,8 @@ def sample_kind(sets: Sequence[SampleSet], data: str, settings: TextSettings) ->
         options = ", ".join(f"{name}='{value}'" for name, value in changed.items())
         raise InputError(
             f"{path} contains molecules, but {options} is for text only; omit it, or give text as "
-            f"a .jsonl file written by `cwdfm sample`"
+            f"a .jsonl file written by `cwdfm sample`",
+            fields=tuple(changed),
         )
     if kind not in KINDS:
         raise InputError(
@@ -95,5 +96,6 @@ def check_folder(out: Path, *, force: bool) -> None:
     check_output_folder(out)
     if out.is_dir() and any(path.name != CACHE for path in out.iterdir()) and not force:
         raise InputError(
-            f"{out} is not empty; choose a different folder, or use --force to write into it"
+            f"{out} is not empty; choose a different folder, or set force=True to write into it",
+            fields=("force",),
         )

@@ -243,7 +243,7 @@ def _training_data_notes(sets: Sequence[SampleSet], data: str) -> list[str]:
     trained = {samples.model: on for samples in sets if (on := samples.trained_on) is not None}
     return [
         f"Novel molecules are those not in {data}, but {model} was trained on {on}; pass that "
-        f"dataset as data (--data) instead."
+        f"dataset as `data` instead."
         for model, on in trained.items()
         if on != data
     ]

@@ -200,7 +200,7 @@ def _check_once(files: Sequence[File]) -> None:
                 what = "are identical" if key == file.sha256 else same
                 raise InputError(
                     f"{seen[key]} and {file.path} {what}, so their samples would count twice; give "
-                    f"only one of them, or sample again with a different --seed"
+                    f"only one of them, or sample again with a different seed"
                 )
             seen[key] = file.path
 

@@ -188,7 +188,7 @@ def _notes(
 ) -> list[str]:
     notes = []
     if held_out is None:
-        notes.append("Without data to compare with (--data), MAUVE is omitted.")
+        notes.append("MAUVE is omitted because there is no reference data.")
     elif settings.has_features:
         notes += _mauve_notes(scored, held_out)
     results = [(s, s.scores.perplexity) for s in scored]

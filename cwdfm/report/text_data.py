@@ -114,7 +114,8 @@ class TextReference:
         if size < (folds if baseline else 1):
             raise InputError(
                 f"{name} has {len(data.valid)} held-out windows of {length} tokens, too few for "
-                f"{folds} folds; give more text, fewer folds (--folds), or data (--data) none"
+                f"{folds} folds; give more text, reduce the number of folds, or set data='none'",
+                fields=("data",),
             )
         about = {"name": data.name, "windows": size, "source": data.source}
         about["fingerprint"] = hashlib.sha256(data.valid[: 2 * size].tobytes()).hexdigest()
@@ -128,7 +129,8 @@ def _check_matches(name: str, data: TokenData, kind: str, samples: Passages, len
     if kind not in (data.tokenizer.kind, TEXT):
         raise InputError(
             f"{name} has tokens of kind {data.tokenizer.kind!r}, the samples {kind!r}; give the "
-            f"training data of the model, or data (--data) none"
+            f"training data of the model, or set data='none'",
+            fields=("data",),
         )
     for text, row in zip(samples.texts[:_DECODED], samples.tokens.tolist(), strict=False):
         try:

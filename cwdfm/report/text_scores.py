@@ -170,7 +170,10 @@ class TextScorer:
         try:
             return self.settings.evaluator().load()
         except InputError as error:
-            raise InputError(f"{error}; or skip perplexity with eval_model='none'") from error
+            raise InputError(
+                f"{error}; or skip perplexity with eval_model='none'",
+                fields=(*error.fields, "eval_model"),
+            ) from error
 
     @cached_property
     def features(self) -> FeatureModel:
@@ -246,6 +249,7 @@ def check_same_decoding(evaluator: LoadedEvaluatorLM, passages: Passages) -> Non
             raise InputError(
                 f"the evaluator LM {evaluator.config.model} and the samples have different "
                 f"vocabularies: it decodes the tokens of {ours[:40]!r} (sample {number}) to "
-                f"{theirs[:40]!r}; retokenize the samples (omit --no-retokenize), or choose an "
-                f"evaluator LM with the tokenizer of the sampler"
+                f"{theirs[:40]!r}; set retokenize=True, or choose an "
+                f"evaluator LM with the tokenizer of the sampler",
+                fields=("retokenize",),
             )

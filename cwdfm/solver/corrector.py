@@ -27,7 +27,8 @@ class Corrector:
         if not all(isinstance(v, int | float) and 0 <= v < math.inf for v in values):
             raise InputError(
                 f"corrector must have a finite scale, a and b >= 0, got {self}; a negative scale "
-                f"would make rates negative"
+                f"would make rates negative",
+                fields=("corrector",),
             )
 
     def strength(self, t: float) -> float:

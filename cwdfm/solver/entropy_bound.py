@@ -55,7 +55,8 @@ class EntropyBound(Solver):
         if not number or not self.gamma >= 0:
             raise InputError(
                 f"gamma must be a number >= 0, in nats, got {self.gamma!r}; 0 reveals one "
-                f"coordinate per step, inf everything at once"
+                f"coordinate per step, inf everything at once",
+                fields=("gamma",),
             )
         check_choice("error", self.error, tuple(SCORES))
         check_draw(self.temperature, self.top_p, self.dtype)

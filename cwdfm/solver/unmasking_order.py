@@ -33,7 +33,7 @@ def masked_positions(solver: Solver, source: Source, state: State) -> Tensor:
     if not source.marks_noise:
         raise InputError(
             f"{type(solver).__name__} reveals each token once, and {source} does not mark which "
-            f"tokens are masked; use a MaskSource, or the Euler solver (--solver euler)"
+            f"tokens are masked; use a MaskSource, or the Euler solver"
         )
     return source.movable(state.tokens, state.fixed)
 

@@ -32,7 +32,8 @@ class Neighbor(ContextWeight):
         if isinstance(self.radius, bool) or not isinstance(self.radius, int) or self.radius < 1:
             raise InputError(
                 f"radius must be an integer >= 1, got {self.radius!r}; for no context weighting "
-                f"omit the weight"
+                f"omit the weight",
+                fields=("radius",),
             )
         check_scale("scale", self.scale)
         check_choice("boundary", self.boundary, ("circular", "cut"))
@@ -82,8 +83,9 @@ class Neighbor(ContextWeight):
         if self.boundary == "circular" and 2 * self.radius >= min(axes):
             raise InputError(
                 f"radius {self.radius} is too large for {'x'.join(map(str, axes))}: a circular "
-                f"window of {2 * self.radius + 1} would overlap itself; use a radius below "
-                f"{min(axes)}/2, or boundary='cut'"
+                f"window of {2 * self.radius + 1} would overlap itself; use radius below "
+                f"{min(axes)}/2, or boundary='cut'",
+                fields=("radius", "boundary"),
             )
         return axes
 

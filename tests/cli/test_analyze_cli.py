@@ -223,7 +223,7 @@ def test_wrong_input(
     bound = ["perplexity", text, "--data"]
     context = ["analyze", "context", text, "--data", whale, "--out"]
     updates = ["analyze", "updates", text, "--out"]
-    weighted = "is read with --weight neighbor alone, and the weight is none; leave it out, or ch"
+    weighted = "applies only with --weight neighbor, got --weight none"
     cases: list[tuple[list[object], str]] = [
         (["analyse"], "unknown command 'analyse'"),
         (["analyze"], "an analysis is required: context, updates"),
@@ -268,16 +268,15 @@ def test_wrong_input(
         ([*updates, out, "--seed", -1], "cwdfm: --seed must be an integer in 0..2^64-1"),
         (
             [*updates, out, "--beta", 6.0],
-            "--beta is read with --solvers entropy alone, and the solvers are euler and neighbor; "
-            "leave it out, or choose solvers that read it",
+            "--beta applies only with --solvers entropy, got --solvers euler and neighbor",
         ),
         (
             [*updates, out, "--solvers", "euler", "entropy", "--radius", 2],
-            "--radius is read with --solvers neighbor alone, and the solvers are euler and entropy",
+            "--radius applies only with --solvers neighbor, got --solvers euler and entropy",
         ),
         (
             [*updates, out, "--solvers", "euler", "--scale", 2],
-            "--scale is read with --solvers neighbor alone, and the solvers are euler; leave",
+            "--scale applies only with --solvers neighbor, got --solvers euler",
         ),
     ]
     for arguments, message in cases:
@@ -299,7 +298,7 @@ def test_windows_must_fit_before_anything_is_drawn(
     line = ["analyze", "updates", folder / "text", "--out", tmp_path / "out", "--radius", 8]
     told = refused(line, monkeypatch, capsys)
     assert "cwdfm: --radius 8 is too large for 16" in told
-    assert told.endswith("; use a radius below 16/2\n")  # which has no --boundary
+    assert told.endswith("; use --radius below 16/2\n")  # which has no --boundary
     assert not drawn
 
 

@@ -125,7 +125,7 @@ def test_numbers_are_rounded_to_their_error(value: float, error: float | None, s
 def test_too_large_radius_suggests_what_the_command_allows(models: Path) -> None:
     """boundary="cut" is available in the library only."""
     flags = ["--data", "nowhere.txt", "--weight", "neighbor", "--radius", "8"]
-    with pytest.raises(cwdfm.InputError, match=r"^--radius 8 is .*; use a radius below 16/2$"):
+    with pytest.raises(cwdfm.InputError, match=r"^--radius 8 is .*; use --radius below 16/2$"):
         perplexity.main([str(models / "mask"), *flags])
 
 

@@ -340,7 +340,7 @@ WRONG = [
         "--corrector-power must be omitted without a corrector; set --corr",
     ),
     (["--radius", "-1", "--solver", "neighbor"], "cwdfm: --radius must"),
-    (["--radius", "40", "--solver", "neighbor"], "a radius below 32/2, or --boundary cut\n"),
+    (["--radius", "40", "--solver", "neighbor"], "--radius below 32/2, or --boundary cut\n"),
     (["--reject-below", "1.5"], "cwdfm: --reject-below must be"),
     (["--resample", "2", "--resample-threshold", "3"], "cwdfm: --resample-threshold must be"),
     (["--resample", "2", "--resample-tokens-per-round", "0"], "--resample-tokens-per-round must"),

@@ -80,7 +80,7 @@ def test_a_template_longer_than_the_windows_is_asked_for(trained: Path, tmp_path
     line = [str(trained), "--n", "2", "--steps", "2", "--out", str(out), "--template", "The [66]"]
     with pytest.raises(cwdfm.InputError, match=r"the template has 70 tokens.*--length 70"):
         sample.main(line)
-    with pytest.raises(cwdfm.InputError, match=r"has 70 tokens.*is 71"):
+    with pytest.raises(cwdfm.InputError, match=r"has 70 tokens.*--length is 71"):
         sample.main([*line, "--length", "71"])
     sample.main([*line, "--length", "70"])
     file = read_samples(out)

@@ -253,7 +253,7 @@ REFUSED: dict[str, tuple[Command, str]] = {
     ),
     "evaluator-with-another-vocabulary": (
         evaluating(lambda at: at.good / "evaluator", "--no-retokenize"),
-        r"different vocabularies.*--no-retokenize",
+        r"different vocabularies.*--retokenize",
     ),
     "evaluator-not-causal": (
         evaluating(bert("BertForMaskedLM")),

@@ -551,7 +551,7 @@ REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     "no-samples": (perplexity([]), "samples is empty"),
     "one-string": (perplexity("abc"), "must be a sequence of texts.*str 'abc'"),
     "not-texts": (perplexity([[1, 2]]), "must contain strings, got list.*decode"),
-    "one-sample": (perplexity(["abc"]), "5 folds need at least 5 samples, got 1.*--folds"),
+    "one-sample": (perplexity(["abc"]), "1 samples cannot be split into 5 folds.*folds=1"),
     "all-empty": (perplexity(["", "x"], folds=1), "none of the 2 samples has a token to score"),
     "empty-fold": (perplexity(["", "x", "abc"], folds=3), "fold 1 of 3 has no token"),
     "bad-average": (perplexity(["abc"], average="mean"), "average must be one of"),
@@ -606,7 +606,7 @@ REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
         r"integer ids \[samples",
     ),
     "statistics-float": (lambda _: text_statistics(torch.zeros(3, 4)), "float32 tensor"),
-    "statistics-one": (lambda _: text_statistics(IDS), "5 folds need at least 5 samples, got 1"),
+    "statistics-one": (lambda _: text_statistics(IDS), "1 samples cannot be split into 5 folds"),
     "split-shape": (
         lambda _: dataset_likelihood(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS[0]),
         "sequences must be token ids",

@@ -76,7 +76,9 @@ def test_the_device_is_to_blame_and_not_the_model(
             with pytest.raises(cwdfm.InputError, match=f"{allowed}{wrong!r}"):
                 load(tmp_path, device=wrong)  # type: ignore[arg-type]
         for wrong in ("gpu0", "cuda:x", "3"):  # torch would list twenty kinds, most of no use here
-            with pytest.raises(cwdfm.InputError, match=rf"{allowed}'{wrong}' \(no such device\)$"):
+            with pytest.raises(
+                cwdfm.InputError, match=rf"{allowed}'{wrong}' \(it does not exist\)$"
+            ):
                 load(tmp_path, device=wrong)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(cwdfm.InputError, match=rf"{allowed}'cuda' \(no CUDA device"):

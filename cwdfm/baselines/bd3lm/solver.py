@@ -202,7 +202,8 @@ def weight_radius(solver: Solver) -> int:
             raise InputError(
                 f"{weight} wraps around the ends of a block, whose first and last tokens are not "
                 f"neighbors; use boundary='cut', which sees the finished tokens before the block "
-                f"and none after it"
+                f"and none after it",
+                fields=("boundary",),
             )
         radius = max(radius, getattr(weight, "radius", 0))
     return radius

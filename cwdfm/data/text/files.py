@@ -45,12 +45,14 @@ class TextFiles(Corpus):
         if column is not None and types <= set(PLAIN):
             raise InputError(
                 f"column={column!r} is only for parquet and JSON lines, but {path} is plain text; "
-                f"leave it out"
+                f"leave it out",
+                fields=("column",),
             )
         if unit is not None and not types & {*PLAIN, *ARCHIVES}:
             raise InputError(
                 f"documents={unit!r} is only for plain text, but {path} has one document per row; "
-                f"leave it out"
+                f"leave it out",
+                fields=("documents",),
             )
         return cls(name=name, paths=paths, column=column or "text", unit=unit or "file")
 
@@ -170,7 +172,8 @@ def _field(line: str, column: str, place: str) -> str:
     if column not in row:
         raise InputError(
             f"{place}: there is no field {column!r}, only {', '.join(map(repr, row)) or 'none'}; "
-            f"name the field that contains the text with column="
+            f"name the field that contains the text with column=",
+            fields=("column",),
         )
     return as_text(row[column], column, place)
 
@@ -182,7 +185,8 @@ def as_text(value: object, column: str, place: str) -> str:
     if not isinstance(value, str):
         raise InputError(
             f"{place}: {column!r} must be a string, got {type(value).__name__}; name the field "
-            f"that contains the text with column="
+            f"that contains the text with column=",
+            fields=("column",),
         )
     try:
         value.encode()
@@ -205,7 +209,8 @@ def _parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
                 raise InputError(
                     f"{path} has no column {column!r}, its columns are "
                     f"{', '.join(map(repr, names))}; name the one that contains the text with "
-                    f"column="
+                    f"column=",
+                    fields=("column",),
                 )
             for batch in file.iter_batches(batch_size=_ROWS, columns=[column]):
                 for value in batch.column(0).to_pylist():

@@ -140,7 +140,8 @@ class HubCorpus(Corpus):
             raise InputError(
                 f"{folder} has no files for the part {part!r} of {self.name}: their names start "
                 f"with {' or '.join(dict.fromkeys(prefixes))}; add them, or load another part with "
-                f"part='test' or part='valid'"
+                f"part='test' or part='valid'",
+                fields=("part",),
             )
         return found
 
@@ -158,5 +159,6 @@ class HubCorpus(Corpus):
                 f"cannot get {self.name} ({self.path}) from the hub ({type(error).__name__}: "
                 f"{reason[0] if reason else ''}); on a machine without access to it, put the files "
                 f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name}, "
-                f"and set CWDFM_DATA to its parent folder, or give the folder itself with folder="
+                f"and set CWDFM_DATA to its parent folder, or give the folder itself with folder=",
+                fields=("folder",),
             ) from error

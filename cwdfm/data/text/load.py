@@ -35,13 +35,14 @@ def find_corpus(
         if for_hub:
             raise InputError(
                 f"{for_hub} only for corpora by name ({', '.join(CORPORA)}), got "
-                f"{str(name_or_path)!r}; leave it out"
+                f"{str(name_or_path)!r}; omit it",
+                fields=("folder", "streaming"),
             )
         return TextFiles.of(name_or_path, column, documents)
     if for_files:
         raise InputError(
-            f"{for_files} only for a user's files, but {corpus.name!r} has a fixed format; leave "
-            f"it out"
+            f"{for_files} only for a user's files, but {corpus.name!r} has a fixed format; omit it",
+            fields=("column", "documents"),
         )
     local = None if folder is None else Path(folder)
     if isinstance(corpus, Text8):
@@ -50,7 +51,8 @@ def find_corpus(
         return replace(corpus, folder=local, streaming=streaming)
     if for_hub:
         raise InputError(
-            f"{for_hub} only for corpora on the hub, which {corpus.name!r} is not; leave it out"
+            f"{for_hub} only for corpora on the hub, which {corpus.name!r} is not; omit it",
+            fields=("folder", "streaming"),
         )
     return corpus
 
@@ -125,7 +127,8 @@ def load_prepared(
         advice = f"use its values ({', '.join(right)}), or " if right else ""
         raise InputError(
             f"{folder} was prepared {', and '.join(wrong)}; {advice}prepare the text again with "
-            f"the requested values"
+            f"the requested values",
+            fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
         )
     return data
 

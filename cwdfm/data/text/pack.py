@@ -186,11 +186,13 @@ class Packing:
         if not state.train + state.valid:
             raise InputError(
                 f"{name} contains no text: {state.read:,} documents were read, {state.blank:,} of "
-                f"them blank; check the files, and for tables column="
+                f"them blank; check the files, and for tables column=",
+                fields=("column",),
             )
         if self.source["part"] is None and not rows["train"]:
             raise InputError(
-                f"{name} has no training documents; use part= to load it for evaluation"
+                f"{name} has no training documents; use part= to load it for evaluation",
+                fields=("part",),
             )
         if sum(rows.values()) < 2 and self.source["part"] is None:
             raise InputError(

@@ -91,7 +91,8 @@ def prepare(
     except OSError as error:
         raise InputError(
             f"cannot write {out}: {error.strerror or error}; {write_advice(error)} (out=, or "
-            f"CWDFM_CACHE for cached data)"
+            f"CWDFM_CACHE for cached data)",
+            fields=("out",),
         ) from error
     return open_prepared(out)
 

@@ -117,12 +117,14 @@ class TextTokenizer(Tokenizer):
         if whole and len(ids) > length:
             raise InputError(
                 f"the template has {len(ids)} tokens including holes, but sequences have length "
-                f"{length}; shorten it, or set `length={len(ids)}`"
+                f"{length}; shorten it, or set `length={len(ids)}`",
+                fields=("length",),
             )
         if not whole and len(ids) >= length:
             raise InputError(
                 f"the prompt has {len(ids)} tokens, but sequences have length {length} and at "
-                f"least one token must be free; shorten it, or increase length="
+                f"least one token must be free; shorten it, or increase length=",
+                fields=("length",),
             )
         return list(ids) if whole else [*ids] + [None] * (length - len(ids))
 
