@@ -39,9 +39,8 @@ class Curves:
     log: bool = False  # logarithmic x axis
     note: str = ""  # text below the panels
     about: str = ""  # model and training, below the title
-    paper: Mapping[str, tuple[Value, ...]] = field(
-        default_factory=dict
-    )  # the paper's values of lines; needs `log`
+    # The paper's values of lines; requires `log`.
+    paper: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     approximate: Sequence[str] = ()  # lines for which the paper's values are approximate
     last: str = ""  # label of the last x, if it includes larger ones
     measured: bool = False  # x is a result: its ticks are round numbers, not the points

@@ -18,9 +18,8 @@ _LABEL = 25  # characters per line of a label in a wide table
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 _LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "%&_#${}"}
-    | {
-        sign: f"{{{sign}}}" for sign in "[]*"
-    }  # could be read as options of the preceding line break
+    # These could be read as options of the preceding line break.
+    | {sign: f"{{{sign}}}" for sign in "[]*"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$"}
     | {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
@@ -49,9 +48,8 @@ class Value:
             return f"{self.value:,.{0 if whole else self.digits}f}"
         digits = self.digits
         if 0 < self.spread < math.inf and not self.printed:
-            exponent = int(
-                f"{self.spread:.1e}".partition("e")[2]
-            )  # after rounding: 9.96 becomes 10
+            # The exponent after rounding: 9.96 becomes 10.
+            exponent = int(f"{self.spread:.1e}".partition("e")[2])
             digits = max(0, min(digits, 1 - exponent))
         return f"{self.value:,.{digits}f} ± {self.spread:,.{digits}f}"
 
