@@ -1,4 +1,4 @@
-"""Every method by the same commands: trained, resumed, gone on from, sampled, scored."""
+"""Every method through the same commands: train, resume, fine-tune, sample, score."""
 
 from dataclasses import fields, replace
 from itertools import product
@@ -86,13 +86,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_method_is_tried() -> None:
+def test_every_method_has_a_case() -> None:
     assert {case["method"] for case in CASES.values()} == set(METHODS)
     assert {kind.default_solver for kind in KNOWN} <= set(SOLVERS)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_that_was_cut_off_ends_with_the_same_weights(
+def test_interrupted_run_ends_with_the_same_weights(
     case: str, models: Path, tmp_path: Path
 ) -> None:
     first = Run(recipe(case), tokens(), tmp_path, torch.device("cpu"))
@@ -110,7 +110,7 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_trained_model_comes_back_as_what_it_was(case: str, models: Path) -> None:
+def test_trained_model_round_trip(case: str, models: Path) -> None:
     found = cwdfm.load(models / case)
     assert found.method == recipe(case).build(TOKENIZER.vocab_size).method
     settings = RECIPES["finetune"]().continued_from(found)
@@ -118,7 +118,7 @@ def test_a_trained_model_comes_back_as_what_it_was(case: str, models: Path) -> N
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_by_the_commands(
+def test_commands(
     case: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.jsonl"
@@ -147,8 +147,8 @@ SUITED = {
 
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("case", SUITED)
-def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: Path) -> None:
-    """Those that fit draw; the others are refused with a reason."""
+def test_unsuitable_solvers_are_rejected(case: str, name: str, models: Path) -> None:
+    """Suitable solvers draw samples; the others raise an error with the reason."""
     found = cwdfm.load(models / case)
     solver = SolverChoice(solver=name).build(found.method)  # type: ignore[arg-type]
     if name in SUITED[case]:
@@ -159,13 +159,13 @@ def test_solvers_that_suit_the_method_and_others(case: str, name: str, models: P
             cwdfm.generate(found, solver, n=3, steps=LENGTH)
 
 
-def test_blocks_that_do_not_fit_are_refused() -> None:
+def test_block_size_must_divide_the_length() -> None:
     with pytest.raises(cwdfm.InputError, match="length 16 must be a multiple of block 5"):
         recipe("bd3lm").updated(block=5).build(TOKENIZER.vocab_size)
 
 
 @pytest.mark.parametrize("case", ["bd3lm", "ar"])
-def test_functions_of_flows_refuse_other_networks(case: str, models: Path) -> None:
+def test_flow_functions_reject_other_networks(case: str, models: Path) -> None:
     model, source = cwdfm.load(models / case).model, cwdfm.MaskSource(TOKENIZER.vocab_size)
     with pytest.raises(cwdfm.InputError, match=r"full attention.*use cwdfm\.generate"):
         cwdfm.sample(model, source, cwdfm.Linear(), cwdfm.Euler(), shape=(2, LENGTH), steps=2)
@@ -173,9 +173,7 @@ def test_functions_of_flows_refuse_other_networks(case: str, models: Path) -> No
         cwdfm.elbo(model, source, cwdfm.Linear(), torch.zeros(2, LENGTH, dtype=torch.int64))
 
 
-def test_flags_that_a_trained_model_settles_otherwise_are_refused(
-    models: Path, tmp_path: Path
-) -> None:
+def test_flags_must_agree_with_the_trained_model(models: Path, tmp_path: Path) -> None:
     prepared = tmp_path / "chains.npz"
     tokens().save(prepared)
     flags = ["--init", str(models / "bd3lm"), "--data", str(prepared), "--steps", "1"]
@@ -197,7 +195,7 @@ OTHER = SolverChoice(  # every option differs from its default
 FLOW = Flow(cwdfm.MaskSource(5), cwdfm.Linear())
 
 
-def test_an_option_changes_exactly_the_solvers_that_have_it() -> None:
+def test_options_affect_only_the_solvers_that_have_them() -> None:
     assert {field.name for field in fields(SolverChoice)} == {
         *SPECIFIC_OPTIONS,
         *SHARED_OPTIONS,
@@ -227,8 +225,8 @@ def test_flags_of_other_solvers_are_errors() -> None:
         check_solver_flags(solver, ["--temperature", "0.5", "--top-p", "0.5"])
 
 
-def test_flags_are_those_of_the_default_solver(models: Path, tmp_path: Path) -> None:
-    """The default solver of bd3lm is not Euler; its blocks cut windows in any case."""
+def test_flags_apply_to_the_default_solver(models: Path, tmp_path: Path) -> None:
+    """The default solver of BD3LM is not Euler; its blocks always cut windows."""
     line = [str(models / "bd3lm"), "--n", "2", "--steps", "8", "--out", str(tmp_path / "a.jsonl")]
     with pytest.raises(cwdfm.InputError, match=r"--hazard is an option of .* not of ancestral"):
         sample.main([*line, "--hazard", "integrated"])
@@ -236,7 +234,7 @@ def test_flags_are_those_of_the_default_solver(models: Path, tmp_path: Path) -> 
     sample.main([*line, "--solver", "neighbor", "--boundary", "cut"])
 
 
-def test_a_grid_is_for_steps_in_time(models: Path, tmp_path: Path) -> None:
+def test_grid_needs_a_solver_with_time_steps(models: Path, tmp_path: Path) -> None:
     flags = ["--n", "1", "--steps", "8", "--grid", "kappa", "--out"]
     with pytest.raises(cwdfm.InputError, match=r"--grid does not apply to .*ar"):
         sample.main([str(models / "ar"), *flags, str(tmp_path / "ar.smi")])
@@ -244,17 +242,17 @@ def test_a_grid_is_for_steps_in_time(models: Path, tmp_path: Path) -> None:
         sample.main([str(models / case), *flags, str(tmp_path / f"{case}.smi")])
 
 
-def test_stop_is_for_blocks(models: Path) -> None:
+def test_stop_needs_a_block_solver(models: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"stop must be omitted.*bd3lm"):
         SolverChoice(stop=True).build(cwdfm.load(models / "ar").method, 1)
 
 
-def test_steps_are_those_that_are_taken(models: Path, tmp_path: Path) -> None:
-    """Those of an autoregressive model are its tokens: other steps are not passed over."""
+def test_recorded_steps_are_the_steps_taken(models: Path, tmp_path: Path) -> None:
+    """An autoregressive model takes one step per token; other values are an error."""
     for case, steps in (("ar", LENGTH), ("bd3lm", LENGTH // 4), ("mdlm", 2)):
         out = tmp_path / f"{case}.jsonl"
-        asked = [] if case == "ar" else ["--steps", "2"]
-        sample.main([str(models / case), "--n", "2", *asked, "--out", str(out)])
+        flags = [] if case == "ar" else ["--steps", "2"]
+        sample.main([str(models / case), "--n", "2", *flags, "--out", str(out)])
         assert read_samples(out).options["steps"] == steps
     line = [str(models / "ar"), "--n", "2", "--out", str(tmp_path / "other.jsonl")]
     with pytest.raises(cwdfm.InputError, match=f"--steps 64 .* of its {LENGTH} tokens; leave it"):
@@ -279,7 +277,7 @@ def test_a_changed_number_of_steps_is_reported(
     assert "the last step of a block draws all remaining tokens at once" in capsys.readouterr().out
 
 
-def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Path) -> None:
+def test_large_windows_need_boundary_cut(models: Path, tmp_path: Path) -> None:
     flags = ["--n", "2", "--steps", "4", "--solver", "neighbor", "--radius", "12"]
     with pytest.raises(cwdfm.InputError, match="overlap"):
         sample.main([str(models / "mdlm"), *flags, "--out", str(tmp_path / "a.jsonl")])
@@ -287,13 +285,13 @@ def test_windows_are_cut_where_they_do_not_fit_round(models: Path, tmp_path: Pat
     sample.main([str(models / "mdlm"), *cut])
 
 
-def test_what_needs_a_flow_says_so(models: Path) -> None:
+def test_commands_that_need_a_flow_say_so(models: Path) -> None:
     with pytest.raises(cwdfm.InputError, match=r"needs a discrete flow.*trained as Autoregressive"):
         _ = cwdfm.load(models / "ar").source
 
 
-def test_validation_losses_of_a_run_compare_whatever_the_clipping(tmp_path: Path) -> None:
-    """BD3LM's ranges change what training minimises, not what validations show."""
+def test_validation_losses_do_not_depend_on_the_clipping(tmp_path: Path) -> None:
+    """The noise ranges of BD3LM change the training loss, not the validation loss."""
     run = Run(recipe("bd3lm"), tokens(), tmp_path, torch.device("cpu"))
     before = validation_loss(run, run.averaged())
     objective = run.objective

@@ -30,13 +30,13 @@ TEXT = "the whale and the sea, the captain and the whale. " * 60
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prepared data leave no trace."""
+    """Keep prepared data out of the user's cache."""
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of text, one of molecules with a given start, and data for both."""
+    """A text model, a molecule model with a fixed first token, and data for both."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "whale.txt").write_text(TEXT)
     prepare(TextFiles.of(folder / "whale.txt"), "bytes", LENGTH, folder / "whale", part="all")
@@ -57,7 +57,7 @@ def words(*arguments: object) -> list[str]:
     return [str(a) for a in arguments]
 
 
-def test_perplexity_is_that_of_the_function(
+def test_perplexity_matches_the_function(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "bound.json"
@@ -84,7 +84,7 @@ def test_perplexity_is_that_of_the_function(
     assert again["nats_per_token"] == pytest.approx(result["nats_per_token"], rel=1e-6)
 
 
-def test_perplexity_of_several_data(folder: Path, tmp_path: Path) -> None:
+def test_perplexity_of_several_datasets(folder: Path, tmp_path: Path) -> None:
     """A text file is read with the model's tokenizer; all of it with --part all."""
     out = tmp_path / "bound.json"
     given = ["--data", folder / "whale.txt", "--part", "all", "--rows", 0, "--draws", 2]
@@ -106,7 +106,7 @@ def test_perplexity_of_molecules(folder: Path, tmp_path: Path) -> None:
     assert result["tokens"] == result["sequences"] * (LENGTH - 1)
 
 
-def test_context_is_that_of_the_function(
+def test_context_analysis_matches_the_function(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--radius", 2, "--farthest", 3, "--rows", 24, "--draws", 2, "--seed", 1]
@@ -140,7 +140,7 @@ def test_context_is_that_of_the_function(
     assert len(lines) == 1 + 5 + 1 + 3 + 2
 
 
-def test_given_tokens_are_context(folder: Path, tmp_path: Path) -> None:
+def test_fixed_tokens_count_as_context(folder: Path, tmp_path: Path) -> None:
     """A model that always had its first token: that one is never masked, and always revealed."""
     pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
     given = [folder / "molecules", "--data", folder / "my.smi", "--out", tmp_path / "o"]
@@ -156,7 +156,7 @@ def test_given_tokens_are_context(folder: Path, tmp_path: Path) -> None:
     assert not any(reach), "round the ring the first token is never further away than half of it"
 
 
-def test_updates_are_those_of_the_function(
+def test_update_statistics_match_the_function(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--n", 12, "--steps", 8, "--scale", 1.0, "--batch-size", 5]
@@ -177,10 +177,10 @@ def test_updates_are_those_of_the_function(
     assert "note:" not in printed
 
 
-def test_updates_of_a_mask_source_are_one_each(
+def test_mask_source_updates_each_token_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By construction, and a note says so; a corrector undoes some, and there is no note."""
+    """A note says so. With a corrector, tokens change again and there is no note."""
     tiny_model(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource).save_pretrained(
         tmp_path / "model"
     )
@@ -195,12 +195,12 @@ def test_updates_of_a_mask_source_are_one_each(
     assert read(tmp_path / "more" / "updates.json")["solvers"]["Euler"]["updates_per_token"] > 1.0
 
 
-def refused(
+def error_message(
     arguments: Sequence[object],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    """What is said of bad input, with exit code 2."""
+    """Run the command with invalid input, check exit code 2 and return the message."""
     monkeypatch.setattr("sys.argv", ["cwdfm", *words(*arguments)])
     with pytest.raises(SystemExit) as exit_:
         main.main()
@@ -209,7 +209,7 @@ def refused(
     return printed.err + printed.out
 
 
-def test_wrong_input(
+def test_invalid_input(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -280,30 +280,30 @@ def test_wrong_input(
         ),
     ]
     for arguments, message in cases:
-        assert message in (said := refused(arguments, monkeypatch, capsys)), (arguments, said)
+        assert message in (said := error_message(arguments, monkeypatch, capsys)), (arguments, said)
         assert not out.exists(), arguments
     assert [path.name for path in full.iterdir()] == ["mine.json"]
     assert (full / "mine.json").read_text() == "mine"
 
 
-def test_windows_must_fit_before_anything_is_drawn(
+def test_window_size_is_checked_before_sampling(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of two solvers, the second one's window: the first one's samples would be lost."""
+    """The window of the second solver is checked before the first one draws samples."""
     drawn: list[object] = []
     monkeypatch.setattr(analyze, "generate", lambda *_, **__: drawn.append(None))
     line = ["analyze", "updates", folder / "text", "--out", tmp_path / "out", "--radius", 8]
-    told = refused(line, monkeypatch, capsys)
-    assert "cwdfm: --radius 8 is too large for 16" in told
-    assert told.endswith("; use --radius below 16/2\n")  # which has no --boundary
+    printed = error_message(line, monkeypatch, capsys)
+    assert "cwdfm: --radius 8 is too large for 16" in printed
+    assert printed.endswith("; use --radius below 16/2\n")  # this command has no --boundary
     assert not drawn
 
 
 @pytest.mark.parametrize("what", [["context", "--data", "whale.txt"], ["updates"]])
-def test_a_picture_that_cannot_be_drawn_is_told_before_the_work(
+def test_missing_matplotlib_is_reported_first(
     what: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -326,6 +326,6 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         assert exit_.value.code == 0
         assert message in capsys.readouterr().out
     analyze.main(["--help"])
-    told = capsys.readouterr().out
-    assert re.search("context +Difficulty of masked tokens", told)
-    assert re.search("updates +Number of updates per token", told)
+    printed = capsys.readouterr().out
+    assert re.search("context +Difficulty of masked tokens", printed)
+    assert re.search("updates +Number of updates per token", printed)

@@ -1,4 +1,4 @@
-"""The examples: what they refuse, what they say when interrupted, a picture from its file."""
+"""The examples: invalid input, interruption, and redrawing a figure from its file."""
 
 import json
 import re
@@ -31,7 +31,7 @@ BAD: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("row", BAD)
-def test_bad_input_is_refused(
+def test_invalid_input(
     row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line, message = BAD[row]
@@ -43,21 +43,21 @@ def test_bad_input_is_refused(
     before = sorted(tmp_path.rglob("*"))
     name, *arguments = line.split()
     monkeypatch.setattr("sys.argv", [name, *arguments])
-    assert ended(name) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert re.fullmatch(f"cwdfm: [^\n]*{message}[^\n]*\n", told.err), told.err
+    assert exit_code(name) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.fullmatch(f"cwdfm: [^\n]*{message}[^\n]*\n", printed.err), printed.err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def ended(name: str) -> object:
-    """The code that an example, run as a script, leaves with."""
-    with pytest.raises(SystemExit) as left:
+def exit_code(name: str) -> object:
+    """Run an example as a script and return its exit code."""
+    with pytest.raises(SystemExit) as exit_:
         runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-    return left.value.code
+    return exit_.value.code
 
 
-def test_an_interrupted_measurement_begins_anew(
+def test_interrupted_measurement_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -65,15 +65,15 @@ def test_an_interrupted_measurement_begins_anew(
 
     monkeypatch.setattr(cwdfm, "sample", interrupted)
     monkeypatch.setattr("sys.argv", ["exact_target.py", "--out", str(tmp_path), "--samples", "2"])
-    assert ended("exact_target.py") == 130
-    assert not list(tmp_path.iterdir()), "what could it go on from?"
+    assert exit_code("exact_target.py") == 130
+    assert not list(tmp_path.iterdir()), "there is nothing to resume from"
     assert capsys.readouterr().err == "cwdfm: interrupted; the same command starts over\n"
 
 
-def test_an_interrupted_fine_tuning_begins_anew(
+def test_interrupted_fine_tuning_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its checkpoint goes with the temporary folder, so that nothing may promise more."""
+    """The checkpoint is deleted with the temporary folder, so no message may offer to resume."""
     pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
     (tmp_path / "few.smi").write_text("".join(f"{'C' * n}c1ccccc1\n" for n in range(24)))
     few = cwdfm.data.load(tmp_path / "few.smi", cache=False)
@@ -84,15 +84,13 @@ def test_an_interrupted_fine_tuning_begins_anew(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("sys.argv", ["finetune.py", "--out", str(tmp_path / "a.json")])
-    assert ended("finetune.py") == 130
-    assert not list(tmp_path.rglob("recipe.json")), "what could it go on from?"
-    told = capsys.readouterr().out
-    assert told.endswith("\ninterrupted at step 0; the same command starts again\n")
+    assert exit_code("finetune.py") == 130
+    assert not list(tmp_path.rglob("recipe.json")), "there is nothing to resume from"
+    printed = capsys.readouterr().out
+    assert printed.endswith("\ninterrupted at step 0; the same command starts again\n")
 
 
-def test_the_example_s_picture_is_drawn_anew_without_measuring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redraw_uses_the_recorded_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     figures = []
     monkeypatch.setattr(exact_target, "save_figure", lambda figure, _: figures.append(figure))
@@ -108,7 +106,7 @@ def test_the_example_s_picture_is_drawn_anew_without_measuring(
     euler = [r["total_variation"] for r in rows if (r["source"], r["solver"]) == ("mask", "Euler")]
     lines = {each.get_label(): each.lines[0] for each in figure.axes[0].containers}
     assert list(lines["Euler"].get_ydata()) == euler
-    # Both are to be seen where they are one: the narrow line is on the wide one.
+    # Both lines are visible where they coincide: the narrow one is drawn on the wide one.
     under = lines["Neighbor-weighted"]
     assert under.get_zorder() < lines["Euler"].get_zorder()
     assert under.get_linewidth() > 2 * lines["Euler"].get_linewidth()

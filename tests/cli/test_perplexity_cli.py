@@ -94,18 +94,18 @@ def test_one_padded_sequence_among_many(models: Path, name: str) -> None:
     """The result does not depend on the batch size."""
     rows = np.random.default_rng(0).integers(VOCAB - 1, size=(7, LENGTH)).astype(np.int16)
     trained = cwdfm.load(models / name)
-    asked = (trained.method, trained.model)
+    flow = (trained.method, trained.model)
     bounds = [
-        dataset_likelihood(*asked, rows, padding=(3, 9), draws=3, batch_size=size)
+        dataset_likelihood(*flow, rows, padding=(3, 9), draws=3, batch_size=size)
         for size in (1, 4, 50)
     ]
     assert {b.tokens for b in bounds} == {7 * LENGTH - 9}
     for bound in bounds[1:]:
         assert bound.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=1e-5)
         assert bound.standard_error == pytest.approx(bounds[0].standard_error, rel=1e-4)
-    plain = dataset_likelihood(*asked, np.delete(rows, 3, axis=0), draws=3)
+    plain = dataset_likelihood(*flow, np.delete(rows, 3, axis=0), draws=3)
     assert plain.nats_per_token == pytest.approx(bounds[0].nats_per_token, rel=0.2)
-    limited = dataset_likelihood(*asked, rows, padding=(3, 9), limit=2, draws=3)  # rows 0 and 3
+    limited = dataset_likelihood(*flow, rows, padding=(3, 9), limit=2, draws=3)  # rows 0 and 3
     assert limited.tokens == 2 * LENGTH - 9
 
 
@@ -136,8 +136,8 @@ def test_options_of_random_draws_are_rejected_for_exact_likelihoods(
     """The error comes before the data is read, which does not exist here."""
     tiny(BlockDiffusion(cwdfm.MaskSource(VOCAB), cwdfm.Linear(), 1)).save_pretrained(tmp_path / "b")
     for model in (models / "autoregressive", tmp_path / "b"):
-        told = rf"{flags[:6]}.*{model}.* exact"
-        with pytest.raises(cwdfm.InputError, match=told):
+        expected = rf"{flags[:6]}.*{model}.* exact"
+        with pytest.raises(cwdfm.InputError, match=expected):
             perplexity.main([str(model), "--data", "nowhere.txt", *flags.split()])
     weighted = [str(models / "autoregressive"), "--data", "nowhere.txt", "--weight", "neighbor"]
     with pytest.raises(cwdfm.InputError, match="trained as Autoregressive"):
@@ -196,8 +196,8 @@ def test_held_out_part_does_not_need_the_training_part(
     # with the training part, the same sequences are held out
     (tmp_path / "wikitext-2" / "train.txt").write_text(" = Other = \n\n the ship \n" * 9)
     both = load("wikitext-2", tokenizer="bytes", length=LENGTH)
-    alone = load("wikitext-2", tokenizer="bytes", length=LENGTH, part="valid")
-    assert np.array_equal(both.valid, alone.valid)
+    valid_only = load("wikitext-2", tokenizer="bytes", length=LENGTH, part="valid")
+    assert np.array_equal(both.valid, valid_only.valid)
 
 
 def test_prepared_folder_takes_precedence_over_a_corpus_name(
@@ -218,12 +218,12 @@ def test_errors_for_molecules_suggest_what_the_command_allows(
     monkeypatch.chdir(tmp_path)
     Path("a.smi").write_text("CCO\nCCN\nCCC\n")
     load("a.smi", cache=False).save("a.npz")
-    for model, flags, told in (
+    for model, flags, expected in (
         (models / "mask", "a.smi", "got 'bytes', 257 tokens"),
         ("qm9-mask-small", "a.smi --part all", r"--part .*text.*a\.smi"),
         ("qm9-mask-small", "a.npz", "different vocabulary.*raw data"),
     ):
-        with pytest.raises(cwdfm.InputError, match=told):
+        with pytest.raises(cwdfm.InputError, match=expected):
             perplexity.main([str(model), "--data", *flags.split()])
     assert scored(Path("qm9-mask-small"), "a.smi", out=tmp_path / "a.json")["tokens"] > 0
 

@@ -215,8 +215,8 @@ def test_every_option_has_help() -> None:
             if field.name not in kind.__annotations__:
                 continue  # inherited
             place = next(i for i, x in enumerate(lines) if x.strip().startswith(f"{field.name}:"))
-            told = any("# " in line for line in lines[place - 1 : place + 2])
-            assert told or field.name in nested, f"{kind.__module__}: {field.name}"
+            documented = any("# " in line for line in lines[place - 1 : place + 2])
+            assert documented or field.name in nested, f"{kind.__module__}: {field.name}"
 
 
 def test_formats_agree(tmp_path: Path, expected: list[list[int]]) -> None:
@@ -231,7 +231,7 @@ def test_formats_agree(tmp_path: Path, expected: list[list[int]]) -> None:
         assert [row["text"] for row in csv.DictReader(file)] == texts
 
 
-def test_line_breaks_survive_or_are_refused(tmp_path: Path) -> None:
+def test_line_breaks_are_preserved_or_rejected(tmp_path: Path) -> None:
     texts = ["a\nb", "c\r", "\r\nd\u2028", 'e"\\n', ""]
     samples = SampleFile(texts, [[1]] * len(texts))
     for name in ("a.jsonl", "a.csv"):
@@ -382,7 +382,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("flags", "message"), WRONG, ids=[" ".join(f)[:24] for f, _ in WRONG])
-def test_wrong_input(
+def test_invalid_input(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""Text by the commands: prepare, train, sample with prompts and holes, other lengths."""
+"""The commands on text: prepare, train, sample with prompts, templates and other lengths."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ TINY += ["--validation-rows", "4", "--elbo-rows", "2", "--previews", "2", "--pre
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared by the command: a folder of text in windows of 32 bytes."""
+    """A folder of text that the command prepared in windows of 32 bytes."""
     folder = tmp_path_factory.mktemp("corpus")
     for i in range(30):
         (folder / f"{i}.txt").write_text(
@@ -37,7 +37,7 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_prepared_text_is_all_there(corpus: Path) -> None:
+def test_prepared_text_is_complete(corpus: Path) -> None:
     found = data.load(corpus)
     assert found.length == 32
     assert found.report["kept"] == 30
@@ -60,8 +60,8 @@ def test_previews_are_text(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("solver", ["euler", "neighbor", "entropy"])
-def test_holes_are_filled_and_the_rest_stays(trained: Path, tmp_path: Path, solver: str) -> None:
-    """A template is the whole of a sample: shorter than the model's windows, if it is."""
+def test_template_holes_are_filled(trained: Path, tmp_path: Path, solver: str) -> None:
+    """A template sets the length of the sample, which may be below the model's length."""
     out = tmp_path / "a.jsonl"
     flags = ["--n", "6", "--steps", "5", "--solver", solver, "--out", str(out)]
     sample.main([str(trained), *flags, "--template", "The [4] of [[x] [3]!"])
@@ -75,7 +75,7 @@ def test_holes_are_filled_and_the_rest_stays(trained: Path, tmp_path: Path, solv
         assert all(want in (None, got) for want, got in zip(pattern, row, strict=True))
 
 
-def test_a_template_longer_than_the_windows_is_asked_for(trained: Path, tmp_path: Path) -> None:
+def test_template_longer_than_the_windows_needs_length(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     line = [str(trained), "--n", "2", "--steps", "2", "--out", str(out), "--template", "The [66]"]
     with pytest.raises(cwdfm.InputError, match=r"the template has 70 tokens.*--length 70"):
@@ -88,7 +88,7 @@ def test_a_template_longer_than_the_windows_is_asked_for(trained: Path, tmp_path
     assert [len(row) for row in file.tokens or []] == [70, 70]
 
 
-def test_prompt_begins_every_sample(trained: Path) -> None:
+def test_every_sample_starts_with_the_prompt(trained: Path) -> None:
     model = cwdfm.load(trained)
     out = generate(model, cwdfm.Euler(), n=4, steps=4, prompt="Once upon")
     assert out.tokens.shape == (4, 32)
@@ -104,7 +104,7 @@ def test_other_lengths(trained: Path, tmp_path: Path, length: int) -> None:
     assert [len(row) for row in read_samples(out).tokens or []] == [length, length]
 
 
-def test_a_text_of_the_window_s_length_leaves_nothing(trained: Path) -> None:
+def test_text_of_the_window_length_leaves_nothing_to_sample(trained: Path) -> None:
     model = cwdfm.load(trained)
     tokens, fixed = prompt_tokens(model, prompt="x" * 31)
     assert tokens is not None
@@ -112,15 +112,15 @@ def test_a_text_of_the_window_s_length_leaves_nothing(trained: Path) -> None:
     assert torch.equal(fixed, torch.arange(32) < 31)
 
 
-def test_more_than_the_learned_positions(
+def test_length_beyond_the_learned_positions_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(cwdfm.InputError, match="32 learned positions, but 40 tokens"):
         sample.main(["qm9-mask-small", "--length", "40", "--out", str(tmp_path / "a.smi")])
 
 
-def test_a_corpus_of_another_vocabulary_is_refused(corpus: Path, tmp_path: Path) -> None:
-    """Molecules' model, text's data."""
+def test_corpus_with_another_vocabulary_is_an_error(corpus: Path, tmp_path: Path) -> None:
+    """A molecule model cannot be evaluated on text."""
     flags = ["--init", "qm9-mask-small", "--data", str(corpus), "--out", str(tmp_path / "o")]
     with pytest.raises(cwdfm.InputError, match="requires a text tokenizer"):
         train.main(["finetune", *flags])

@@ -357,7 +357,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_refused(row: str) -> None:
+def test_invalid_input(row: str) -> None:
     act, message = REFUSED[row]
     with pytest.raises(cwdfm.InputError, match=f"(?s){message}"):
         act()
@@ -382,7 +382,7 @@ UNSCORABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 @pytest.mark.parametrize("row", UNSCORABLE)
-def test_every_likelihood_refuses(method: Method, row: str) -> None:
+def test_every_likelihood_rejects_invalid_input(method: Method, row: str) -> None:
     config = DiTConfig(method.num_tokens, width=8, depth=1, heads=1, conditioning=8)
     arguments, message = UNSCORABLE[row]
     with pytest.raises(cwdfm.InputError, match=message):
@@ -450,5 +450,5 @@ HANDLED: dict[str, Callable[[], None]] = {
 
 
 @pytest.mark.parametrize("row", HANDLED)
-def test_handled(row: str) -> None:
+def test_unusual_input(row: str) -> None:
     HANDLED[row]()

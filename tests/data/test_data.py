@@ -317,7 +317,7 @@ def test_split_by_seed(tmp_path: Path) -> None:
         assert own == ([i for i in order if i % 3], [i for i in order if i % 3 == 0])
 
 
-def test_a_package_s_files_have_limits_by_split_and_are_known_by_content(
+def test_package_files_are_limited_by_split_and_hashed_by_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two files to train on, one held out; a newer package in the place of one that was read."""
@@ -371,7 +371,7 @@ def test_save_and_load(prepared: Path) -> None:
     assert list(prepared.parent.glob("*.part")) == []
 
 
-def test_a_fingerprint_tells_apart_whatever_a_model_would_see(
+def test_fingerprint_covers_everything_a_model_sees(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Order, split, vocabulary and every row, also where rows are read in several parts."""
@@ -525,7 +525,7 @@ def test_cache_key_contains_versions(
     assert len(list(own_cache.glob("*.npz"))) == 2
 
 
-def test_columns_of_one_table_are_cached_apart(tmp_path: Path) -> None:
+def test_columns_of_one_table_are_cached_separately(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "one,two\nCC,CCO\nCN,CCN\n")
     for column, texts in (("one", {"CC", "CN"}), ("two", {"CCO", "CCN"})):
         data = load(path, column=column)
@@ -620,13 +620,13 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("row", BAD_FILES)
-def test_bad_files(tmp_path: Path, row: str) -> None:
+def test_invalid_files(tmp_path: Path, row: str) -> None:
     name, text, options, message = BAD_FILES[row]
     with pytest.raises(InputError, match=f"(?s){message}"):
         load(write(tmp_path / name, text), **options)
 
 
-def test_bad_gzip(tmp_path: Path) -> None:
+def test_invalid_gzip(tmp_path: Path) -> None:
     path = write(tmp_path / "a.smi.gz", "\n".join("C" * n for n in range(1, 200)))
     whole = path.read_bytes()
     for raw in (whole[:-20], b"plain text\n", whole[:30] + b"\xff" * 20 + whole[50:]):
@@ -690,7 +690,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("row", BAD_CALLS)
-def test_bad_calls(prepared: Path, row: str) -> None:
+def test_invalid_arguments(prepared: Path, row: str) -> None:
     act, message = BAD_CALLS[row]
     with pytest.raises(InputError, match=f"(?s){message}"):
         act(prepared.parent)

@@ -77,7 +77,7 @@ def test_concurrent_writers(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_fingerprint_can_be_written_at_once_by_many(tmp_path: Path) -> None:
+def test_concurrent_fingerprint_writers(tmp_path: Path) -> None:
     for number in range(20):
         store = Store(tmp_path / str(number))
         with ThreadPoolExecutor(8) as pool:
@@ -142,9 +142,9 @@ def test_full_disk_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             patch.setattr(Path, "write_text", fails)
             patch.setattr(Path, "open", fails)
             for name, write in writers.items():
-                with pytest.raises(InputError, match=f"{name}: {os.strerror(code)}") as told:
+                with pytest.raises(InputError, match=f"{name}: {os.strerror(code)}") as raised:
                     write()
-                assert ("free some disk space" in str(told.value).lower()) == space
+                assert ("free some disk space" in str(raised.value).lower()) == space
 
 
 def test_retry_advice_names_the_nearest_folder(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_retry_advice_names_the_nearest_folder(tmp_path: Path) -> None:
         )
 
 
-def test_one_holder_of_a_lock_at_a_time(tmp_path: Path) -> None:
+def test_lock_is_exclusive(tmp_path: Path) -> None:
     path, inside, most = tmp_path / "new" / "a", 0, 0
 
     def work(_: int) -> None:

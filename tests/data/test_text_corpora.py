@@ -61,7 +61,7 @@ def hub_like(folder: Path, **splits: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_corpora_by_the_datasets_library(tmp_path: Path, streaming: bool) -> None:
+def test_corpora_from_the_datasets_library(tmp_path: Path, streaming: bool) -> None:
     lines = ["", " = A = \n", "", " One @-@ two . \n", "", " = B = \n", "", " x , y \n"]
     folder = hub_like(tmp_path / "w", train=lines, validation=lines[5:], test=lines[:4])
     corpus = CORPORA["wikitext-2"]
@@ -132,7 +132,7 @@ def test_corpora_from_a_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [d.text for d in corpus.documents("valid", None)] == ["abcde"]
 
 
-def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def unreachable(*_: Any, **__: Any) -> None:
         raise ConnectionError("Name or service not known")
 

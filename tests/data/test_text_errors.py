@@ -26,7 +26,7 @@ TEXT = "the whale and the sea, the captain and the whale. "
 
 @dataclass(frozen=True)
 class Places:
-    """What the commands are given: models, evaluators and data that are right, by folder."""
+    """Folders of valid models, evaluators and data, and of the test's own files."""
 
     good: Path  # shared by the module, read-only
     own: Path  # for the test's files
@@ -104,7 +104,7 @@ def evaluated(at: Places) -> list[object]:
 
 
 def bert(kind: str) -> Callable[[Places], Path]:
-    """A evaluator that reads in both directions, or that has no head at all."""
+    """Write a bidirectional evaluator, or one without a head."""
 
     def make(at: Places) -> Path:
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -465,7 +465,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_refused(
+def test_invalid_input(
     row: str,
     good: Path,
     tmp_path: Path,

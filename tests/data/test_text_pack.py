@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("own_places")
 
 
 def reference(corpus: Corpus, tokenizer: TextTokenizer, length: int) -> dict[str, list[list[int]]]:
-    """Packing in one line a split."""
+    """Pack each split in one line: the reference implementation."""
     out = {}
     for split in ("train", "valid"):
         docs = [
@@ -131,7 +131,7 @@ def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Breaking(Stories):
-    """Ends with an error after so many documents."""
+    """Raises an error after a given number of documents."""
 
     error: Exception
     after: int = 50
@@ -154,14 +154,14 @@ def test_interrupted_run_keeps_progress(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         prepare(broken, "bytes", 64, tmp_path / "out")
     assert json.loads((tmp_path / "out.part" / "progress.json").read_text())["read"] > 30
-    # Other work in the same place begins anew.
+    # Different work in the same folder starts over.
     other = prepare(whole, "bytes", 32, tmp_path / "out")
     assert folder_bytes(tmp_path / "out") == folder_bytes_of(whole, 32, tmp_path / "fresh")
     assert other.length == 32
 
 
 def test_truncated_stream_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a disk had lost its end: it must not be filled up with zeros, which are ids too."""
+    """A truncated stream must not be padded with zeros, which are valid ids."""
     monkeypatch.setattr(encode, "_BATCH", 300)
     monkeypatch.setattr(pack, "_SAVE_EVERY", 300)
     whole = Stories(sizes=(10,) * 40)
@@ -180,7 +180,7 @@ def test_truncated_stream_is_rewritten(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_few_windows_of_few_documents_hold_one_out(tmp_path: Path) -> None:
-    """Fewer than twenty of both: one window, the last, where a twentieth would be none."""
+    """With fewer than twenty windows and documents, the last window is held out."""
     data = prepare(Stories(sizes=(10,) * 3), "bytes", 32, tmp_path / "out")
     windows = -(-data.report["tokens"] // 32)
     assert 1 < windows < 20
@@ -206,7 +206,7 @@ def test_concurrent_calls_do_the_work_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_another_process_finishes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_another_process_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, corpus = tmp_path / "out", Stories(sizes=SIZES)
     module = importlib.import_module("cwdfm.data.text.prepared")
     looks: list[bool] = []
@@ -228,7 +228,7 @@ def test_another_process_finishes_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_script_without_a_main_guard_raises(tmp_path: Path) -> None:
-    """And is not waited for, though its workers are handed more than a pipe holds."""
+    """The script does not hang, although its workers receive more than a pipe holds."""
     (tmp_path / "a.txt").write_text("".join(map(chr, range(0x20000, 0x2FFFF))))
     script = tmp_path / "script.py"
     script.write_text(
@@ -242,7 +242,7 @@ def test_script_without_a_main_guard_raises(tmp_path: Path) -> None:
     assert "a worker process died; in a script, call this under" in done.stderr
 
 
-def test_the_split_of_many_and_of_few() -> None:
+def test_split_of_many_and_of_few_documents() -> None:
     held = [i for i in range(2000) if split_of(i, 42) == "valid"]
     assert held[0] == 19
     assert [i // 20 for i in held] == list(range(100))

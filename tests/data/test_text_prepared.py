@@ -145,7 +145,7 @@ def test_text_prepared_with_gpt2_needs_none_of_its_files(
     assert np.array_equal(again.train, made.train)
 
 
-def test_ids_take_no_more_room_than_they_need() -> None:
+def test_ids_use_the_smallest_dtype() -> None:
     for size, kind in ((2**15, "i2"), (2**15 + 1, "u2"), (2**16, "u2"), (2**16 + 1, "i4")):
         assert token_dtype(size) == np.dtype(kind)
         assert np.iinfo(kind).max >= size - 1

@@ -88,7 +88,7 @@ BAD_FILES: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("row", BAD_FILES)
-def test_bad_files(tmp_path: Path, row: str, own_places: Path) -> None:
+def test_invalid_files(tmp_path: Path, row: str, own_places: Path) -> None:
     name, raw, options, message = BAD_FILES[row]
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(InputError, match=f"(?s){message}"):
@@ -131,13 +131,13 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("row", BAD_CALLS)
-def test_bad_calls(prepared: Path, row: str) -> None:
+def test_invalid_arguments(prepared: Path, row: str) -> None:
     act, message = BAD_CALLS[row]
     with pytest.raises(InputError, match=f"(?s){message}"):
         act(prepared.parent)
 
 
-def test_bad_tokenizer_files(tmp_path: Path) -> None:
+def test_invalid_tokenizer_files(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"content": "</s>"}], "model": 3}')
     with pytest.raises(InputError, match="is not a tokenizer of the tokenizers library"):
         find_tokenizer(tmp_path)

@@ -41,7 +41,7 @@ def test_gpt2_ids(gpt2: TextTokenizer) -> None:
 
 
 @needs_gpt2
-def test_gpt2_is_the_reference_of_transformers(gpt2: TextTokenizer, gpt2_files: Path) -> None:
+def test_gpt2_matches_transformers(gpt2: TextTokenizer, gpt2_files: Path) -> None:
     from transformers import GPT2Tokenizer
 
     vocabulary = json.loads((gpt2_files / "encoder.json").read_text())
@@ -54,7 +54,7 @@ def test_gpt2_is_the_reference_of_transformers(gpt2: TextTokenizer, gpt2_files: 
 
 
 @needs_gpt2
-def test_gpt2_is_one_tokenizer_wherever_it_comes_from(
+def test_gpt2_does_not_depend_on_its_origin(
     gpt2: TextTokenizer, gpt2_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data" / "gpt2"
@@ -69,7 +69,7 @@ def test_gpt2_is_one_tokenizer_wherever_it_comes_from(
 
 
 @needs_gpt2
-def test_special_tokens_in_a_text_are_text(gpt2: TextTokenizer) -> None:
+def test_special_tokens_in_text_are_encoded_as_text(gpt2: TextTokenizer) -> None:
     assert gpt2.eos_id not in gpt2.encode(f"a {END} b")
     assert gpt2.decode(gpt2.encode(f"a {END} b")) == f"a {END} b"
 
@@ -106,7 +106,7 @@ def test_any_fast_tokenizer(tmp_path: Path) -> None:
         find_tokenizer(tmp_path / "own", end="<none>")
 
 
-def test_a_name_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CWDFM_DATA", str(tmp_path))
     tokenizer = find_tokenizer(word_level(tmp_path / "org" / "name"))
     assert find_tokenizer("org/name") == tokenizer
@@ -201,7 +201,7 @@ def test_holes_in_text(gpt2: TextTokenizer) -> None:
         ("é [3]", "vocabulary of 12: 'é'"),
     ],
 )
-def test_bad_templates(template: str, message: str) -> None:
+def test_invalid_templates(template: str, message: str) -> None:
     tokenizer = CharacterTokenizer.build(["abc [] no hle"])
     with pytest.raises(InputError, match=message):
         tokenizer.encode_template(template)

@@ -1,4 +1,4 @@
-"""The benchmark: its bounds are the arithmetic, every case runs, and a killed run goes on."""
+"""The benchmark: bounds match the arithmetic, every case runs, and a killed run resumes."""
 
 import json
 import math
@@ -50,7 +50,7 @@ CONFIG = DiTConfig(num_tokens=11, width=16, depth=3, heads=2, conditioning=8, dr
 BATCH, LENGTH = 5, 7
 
 
-def test_operations_are_those_that_pytorch_counts() -> None:
+def test_operations_match_the_count_of_pytorch() -> None:
     model = DiT(CONFIG)
     shake(model)
     x, t = torch.zeros(BATCH, LENGTH, dtype=torch.int64), torch.full((BATCH,), 0.5)
@@ -67,7 +67,7 @@ def test_operations_are_those_that_pytorch_counts() -> None:
     assert counted(lambda: model(x, t).sum().backward()) == step.flops - spared
 
 
-def test_weights_that_multiply_are_the_model_s_matrices() -> None:
+def test_matrix_parameters_are_the_matrices_of_the_model() -> None:
     model = DiT(CONFIG)
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
     assert bounds.trunk_weights(CONFIG) == matrices - 2 * 11 * CONFIG.width  # embedding and head
@@ -83,7 +83,7 @@ def test_bytes_by_hand() -> None:
     assert drawn.flops == bounds.trunk_flops(CONFIG, 2, 7) + 2 * 3 * 16 * 10
 
 
-def test_the_slower_of_arithmetic_and_memory_is_the_bound() -> None:
+def test_bound_is_the_slower_of_arithmetic_and_memory() -> None:
     assert Work(30.0, 4.0).seconds(ONES) == 3.0
     assert Work(30.0, 4.0).limit(ONES) == "arithmetic"
     assert Work(30.0, 8.0).seconds(ONES) == 4.0
@@ -111,8 +111,8 @@ def test_a_cpu_does_not_run_the_full_scale_by_accident(
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_peer_s_loss_is_the_library_s(masked: bool) -> None:
-    """At the ends of time nothing is random: x_t is data for a uniform source, all mask for one."""
+def test_peer_loss_equals_ours(masked: bool) -> None:
+    """The times are chosen so that nothing is random: x_t is the data or fully masked."""
     source: cwdfm.Source = cwdfm.MaskSource(64) if masked else cwdfm.UniformSource(64)
     model = make_model(TINY, source)
     if masked:
@@ -127,7 +127,7 @@ def test_the_peer_s_loss_is_the_library_s(masked: bool) -> None:
     torch.testing.assert_close(theirs(model, batch), ours(model, batch))
 
 
-def test_without_the_peer_its_lines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "find_spec", lambda _: None)
     for name in ("training-molecules", "sampling-step", "samples-mask"):
         ours, *theirs = CASES[name].measure(TINY).outcomes
@@ -149,7 +149,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_case_gives_numbers(name: str, everything: Path) -> None:
+def test_every_case_has_results(name: str, everything: Path) -> None:
     lines = [x for x in json.loads(everything.read_text())["table"] if x["case"] == name]
     assert [line["way"] for line in lines] == list(CASES[name].ways)
     for line in lines:
@@ -168,7 +168,7 @@ def test_the_path_is_a_share_of_training(everything: Path) -> None:
     assert path["facts"]["share_of_training"] == pytest.approx(share)
 
 
-def test_results_come_back_from_their_file(everything: Path) -> None:
+def test_results_round_trip(everything: Path) -> None:
     results = Results.open(everything, TINY)
     assert list(results.in_order) == list(CASES)
     before = everything.read_text()
@@ -180,8 +180,8 @@ def test_results_come_back_from_their_file(everything: Path) -> None:
     }
 
 
-def test_all_numbers_of_sequences_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one alone, which is compiled apart: not while the clock runs."""
+def test_every_batch_size_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of one is compiled separately, and must not be compiled while it is timed."""
     few = replace(TINY.shapes, sample_batch=6)
     monkeypatch.setitem(SHAPES, "tiny", few)
     source = cwdfm.MaskSource(few.vocab)
@@ -237,7 +237,7 @@ def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     assert ran == ["a", "b", "c", "b", "c"]
 
 
-def test_a_way_that_fails_says_why_and_others_go_on(tmp_path: Path) -> None:
+def test_failing_variant_is_reported_and_others_run(tmp_path: Path) -> None:
     def full(_: Settings) -> Measured:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -255,7 +255,7 @@ def test_a_way_that_fails_says_why_and_others_go_on(tmp_path: Path) -> None:
     assert Results.open(tmp_path / "results.json", TINY).records == results.records
 
 
-def test_the_table_compares_with_the_first_way() -> None:
+def test_table_compares_with_the_first_variant() -> None:
     outcomes = (
         Outcome("one", seconds=4.0, flops=30.0, bytes=4.0),
         Outcome("two", seconds=6.0, flops=30.0, bytes=8.0, memory_gb=1.5, note="projected"),

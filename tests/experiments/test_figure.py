@@ -1,4 +1,4 @@
-"""A name looks the same in every figure, and lines of one figure are told apart."""
+"""Names keep their style in every figure, and lines of a figure are distinguishable."""
 
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -25,12 +25,12 @@ TRAININGS = [*LOSS_NAMES.values(), "SCE, context path"]
 
 
 def looks(styles: dict[str, Style]) -> set[tuple[str, str, str]]:
-    """Colours and markers, of which hollow ones are others than full ones."""
+    """Colors and markers; hollow and filled markers count as different."""
     return {(style.color, style.marker, style.fill) for style in styles.values()}
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))
-def test_a_name_has_one_style_in_all_figures(scale: Scale, tmp_path: Path) -> None:
+def test_names_keep_their_style_in_all_figures(scale: Scale, tmp_path: Path) -> None:
     seen: dict[str, Style] = {}
     for experiment in EXPERIMENTS.values():
         for figure in experiment.plan(scale).figures(Store(tmp_path)):
@@ -47,7 +47,7 @@ def test_a_name_has_one_style_in_all_figures(scale: Scale, tmp_path: Path) -> No
                 assert (style.color, style.marker) == (seen[solver].color, seen[solver].marker)
 
 
-def test_solvers_and_trainings_have_colours_and_markers_of_their_own() -> None:
+def test_solvers_and_trainings_have_distinct_styles() -> None:
     names = [*SOLVERS, *TRAININGS]
     together = styles_of(names)
     assert len({(style.color, style.marker) for style in together.values()}) == len(names)
@@ -56,7 +56,7 @@ def test_solvers_and_trainings_have_colours_and_markers_of_their_own() -> None:
         assert styles_of(["unknown", name])["unknown"] != together[name]
 
 
-def test_lines_of_a_figure_are_told_apart() -> None:
+def test_lines_of_a_figure_are_distinguishable() -> None:
     names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
     names += ["Neighbor (radius=1)", "Neighbor-counted", "a", "b", "Euler"]
     styles = styles_of(names)
@@ -67,10 +67,10 @@ def test_lines_of_a_figure_are_told_apart() -> None:
     assert len(looks(many)) == 8
 
 
-def test_a_single_count_is_shown_with_what_counting_scatters_by(tmp_path: Path) -> None:
+def test_single_counts_have_the_counting_error(tmp_path: Path) -> None:
     counts = Value(512.0), Value(500.0, 3.0), Value(None)
-    how = measure("molecules", "small")  # of 1,024
-    assert [value.spread for value in how.with_error_bars(counts)] == [16.0, 3.0, None]
+    metric = measure("molecules", "small")  # of 1,024
+    assert [value.spread for value in metric.with_error_bars(counts)] == [16.0, 3.0, None]
     cell = Cell("molecules", "small", seeds=3)
     told = bars_note([cell], Store(tmp_path))
     assert told == "Bars: one standard deviation, between 3 runs."
@@ -104,14 +104,14 @@ def test_scales_of_panels() -> None:
     (legend,) = body.legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "data"]
     assert body.get_supxlabel() == "what bars are"
-    # The data's own value is told, not drawn, where it would squeeze the lines.
+    # The value of the data is written, not drawn, where it would squeeze the lines.
     assert [len(axis.get_lines()) for axis in figure.axes] == [2, 2, 1, 2]
     told = [axis.get_title(loc="right") for axis in figure.axes]
     assert told == ["", "", "data: 100 (above)", ""]
     assert close.get_ylim()[1] < 9
 
 
-def test_axes_of_what_hardly_differs_have_plain_numbers() -> None:
+def test_axes_of_nearly_equal_values_have_no_offset() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid", up=True, axis="zero"), Column("entropy"))
     points = [(2.0, (Value(0.0), Value(5.5486772))), (4.0, (Value(0.0), Value(5.5486825)))]
@@ -122,7 +122,7 @@ def test_axes_of_what_hardly_differs_have_plain_numbers() -> None:
     assert close.yaxis.get_offset_text().get_text() == ""
 
 
-def test_bars_are_drawn_where_spreads_are_known() -> None:
+def test_error_bars_are_drawn_where_spreads_are_known() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     points = [(2.0, (Value(3.0, 0.5), Value(3.0))), (4.0, (Value(5.0), Value(5.0)))]
     barred, plain = Curves("t", "x", (Column("a"), Column("b")), {"CE": points}).figure().axes
@@ -141,9 +141,7 @@ def test_bars_are_drawn_where_spreads_are_known() -> None:
         ("log", {8.4: "below", 8.6: "", 58.6: "", 58.8: "above"}),
     ],
 )
-def test_the_data_s_value_is_a_line_unless_beyond_a_tenth_of_the_lines_height(
-    axis: Any, places: dict[float, str]
-) -> None:
+def test_data_value_is_a_line_if_it_is_near_the_curves(axis: Any, places: dict[float, str]) -> None:
     points = [(1.0, (Value(10.0),)), (2.0, (Value(50.0),))]
     for level, where in places.items():
         curves = Curves("t", "x", (Column("a", None, axis),), {"CE": points}, (Value(level),))
@@ -153,8 +151,8 @@ def test_the_data_s_value_is_a_line_unless_beyond_a_tenth_of_the_lines_height(
     assert (bare.blank, curves.blank) == (True, False)
 
 
-def test_counts_begin_at_zero_where_that_is_not_far() -> None:
-    """Else the lines would lie on each other in a part of the panel."""
+def test_count_axes_start_at_zero_if_it_is_near() -> None:
+    """Otherwise the lines would be squeezed into a small part of the panel."""
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
     def bottom(low: float, paper: float | None = None) -> float:
@@ -168,7 +166,7 @@ def test_counts_begin_at_zero_where_that_is_not_far() -> None:
     assert 100 < bottom(310.0) < 310
 
 
-def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -> None:
+def test_axes_are_logarithmic_above_a_ratio_of_three() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
     def ticks(*values: float) -> tuple[str, set[float]]:
@@ -183,15 +181,15 @@ def test_scales_are_logarithmic_where_values_differ_by_more_than_three_times() -
     assert ticks(1.0, 20_000.0) == ("log", {1.0, 10.0, 100.0, 1000.0, 10_000.0})
 
 
-def test_names_and_labels_are_those_that_are_needed() -> None:
-    """One line needs no name; the data come last; of many places along x some have labels."""
+def test_only_necessary_labels_are_shown() -> None:
+    """One line needs no legend, the data come last, and only some of many x ticks have labels."""
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     one, none = Value(1.0), Value(None)
     columns, level = (Column("a"), Column("b")), (one, one)
     many = [(float(x), (one, one)) for x in range(11)]
-    alone = Curves("t", "x", columns, {"CE": many}).figure()
-    assert alone.subfigs[1].legends == []
-    assert [text.get_text() for text in alone.axes[0].get_xticklabels()] == [*"02468", "10"]
+    single = Curves("t", "x", columns, {"CE": many}).figure()
+    assert single.subfigs[1].legends == []
+    assert [text.get_text() for text in single.axes[0].get_xticklabels()] == [*"02468", "10"]
     late = {"CE": [(1.0, (one, one))], "SCE": [(1.0, (none, one))]}
     (legend,) = Curves("t", "x", columns, late, level).figure().subfigs[1].legends
     assert [text.get_text() for text in legend.get_texts()] == ["CE", "SCE", "data"]
@@ -206,7 +204,7 @@ def test_names_and_labels_are_those_that_are_needed() -> None:
         ((250_000, 500_000, 1_000_000), False, ["250,000", "500,000", "1,000,000"]),
     ],
 )
-def test_labels_below_a_panel_do_not_touch(
+def test_tick_labels_do_not_overlap(
     places: tuple[float, ...], log: bool, labels: list[str]
 ) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
@@ -221,7 +219,7 @@ def test_labels_below_a_panel_do_not_touch(
     assert "1,000" in [text.get_text() for text in axis.get_yticklabels()]
 
 
-def test_what_the_paper_reports_stands_beside_the_lines() -> None:
+def test_paper_values_are_shown_beside_the_lines() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
     lines = {
@@ -257,7 +255,7 @@ def test_what_the_paper_reports_stands_beside_the_lines() -> None:
 
 
 def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
-    """Two lines that begin and end together, with bars, and one whose last value is not there."""
+    """Two lines with error bars and equal ends, and one without its last value."""
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     places = {
         "Euler": [(255, 653, 25), (187, 775, 13), (130, 838, 19)],
@@ -281,9 +279,7 @@ def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("scale", get_args(Scale))
-def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
-    scale: Scale, tmp_path: Path
-) -> None:
+def test_figures_show_only_comparable_paper_values(scale: Scale, tmp_path: Path) -> None:
     def figure(name: str) -> Curves:
         return EXPERIMENTS[name].plan(scale).figures(Store(tmp_path))[0]
 
@@ -311,7 +307,7 @@ def test_figures_show_the_paper_s_values_that_may_stand_beside_ours(
     assert {name.split(", ")[0] for name in headline.lines} == losses
 
 
-def test_names_of_many_lines_are_within_the_figure() -> None:
+def test_legend_of_many_lines_fits_the_figure() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid"), Column("novel"))
     names = [*TRAININGS, "SCE, context path, s = 1"]

@@ -1,4 +1,4 @@
-"""What experiments are made of: cells, their tasks, and the notes below tables."""
+"""Cells of experiments, their tasks, and the notes below tables."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ from experiments.tasks.train import load_model
 HERE = Resources("cpu")
 
 
-def test_the_paper_s_scale_is_the_paper_s_table() -> None:
+def test_paper_scale_matches_the_paper() -> None:
     cell = KINDS[-1].cell("text", "paper")
     assert cell.train().recipe == replace(
         Recipe.named("owt-paper"),
@@ -52,16 +52,16 @@ def test_the_paper_s_scale_is_the_paper_s_table() -> None:
     assert (cell.sample().n, cell.sample().steps, cell.sample().choice.top_p) == (5000, 1024, 0.9)
 
 
-def test_jobs_say_what_they_are_about() -> None:
+def test_task_labels() -> None:
     cell = Cell("text", "smoke", {"source": "uniform", "loss": "sce", "path": "context"})
-    told = "text, uniform source, sce, context path, seed 2"
-    assert cell.train(2).label == f"train ({told})"
+    expected = "text, uniform source, sce, context path, seed 2"
+    assert cell.train(2).label == f"train ({expected})"
     (task, _) = measure("text", "smoke").tasks(cell.sample(2))
-    assert task.label == f"text ({told}; auto, 4 steps)"
+    assert task.label == f"text ({expected}; auto, 4 steps)"
 
 
 def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -> None:
-    """What is novel by one corpus may be known by another."""
+    """Novelty depends on the corpus."""
     for name, drawn in (("a", "CCO"), ("b", "CCN")):
         carbons = ["C" * length for length in range(1, 20)]
         (tmp_path / f"{name}.smi").write_text("\n".join([*carbons, drawn]))
@@ -76,14 +76,14 @@ def test_molecules_are_scored_against_the_corpus_of_the_folder(tmp_path: Path) -
 
 @pytest.fixture
 def hundred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resources:
-    """A hundred molecules, of which five are held out."""
+    """Five of a hundred molecules are held out."""
     monkeypatch.setenv("CWDFM_CACHE", str(tmp_path / "cache"))
     chains = ["C" * (i % 25 + 1) + "NOFS"[i // 25] for i in range(100)]
     (tmp_path / "hundred.smi").write_text("\n".join(chains))
     return Resources(HERE.device, str(tmp_path / "hundred.smi"))
 
 
-def test_parts_of_what_is_held_out_are_apart(tmp_path: Path, hundred: Resources) -> None:
+def test_held_out_parts_are_disjoint(tmp_path: Path, hundred: Resources) -> None:
     store = Store(tmp_path / "jobs")
     tasks = [HeldOut("molecules", 32, n, part) for n, part in ((2, 0), (2, 1), (5, 0), (2, 2))]
     outcome = run_tasks(store, tasks, hundred, log=lambda _: None)
@@ -94,9 +94,7 @@ def test_parts_of_what_is_held_out_are_apart(tmp_path: Path, hundred: Resources)
         assert read_samples(store.folder(task) / "samples.jsonl").texts == expected
 
 
-def test_jobs_read_the_snapshot_and_the_rows_that_they_name(
-    tmp_path: Path, hundred: Resources
-) -> None:
+def test_tasks_read_their_snapshot_and_rows(tmp_path: Path, hundred: Resources) -> None:
     store, data = Store(tmp_path / "jobs"), load(hundred.molecules)
     task = replace(Cell("molecules", "smoke").train(), snapshots=(3,))
     source, schedule = cwdfm.MaskSource(data.tokenizer.vocab_size), cwdfm.Linear()
@@ -111,7 +109,7 @@ def test_jobs_read_the_snapshot_and_the_rows_that_they_name(
     assert found == context_analysis(model, source, schedule, rows, draws=2).to_json()
 
 
-def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
+def test_note_names_rows_with_fewer_runs(tmp_path: Path) -> None:
     store = Store(tmp_path)
     cells = {name: Cell("molecules", "smoke", {"loss": name}, seeds=3) for name in ("ce", "sce")}
     rows = [((name, ""), cell) for name, cell in cells.items()]
@@ -138,13 +136,13 @@ def test_a_note_tells_the_rows_of_fewer_runs(tmp_path: Path) -> None:
     assert "over fewer for a (2); ±" in runs_note(twice, store)[0]  # all of it
     parted = [*twice, (("b", "y"), cells["sce"])]
     assert "over fewer for a (2); b y (2); ±" in runs_note(parted, store)[0]
-    (alone,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
-    assert alone == "One run per training; the statistical error is that of counting, at most 1."
+    (note,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
+    assert note == "One run per training; the statistical error is that of counting, at most 1."
 
 
 @pytest.mark.parametrize("source", ["uniform", "mask"])
-def test_rows_of_the_table_of_losses_are_different_losses(source: str) -> None:
-    """By their gradients: Bregman of masked tokens alone would be the NELBO under another name."""
+def test_loss_table_rows_have_different_gradients(source: str) -> None:
+    """Bregman on masked tokens only would have the gradients of the NELBO."""
     gradients = []
     for line in LOSSES:
         if line.labels[0] != source:
@@ -164,7 +162,7 @@ def test_rows_of_the_table_of_losses_are_different_losses(source: str) -> None:
         assert not torch.allclose(one, other)
 
 
-def test_tables_tell_the_weights_of_their_scaled_losses() -> None:
+def test_notes_name_the_weights_of_scaled_losses() -> None:
     plain, one, other = (
         Cell("text", "small", fields)
         for fields in (
@@ -178,8 +176,8 @@ def test_tables_tell_the_weights_of_their_scaled_losses() -> None:
     assert loss_note([one, other]) == ("Neighbor weights in the loss (SCE): s = 0.5.",)
 
 
-def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> None:
-    """Radius 3 on text, where the rows of the table of paths are rows of the table of scales."""
+def test_context_paths_match_the_paper() -> None:
+    """The radius is 3 on text, where the path table shares its rows with the scale table."""
     for line in (*PATHS, *SCALES):
         for cell, radius in ((line.cell("text", "paper"), 3), (line.cell("molecules", "paper"), 1)):
             recipe = cell.train().recipe
@@ -196,13 +194,13 @@ def test_context_paths_are_the_papers_and_sampled_with_their_own_weights() -> No
     assert paths < scales
 
 
-def test_context_is_measured_on_as_many_states_as_in_the_paper() -> None:
+def test_context_analysis_uses_as_many_states_as_the_paper() -> None:
     (task,) = EXPERIMENTS["context"].plan("paper").tasks
     assert isinstance(task, Context)
     assert task.rows * task.draws == 16_000
 
 
-def test_test_perplexity_at_the_paper_s_scale_is_of_its_corpora_alone(tmp_path: Path) -> None:
+def test_test_perplexity_uses_only_the_paper_corpora_at_paper_scale(tmp_path: Path) -> None:
     plans = {scale: EXPERIMENTS["perplexity"].plan(scale) for scale in ("small", "paper")}
     tests = {
         scale: {task.test for task in plan.tasks if isinstance(task, scores.TestLikelihood)}
@@ -217,11 +215,11 @@ def test_test_perplexity_at_the_paper_s_scale_is_of_its_corpora_alone(tmp_path: 
         assert table.rows[1].paper == tuple(Value(x, None, 2) for x in (91.53, 133.25, 72.90))
 
 
-def test_a_setting_that_came_later_leaves_names_as_they_were() -> None:
+def test_new_settings_keep_existing_names() -> None:
     usual, other = (SolverChoice(corrector=2.0, corrector_power=p) for p in (0.5, 1.0))
-    told = to_config(usual)
-    assert "corrector_power" not in told
-    assert to_config(other) == told | {"corrector_power": 1.0}
+    expected = to_config(usual)
+    assert "corrector_power" not in expected
+    assert to_config(other) == expected | {"corrector_power": 1.0}
     for choice in (usual, other):
         assert from_config(to_config(choice), {"SolverChoice": SolverChoice}) == choice
     name = replace(KINDS[-1].cell("text", "small"), choice=usual).sample().name
@@ -231,7 +229,7 @@ def test_a_setting_that_came_later_leaves_names_as_they_were() -> None:
     assert built.corrector == cwdfm.Corrector(2.0, 1.0, 1.0)
 
 
-def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> None:
+def test_ties_are_broken_by_the_lowest_perplexity() -> None:
     def setting(mauve: float, error: float | None, perplexity: float) -> tuple[Any, SolverChoice]:
         choice = SolverChoice(beta=perplexity)
         return (Value(mauve, error), Value(perplexity), Value(7.0)), choice
@@ -242,7 +240,7 @@ def test_of_settings_as_good_as_the_best_the_lowest_perplexity_is_taken() -> Non
 
 
 @pytest.mark.parametrize("name", ["baselines", "losses", "paths", "scales", "tuned-losses-text"])
-def test_tables_have_the_data_s_own_row_and_its_jobs(name: str, tmp_path: Path) -> None:
+def test_tables_have_a_row_for_the_data(name: str, tmp_path: Path) -> None:
     plan = EXPERIMENTS[name].plan("paper" if name != "tuned-losses-text" else "small")
     tables = plan.tables(Store(tmp_path))
     for table in tables:

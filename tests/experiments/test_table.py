@@ -1,4 +1,4 @@
-"""Tables say what was found, in three forms."""
+"""Tables as text, Markdown and LaTeX."""
 
 import csv
 import io
@@ -56,7 +56,7 @@ def test_tables_in_three_forms(tmp_path: Path) -> None:
     assert "\n".join(toys[1:]) + "\n" == tex
 
 
-def test_signs_of_latex_are_escaped() -> None:
+def test_latex_special_characters_are_escaped() -> None:
     rows = (Row((r"[a] \ {x} $5 ~ ^ ≈ 12 `a_b <c>`",), (Value(1.0),)),)
     tex = Table("t", ("*",), (Column("x_1", True),), rows).latex("t")
     assert r"{*} & x\_1 $\uparrow$ \\" in tex
@@ -66,7 +66,7 @@ def test_signs_of_latex_are_escaped() -> None:
     ) in tex
 
 
-def test_wide_tables_are_in_small_type_and_their_long_words_in_lines() -> None:
+def test_wide_tables_use_small_type_and_wrap_long_labels() -> None:
     def tex(columns: int) -> str:
         row = Row(
             ("best: Euler (16), Neighbor (32, 64)",), (Value(1234.5, 67.8, printed=True),) * columns
@@ -94,7 +94,7 @@ LATEX = {  # commands of LaTeX itself, of booktabs and of graphicx
 
 @cache
 def in_latex(scale: Scale) -> dict[str, str]:
-    """All tables, with this project's results, by their names."""
+    """All tables with the recorded results, by name."""
     ours = Store(Path(__file__).parents[2] / "results" / "repro" / "jobs")
     plans = {name: experiment.plan(scale) for name, experiment in EXPERIMENTS.items()}
     named = [each for name, plan in plans.items() for each in numbered(name, plan.tables(ours))]
@@ -103,7 +103,7 @@ def in_latex(scale: Scale) -> dict[str, str]:
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_tables_compile_with_two_packages(scale: Scale) -> None:
-    """Plain letters, known commands, brackets in pairs, as many cells in a row as columns."""
+    """ASCII only, known commands, balanced braces, and one cell per column in every row."""
     for name, whole in in_latex(scale).items():
         packages, tex = whole.split("\n", 1)
         assert packages.endswith(r"\usepackage{booktabs,graphicx}"), name
@@ -124,7 +124,7 @@ def test_tables_compile_with_two_packages(scale: Scale) -> None:
 
 
 def letters() -> dict[str, float]:
-    """How many points wide each of Computer Modern's letters is, in 10 pt."""
+    """The widths of the characters of Computer Modern at 10 pt, in points."""
     matplotlib = pytest.importorskip("matplotlib")
     file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "cmr10.ttf"
     font = import_module("matplotlib.ft2font").FT2Font(str(file))
@@ -132,8 +132,8 @@ def letters() -> dict[str, float]:
     return {chr(code): font.load_char(code).linearHoriAdvance / 65536 for code in range(32, 127)}
 
 
-def test_our_tables_fit_a_page_with_letters_that_can_be_read() -> None:
-    """On the page of LaTeX's `article`, 345 pt x 550 pt, all is there and no type is below 5 pt."""
+def test_tables_fit_a_page_in_readable_type() -> None:
+    """Tables fit the 345 pt x 550 pt page of LaTeX's `article`, in type of at least 5 pt."""
     wide = letters()
 
     def points(line: str) -> float:
@@ -166,7 +166,7 @@ def test_our_tables_fit_a_page_with_letters_that_can_be_read() -> None:
         assert height <= 550, f"{name} is {height:.0f} pt high"
 
 
-def test_a_number_has_no_more_digits_than_its_spread_tells() -> None:
+def test_digits_follow_the_spread() -> None:
     assert Value(814261.59, 105818.97, 2).text() == "814,262 ± 105,819"
     assert Value(1423.72, 32.591, 2).text() == "1,424 ± 33"
     assert Value(202.187, 5.938, 3).text() == "202.2 ± 5.9"
@@ -179,7 +179,7 @@ def test_a_number_has_no_more_digits_than_its_spread_tells() -> None:
     assert Value(475.4, 17.1, 1, printed=True).text() == "475.4 ± 17.1"  # as the paper has it
 
 
-def test_counts_have_no_digits_and_other_whole_numbers_theirs() -> None:
+def test_counts_have_no_decimals() -> None:
     assert Value(512.0).text() == "512"
     assert Value(512.0, 3.0).text() == "512.0 ± 3.0"  # a mean
     assert Value(7.0, None, 2).text() == "7.00"

@@ -1,4 +1,4 @@
-"""From results of tasks to values and notes of tables, by results made up for it."""
+"""Values and notes of tables, computed from made-up task results."""
 
 import json
 import statistics
@@ -28,49 +28,49 @@ from experiments.tasks.score import MauveScore, Molecules, Updates
 
 
 def put(store: Store, task: Task, result: dict[str, Any], day: int = 1, **more: object) -> None:
-    """A result, of a day."""
+    """Write a result with a date."""
     store.folder(task).mkdir(parents=True, exist_ok=True)
     record = {"result": result, "provenance": {"date": f"2026-01-{day:02d}"}, **more}
     (store.folder(task) / "result.json").write_text(json.dumps(record))
 
 
-def test_text_is_shown_by_all_samples_with_the_scatter_of_folds(tmp_path: Path) -> None:
-    store, how, cell = Store(tmp_path), measure("text", "small"), Cell("text", "small")
-    read, compared = how.tasks(cell.sample())
+def test_text_values_use_all_samples_and_the_spread_of_folds(tmp_path: Path) -> None:
+    store, metric, cell = Store(tmp_path), measure("text", "small"), Cell("text", "small")
+    read, compared = metric.tasks(cell.sample())
     put(store, compared, {"mauve": 0.5, "mauve_star": 0.9, "std": 0.03})
-    judged = {"value": 80.0, "fold_mean": 81.0, "fold_std": 2.0}
+    perplexity = {"value": 80.0, "fold_mean": 81.0, "fold_std": 2.0}
     entropy = {"value": 7.0, "fold_mean": 6.9, "fold_std": 0.2}
-    found = {"perplexity": {"perplexity": judged}, "statistics": {"entropy": entropy}}
+    found = {"perplexity": {"perplexity": perplexity}, "statistics": {"entropy": entropy}}
     put(store, read, found)
     expected = Value(0.5, 0.03, 3), Value(80.0, 2.0, 1), Value(7.0, 0.2, 2)
-    assert how.values(store, cell.sample()) == expected
+    assert metric.values(store, cell.sample()) == expected
 
 
-def test_the_data_are_not_compared_with_themselves() -> None:
-    """MAUVE's reference is other held-out text than the data's own row, and as much."""
-    how, row = measure("text", "small"), held_out("text", "small", 0)
-    _, score = how.tasks(row)
+def test_data_row_has_a_separate_mauve_reference() -> None:
+    """The MAUVE reference and the data row are disjoint held-out texts of equal size."""
+    metric, row = measure("text", "small"), held_out("text", "small", 0)
+    _, score = metric.tasks(row)
     assert isinstance(score, MauveScore)
     reference = score.reference.samples
     assert isinstance(reference, HeldOut)
     assert reference.n == row.n
     assert reference.part != row.part
-    _, score = how.tasks(Cell("text", "small").sample())
+    _, score = metric.tasks(Cell("text", "small").sample())
     assert isinstance(score, MauveScore)
     assert score.reference.samples == reference
 
 
-def test_several_runs_have_the_scatter_between_them() -> None:
+def test_spread_of_several_runs_is_between_runs() -> None:
     pairs = (1.0, None), (None, None), (4.0, 7.0)
     runs = [(Value(x, 9.0, 1), Value(y, None, 3)) for x, y in pairs]
     first, second = over_seeds(runs)
     assert first == Value(2.5, statistics.stdev([1.0, 4.0]), 1)
-    assert second == Value(7.0, None, 3)  # of one run alone nothing is known of it
+    assert second == Value(7.0, None, 3)  # one run has no spread
     assert over_seeds(runs[:1]) == runs[0]  # that of folds
 
 
-def test_all_methods_read_as_many_tokens(tmp_path: Path) -> None:
-    """Block diffusion reads every sequence twice, and has half the steps and half the warm-up."""
+def test_all_methods_train_on_the_same_number_of_tokens(tmp_path: Path) -> None:
+    """Block diffusion reads every sequence twice, so it has half the steps and warm-up."""
     store = Store(tmp_path)
     cells = {kind.name: kind.cell("text", "small") for kind in KINDS}
     for cell in cells.values():
@@ -82,7 +82,7 @@ def test_all_methods_read_as_many_tokens(tmp_path: Path) -> None:
     assert (blocks.steps, blocks.warmup) == (recipe.steps / 2, recipe.warmup / 2)
 
 
-def test_likelihood_and_evaluations_stand_beside_samples(tmp_path: Path) -> None:
+def test_likelihood_and_evaluations_are_columns(tmp_path: Path) -> None:
     store, cell = Store(tmp_path), Cell("text", "small")
     assert cell.training(store) == (Value(None), Value(None, None, 1), Value(None))
     put(store, cell.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
@@ -92,21 +92,21 @@ def test_likelihood_and_evaluations_stand_beside_samples(tmp_path: Path) -> None
     assert evaluations == Value(12.5, None, 1)
 
 
-def test_runs_are_sampled_with_seeds_of_their_own() -> None:
+def test_every_run_has_its_own_sampling_seed() -> None:
     plain, apart = (Cell("molecules", "small", seeds=3, sample_seed=s) for s in (None, 1000))
     assert [plain.sample(seed).seed for seed in range(3)] == [0, 1, 2]
     assert [apart.sample(seed).seed for seed in range(3)] == [1000, 1001, 1002]
     assert [apart.train(seed).recipe.seed for seed in range(3)] == [0, 1, 2]
 
 
-def test_masked_tokens_alone_count_in_one_loss() -> None:
-    alone = {
+def test_only_nelbo_counts_masked_tokens_only() -> None:
+    masked_only = {
         (source, loss)
         for source in ("uniform", "mask")
         for loss in ("ce", "nelbo", "bregman", "sce")
         if flow(source, loss)["masked_only"]
     }
-    assert alone == {("mask", "nelbo")}
+    assert masked_only == {("mask", "nelbo")}
 
 
 def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
@@ -123,16 +123,16 @@ def test_rows_of_earlier_runs_are_named(tmp_path: Path) -> None:
     put(store, other.sample(), {}, 10)
     assert earlier_runs_note(rows, store) == ()
     put(store, euler.sample(), {}, 5)  # the run of that day
-    told = "From an earlier run of the same training, whose model was deleted: "
-    assert earlier_runs_note(rows, store) == (f"{told}Euler (64).",)
+    expected = "From an earlier run of the same training, whose model was deleted: "
+    assert earlier_runs_note(rows, store) == (f"{expected}Euler (64).",)
     put(store, neighbor.sample(), {}, 20, needs={train.name: "2026-01-01"})
     assert earlier_runs_note(rows, store) == (
-        f"{told}Euler (64). From the run before that one: Neighbor.",
+        f"{expected}Euler (64). From the run before that one: Neighbor.",
     )
-    assert earlier_runs_note(rows[:-1], store)[0].startswith(f"{told}Euler. ")  # all of it
+    assert earlier_runs_note(rows[:-1], store)[0].startswith(f"{expected}Euler. ")  # all of it
 
 
-def test_samples_and_likelihood_are_of_one_run_or_not(tmp_path: Path) -> None:
+def test_note_says_whether_samples_and_likelihood_share_a_run(tmp_path: Path) -> None:
     store, cell = Store(tmp_path), Cell("text", "small")
     put(store, cell.train(), {}, 5, earlier=["2026-01-01"])
     assert cell.one_run(store)
@@ -144,40 +144,40 @@ def test_samples_and_likelihood_are_of_one_run_or_not(tmp_path: Path) -> None:
     assert not cell.one_run(store)
 
 
-def test_rows_without_a_run_are_not_told_to_have_fewer(tmp_path: Path) -> None:
+def test_rows_without_a_run_are_not_named_as_having_fewer(tmp_path: Path) -> None:
     store = Store(tmp_path)
     done, none = (Cell("molecules", "smoke", {"loss": loss}, seeds=2) for loss in ("ce", "sce"))
     counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
     for seed in range(2):
         (task,) = measure("molecules", "smoke").tasks(done.sample(seed))
         put(store, task, counts)
-    told = "Means over 2 runs; ± is one standard deviation between runs."
-    assert runs_note([(("a",), done), (("b",), none)], store) == (told,)
+    expected = "Means over 2 runs; ± is one standard deviation between runs."
+    assert runs_note([(("a",), done), (("b",), none)], store) == (expected,)
 
 
-def test_spreads_of_data_are_told_apart_from_those_between_runs(tmp_path: Path) -> None:
-    """Of text the data's own have folds, whatever the rows are over."""
+def test_note_distinguishes_spread_of_data_and_of_runs(tmp_path: Path) -> None:
+    """For text, the spread of the data row is between folds, also if the rows are over runs."""
     store, cell = Store(tmp_path), Cell("text", "small", seeds=2)
-    told = "between five folds of the samples, of MAUVE between five resamples for the data."
+    expected = "between five folds of the samples, of MAUVE between five resamples for the data."
     for seed, runs in enumerate(("1 of 2 runs; ± is one standard deviation ", "2 runs; ± is one ")):
         _, compared = measure("text", "small").tasks(cell.sample(seed))
         put(store, compared, {"mauve": 0.5, "std": 0.1})
         (note,) = runs_note([(("a",), cell)], store)
         assert note.startswith(f"Means over {runs}")
-        assert note.endswith(told)
+        assert note.endswith(expected)
         assert ("between runs, between five folds" in note) == (seed == 1)
 
 
-def test_weights_that_do_not_vary_are_told() -> None:
+def test_note_names_constant_weights() -> None:
     counted = SolverChoice("neighbor-counted", 1, 3.0)
     one, other = (SolverChoice(solver="entropy", beta=beta) for beta in (1.0, 2.0))
     assert weights_note([SolverChoice(solver="euler")]) == ()
-    told = ("Weights: Neighbor r = 1, s = 3; Entropy beta = 1.",)
-    assert weights_note([counted, SolverChoice("neighbor", 1, 3.0), one]) == told
+    expected = ("Weights: Neighbor r = 1, s = 3; Entropy beta = 1.",)
+    assert weights_note([counted, SolverChoice("neighbor", 1, 3.0), one]) == expected
     assert weights_note([counted, one, other]) == ("Weights: Neighbor r = 1, s = 3.",)
 
 
-def test_weights_of_a_context_path_are_told_apart() -> None:
+def test_note_names_the_weights_of_a_context_path() -> None:
     plain = Cell("molecules", "small", flow("mask"), SolverChoice("neighbor", 1, 4.0))
     own = SolverChoice("neighbor", 1, 1.0)
     fields = flow("mask", "sce", path="context", path_radius=1, path_scale=1.0)
@@ -189,14 +189,16 @@ def test_weights_of_a_context_path_are_told_apart() -> None:
     assert solver_notes([plain, same]) == ("Weights: Neighbor r = 1, s = 4.",)
 
 
-@pytest.mark.parametrize(("parameters", "told"), [(17_400_000, "17M"), (123_456, "0.12M")])
-def test_a_figure_tells_the_size_of_its_model(tmp_path: Path, parameters: int, told: str) -> None:
+@pytest.mark.parametrize(("parameters", "expected"), [(17_400_000, "17M"), (123_456, "0.12M")])
+def test_figure_notes_name_the_model_size(tmp_path: Path, parameters: int, expected: str) -> None:
     store, task = Store(tmp_path), Cell("molecules", "small").train()
     put(store, task, {"parameters": parameters})
-    assert model_note(task, store) == f"{told} parameters, 2,000 training steps of 2,048 sequences"
+    assert (
+        model_note(task, store) == f"{expected} parameters, 2,000 training steps of 2,048 sequences"
+    )
 
 
-def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> None:
+def test_loops_and_updates_are_percentages_of_tokens(tmp_path: Path) -> None:
     store, plan = Store(tmp_path), EXPERIMENTS["updates"].plan("small")
     counts = [400, 300, 200, 50, 25, 15, 6, 3, 1]
     for task in plan.tasks:
@@ -216,15 +218,15 @@ def test_loops_and_updates_are_shares_of_tokens_in_percent(tmp_path: Path) -> No
 
 
 def axis_labels(curves: Curves) -> list[str]:
-    """What stands below the first panel."""
+    """The labels below the first panel."""
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     figure = curves.figure()
     figure.draw_without_rendering()
     return [text.get_text() for text in figure.axes[0].get_xticklabels()]
 
 
-def test_the_last_distance_is_told_to_be_that_or_more(tmp_path: Path) -> None:
-    """Of neighbours there are no more than the last; of distances all further ones are there."""
+def test_last_distance_is_labeled_as_a_minimum(tmp_path: Path) -> None:
+    """The last count of neighbors is exact; the last distance includes all greater ones."""
     store, plan = Store(tmp_path), EXPERIMENTS["context"].plan("small")
     (task,) = plan.tasks
     names = ("entropy", "entropy_error", "nll", "nll_error")
@@ -239,9 +241,9 @@ def test_the_last_distance_is_told_to_be_that_or_more(tmp_path: Path) -> None:
     assert [table.title.endswith("(the last: or more)") for table in tables] == [False, True]
 
 
-def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
-    """Every row has its own values, the last the data's; points alone are in the figure."""
-    store, how = Store(tmp_path), measure("molecules", "small")
+def test_cells_become_a_table_and_curves(tmp_path: Path) -> None:
+    """Every row has its own values, the last row those of the data; the figure has only points."""
+    store, metric = Store(tmp_path), measure("molecules", "small")
     shown, other = (
         Cell("molecules", "small", choice=SolverChoice(solver=name))
         for name in ("euler", "entropy")
@@ -249,7 +251,7 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     entries = [Entry(("Euler",), shown, "Euler", 8.0), Entry(("Entropy",), other)]
     data = held_out("molecules", "small", 0)
     for count, samples in ((512.0, shown.sample()), (256.0, other.sample()), (1000.0, data)):
-        (task,) = how.tasks(samples)
+        (task,) = metric.tasks(samples)
         names = ("valid", "unique", "novel")
         put(store, task, {n: {"mean": count - i, "std": None} for i, n in enumerate(names)})
     put(store, shown.likelihood(), {"perplexity": 40.0, "perplexity_error": 2.0})
@@ -260,7 +262,7 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     made = grid("t", ("solver",), lambda _: entries, x="x", log=True, likelihood=True, notes=notes)
     plan = made("small")
     (table,) = plan.tables(store)
-    assert table.columns == (*how.columns, TRAINING[0])
+    assert table.columns == (*metric.columns, TRAINING[0])
     assert {row.labels: [value.value for value in row.ours] for row in table.rows} == {
         ("Euler",): [512.0, 511.0, 510.0, 40.0],
         ("Entropy",): [256.0, 255.0, 254.0, 40.0],  # one training
@@ -273,7 +275,9 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
     assert runs == "One run per training; the statistical error is that of counting, at most 16."
     assert error == "± of held-out PPL is one standard error."
     assert earlier.endswith("model was deleted: Entropy.")
-    assert {shown.likelihood(), *how.tasks(data), *how.tasks(other.sample())} <= set(plan.tasks)
+    assert {shown.likelihood(), *metric.tasks(data), *metric.tasks(other.sample())} <= set(
+        plan.tasks
+    )
     (figure,) = plan.figures(store)
     assert (figure.log, list(figure.lines)) == (True, ["Euler"])
     ((x, (valid, novel)),) = figure.lines["Euler"]
@@ -284,7 +288,7 @@ def test_a_list_of_cells_is_a_table_and_curves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["uniform", "mask"])
-def test_variety_is_that_of_known_solvers_at_other_temperatures(source: str) -> None:
+def test_diversity_figure_varies_the_temperature_of_known_solvers(source: str) -> None:
     known: dict[Corpus, dict[tuple[str, int], Cell]] = {
         "text": tuned_cells(source, "small"),
         "molecules": steps_cells("molecules", source, "small"),
@@ -297,23 +301,25 @@ def test_variety_is_that_of_known_solvers_at_other_temperatures(source: str) -> 
             assert cell.sample().choice.temperature == t
 
 
-def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From temperature to temperature; what is not done is left out."""
+def test_diversity_figure_uses_measured_entropies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points are connected in order of temperature; missing ones are left out."""
 
     def values(self: Cell, store: Store) -> tuple[Value, ...]:
         t = self.choice.temperature
         bits = None if t == 0.9 else 7.0 + t
-        judged = None if t == 0.85 else round(100 * t)
-        return Value(0.5, 0.1), Value(judged, 5.0), Value(bits, 0.01)
+        perplexity = None if t == 0.85 else round(100 * t)
+        return Value(0.5, 0.1), Value(perplexity, 5.0), Value(bits, 0.01)
 
     monkeypatch.setattr(Cell, "values", values)
     plan = EXPERIMENTS["variety"].plan("small")
     uniform, _ = plan.figures(Store(Path("nowhere")))
     assert [x for x, _ in uniform.lines["Euler"]] == pytest.approx([8.0, 7.95, 7.85])
     assert [y.value for _, (_, y) in uniform.lines["Euler"]] == [100.0, 95.0, None]
-    told = [{(text.get_text(), *text.xy) for text in axis.texts} for axis in uniform.figure().axes]
-    assert told[0] == {("1", 8.0, 0.5), ("0.85", 7.85, 0.5), ("1.1", 8.1, 0.5)}
-    assert told[1] == {("1", 8.0, 100.0), ("0.95", 7.95, 95.0), ("1.1", 8.1, 110.0)}
+    expected = [
+        {(text.get_text(), *text.xy) for text in axis.texts} for axis in uniform.figure().axes
+    ]
+    assert expected[0] == {("1", 8.0, 0.5), ("0.85", 7.85, 0.5), ("1.1", 8.1, 0.5)}
+    assert expected[1] == {("1", 8.0, 100.0), ("0.95", 7.95, 95.0), ("1.1", 8.1, 110.0)}
     molecules = EXPERIMENTS["variety-molecules"].plan("small").figures(Store(Path("nowhere")))[0]
     found = [(x, y.value) for x, (y,) in molecules.lines["Neighbor"]]
     assert found == [(7.0 + t, 0.5) for t in (1.0, 1.1, 1.2, 1.3)]  # valid against novel ones
@@ -322,8 +328,8 @@ def test_variety_is_drawn_against_measured_entropies(monkeypatch: pytest.MonkeyP
         assert any(abs(tick - 7.85) < 1e-9 for tick in ticks) != measured
 
 
-def test_the_best_solver_of_a_training_is_told_at_each_number_of_steps() -> None:
-    """By enumeration: three solvers, of which one lacks a value, and as many steps as smoke has."""
+def test_best_solver_at_each_number_of_steps() -> None:
+    """Checked by enumeration: three solvers, one with a missing value, at all smoke steps."""
     steps = curves.steps_of("smoke")
     few, many = (Value(float(10 + k)) for k in range(2))
     rest = [few] * (len(steps) - 2)
@@ -342,9 +348,7 @@ def test_the_best_solver_of_a_training_is_told_at_each_number_of_steps() -> None
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
-    tmp_path: Path, scale: Scale
-) -> None:
+def test_best_molecule_settings_have_the_most_valid_samples(tmp_path: Path, scale: Scale) -> None:
     """Also at the paper's scale, where folds give every count a spread that the next is within."""
     store, plan = Store(tmp_path), EXPERIMENTS["sweep-molecules-mask"].plan(scale)
     for task in plan.tasks:
@@ -363,7 +367,7 @@ def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("baselines", "for OpenWebText at its own scale, with a nucleus of 0.9"),
         ("losses", "for OpenWebText at its own scale, with a nucleus of 0.9"),
@@ -372,16 +376,16 @@ def test_the_best_settings_of_molecules_are_those_of_most_valid_ones(
         ("updates", "for OpenWebText at its own scale; ± is between five folds"),
     ],
 )
-def test_tables_tell_that_the_paper_s_columns_are_of_another_scale(
-    tmp_path: Path, name: str, told: str
+def test_notes_say_that_paper_columns_have_another_scale(
+    tmp_path: Path, name: str, expected: str
 ) -> None:
     tables = EXPERIMENTS[name].plan("small").tables(Store(tmp_path))
     notes = [[n for n in table.notes if "paper's columns" in n] for table in tables if table.paper]
     assert all(len(each) == 1 for each in notes)  # every table that has such columns
-    assert any(f"The paper's columns are {told}" in note for (note,) in notes)
+    assert any(f"The paper's columns are {expected}" in note for (note,) in notes)
 
 
-def test_the_paper_s_molecules_are_counted_of_as_many_as_its_column_says(tmp_path: Path) -> None:
+def test_molecule_columns_state_their_totals(tmp_path: Path) -> None:
     _, table = EXPERIMENTS["losses"].plan("smoke").tables(Store(tmp_path))
     assert [column.name for column in table.columns] == ["valid of 8", "unique", "novel"]
     assert [column.name for column in table.paper] == ["valid of 1,024", "novel"]

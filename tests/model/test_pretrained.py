@@ -38,7 +38,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert not after.model.training  # dropout is off
 
 
-def test_a_fingerprint_is_of_weights_and_of_what_they_mean(tmp_path: Path) -> None:
+def test_fingerprint_covers_weights_and_config(tmp_path: Path) -> None:
     before = small(tmp_path)
     before.save_pretrained(tmp_path / "m")
     assert cwdfm.load(tmp_path / "m").fingerprint() == before.fingerprint()
@@ -65,10 +65,10 @@ def test_weights_in_half_precision(tmp_path: Path) -> None:
         assert torch.equal(after[name], weight.half().to(weight.dtype))
 
 
-def test_the_device_is_to_blame_and_not_the_model(
+def test_unavailable_device_is_not_reported_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Said once, before anything is read; of a run's folder no checkpoint is called damaged."""
+    """The error comes first and once; no checkpoint of a run is reported as damaged."""
     allowed = "device must be auto, cpu, cuda or cuda:NUMBER, got "
     small(tmp_path).save_pretrained(tmp_path / "checkpoints" / "step-00000001")
     for load in (cwdfm.load, cwdfm.Pretrained.from_pretrained):
@@ -89,8 +89,8 @@ def test_the_device_is_to_blame_and_not_the_model(
             load(tmp_path, device="cuda:2")
 
 
-def test_what_fails_on_the_device_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that runs out, say: the model is not damaged."""
+def test_device_errors_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running out of memory, for example, does not mean that the model is damaged."""
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
@@ -100,7 +100,7 @@ def test_what_fails_on_the_device_is_told_as_it_is(monkeypatch: pytest.MonkeyPat
         cwdfm.load("qm9-uniform-small")
 
 
-def test_bad_folders(tmp_path: Path) -> None:
+def test_invalid_folders(tmp_path: Path) -> None:
     with pytest.raises(
         cwdfm.InputError, match=r"neither a folder nor a bundled model.*qm9-mask-small"
     ):
@@ -140,8 +140,8 @@ def test_damaged_folders(tmp_path: Path) -> None:
             cwdfm.load(tmp_path / "m")
 
 
-def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
-    """Is told by its file and by what is wrong in it, and before memory is taken by its word."""
+def test_invalid_config_values_are_named(tmp_path: Path) -> None:
+    """The error names the file and the value, and comes before memory is allocated."""
     small(tmp_path).save_pretrained(tmp_path / "m")
     config = tmp_path / "m" / "config.json"
     written = json.loads(config.read_text())
@@ -178,7 +178,7 @@ def test_a_config_that_was_edited_by_hand(tmp_path: Path) -> None:
             cwdfm.load(tmp_path / "m")
 
 
-def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_checkpoint_of_a_run_is_skipped(tmp_path: Path) -> None:
     for step in (1, 2):
         folder = tmp_path / "checkpoints" / f"step-0000000{step}"
         small(tmp_path).save_pretrained(folder)
@@ -196,8 +196,8 @@ def test_a_run_s_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["qm9-mask-small", "qm9-uniform-small"])
-def test_the_box(name: str) -> None:
-    """Small, complete, and good: of 16 samples at 48 steps most are valid (recorded: 7 in 10)."""
+def test_bundled_models(name: str) -> None:
+    """They are small and complete, and most of 16 samples at 48 steps are valid (recorded: 70%)."""
     assert name in cwdfm.bundled_models()
     folder = Path(cwdfm.__file__).parent / "bundled" / name
     assert (folder / "model.safetensors").stat().st_size <= 8_000_000

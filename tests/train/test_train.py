@@ -1,4 +1,4 @@
-"""Training: resuming, killing, sharing a batch, and what happens when it goes wrong."""
+"""Training: resuming, interruption, several processes, and failures."""
 
 import errno
 import json
@@ -71,14 +71,14 @@ def assert_identical(a: Path, b: Path) -> None:
 
 
 def records(out: Path) -> list[dict[str, float]]:
-    """What a run logged, speed apart."""
+    """The log of a run without its speeds."""
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing disturbed."""
+    """An uninterrupted run."""
     out = tmp_path_factory.mktemp("whole")
     train(out)
     return out
@@ -98,12 +98,12 @@ def ended(target: Callable[..., None], *arguments: object) -> int | None:
 
 
 def sent(out: Path, signal: int, step: int, *, saving: bool = False) -> int | None:
-    """How a process ends that trains and sends itself a signal."""
+    """Train in a process that sends itself a signal; return its exit code."""
     return ended(train_and_send, out, signal, step, saving)
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
-    """Before there is a checkpoint, within one, and between two."""
+def test_killed_run_resumes_to_identical_weights(whole: Path, tmp_path: Path) -> None:
+    """The kill comes before the first checkpoint, while saving one, and between two."""
     for step, saving, kept in ((1, False, []), (21, True, [14, 20]), (23, False, [20, 21])):
         assert sent(tmp_path, signal.SIGKILL, step, saving=saving) == -signal.SIGKILL
         steps = [int(path.name[-8:]) for path in checkpoints(tmp_path / "checkpoints")]
@@ -115,7 +115,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(whole: Path, tmp_path: 
     assert records(tmp_path) == records(whole)
 
 
-def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
+def test_sigterm_saves_and_exits(whole: Path, tmp_path: Path) -> None:
     assert sent(tmp_path, signal.SIGTERM, 5) == signal.SIGTERM
     found = load_latest(tmp_path / "checkpoints")
     assert found is not None
@@ -125,8 +125,8 @@ def test_sigterm_saves_and_leaves(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saving", [False, True])
-def test_a_signal_of_the_last_step_is_told(tmp_path: Path, saving: bool) -> None:
-    """Whoever has more to do must hear of it, though this run is at its end."""
+def test_signal_in_the_last_step_is_returned(tmp_path: Path, saving: bool) -> None:
+    """The caller must see the signal even though the run has ended."""
     assert sent(tmp_path, signal.SIGTERM, 40, saving=saving) == signal.SIGTERM
     assert make_run(tmp_path, recipe()).resume()
     found = load_latest(tmp_path / "checkpoints")
@@ -136,12 +136,12 @@ def test_a_signal_of_the_last_step_is_told(tmp_path: Path, saving: bool) -> None
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two processes, by DDP and by FSDP, and a run of one."""
+    """Runs of two processes, with DDP and with FSDP, and a run of one process."""
     out = tmp_path_factory.mktemp("together")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "tests.support.train_together", str(out)]
-    told = os.environ | {"PYTHONFAULTHANDLER": "1"}  # where a process died, if one does
-    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True)
+    recorded = os.environ | {"PYTHONFAULTHANDLER": "1"}  # where a process died, if one does
+    done = subprocess.run(command, cwd=ROOT, env=recorded, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # Python's: the words of torch's own code depend on the machine's network.
     assert not re.search(r"\w+Warning: ", done.stderr), done.stderr
@@ -151,7 +151,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def group_of_one(store: Path) -> Iterator[None]:
-    """As torchrun makes it of one process."""
+    """A process group of one process, as torchrun creates it."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     try:
         yield
@@ -160,10 +160,10 @@ def group_of_one(store: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Parallel) -> None:
+def test_two_processes_match_one(together: Path, tmp_path: Path, parallel: Parallel) -> None:
     """Same losses and weights up to the rounding of the gradients' sum (no dropout).
 
-    The two accumulate. They go on from a checkpoint of their own, and one process goes on from it.
+    Both accumulate gradients. They resume from their own checkpoint, and so does one process.
     """
     one, two, again = (together / name for name in ("one", parallel, f"{parallel}-again"))
     assert_close(one, two)
@@ -174,16 +174,16 @@ def test_two_processes_train_as_one(together: Path, tmp_path: Path, parallel: Pa
     assert_close(one, tmp_path / "alone")
 
 
-def test_processes_stop_together_and_know_why(together: Path) -> None:
-    """The first one is told; all leave at the same step, by the number of its signal."""
-    told = [(together / f"stopped-{rank}").read_text() for rank in range(2)]
-    assert told == [f"{signal.SIGTERM} at {loop.SYNC_EVERY}"] * 2
+def test_processes_stop_at_the_same_step(together: Path) -> None:
+    """Only the first process receives the signal; all stop at the same step and report it."""
+    recorded = [(together / f"stopped-{rank}").read_text() for rank in range(2)]
+    assert recorded == [f"{signal.SIGTERM} at {loop.SYNC_EVERY}"] * 2
     found = load_latest(together / "stopped" / "checkpoints")
     assert found is not None
     assert found[2]["step"] == loop.SYNC_EVERY
 
 
-def test_processes_drop_different_units(together: Path) -> None:
+def test_dropout_seeds_differ_between_processes(together: Path) -> None:
     first, second = ((together / f"seed-{rank}").read_text() for rank in range(2))
     assert first != second
 
@@ -208,13 +208,13 @@ def test_accumulation_changes_nothing(tmp_path: Path) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_it_learns(whole: Path) -> None:
+def test_loss_decreases(whole: Path) -> None:
     lines = [json.loads(x) for x in (whole / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == 40
     assert lines[-1]["validation_loss"] < 0.9 * lines[0]["loss"]
 
 
-def test_every_row_is_seen_once_an_epoch(tmp_path: Path) -> None:
+def test_every_row_is_used_once_per_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe())
     places = torch.arange(400).split(16)  # 25 steps, 8 epochs
     seen = torch.cat([run.train_rows.at_positions(place) for place in places])
@@ -222,7 +222,7 @@ def test_every_row_is_seen_once_an_epoch(tmp_path: Path) -> None:
         assert sorted(map(tuple, epoch.tolist())) == sorted(map(tuple, run.data.train.tolist()))
 
 
-def test_a_part_of_the_data_is_drawn_by_the_seed(tmp_path: Path) -> None:
+def test_data_subset_depends_on_the_seed(tmp_path: Path) -> None:
     rows = np.arange(50)[:, None].repeat(3, axis=1)
     few, more, other = (subset(rows, n, seed)[:, 0] for n, seed in ((5, 0), (20, 0), (20, 1)))
     assert (len(few), len(more)) == (5, 20)
@@ -230,13 +230,13 @@ def test_a_part_of_the_data_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert set(other) != set(more)
     assert list(more) == sorted(more)  # in the data's order
     first = EpochStream(rows, 0, torch.device("cpu")).at_positions(torch.arange(20))
-    assert set(first[:, 0].tolist()) != set(more)  # not what an epoch of all begins with
+    assert set(first[:, 0].tolist()) != set(more)  # not the first rows of a full epoch
     assert subset(rows, 0, 0) is rows
     assert len(make_run(tmp_path, recipe(train_rows=20)).train_rows) == 20
 
 
-def test_a_run_from_before_a_field_came_goes_on(tmp_path: Path) -> None:
-    """Fields that a recipe got later have their defaults in checkpoints that do not tell them."""
+def test_missing_config_fields_take_their_defaults(tmp_path: Path) -> None:
+    """Checkpoints older than a config field resume with the default of that field."""
     run = make_run(tmp_path, recipe())
     before = run.config.flat()
     del before["train_rows"]
@@ -247,7 +247,7 @@ def test_a_run_from_before_a_field_came_goes_on(tmp_path: Path) -> None:
         other._changed_settings(meta)
 
 
-def test_large_data_stay_outside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_are_not_copied_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, places = counting().train, torch.arange(30, 90)
     small = EpochStream(rows, 3, torch.device("cpu"))
     monkeypatch.setattr("cwdfm.train.batches.MAX_DEVICE_BYTES", 0)
@@ -255,7 +255,7 @@ def test_large_data_stay_outside_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(small.at_positions(places), large.at_positions(places))
 
 
-def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=14)))
     newest = checkpoints(tmp_path / "checkpoints")[-1] / "training.safetensors"
     data = bytearray(newest.read_bytes())
@@ -271,9 +271,7 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     "change",
     [{"step": None}, {"step": -1}, {"step": 10**20}, {"config": []}, {"losses": 3}, {"best": "x"}],
 )
-def test_a_checkpoint_that_was_edited_by_hand_is_passed_over(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
+def test_edited_checkpoint_is_skipped(tmp_path: Path, change: dict[str, object]) -> None:
     fit(make_run(tmp_path, recipe(steps=14)))
     note = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
     written = json.loads(note.read_text())
@@ -287,7 +285,7 @@ def test_a_checkpoint_that_was_edited_by_hand_is_passed_over(
         assert run.step == 7
 
 
-def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
+def test_data_must_fit_the_config(tmp_path: Path) -> None:
     data, device = counting(), torch.device("cpu")
     cases = [
         (recipe(length=32), data, "sequences of 16 tokens, and the config has length 32"),
@@ -295,9 +293,9 @@ def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
         (recipe(), replace(data, valid=data.valid[:0]), "no validation sequences: all 50"),
         (recipe(train_rows=51), data, "train_rows 51 exceeds the 50"),
     ]
-    for asked, tokens, message in cases:
+    for config, tokens, message in cases:
         with pytest.raises(cwdfm.InputError, match=message):
-            Run(asked, tokens, tmp_path, device)
+            Run(config, tokens, tmp_path, device)
 
 
 @pytest.mark.parametrize(
@@ -307,14 +305,14 @@ def test_data_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
         ({"loss": "sce", "loss_radius": 40}, "loss_radius 40 .*loss_radius of at most 7"),
     ],
 )
-def test_windows_fit_into_the_sequences(changes: dict[str, object], message: str) -> None:
+def test_weight_windows_must_fit_the_length(changes: dict[str, object], message: str) -> None:
     with pytest.raises(cwdfm.InputError, match=message):
         recipe(**changes).build(VOCAB)
     recipe(**changes | {name: 7 for name in changes if name.endswith("radius")}).build(VOCAB)
     recipe(path_radius=8, loss_radius=40).build(VOCAB)  # not used by this path and loss
 
 
-def test_another_recipe_is_refused(tmp_path: Path) -> None:
+def test_resume_rejects_a_different_config(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     with pytest.raises(cwdfm.InputError, match="different: learning_rate"):
         make_run(tmp_path, recipe(steps=7, learning_rate=5e-3)).resume()
@@ -336,8 +334,8 @@ MANNERS: dict[str, object] = {
 }
 
 
-def test_it_goes_on_in_another_manner_to_the_same_end(tmp_path: Path) -> None:
-    """And tells how it was computed, and how it was before that."""
+def test_execution_settings_may_change_on_resume(tmp_path: Path) -> None:
+    """The card records the current settings and the earlier ones."""
     assert set(RESUMABLE) | {"validate_every"} == MANNERS.keys()
     plain, other = recipe(dropout=0.0, steps=14), recipe(dropout=0.0, steps=14, **MANNERS)
     fit(make_run(tmp_path / "plain", plain))
@@ -360,14 +358,14 @@ def test_it_goes_on_in_another_manner_to_the_same_end(tmp_path: Path) -> None:
     assert "earlier" not in cwdfm.load(tmp_path / "plain").card
 
 
-def test_batches_must_divide_by_the_new_accumulation_too(tmp_path: Path) -> None:
+def test_new_accumulation_must_divide_the_batch(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     with pytest.raises(cwdfm.InputError, match="batch_size 16 must be a multiple of accumulation"):
         make_run(tmp_path, recipe(steps=7, accumulation=3)).resume()
 
 
-def test_validations_that_change_the_objective_stay_where_they_are(tmp_path: Path) -> None:
-    """BD3LM's look for another range of noise."""
+def test_validations_that_change_the_objective_keep_their_interval(tmp_path: Path) -> None:
+    """Validation of BD3LM searches for a new range of noise levels."""
     settings: dict[str, object] = {"method": "bd3lm", "block": 4, "steps": 7}
     fit(make_run(tmp_path, recipe(**settings)))
     with pytest.raises(cwdfm.InputError, match="different: validate_every"):
@@ -375,7 +373,7 @@ def test_validations_that_change_the_objective_stay_where_they_are(tmp_path: Pat
     assert make_run(tmp_path, recipe(**settings, log_every=3)).resume()
 
 
-def test_what_validations_found_and_losses_not_told_yet_are_gone_on_from(tmp_path: Path) -> None:
+def test_objective_state_and_pending_losses_are_restored(tmp_path: Path) -> None:
     blocks = recipe(method="bd3lm", block=2)
     run, again = (make_run(tmp_path, blocks) for _ in range(2))
     run.objective = run.objective.restored({"clip_low": 0.25, "clip_high": 0.75})
@@ -388,7 +386,7 @@ def test_what_validations_found_and_losses_not_told_yet_are_gone_on_from(tmp_pat
 
 
 def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each checkpoint: there may be gigabytes of them."""
+    """The data may have gigabytes, so they are not hashed again for each checkpoint."""
     hashed = []
 
     def checksum(*arguments: object) -> str:
@@ -401,7 +399,7 @@ def test_data_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(hashed) == 1
 
 
-def test_other_data_are_refused(tmp_path: Path) -> None:
+def test_resume_rejects_different_data(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     other = Run(recipe(steps=7), counting(offset=1), tmp_path, torch.device("cpu"))
     with pytest.raises(cwdfm.InputError, match="on different data than counting"):
@@ -413,7 +411,7 @@ def test_data_may_move(tmp_path: Path) -> None:
     assert make_run(tmp_path, recipe(steps=7, data="elsewhere")).resume()
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
+def test_unknown_checkpoint_format_is_an_error(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     meta = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
     meta.write_text(json.dumps(json.loads(meta.read_text()) | {"format": 99}))
@@ -444,7 +442,7 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ([1, 2, 3, 4], 1, -1, [4]),
         ([1, 2, 3, 4], 2, 1, [1, 3, 4]),
         ([1, 2, 3, 4], 2, 3, [3, 4]),
-        ([1, 4, 7, 9], 2, -1, [1, 4]),  # those beyond are damaged: a run went on from before them
+        ([1, 4, 7, 9], 2, -1, [1, 4]),  # the later ones are damaged: a run resumed from before them
     ],
 )
 def test_the_newest_and_the_best_checkpoints_are_kept(
@@ -458,7 +456,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(
 
 
 @pytest.mark.parametrize("what", ["weights", "average", "exp_avg", "exp_avg_sq"])
-def test_anything_that_is_no_number_is_noticed(tmp_path: Path, what: str) -> None:
+def test_non_finite_values_are_detected(tmp_path: Path, what: str) -> None:
     run = make_run(tmp_path, recipe())
     run.train_step()
     assert run.is_finite()
@@ -475,8 +473,8 @@ def test_previews_and_bound(whole: Path) -> None:
     assert len(read_samples(whole / "previews" / "step-00000040.jsonl").texts) == 2
 
 
-def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    """What came after the checkpoint is hidden when the run goes on."""
+def test_tensorboard_reads_the_log(tmp_path: Path) -> None:
+    """Records after the checkpoint are hidden when the run resumes."""
     for first, last in ((0, 3), (2, 4)):
         board = TensorBoard(tmp_path, first)
         for step in range(first + 1, last + 1):
@@ -486,21 +484,21 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert [(e.step, round(e.value, 3)) for e in events] == [(1, 1), (2, 2), (3, 3.2), (4, 4.2)]
 
 
-def test_wandb_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a stand-in that keeps what it is told; the service itself needs an account."""
-    told: list[object] = []
+def test_wandb_resumes_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake wandb module records the calls; the service itself needs an account."""
+    recorded: list[object] = []
 
     class FakeRun:
         id = "abc"
 
         def log(self, record: dict[str, object], step: int) -> None:
-            told.append((step, record))
+            recorded.append((step, record))
 
         def finish(self) -> None:
-            told.append("end")
+            recorded.append("end")
 
     def init(**settings: object) -> FakeRun:
-        told.append((settings["id"], settings["project"], settings["config"]))
+        recorded.append((settings["id"], settings["project"], settings["config"]))
         return FakeRun()
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
@@ -509,12 +507,12 @@ def test_wandb_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.Mon
         logger.record({"step": step, "loss": 1.0})
         logger.close()
     config = {"seed": 0}
-    assert told[:3] == [(None, "mine", config), (1, {"step": 1, "loss": 1.0}), "end"]
-    assert told[3] == ("abc", "mine", config)
+    assert recorded[:3] == [(None, "mine", config), (1, {"step": 1, "loss": 1.0}), "end"]
+    assert recorded[3] == ("abc", "mine", config)
 
 
-def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
-    """The first loss is the trained model's own, and what the model settles is taken from it."""
+def test_training_continues_from_a_trained_model(tmp_path: Path) -> None:
+    """The first loss equals that of the trained model, whose settings are kept."""
     trained = cwdfm.load("qm9-mask-small")
     settings = RECIPES["finetune"]().updated(batch_size=32, steps=1).continued_from(trained)
     flat = settings.flat()
@@ -531,21 +529,21 @@ def test_going_on_from_a_trained_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_a_recipe_takes_what_a_trained_model_settles(said: bool) -> None:
-    """And, of a model whose card does not tell it, keeps which tokens the loss is on."""
+def test_config_takes_the_settings_of_the_trained_model(said: bool) -> None:
+    """If the card does not record `masked_only`, the value of the config is kept."""
     model = DiT(preset("debug", VOCAB + 1, positions=9 if said else 0))
     flow, words = Flow(cwdfm.MaskSource(VOCAB), cwdfm.Polynomial(3.0)), counting().tokenizer
     trained = cwdfm.Pretrained(model, flow, words, 9, said, {"recipe": {"masked_only": said}})
-    asked = recipe(masked_only=not said, learned_positions=not said)
-    settled = asked.updated(source="mask", power=3.0, length=9, fix_first=said)
+    config = recipe(masked_only=not said, learned_positions=not said)
+    settled = config.updated(source="mask", power=3.0, length=9, fix_first=said)
     settled = settled.updated(learned_positions=said, masked_only=said)
-    assert asked.continued_from(trained) == settled
-    unknown = asked.continued_from(replace(trained, card={}))
+    assert config.continued_from(trained) == settled
+    unknown = config.continued_from(replace(trained, card={}))
     assert unknown.flat()["masked_only"] is not said
 
 
-def test_flops_against_torch_s_own_count() -> None:
-    """Three times the forward pass, as PyTorch counts it; what works once a sequence apart."""
+def test_flops_match_the_count_of_torch() -> None:
+    """Three times the forward pass, as PyTorch counts it, without the per-sequence operations."""
     config, length = preset("4m", 40, dropout=0.0), 128
     model = DiT(config)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -556,13 +554,13 @@ def test_flops_against_torch_s_own_count() -> None:
 
 
 def test_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """A file may grow to 200 kB only: the checkpoint's second one does not fit."""
+    """Files are limited to 200 kB, so the second file of the checkpoint does not fit."""
     fit(make_run(tmp_path, recipe(steps=7)))
     before = final_state(tmp_path)
     assert ended(save_on_a_full_disk, tmp_path) == 0
-    told = (tmp_path / "told").read_text()
-    assert "step-00000008" in told
-    assert "Free some disk space" in told
+    recorded = (tmp_path / "told").read_text()
+    assert "step-00000008" in recorded
+    assert "Free some disk space" in recorded
     after = final_state(tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
@@ -574,8 +572,8 @@ def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
     logger = JsonLines(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
     logger.path = Path("/dev/full")
-    told = r"cannot write /dev/full: No space .*Free some disk space and"
-    with pytest.raises(cwdfm.InputError, match=told):
+    recorded = r"cannot write /dev/full: No space .*Free some disk space and"
+    with pytest.raises(cwdfm.InputError, match=recorded):
         logger.record({"step": 3})
 
 
@@ -589,7 +587,7 @@ def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
         (errno.EIO, "Fix this"),
     ],
 )
-def test_what_to_do_fits_why_a_checkpoint_is_not_written(
+def test_advice_depends_on_the_write_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
 ) -> None:
     run, folder = make_run(tmp_path, recipe(steps=7)), tmp_path / "checkpoints"
@@ -599,10 +597,10 @@ def test_what_to_do_fits_why_a_checkpoint_is_not_written(
         raise SafetensorError(f"Error while serializing: I/O error: words (os error {code}) at x")
 
     monkeypatch.setattr("cwdfm.files.save_file", fails)
-    with pytest.raises(cwdfm.InputError) as told:
+    with pytest.raises(cwdfm.InputError) as recorded:
         run.save()
     for fact in ("step-00000000", os.strerror(code), advice.format(folder)):
-        assert fact in str(told.value)
+        assert fact in str(recorded.value)
     assert not list(folder.iterdir())
 
 
@@ -611,7 +609,7 @@ def test_divergence_stops_with_a_diagnosis(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe(steps=7))
     run.resume()
     good = final_state(tmp_path)
-    run.config = recipe(steps=40)  # go on, with weights that are no numbers
+    run.config = recipe(steps=40)  # continue with NaN weights
     with torch.no_grad():
         next(run.model.parameters()).fill_(torch.nan)
     with pytest.raises(Diverged, match=r"NaN by step 10.*step-00000007 is kept.*learning rate"):
@@ -620,8 +618,8 @@ def test_divergence_stops_with_a_diagnosis(tmp_path: Path) -> None:
     assert all(torch.equal(good[name], kept[name]) for name in good)
 
 
-def test_bad_weights_never_take_a_good_checkpoint_s_place(tmp_path: Path) -> None:
-    """Between two records, with a loss still finite: the save is what notices."""
+def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:
+    """The weights become NaN between two records, while the loss is finite; saving detects it."""
     run = make_run(tmp_path, recipe(steps=40, log_every=20, checkpoint_every=3))
     run.resume()
     whole_step = run.train_step
@@ -642,10 +640,8 @@ def test_bad_weights_never_take_a_good_checkpoint_s_place(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("at", [{"elbo_rows": 4}, {"previews": 2}])
-def test_a_validation_that_meets_no_numbers_is_a_divergence(
-    tmp_path: Path, at: dict[str, int]
-) -> None:
-    """Before the loss is looked at; not wrong input, which the model's user would be told of."""
+def test_non_finite_validation_is_a_divergence(tmp_path: Path, at: dict[str, int]) -> None:
+    """It is not reported as an input error, although the loss has not been checked yet."""
     quiet = {"elbo_rows": 0, "previews": 0, "validate_every": 2, "log_every": 20}
     run = make_run(tmp_path, recipe(**quiet | at))
     with torch.no_grad():
@@ -655,7 +651,7 @@ def test_a_validation_that_meets_no_numbers_is_a_divergence(
     assert not checkpoints(tmp_path / "checkpoints")
 
 
-def test_the_hazard_may_make_a_loss_large(tmp_path: Path) -> None:
+def test_large_loss_from_the_hazard_is_not_a_divergence(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe(loss="nelbo", source="mask"))
     loop.check_loss(run, 140.0)
     for wrong in (math.nan, math.inf, 1e6):
@@ -665,7 +661,7 @@ def test_the_hazard_may_make_a_loss_large(tmp_path: Path) -> None:
         loop.check_loss(make_run(tmp_path, recipe()), 140.0)
 
 
-def test_nothing_but_damaged_checkpoints_is_an_error(tmp_path: Path) -> None:
+def test_only_damaged_checkpoints_is_an_error(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=14, keep=1, validate_every=100)))
     for path in checkpoints(tmp_path / "checkpoints"):
         (path / "training.safetensors").write_bytes(b"nothing")
@@ -676,7 +672,7 @@ def test_nothing_but_damaged_checkpoints_is_an_error(tmp_path: Path) -> None:
         make_run(tmp_path, recipe(steps=14, keep=1, validate_every=100)).resume()
 
 
-def test_a_damaged_newer_checkpoint_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+def test_damaged_newer_checkpoint_does_not_evict_a_good_one(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe(keep=1))
     run.step = 7
     run.save()
@@ -688,7 +684,7 @@ def test_a_damaged_newer_checkpoint_does_not_push_out_a_good_one(tmp_path: Path)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
 
 
-def test_learning_rate_by_hand() -> None:
+def test_learning_rate_schedule() -> None:
     r = recipe(warmup=10, steps=110, learning_rate=1.0, min_learning_rate=0.1).optimizer
     assert learning_rate(r, 0) == pytest.approx(0.1)
     assert learning_rate(r, 9) == pytest.approx(1.0)
@@ -696,7 +692,7 @@ def test_learning_rate_by_hand() -> None:
     assert learning_rate(r, 110) == pytest.approx(0.1)
 
 
-def test_average_by_hand() -> None:
+def test_ema_update() -> None:
     layer = torch.nn.Linear(1, 1, bias=False)
     average = WeightAverage(layer, 0.5)
     with torch.no_grad():
@@ -713,14 +709,14 @@ def test_average_by_hand() -> None:
 @pytest.mark.parametrize("loss", ["ce", "nelbo", "bregman", "sce"])
 @pytest.mark.parametrize("path", ["mixture", "context"])
 def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: str) -> None:
-    """Objects that fit together: one evaluation of the loss on two sequences."""
+    """The objects fit together: the loss of two sequences is evaluated once."""
     base = RECIPES[name]()
     settings: dict[str, object] = {"source": source, "loss": loss, "path": path}
     if loss != "sce":
         settings["masked_only"] = source == "mask"
-    refused = {"bregman": "needs a mask source", "nelbo": "leaves out revealed tokens"}
-    if (source, path) == ("uniform", "context") and loss in refused:
-        with pytest.raises(cwdfm.InputError, match=f"on a context path {refused[loss]}"):
+    reasons = {"bregman": "needs a mask source", "nelbo": "leaves out revealed tokens"}
+    if (source, path) == ("uniform", "context") and loss in reasons:
+        with pytest.raises(cwdfm.InputError, match=f"on a context path {reasons[loss]}"):
             base.updated(**settings).build(33)
         return
     task = base.updated(**settings).build(33)
@@ -766,14 +762,14 @@ PAPER = {
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_paper_recipes_are_the_paper_s_table(name: str) -> None:
+def test_paper_recipes_match_the_paper(name: str) -> None:
     """The paper's table of hyperparameters, written out; kappa = t^2 and the betas are shared."""
     flat = RECIPES[name]().flat()
     table = PAPER[name] | {"beta1": 0.9, "beta2": 0.999, "power": 2.0, "model": "base"}
     assert {field: flat[field] for field in table} == table
 
 
-def test_bad_recipes() -> None:
+def test_invalid_configs() -> None:
     cases: list[tuple[dict[str, object], str]] = [
         ({"batch_size": 0}, "batch_size must be an integer >= 1"),
         ({"accumulation": 3}, "multiple of accumulation"),

@@ -1,4 +1,4 @@
-"""What training records and optimises by, against formulas and by hand."""
+"""The optimizer and the records of training, checked against formulas and by hand."""
 
 import json
 import math
@@ -20,13 +20,13 @@ QUIET = {"elbo_rows": 0, "previews": 0, "dropout": 0.0}
 
 
 def blur(run: Run) -> None:
-    """Averaged weights by which predictions depend on what is seen: they begin level."""
+    """Randomize the averaged weights: at initialization, predictions ignore the input."""
     torch.manual_seed(0)
     for weight in run.average.weights.values():
         torch.nn.init.normal_(weight, std=0.1)
 
 
-def test_the_optimiser_is_adamw_with_the_recipe_s_settings() -> None:
+def test_optimizer_is_adamw_with_the_configured_settings() -> None:
     """Loshchilov and Hutter 2019, Algorithm 2, in float64."""
     r = recipe(learning_rate=0.1, beta1=0.8, beta2=0.95, weight_decay=0.3).optimizer
     layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_the_optimiser_is_adamw_with_the_recipe_s_settings() -> None:
         assert layer.weight.item() == pytest.approx(x, rel=1e-9)
 
 
-def test_gradients_are_cut_at_the_recipe_s_norm(
+def test_gradients_are_clipped_at_the_configured_norm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, recipe(clip=1e-3, **QUIET))
@@ -56,10 +56,10 @@ def test_gradients_are_cut_at_the_recipe_s_norm(
     assert norms == pytest.approx([1e-3], rel=1e-3)
 
 
-def test_records_are_of_the_steps_since_the_last(
+def test_records_cover_the_steps_since_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mean of their losses, and the learning rate of the one just done."""
+    """A record has the mean of their losses and the learning rate of the last step."""
     run = make_run(tmp_path, recipe(steps=6, log_every=4, validate_every=6, **QUIET))
     losses: list[float] = []
     plain = Run.train_step
@@ -77,8 +77,8 @@ def test_records_are_of_the_steps_since_the_last(
         assert record["learning_rate"] == learning_rate(run.config.optimizer, record["step"] - 1)
 
 
-def test_speed_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five steps of 16 sequences of 16 tokens in ten seconds, of which validation takes six."""
+def test_speed_excludes_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps of 16 sequences of 16 tokens take ten seconds, six of them in validation."""
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     run = make_run(tmp_path, recipe())
@@ -92,7 +92,7 @@ def test_speed_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert meter.read(run.step)["tokens_per_second"] == 16 * 16
 
 
-def test_validation_is_on_the_same_noise_at_every_step_however_it_is_cut(
+def test_validation_noise_is_fixed_for_every_chunk_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, recipe(**QUIET))
@@ -105,12 +105,12 @@ def test_validation_is_on_the_same_noise_at_every_step_however_it_is_cut(
     assert validate.validation_loss(run, trained) == pytest.approx(loss, rel=1e-5)
 
 
-def test_validation_is_of_the_averaged_weights_in_nats(tmp_path: Path) -> None:
+def test_validation_uses_the_averaged_weights(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe(dropout=0.0, previews=0, elbo_rows=10))
     blur(run)
     found = validate.validate(run)
     for parameter in run.model.parameters():
-        torch.nn.init.constant_(parameter, 7.0)  # which is not asked
+        torch.nn.init.constant_(parameter, 7.0)  # the raw weights are not used
     assert validate.validate(run) == found
     trained = run.averaged()
     x_1 = torch.from_numpy(run.data.valid).long()
@@ -120,7 +120,7 @@ def test_validation_is_of_the_averaged_weights_in_nats(tmp_path: Path) -> None:
     assert found["elbo_error"] == pytest.approx(bound.standard_error, rel=1e-6)
 
 
-def test_the_first_of_equal_losses_is_the_best(tmp_path: Path) -> None:
+def test_earliest_of_equal_losses_is_the_best(tmp_path: Path) -> None:
     run = make_run(tmp_path, recipe(keep=1))
     for step, loss, best in ((1, 2.0, True), (2, 2.0, False), (3, math.nan, False), (4, 1.0, True)):
         run.step = step

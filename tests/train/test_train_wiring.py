@@ -1,4 +1,4 @@
-"""A training step, piece by piece: each setting of a recipe arrives where it should."""
+"""A training step, piece by piece: each setting of the config takes effect."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.train_script import VOCAB, make_run, recipe
 
 
 def stirred(out: Path, **changes: object) -> Run:
-    """A run whose weights are random: fresh ones answer the same whatever they are asked."""
+    """A run with random weights: at initialization, predictions ignore the input."""
     run = make_run(out, recipe(**changes))
     generator = torch.manual_seed(1)
     with torch.no_grad():
@@ -39,14 +39,14 @@ def assert_near(ours: Tensor, truth: Tensor, *, rtol: float, atol: float) -> Non
 
 
 def gradients(run: Run) -> dict[str, Tensor]:
-    """Those of the next step's loss, by autograd alone."""
+    """The gradients of the loss of the next step, computed by autograd."""
     named = dict(run.model.named_parameters())
     loss = run.training_batch(run.objective, run.step, 0).loss(run.model)
     return double(dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
 
 
 @pytest.mark.parametrize("clip", [0.05, 1e3], ids=["clipped", "unclipped"])
-def test_steps_are_those_of_adamw_by_hand(tmp_path: Path, clip: float) -> None:
+def test_steps_match_adamw_by_hand(tmp_path: Path, clip: float) -> None:
     """Clipped gradient, decay, both moments and their bias, in the formulas of the paper.
 
     Three steps of a warm-up of five. Adam hardly feels the scale of a gradient, so the moments are
@@ -79,7 +79,7 @@ def test_steps_are_those_of_adamw_by_hand(tmp_path: Path, clip: float) -> None:
         assert_near(parameter, weights[name], rtol=1e-6, atol=1e-6)
 
 
-def test_the_model_as_it_is_used_has_the_averaged_weights(tmp_path: Path) -> None:
+def test_exported_model_has_the_averaged_weights(tmp_path: Path) -> None:
     """By hand, from the weights after each step: decay min(ema, (1 + n) / (10 + n))."""
     run = stirred(tmp_path, ema=0.15, learning_rate=0.1)
     average = double(dict(run.model.named_parameters()))
@@ -96,8 +96,8 @@ def test_the_model_as_it_is_used_has_the_averaged_weights(tmp_path: Path) -> Non
         assert float(apart) > 1e-3, name  # a copy of the raw ones would show
 
 
-def test_dropout_is_new_in_every_step_and_a_function_of_it(tmp_path: Path) -> None:
-    """The same batch over and over, to weights that do not move: nothing else differs."""
+def test_dropout_is_a_function_of_the_step(tmp_path: Path) -> None:
+    """The batch and the weights are fixed, so only dropout differs between steps."""
     run = stirred(tmp_path, dropout=0.5, learning_rate=1e-30, min_learning_rate=0.0)
     batch = run.training_batch(run.objective, 0, 0)
     run.training_batch = lambda objective, step, micro_batch: batch  # type: ignore[method-assign]
@@ -112,7 +112,7 @@ def test_dropout_is_new_in_every_step_and_a_function_of_it(tmp_path: Path) -> No
 
 @torch.no_grad()
 @pytest.mark.parametrize("fix_first", [True, False])
-def test_a_given_first_token_is_neither_corrupted_nor_counted(
+def test_fixed_first_token_is_neither_corrupted_nor_counted(
     tmp_path: Path, fix_first: bool
 ) -> None:
     run = stirred(tmp_path, source="mask", fix_first=fix_first, dropout=0.0)
@@ -128,13 +128,13 @@ def test_a_given_first_token_is_neither_corrupted_nor_counted(
     loss = float(batch.loss(run.model))
     assert loss == pytest.approx(float(truth), rel=1e-5)
     assert loss != pytest.approx(float(other), rel=1e-4)
-    assert run.averaged().fix_first is fix_first  # and samples are drawn the same way
+    assert run.averaged().fix_first is fix_first  # and sampling uses the same setting
 
 
 def test_epochs_are_independent_uniform_permutations() -> None:
     """The orders of two successive epochs of three rows: 36 pairs, equally likely.
 
-    A right order is refused with probability 1e-6 over the seeds.
+    The false-alarm rate over the seeds is 1e-6.
     """
     pairs = 3_000
     rows = EpochStream(np.arange(3)[:, None], 0, torch.device("cpu"))
@@ -148,8 +148,8 @@ def test_epochs_are_independent_uniform_permutations() -> None:
     assert_differs(counts, np.where(alike, 1 / 6, 0.0))
 
 
-def test_validations_of_the_same_weights_agree_whenever_they_are(tmp_path: Path) -> None:
-    """Their noise is their own: a loss that falls has not fallen by luck."""
+def test_validation_does_not_depend_on_the_step(tmp_path: Path) -> None:
+    """Validation has its own noise, so a lower loss is not due to chance."""
     run = stirred(tmp_path, elbo_rows=0, previews=0)
     losses = []
     for step in (0, 1, 20):
@@ -158,13 +158,13 @@ def test_validations_of_the_same_weights_agree_whenever_they_are(tmp_path: Path)
     assert losses == losses[:1] * 3
     other = stirred(tmp_path, elbo_rows=0, previews=0, seed=1)
     other.average = run.average
-    assert validate(other)["validation_loss"] != losses[0]  # by other noise it is another
+    assert validate(other)["validation_loss"] != losses[0]  # other noise gives a different loss
 
 
-def test_the_validation_loss_is_that_of_all_rows_at_once(
+def test_validation_loss_does_not_depend_on_the_batch_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches of 7 leave a smaller one, which counts for less."""
+    """Batches of 7 leave a smaller one, which has a smaller weight."""
     run = stirred(tmp_path, elbo_rows=0, previews=0)
     whole = validate(run)["validation_loss"]
     rows = min(len(run.valid_rows), run.config.evaluation.validation_rows)
