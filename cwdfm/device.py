@@ -18,7 +18,7 @@ def find_device(device: torch.device | str) -> torch.device:
         raise _invalid(device, "CUDA is not available")
     count = torch.cuda.device_count() if found.type == "cuda" else 0
     if found.type == "cuda" and found.index is not None and found.index >= count:
-        raise _invalid(device, f"the last GPU is cuda:{count - 1}")
+        raise _invalid(device, f"the last of {count} GPUs is cuda:{count - 1}")
     if found.type not in ("cpu", "cuda"):
         try:
             torch.zeros(1, device=found).item()  # fails on "meta", which holds no values

@@ -81,7 +81,7 @@ def test_unavailable_device_is_not_reported_as_damage(
             ):
                 load(tmp_path, device=wrong)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        with pytest.raises(cwdfm.InputError, match=rf"{allowed}'cuda' \(no CUDA device"):
+        with pytest.raises(cwdfm.InputError, match=rf"{allowed}'cuda' \(CUDA is not available"):
             load(tmp_path, device="cuda")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

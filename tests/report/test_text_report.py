@@ -771,7 +771,7 @@ def test_wrong_input(
         ([bare, *out], "texts without tokens"),
         ([music, *out], "kind 'music'; supported are 'smiles', 'bytes'"),
         ([good, music, *out], "need separate reports"),
-        ([good, *out, "--folds", 31], "got 30; provide more samples"),
+        ([good, *out, "--folds", 31], "30 samples cannot be split into 31 folds"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
         ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
         ([good, *out, "--eval-dtype", "int4"], "invalid choice"),
