@@ -32,11 +32,9 @@ test: lint
 bench: install
 	mkdir -p bench
 	$(BIN)/python -m experiments.studies.context_path --out bench/context_path.json
-	$(BIN)/python -m experiments.studies.sampling_step --out bench/sampling_step.json
 	$(BIN)/python -m experiments.studies.elbo_variance --out bench/elbo_variance.json
 	$(BIN)/python examples/exact_target.py --out bench --samples 100000
 	$(BIN)/python examples/finetune.py --out bench/finetune.json
-	$(BIN)/python -m experiments.studies.demo --out bench/demo.json
 	$(BIN)/python -m experiments collect bench/*.json
 	$(BIN)/python -m experiments report
 

@@ -1,6 +1,6 @@
 """Experiments that are a list of cells: a table with a row per cell, and optionally curves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments import paper
@@ -40,7 +40,7 @@ class Entry:
 def grid(
     title: str,
     labels: tuple[str, ...],
-    entries: Callable[[Scale], Sequence[Entry]],
+    entries: Callable[[Scale], Iterable[Entry]],
     *,
     x: str | None = None,
     log: bool = False,
@@ -56,7 +56,7 @@ def grid(
     bounds = TRAINING[:1] if likelihood else ()
 
     def plan(scale: Scale) -> Plan:
-        found = entries(scale)
+        found = list(entries(scale))
         corpus = found[0].cell.corpus
         how, data = measure(corpus, scale), held_out(corpus, scale, 0)
 

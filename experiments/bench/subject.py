@@ -135,9 +135,7 @@ def _cross_entropy(target: Tensor, hidden: Tensor, readout: nn.Linear) -> Tensor
 def peer_walk(model: Model, source: Source, noise: Tensor, grid: Tensor) -> Tensor:
     """The Euler solver of flow_matching on a grid of times with float64 sampling."""
     solver = _load("solver").MixtureDiscreteEulerSolver(
-        lambda x, t: model(x, t).float().softmax(-1),
-        peer_path(),
-        vocabulary_size=source.num_tokens,
+        lambda x, t: model(x, t).float().softmax(-1), peer_path(), vocabulary_size=source.num_tokens
     )
     tokens: Tensor = solver.sample(
         x_init=noise, step_size=None, time_grid=grid, dtype_categorical=torch.float64

@@ -198,11 +198,7 @@ def lines_of(records: Mapping[str, Record], ceilings: Ceilings) -> list[Line]:
 
 
 def _line(
-    case: str,
-    record: Record,
-    outcome: Outcome,
-    records: Mapping[str, Record],
-    ceilings: Ceilings,
+    case: str, record: Record, outcome: Outcome, records: Mapping[str, Record], ceilings: Ceilings
 ) -> Line:
     seconds, first = outcome.seconds, record.outcomes[0].seconds
     if seconds is None:

@@ -116,6 +116,5 @@ def plan(scale: Scale) -> Plan:
     for corpus in CORPORA:
         tasks += measure(corpus, scale).tasks(held_out(corpus, scale, 0))
     return Plan(
-        tasks=tuple(tasks),
-        tables=lambda store: [table(corpus, scale, store) for corpus in CORPORA],
+        tasks=tuple(tasks), tables=lambda store: [table(corpus, scale, store) for corpus in CORPORA]
     )

@@ -1,7 +1,7 @@
 """Solvers of models trained with cross-entropy: steps, weights, correctors."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -34,9 +34,9 @@ def best(corpus: Corpus, source: str) -> dict[str, SolverChoice]:
 def solvers_with(radius: int, scale: float, beta: float) -> dict[str, SolverChoice]:
     """The three solvers by name."""
     return {
-        "Euler": SolverChoice(solver="euler"),
-        "Neighbor": SolverChoice(solver="neighbor", radius=radius, scale=scale),
-        "Entropy": SolverChoice(solver="entropy", beta=beta),
+        "Euler": SolverChoice("euler"),
+        "Neighbor": SolverChoice("neighbor", radius, scale),
+        "Entropy": SolverChoice("entropy", beta=beta),
     }
 
 
@@ -53,12 +53,9 @@ def steps_cells(corpus: Corpus, source: str, scale: Scale) -> dict[tuple[str, in
 def steps(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """Quality against steps."""
 
-    def entries(scale: Scale) -> list[Entry]:
-        cells = steps_cells(corpus, source, scale)
-        return [
-            Entry((name, str(k)), cell, name, k, paper.with_solver(f"{source}, ce", name))
-            for (name, k), cell in cells.items()
-        ]
+    def entries(scale: Scale) -> Iterator[Entry]:
+        for (name, k), cell in steps_cells(corpus, source, scale).items():
+            yield Entry((name, str(k)), cell, name, k, paper.with_solver(f"{source}, ce", name))
 
     title = f"Quality against steps, {NAMES[corpus]}, {source} source"
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
@@ -84,9 +81,9 @@ def tuned(source: str) -> Callable[[Scale], Plan]:
     jumps (`Euler(counted=True)`).
     """
 
-    def entries(scale: Scale) -> list[Entry]:
-        cells = tuned_cells(source, scale)
-        return [Entry((name, str(k)), cell, name, k) for (name, k), cell in cells.items()]
+    def entries(scale: Scale) -> Iterator[Entry]:
+        for (name, k), cell in tuned_cells(source, scale).items():
+            yield Entry((name, str(k)), cell, name, k)
 
     title = f"Quality against steps, tuned settings, text, {source} source"
     return grid(title, ("solver", "steps"), entries, x="steps", log=True)
@@ -96,16 +93,12 @@ def sweep(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
     """Radius and scale of Neighbor weights, and beta of Entropy weights."""
 
     def entries(scale: Scale) -> list[Entry]:
-        few = scale == "smoke"
-        radii, scales, betas = (RADII[:1], SCALES[:1], BETAS[:1]) if few else (RADII, SCALES, BETAS)
-        choices = {("Euler", ""): SolverChoice(solver="euler")}
-        for radius in radii:
-            for strength in scales:
-                choices["Neighbor", weight_label(radius, strength)] = SolverChoice(
-                    solver="neighbor", radius=radius, scale=strength
-                )
-        for beta in betas:
-            choices["Entropy", f"beta = {beta:g}"] = SolverChoice(solver="entropy", beta=beta)
+        few = 1 if scale == "smoke" else None
+        choices = {("Euler", ""): SolverChoice("euler")}
+        for r, s in product(RADII[:few], SCALES[:few]):
+            choices["Neighbor", weight_label(r, s)] = SolverChoice("neighbor", r, s)
+        for beta in BETAS[:few]:
+            choices["Entropy", f"beta = {beta:g}"] = SolverChoice("entropy", beta=beta)
         return [
             # A different seed from that of the other experiments.
             Entry(labels, Cell(corpus, scale, flow(source), choice, sample_seed=1000))
@@ -182,40 +175,32 @@ def _best_of(
     return min(close, key=lambda one: one[0][1].value or math.inf)
 
 
-def corrector(corpus: Corpus, source: str) -> Callable[[Scale], Plan]:
-    """Correctors of several strengths, with and without Neighbor weights.
+def _correctors(scale: Scale) -> Iterator[Entry]:
+    """Correctors of several strengths, with and without Neighbor weights; text.
 
     With the scale's number of steps, and with many steps.
     """
-
-    def entries(scale: Scale) -> list[Entry]:
-        return [
-            Entry((name, str(steps), f"{c:g}"), cell, f"{name}, {steps:,} steps", c)
-            for (name, steps, c), cell in corrector_cells(corpus, source, scale).items()
-        ]
-
-    title = f"Predictor-corrector, {NAMES[corpus]}, {source} source"
-    return grid(title, ("solver", "steps", "corrector"), entries, x="scale of the corrector")
-
-
-def corrector_cells(
-    corpus: Corpus, source: str, scale: Scale
-) -> dict[tuple[str, int, float], Cell]:
-    """By solver, number of steps and strength."""
-    radius, strength, _ = paper.BEST[corpus, source]
-    plain = best(corpus, source)
+    radius, strength, _ = paper.BEST["text", "uniform"]
+    plain = best("text", "uniform")
     names: tuple[tuple[str, Name], ...] = (("Euler", "euler"), ("Neighbor", "neighbor"))
-    found = {}
-    for steps, (name, solver) in product(corrector_steps(corpus, scale), names):
+    for steps, (name, solver) in product(corrector_steps(scale), names):
         for c in CORRECTORS[:2] if scale == "smoke" else CORRECTORS:
             choice = plain[name]  # shared with other experiments
             if c:
                 choice = SolverChoice(solver, radius, strength, corrector=c)
-            found[name, steps, c] = Cell(corpus, scale, flow(source), choice, steps)
-    return found
+            cell = Cell("text", scale, flow("uniform"), choice, steps)
+            yield Entry((name, str(steps), f"{c:g}"), cell, f"{name}, {steps:,} steps", c)
 
 
-def corrector_steps(corpus: Corpus, scale: Scale) -> tuple[int, ...]:
+corrector = grid(
+    "Predictor-corrector, text, uniform source",
+    ("solver", "steps", "corrector"),
+    _correctors,
+    x="scale of the corrector",
+)
+
+
+def corrector_steps(scale: Scale) -> tuple[int, ...]:
     """The numbers of steps with which correctors are tested."""
-    sizes = size(corpus, scale)
+    sizes = size("text", scale)
     return tuple(dict.fromkeys((sizes.steps, sizes.curve[-1])))

@@ -116,11 +116,7 @@ def plan_of(
     def table(corpus: Corpus, scale: Scale, store: Store) -> Table:
         how, text = measure(corpus, scale), corpus == "text"
         rows = [
-            Row(
-                line.labels,
-                line.cell(corpus, scale).values(store),
-                line.paper(corpus),
-            )
+            Row(line.labels, line.cell(corpus, scale).values(store), line.paper(corpus))
             for line in lines
         ]
         own, none = how.values(store, held_out(corpus, scale, 0)), (Value(None),) * len(COUNTED)

@@ -32,5 +32,5 @@ config = Config(
                 launcher=SrunLauncher(),
             ),
         )
-    ],
+    ]
 )

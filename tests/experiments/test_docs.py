@@ -17,10 +17,7 @@ from experiments.cli import options as repro_options
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/guide.md", "docs/extending.md", "docs/molecules.md"]
-HAND_WRITTEN = [
-    *PAGES,
-    *(f"docs/{name}.md" for name in ("baselines", "finetune", "repro", "text")),
-]
+HAND_WRITTEN = [*PAGES, *(f"docs/{name}.md" for name in ("baselines", "finetune", "repro", "text"))]
 
 
 @pytest.mark.parametrize("name", PAGES)

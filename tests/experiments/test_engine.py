@@ -66,10 +66,7 @@ def test_a_failure_stops_only_what_depends_on_it(
     store, tasks = Store(tmp_path), [Sum(Broken(1), Square(2)), Sum(Square(2), Square(3))]
     outcome = run(store, *tasks)
     assert outcome.finished == 3
-    assert outcome.failed == {
-        Broken(1): "RuntimeError: out of luck",
-        tasks[0]: DEPENDENCY_FAILED,
-    }
+    assert outcome.failed == {Broken(1): "RuntimeError: out of luck", tasks[0]: DEPENDENCY_FAILED}
     note = store.folder(Broken(1)) / FAILURE
     assert "with details" in note.read_text()
     monkeypatch.setattr(Broken, "run", Square.run)

@@ -1,9 +1,8 @@
-"""Reports of tests, and files of studies."""
+"""The outcomes of GPU tests."""
 
 from pathlib import Path
 
 from experiments.studies.gpu_tests import files, outcomes
-from experiments.studies.text_small import of_source
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="good" />
@@ -24,10 +23,3 @@ def test_gpu_tests_are_found() -> None:
     found = {Path(name).name for name in files()}
     assert {"test_gpu_parity.py", "test_prefetch.py", "test_bd3lm.py"} <= found
     assert "test_parity.py" not in found
-
-
-def test_entries_are_selected_by_source() -> None:
-    names = ("data-a", "mask-euler-64", "uniform-euler-64", "training-mask", "context-uniform")
-    found = dict.fromkeys(names, 0)
-    assert list(of_source("mask", found)) == ["data-a", "mask-euler-64", "training-mask"]
-    assert list(of_source("uniform", found)) == ["data-a", "uniform-euler-64", "context-uniform"]

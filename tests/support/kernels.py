@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cwdfm.model.attention import (
-    AttentionPattern,
-)
+from cwdfm.model.attention import AttentionPattern
 from cwdfm.model.transformer import DiT, DiTConfig
 
 interpreted = pytest.mark.skipif(
