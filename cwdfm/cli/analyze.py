@@ -17,8 +17,7 @@ from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer, load
 from cwdfm.files import write_advice, write_json
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.likelihood.dataset import load_held_out
-from cwdfm.metrics.context import context_analysis
-from cwdfm.metrics.updates import update_statistics
+from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import load
 from cwdfm.provenance import provenance

@@ -23,6 +23,7 @@ from cwdfm.errors import InputError, check_integer, check_mask, describe
 from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
 from cwdfm.method import Method
+from cwdfm.metrics.folds import ratio
 from cwdfm.model.predict import model_device
 from cwdfm.pretrained import Pretrained
 from cwdfm.weight import Weight
@@ -183,7 +184,7 @@ def dataset_likelihood(
         nats_R[place_B] += bound.nats_B.cpu()
         tokens_R[place_B] += int((~given_n).sum())
         variance += (bound.standard_error * bound.tokens) ** 2
-    mean, error = _ratio(nats_R, tokens_R)
+    mean, error = ratio(nats_R, tokens_R)
     total = int(tokens_R.sum())
     return DatasetLikelihood(
         nats_per_token=mean,
@@ -205,14 +206,6 @@ def _check_sequences(sequences: Tensor | NDArray[Any]) -> None:
         raise InputError(
             f"sequences must be token ids [sequences, length], not empty, got {describe(sequences)}"
         )
-
-
-def _ratio(nats_R: Tensor, tokens_R: Tensor) -> tuple[float, float | None]:
-    """sum nats / sum tokens, and the standard error of this ratio; None for one sequence."""
-    count, total = len(nats_R), float(tokens_R.sum())
-    mean = float(nats_R.sum()) / total
-    residual = float((nats_R - mean * tokens_R).square().sum())
-    return mean, math.sqrt(residual * count / (count - 1)) / total if count > 1 else None
 
 
 def _without_padding(method: Method, fixed_N: Tensor, pad_count: int) -> list[Tensor]:

@@ -1,10 +1,15 @@
 """Metrics of samples and models. They return numbers; `cwdfm.report` draws and prints them."""
 
-from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysis
-from cwdfm.metrics.embed import Embedder, LoadedEmbedder
+from cwdfm.metrics.analysis import (
+    ContextAnalysis,
+    ContextCurve,
+    UpdateStatistics,
+    context_analysis,
+    update_statistics,
+)
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
-from cwdfm.metrics.mauve import FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.mauve import Embedder, FeatureModel, Mauve, mauve_score
 from cwdfm.metrics.molecule import (
     CanonicalSet,
     FoldCounts,
@@ -15,7 +20,6 @@ from cwdfm.metrics.molecule import (
 )
 from cwdfm.metrics.perplexity import Perplexity, cut_text, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
-from cwdfm.metrics.updates import UpdateStatistics, update_statistics
 
 __all__ = [
     "CanonicalSet",
@@ -26,7 +30,6 @@ __all__ = [
     "EvaluatorLM",
     "FeatureModel",
     "FoldCounts",
-    "LoadedEmbedder",
     "LoadedEvaluatorLM",
     "Mauve",
     "MoleculeScores",

@@ -5,7 +5,7 @@ A text longer than `context` tokens is split into windows of `context` tokens th
 conditioned on at least `overlap` tokens, or on all tokens before it if there are fewer.
 """
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from cwdfm.metrics.text_model import (
     length_batches,
     load_text_model,
     pad_right,
+    token_budget,
 )
 
 FirstToken = Literal["skip", "start"]
@@ -47,7 +48,6 @@ class EvaluatorLM:
     overlap: int | None = None
     device: str | None = None
     batch_tokens: int | None = None
-    revision: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, DTYPES)
@@ -68,11 +68,7 @@ class LoadedEvaluatorLM:
     def __init__(self, config: EvaluatorLM) -> None:
         self.config = config
         self.loaded = load_text_model(
-            "AutoModelForCausalLM",
-            config.model,
-            dtype=config.dtype,
-            device=config.device,
-            revision=config.revision,
+            "AutoModelForCausalLM", config.model, dtype=config.dtype, device=config.device
         )
         self.context = min(config.context, self.loaded.max_positions or config.context)
         self.overlap = self.context // 2 if config.overlap is None else config.overlap
@@ -85,14 +81,7 @@ class LoadedEvaluatorLM:
 
     def conventions(self) -> dict[str, Any]:
         """The settings that a result must report."""
-        return {
-            "model": self.config.model,
-            "revision": self.loaded.revision,
-            "dtype": self.config.dtype,
-            "device": str(self.loaded.device),
-            "context": self.context,
-            "overlap": self.overlap,
-        }
+        return self.loaded.conventions() | {"context": self.context, "overlap": self.overlap}
 
     def vocabulary(self) -> dict[str, int]:
         """The vocabulary of the tokenizer, {token: id}."""
@@ -106,15 +95,14 @@ class LoadedEvaluatorLM:
     def start_id(self) -> int:
         """The id of the start token, or of the end token if there is no start token."""
         tokenizer = self.loaded.tokenizer
-        ids = (tokenizer.bos_token_id, tokenizer.eos_token_id)
-        found = next((i for i in ids if i is not None), None)
-        if found is None:
+        start, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+        if start is None and end is None:
             raise InputError(
                 f"the evaluator LM {self.config.model} has neither a start token nor an end token "
                 f"to prepend; use first_token='skip'",
                 fields=("first_token",),
             )
-        return int(found)
+        return int(end if start is None else start)
 
     @torch.inference_mode()
     def score(
@@ -154,9 +142,7 @@ class LoadedEvaluatorLM:
         """Negative log-likelihood [B], float64, of the tokens at positions >= first_B."""
         device = self.loaded.device
         ids_BT, mask_BT = pad_right(sequences, device)
-        logits_BTV = self.loaded.model(
-            input_ids=ids_BT, attention_mask=mask_BT, use_cache=False
-        ).logits
+        logits_BTV = self.loaded.model(input_ids=ids_BT, attention_mask=mask_BT).logits
         position_T = torch.arange(ids_BT.shape[1], device=device)
         length_B = torch.tensor([len(s) for s in sequences], device=device)
         scored_BT = (position_T >= first_B.to(device)[:, None]) & (position_T < length_B[:, None])
@@ -176,40 +162,24 @@ class LoadedEvaluatorLM:
             )
         return nats_B.cpu()
 
-    @torch.inference_mode()
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The last hidden state at the last token of each text [B, D], as MAUVE uses it.
 
         Texts are truncated to `context` tokens.
         """
         sequences = [ids[: self.context] for ids in self.encode(texts)]
-        check_nonempty(sequences)
-        parts: dict[int, Tensor] = {}
-        for batch, ids_BT, mask_BT in self.loaded.batches(sequences, self._budget()):
-            trunk = self.loaded.model.base_model
-            hidden_BTD = trunk(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False)[0]
-            last_B = torch.tensor([len(sequences[k]) - 1 for k in batch], device=hidden_BTD.device)
-            row_B = torch.arange(len(batch), device=hidden_BTD.device)
-            parts |= dict(zip(batch, hidden_BTD[row_B, last_B].float().cpu(), strict=True))
-        features: NDArray[np.float32] = torch.stack([parts[k] for k in range(len(texts))]).numpy()
-        return features
+        return self.loaded.features(sequences, self._budget(), _last_state)
 
     def _budget(self) -> int:
         if self.config.batch_tokens is not None:
             return self.config.batch_tokens
         model = self.loaded.model
         vocab_size = model.get_input_embeddings().num_embeddings
-        return self.loaded.token_budget(vocab_size * model.dtype.itemsize)
+        return token_budget(self.loaded.device, vocab_size * model.dtype.itemsize)
 
 
-def check_nonempty(sequences: Sequence[Sized]) -> None:
-    """Require at least one token in each text."""
-    empty = [k for k, ids in enumerate(sequences) if not len(ids)]
-    if empty:
-        raise InputError(
-            f"{len(empty)} of {len(sequences)} texts are empty, first at index {empty[0]}; empty "
-            f"texts have no features: remove them, and report how many were removed"
-        )
+def _last_state(hidden_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+    return hidden_BTD[torch.arange(len(mask_BT)), mask_BT.sum(1) - 1]
 
 
 @torch.inference_mode()
@@ -217,19 +187,19 @@ def _check_causal(loaded: TextModel) -> None:
     """Require that predictions do not depend on later tokens, which they would have to predict."""
     ids_2T = torch.ones(2, 4, dtype=torch.int64, device=loaded.device)
     ids_2T[1, -1] = 2
-    name = loaded.model.config.name_or_path or "the evaluator LM"
     try:
-        logits_2TV = loaded.model(input_ids=ids_2T, use_cache=False).logits
+        logits_2TV = loaded.model(input_ids=ids_2T).logits
     except RuntimeError as error:
+        reason = str(error).split("\n")[0]
         raise InputError(
-            f"{name} cannot be run ({(str(error).splitlines() or [''])[0]}); its configuration and "
-            f"weights do not match: copy the model again, or choose a different one"
+            f"{loaded.name} cannot be run ({reason}); its configuration and weights do not match: "
+            f"copy the model again, or choose a different one"
         ) from error
     one_TV, two_TV = logits_2TV[:, :-1].float()
     scale = max(1.0, float(one_TV.abs().nan_to_num().max()))
     tolerance = scale * 32 * torch.finfo(loaded.model.dtype).eps
     if not torch.allclose(one_TV, two_TV, rtol=0, atol=tolerance, equal_nan=True):
         raise InputError(
-            f"{name} is not causal: its predictions depend on later tokens, so a perplexity would "
-            f"be meaningless; choose a causal model such as gpt2-large"
+            f"{loaded.name} is not causal: its predictions depend on later tokens, so a perplexity "
+            f"would be meaningless; choose a causal model such as gpt2-large"
         )

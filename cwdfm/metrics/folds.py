@@ -1,11 +1,13 @@
-"""A statistic over all samples and over folds, whose spread estimates the sampling error."""
+"""Statistics of samples with their errors: the spread over folds, the standard error of a ratio."""
 
+import math
 import statistics
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer
 
@@ -33,12 +35,8 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
-        return {
-            "value": self.value,
-            "fold_mean": self.fold_mean,
-            "fold_std": self.fold_std,
-            "folds": list(self.folds),
-        }
+        spread = {"fold_mean": self.fold_mean, "fold_std": self.fold_std}
+        return {"value": self.value, **spread, "folds": list(self.folds)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Estimate":
@@ -62,3 +60,15 @@ def fold_slices(samples: int, folds: int) -> list[slice]:
 def mean_estimate(values_B: np.ndarray, slices: list[slice]) -> Estimate:
     """The mean of one value per sample, over all samples and over each fold."""
     return Estimate(float(values_B.mean()), tuple(float(values_B[s].mean()) for s in slices))
+
+
+def ratio(y_B: Tensor, n_B: Tensor) -> tuple[float, float | None]:
+    """sum y / sum n, and its standard error over the C sequences with n > 0; None if C = 1.
+
+    The error is sqrt(C / (C - 1) sum_b (y_b - ratio n_b)^2) / sum n, since tokens of one sequence
+    are not independent.
+    """
+    count, total = int((n_B > 0).sum()), float(n_B.sum())
+    mean = float(y_B.sum()) / total
+    square = float((y_B - mean * n_B).square().sum())
+    return mean, math.sqrt(square * count / (count - 1)) / total if count > 1 else None

@@ -5,18 +5,23 @@ and MAUVE is the area under the divergence curve of the two histograms. It depen
 samples and of buckets. Both are recorded, and only scores of equally large sets are comparable.
 """
 
+import json
 import os
 import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_positive, check_strings, load_extra
+from cwdfm.metrics.text_model import Dtype, load_text_model, token_budget
 
 # The package's default of samples / 10 buckets needs 20 samples for two buckets. Its authors
 # recommend several thousand samples.
@@ -25,13 +30,47 @@ Side = Sequence[str] | NDArray[Any]  # texts, or features [B, D]
 
 
 class FeatureModel(Protocol):
-    """A model that maps texts to features: `LoadedEvaluatorLM` or `LoadedEmbedder`."""
+    """A model that maps texts to features: `LoadedEvaluatorLM` or `Embedder`."""
 
     def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Features [B, D], one row per text."""
 
     def conventions(self) -> dict[str, Any]:
         """The settings that a result must report."""
+
+
+class Embedder:
+    """A sentence-embedding model, such as MiniLM.
+
+    An embedding is the mean of the last hidden states over the tokens of a text, normalized to
+    length 1. Texts are truncated to `max_seq_length` in sentence_bert_config.json, and to the
+    number of positions of the model.
+    """
+
+    def __init__(self, model: str, *, dtype: Dtype = "float32", device: str | None = None) -> None:
+        self.loaded = load_text_model("AutoModel", model, dtype=dtype, device=device)
+        path = Path(model).expanduser() / "sentence_bert_config.json"
+        configured = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
+        limits = [n for n in (configured, self.loaded.max_positions) if n]
+        self.max_tokens: int = min(limits, default=512)
+
+    def conventions(self) -> dict[str, Any]:
+        """The settings that a result must report."""
+        features = "mean of the last hidden states, normalized to length 1"
+        return self.loaded.conventions() | {"features": features, "max_tokens": self.max_tokens}
+
+    def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embeddings [B, D]."""
+        truncation = {"truncation": True, "max_length": self.max_tokens}
+        encoded = self.loaded.tokenizer(list(texts), **truncation, verbose=False)["input_ids"]
+        # 64 hidden widths per token are a generous estimate of the activations of a layer.
+        width = self.loaded.model.config.hidden_size * self.loaded.model.dtype.itemsize
+        return self.loaded.features(encoded, token_budget(self.loaded.device, 64 * width), _mean)
+
+
+def _mean(hidden_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+    mask_BT1 = mask_BT[..., None]
+    return F.normalize((hidden_BTD.float() * mask_BT1).sum(1) / mask_BT1.sum(1))
 
 
 @dataclass(frozen=True)
@@ -92,10 +131,23 @@ def mauve_score(
     check_integer("resamples", resamples, 0)
     check_integer("seed", seed, 0)
     check_positive("scaling", scaling)
-    size = min(_check_side("samples", samples), _check_side("reference", reference))
-    buckets = _num_buckets(buckets, size)
+    for name, side in (("samples", samples), ("reference", reference)):
+        _check_side(name, side, features)
+    size = min(len(samples), len(reference))
+    buckets = max(2, round(size / 10)) if buckets is None else buckets
+    check_integer("buckets", buckets, 2)
+    if buckets > size:
+        raise InputError(
+            f"buckets must not exceed the number of samples, got {buckets} for {size}; "
+            f"a tenth of the samples is usual"
+        )
     compute = load_extra("mauve", "text").compute_mauve
-    q_BD, p_BD = _both_features(samples, reference, features)
+    q_BD, p_BD = (_features(side, features) for side in (samples, reference))
+    if q_BD.shape[1] != p_BD.shape[1]:
+        raise InputError(
+            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; use the same "
+            f"feature model for both"
+        )
     if size < RECOMMENDED_SAMPLES:
         warnings.warn(
             f"MAUVE of {size} samples is coarse: compare it only with scores of equally many "
@@ -103,22 +155,14 @@ def mauve_score(
             stacklevel=2,
         )
 
-    def score(p: NDArray[Any], q: NDArray[Any]) -> Any:
-        with _silence_stderr():
-            return compute(
-                p_features=p,
-                q_features=q,
-                num_buckets=buckets,
-                mauve_scaling_factor=scaling,
-                seed=seed,
-            )
-
-    whole = score(p_BD, q_BD)
+    options = {"num_buckets": buckets, "mauve_scaling_factor": scaling, "seed": seed}
     rng = np.random.default_rng(seed)
     values = []
-    for _ in range(resamples):
-        p, q = (x[rng.integers(len(x), size=len(x))] for x in (p_BD, q_BD))
-        values.append(float(score(p, q).mauve))
+    with _silence_stderr():
+        whole = compute(p_features=p_BD, q_features=q_BD, **options)
+        for _ in range(resamples):
+            p, q = (x[rng.integers(len(x), size=len(x))] for x in (p_BD, q_BD))
+            values.append(float(compute(p_features=p, q_features=q, **options).mauve))
     return Mauve(
         mauve=float(whole.mauve),
         mauve_star=float(whole.mauve_star),
@@ -130,17 +174,6 @@ def mauve_score(
         seed=seed,
         features={} if features is None else features.conventions(),
     )
-
-
-def _num_buckets(requested: int | None, size: int) -> int:
-    buckets = max(2, round(size / 10)) if requested is None else requested
-    check_integer("buckets", buckets, 2)
-    if buckets > size:
-        raise InputError(
-            f"buckets must not exceed the number of samples, got {buckets} for {size}; "
-            f"a tenth of the samples is usual"
-        )
-    return buckets
 
 
 @contextmanager
@@ -159,7 +192,7 @@ def _silence_stderr() -> Iterator[None]:
         os.close(devnull)
 
 
-def _check_side(name: str, side: Side) -> int:
+def _check_side(name: str, side: Side, model: FeatureModel | None) -> None:
     if isinstance(side, np.ndarray):
         if side.ndim != 2 or side.dtype.kind != "f" or not np.isfinite(side).all():
             raise InputError(
@@ -168,32 +201,20 @@ def _check_side(name: str, side: Side) -> int:
             )
     else:
         check_strings(name, side)
+        if model is None:
+            raise InputError(
+                f"{name} are texts, but there is no feature model (features=None); pass a loaded "
+                f"EvaluatorLM, an Embedder, or feature arrays"
+            )
     if len(side) < MIN_SAMPLES:
         raise InputError(
             f"MAUVE compares histograms and needs at least {MIN_SAMPLES} samples per side, {name} "
             f"has {len(side)}; at least {RECOMMENDED_SAMPLES:,} are recommended"
         )
-    return len(side)
 
 
-def _both_features(
-    samples: Side, reference: Side, model: FeatureModel | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    q_BD, p_BD = _features("samples", samples, model), _features("reference", reference, model)
-    if q_BD.shape[1] != p_BD.shape[1]:
-        raise InputError(
-            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; use the same "
-            f"feature model for both"
-        )
-    return q_BD, p_BD
-
-
-def _features(name: str, side: Side, model: FeatureModel | None) -> NDArray[Any]:
+def _features(side: Side, model: FeatureModel | None) -> NDArray[Any]:
     if isinstance(side, np.ndarray):
         return side
-    if model is None:
-        raise InputError(
-            f"{name} are texts, but there is no feature model (features=None); pass a loaded "
-            f"EvaluatorLM or Embedder, or feature arrays"
-        )
+    assert model is not None
     return model.features(side)

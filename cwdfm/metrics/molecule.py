@@ -10,6 +10,7 @@ Conventions differ between repositories. Here:
 Strings are the output of the tokenizer's `decode`, which cuts them at the first end token.
 """
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from cwdfm.data.smiles import canonical, parse
-from cwdfm.errors import InputError, check_strings
+from cwdfm.errors import InputError, check_integer, check_strings
 
 SCORES = ("valid", "unique", "novel")
 
@@ -68,17 +69,15 @@ class MoleculeScores:
     """Valid, unique and novel molecules, counted in folds of `fold_size` consecutive samples.
 
     If there are fewer samples than the requested fold size, they form one fold: `short` is true,
-    `fold_size` equals `samples`, and counts are not scaled up. The last `remainder` samples do not
-    fill a fold and are not counted, since uniqueness depends on the size of the set. `novel` is
-    None without a training set.
+    `fold_size` equals `samples`, and counts are not scaled up.
     """
 
     valid: FoldCounts
     unique: FoldCounts
-    novel: FoldCounts | None
+    novel: FoldCounts | None  # None without a training set
     samples: int
     fold_size: int
-    remainder: int
+    remainder: int  # last samples that do not fill a fold: uniqueness depends on the fold's size
     short: bool
 
     @property
@@ -94,16 +93,14 @@ class MoleculeScores:
         """One standard deviation of the count of a fold.
 
         It is estimated from several folds, or for a single fold by the binomial formula
-        sqrt(p (1 - p) n). That assumes independent samples: it is exact for `valid`, and a good
-        approximation for the others if duplicates are rare.
+        sqrt(p (1 - p) n), which is exact for `valid`, and good for the others if duplicates are
+        rare.
         """
         counts = self.counts()[name]
-        if counts is None:
-            return None
-        if counts.std is not None:
-            return counts.std
+        if counts is None or counts.std is not None:
+            return None if counts is None else counts.std
         share = counts.mean / self.fold_size
-        return float((share * (1 - share) * self.fold_size) ** 0.5)
+        return math.sqrt(share * (1 - share) * self.fold_size)
 
     def __str__(self) -> str:
         text = ", ".join(f"{name} {count}" for name, count in self.counts().items() if count)
@@ -123,10 +120,9 @@ class MoleculeScores:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
         fields = {name: data[name] for name in ("samples", "fold_size", "remainder", "short")}
-        counts: dict[str, Any] = {
-            name: data[name] and FoldCounts(tuple(data[name]["counts"])) for name in SCORES
-        }
-        return cls(**counts, **fields)
+        for name in SCORES:
+            fields[name] = data[name] and FoldCounts(tuple(data[name]["counts"]))
+        return cls(**fields)
 
 
 def score_molecules(
@@ -138,11 +134,7 @@ def score_molecules(
     canonicalized only once. Without a training set (None) novelty is not computed.
     """
     check_strings("samples", samples, "SMILES strings")
-    if not isinstance(fold_size, int) or fold_size < 1:
-        raise InputError(
-            f"fold_size must be an integer >= 1, got {fold_size!r}; 1024 is usual",
-            fields=("fold_size",),
-        )
+    check_integer("fold_size", fold_size)
     known = None if training is None else _canonical_training(training)
     size = min(fold_size, len(samples))
     valid, unique, novel = [], [], []
@@ -174,20 +166,17 @@ def _canonical_training(training: Collection[str]) -> CanonicalSet:
     return known
 
 
-def histograms(
-    samples: Sequence[str], reference: Sequence[str], *, length: Callable[[str], int] = len
-) -> dict[str, Any]:
-    """Distributions of length, heavy atoms, atom types, ring counts and ring sizes.
+def histograms(samples: Sequence[str], reference: Sequence[str]) -> dict[str, Any]:
+    """Distributions of length in characters, heavy atoms, atom types, ring counts and ring sizes.
 
-    Only valid molecules count, and duplicates count repeatedly. `length` measures a string, by
-    default in characters. Shares of atom types are relative to heavy atoms, shares of ring sizes to
-    rings (RDKit's symmetric set: cubane has six), and all others to molecules. The total variation
-    distance is half the sum of absolute differences; it is None if one side is empty.
+    Only valid molecules count, and duplicates count repeatedly. Shares of atom types are relative
+    to heavy atoms, shares of ring sizes to rings (RDKit's symmetric set: cubane has six), and all
+    others to molecules. The total variation distance is None if one side is empty.
     """
     check_strings("samples", samples, "SMILES strings")
     check_strings("reference", reference, "SMILES strings")
-    ours, valid = _count_features(samples, length)
-    theirs, valid_reference = _count_features(reference, length)
+    ours, theirs = _count_features(samples), _count_features(reference)
+    valid, valid_reference = ours["length"].total(), theirs["length"].total()
     if not valid_reference:
         raise InputError(
             f"none of the {len(reference):,} strings in reference is a valid molecule, the first "
@@ -200,16 +189,14 @@ def histograms(
     }
 
 
-def _count_features(
-    texts: Sequence[str], length: Callable[[str], int]
-) -> tuple[dict[str, Counter[Any]], int]:
+def _count_features(texts: Sequence[str]) -> dict[str, Counter[Any]]:
     counts: dict[str, Counter[Any]] = {name: Counter() for name in ("length", *_FEATURES)}
     for text in texts:
         if (molecule := parse(text)) is not None:
-            counts["length"][length(text)] += 1
+            counts["length"][len(text)] += 1
             for name, values in _FEATURES.items():
                 counts[name].update(values(molecule))
-    return counts, counts["length"].total()
+    return counts
 
 
 def _compare(ours: Counter[Any], theirs: Counter[Any]) -> dict[str, Any]:

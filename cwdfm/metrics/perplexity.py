@@ -28,7 +28,6 @@ from cwdfm.metrics.folds import Estimate, fold_slices
 Average = Literal["corpus", "sample"]
 AfterEnd = Literal["keep", "cut"]
 END = "<|endoftext|>"
-_OLD_NAMES = {"judge": "evaluator", "retokenized": "retokenized"}  # in results before 0.2
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,8 @@ class Perplexity:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Perplexity":
-        """The inverse of `to_json`; also reads results with the former key names."""
-        fields = {_OLD_NAMES.get(name, name): value for name, value in data.items()}
-        return cls(**fields | {"perplexity": Estimate.from_json(data["perplexity"])})
+        """The inverse of `to_json`."""
+        return cls(**data | {"perplexity": Estimate.from_json(data["perplexity"])})
 
 
 def generative_perplexity(
@@ -163,7 +161,7 @@ def _own_tokens(
             f"token ids can be scored only if sampler and evaluator LM have the same vocabulary: "
             f"pass vocabulary={{token: id}}, got {describe(vocabulary)}, or decode them to texts"
         )
-    check_same_vocabulary(vocabulary, evaluator)
+    _check_same_vocabulary(vocabulary, evaluator)
     check_tokens("samples", tokens_BN, max(vocabulary.values()) + 1)
     sequences: list[list[int]] = tokens_BN.tolist()
     if after_end == "keep":
@@ -183,8 +181,7 @@ def _cut_ids(ids: list[int], end_id: int) -> list[int]:
     return ids[begin:stop]
 
 
-def check_same_vocabulary(vocabulary: Mapping[str, int], evaluator: LoadedEvaluatorLM) -> None:
-    """Require a vocabulary with the same ids as that of the evaluator LM."""
+def _check_same_vocabulary(vocabulary: Mapping[str, int], evaluator: LoadedEvaluatorLM) -> None:
     theirs = evaluator.vocabulary()
     differ = sorted(t for t in vocabulary.keys() | theirs if vocabulary.get(t) != theirs.get(t))
     if differ:

@@ -69,10 +69,11 @@ def text_statistics(tokens: Tensor | np.ndarray, *, folds: int = 5) -> TextStati
     """Entropy, distinct n-grams and repetition of token ids [B, N]; the paper uses 5 folds."""
     x_BN = _ids(tokens)
     slices = fold_slices(len(x_BN), folds)
-    entropy_B, run_B = unigram_entropy(x_BN), _longest_run(x_BN)
+    entropy_B, run_B = (np.array([f(row_N) for row_N in x_BN]) for f in (_entropy, _longest_run))
     distinct, corpus = [], []
     for code_BM in _ngram_codes(x_BN):
-        distinct.append(mean_estimate(_num_distinct(code_BM) / code_BM.shape[1], slices))
+        distinct_B = np.array([len(np.unique(code_M)) for code_M in code_BM])
+        distinct.append(mean_estimate(distinct_B / code_BM.shape[1], slices))
         corpus.append((int(code_BM.max()) + 1) / code_BM.size)
     repetition = None
     if len(distinct) == MAX_N:
@@ -91,18 +92,14 @@ def text_statistics(tokens: Tensor | np.ndarray, *, folds: int = 5) -> TextStati
     )
 
 
-def unigram_entropy(x_BN: Ids) -> NDArray[np.float64]:
-    """Unigram entropy in bits [B]: log2 N - sum_v c_v log2 c_v / N."""
-    length = x_BN.shape[1]
-    sorted_BN = np.sort(x_BN, axis=1)
-    first = np.ones(x_BN.shape, dtype=bool)
-    first[:, 1:] = sorted_BN[:, 1:] != sorted_BN[:, :-1]
-    start = np.flatnonzero(first)
-    count = np.diff(start, append=x_BN.size)
-    term_B = np.bincount(start // length, count * np.log2(count), len(x_BN))
-    # Rounding of the two logarithms may give a value slightly below 0.
-    entropy_B: NDArray[np.float64] = np.maximum(np.log2(length) - term_B / length, 0.0)
-    return entropy_B
+def _entropy(row_N: Ids) -> float:
+    share_V = np.unique(row_N, return_counts=True)[1] / len(row_N)
+    return float((share_V * np.log2(1 / share_V)).sum())
+
+
+def _longest_run(row_N: Ids) -> int:
+    ends = np.flatnonzero(np.diff(row_N))  # positions before a different token
+    return int(np.diff(ends, prepend=-1, append=len(row_N) - 1).max())
 
 
 def _ngram_codes(x_BN: Ids) -> list[Ids]:
@@ -123,23 +120,6 @@ def _ngram_codes(x_BN: Ids) -> list[Ids]:
 def _renumber(x_BN: Ids) -> Ids:
     codes: Ids = np.unique(x_BN, return_inverse=True)[1].reshape(x_BN.shape)
     return codes
-
-
-def _num_distinct(code_BM: Ids) -> Ids:
-    """Number of distinct codes in each row."""
-    sorted_BM = np.sort(code_BM, axis=1)
-    count_B: Ids = 1 + (sorted_BM[:, 1:] != sorted_BM[:, :-1]).sum(1)
-    return count_B
-
-
-def _longest_run(x_BN: Ids) -> Ids:
-    """Length of the longest run of one token in each row."""
-    position_BN = np.broadcast_to(np.arange(x_BN.shape[1]), x_BN.shape)
-    starts = np.ones(x_BN.shape, dtype=bool)
-    starts[:, 1:] = x_BN[:, 1:] != x_BN[:, :-1]
-    start_BN = np.maximum.accumulate(np.where(starts, position_BN, 0), axis=1)
-    run_B: Ids = (position_BN - start_BN).max(1) + 1
-    return run_B
 
 
 def _ids(tokens: Tensor | np.ndarray) -> Ids:

@@ -1,15 +1,18 @@
-"""Pretrained text models for the metrics: loading, batching, fingerprints of their weights."""
+"""Pretrained text models for the metrics: loading, features, fingerprints of their weights."""
 
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_choice, load_extra
@@ -29,6 +32,7 @@ _HASH_BLOCK = 1 << 16
 class TextModel:
     """A model in evaluation mode and its tokenizer."""
 
+    name: str
     model: Any
     tokenizer: Any
     device: torch.device
@@ -40,32 +44,44 @@ class TextModel:
         sizes = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
         return next((n for n in sizes if isinstance(n, int) and n > 0), None)
 
-    @property
-    def revision(self) -> str | None:
-        """The commit on the Hugging Face hub; None for local files."""
-        return getattr(self.model.config, "_commit_hash", None)
+    def conventions(self) -> dict[str, Any]:
+        """The settings that a result must report; `revision` is the commit on the hub, or None."""
+        return {
+            "model": self.name,
+            "revision": getattr(self.model.config, "_commit_hash", None),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.device),
+        }
 
-    def token_budget(self, bytes_per_token: int) -> int:
-        """Tokens per forward pass, padding included."""
-        return token_budget(self.device, bytes_per_token)
-
-    def batches(
-        self, sequences: Sequence[Sequence[int]], budget: int
-    ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
-        """Yield (indices, ids [B, T], mask [B, T] or None) of up to `budget` tokens."""
+    @torch.inference_mode()
+    def features(
+        self, sequences: Sequence[Sequence[int]], budget: int, pool: Callable[..., Tensor]
+    ) -> NDArray[np.float32]:
+        """Features [S, D]: pool(last hidden states [B, T, D], mask of real tokens [B, T])."""
+        if empty := [k for k, ids in enumerate(sequences) if not ids]:
+            raise InputError(
+                f"{len(empty)} of {len(sequences)} texts are empty, first at index {empty[0]}; "
+                f"empty texts have no features: remove them, and report how many were removed"
+            )
+        parts: dict[int, Tensor] = {}
         for batch in length_batches([len(ids) for ids in sequences], budget):
-            yield batch, *pad_right([sequences[k] for k in batch], self.device)
+            ids_BT, mask_BT = pad_right([sequences[k] for k in batch], self.device)
+            hidden_BTD = self.model.base_model(input_ids=ids_BT, attention_mask=mask_BT)[0]
+            real_BT = torch.ones_like(ids_BT) if mask_BT is None else mask_BT
+            parts |= dict(zip(batch, pool(hidden_BTD, real_BT).float().cpu(), strict=True))
+        features: NDArray[np.float32] = torch.stack([parts[k] for k in sorted(parts)]).numpy()
+        return features
 
 
 def load_text_model(
-    auto_class: AutoClass, name: str, *, dtype: Dtype, device: str | None, revision: str | None
+    auto_class: AutoClass, name: str, *, dtype: Dtype, device: str | None
 ) -> TextModel:
     """Load a model and its tokenizer; InputError if files are missing or do not fit together."""
     check_choice("dtype", dtype, DTYPES)
     if not isinstance(name, str | Path) or not str(name):
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
     target = find_device("auto" if device is None else device)
-    location = locate_model(str(name), revision)
+    location = locate_model(str(name))
     if "gguf_file" in location:
         for module in ("gguf", "accelerate"):  # transformers needs both to read GGUF files
             load_extra(module, "text")
@@ -91,24 +107,25 @@ def load_text_model(
             f"{name}: the tokenizer has ids up to {largest}, but the model accepts 0..{size - 1}; "
             f"use the tokenizer and the weights of the same model"
         )
-    return TextModel(model.to(target).eval(), tokenizer, target)
+    model.config.use_cache = False  # there is no generation
+    return TextModel(str(name), model.to(target).eval(), tokenizer, target)
 
 
 @contextmanager
 def hub_progress_bars(*, shown: bool) -> Iterator[None]:
     """Turn the progress bars of transformers off inside the block, unless `shown`."""
     logging = load_extra("transformers.utils.logging", "text")
-    if shown or not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
+    hidden = not shown and logging.is_progress_bar_enabled()
+    if hidden:
+        logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.enable_progress_bar()
+        if hidden:
+            logging.enable_progress_bar()
 
 
-def locate_model(name: str, revision: str | None = None) -> dict[str, Any]:
+def locate_model(name: str) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a GGUF file, a folder or a hub name (without network)."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
@@ -127,11 +144,11 @@ def locate_model(name: str, revision: str | None = None) -> dict[str, Any]:
             f"there is no folder {name}; give a hub name such as gpt2-large, an existing folder "
             f"with config.json, weights and tokenizer, or a file that ends in .gguf"
         )
-    return {"pretrained_model_name_or_path": name, "revision": revision or "main"}
+    return {"pretrained_model_name_or_path": name}
 
 
 def _load_error(auto_class: AutoClass, name: str, error: BaseException) -> str:
-    first_line = str(error).strip().splitlines()[0] if str(error) else ""
+    first_line = str(error).strip().split("\n")[0]
     reason = f"{type(error).__name__}: {first_line}"
     path = Path(name).expanduser()
     if path.is_file():
@@ -178,14 +195,10 @@ def pad_right(
     sequences: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Ids [B, T], padded with 0, and the mask [B, T] of real tokens (None without padding)."""
-    longest = max(map(len, sequences))
-    ids_BT = torch.zeros(len(sequences), longest, dtype=torch.int64)
-    mask_BT = torch.zeros(len(sequences), longest, dtype=torch.int64)
-    for i, sequence in enumerate(sequences):
-        ids_BT[i, : len(sequence)] = torch.tensor(sequence)
-        mask_BT[i, : len(sequence)] = 1
-    full = bool(mask_BT.all())
-    return ids_BT.to(device), None if full else mask_BT.to(device)
+    ids_BT = pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True)
+    length_B = torch.tensor([len(ids) for ids in sequences])
+    mask_BT = (torch.arange(ids_BT.shape[1]) < length_B[:, None]).long()
+    return ids_BT.to(device), None if mask_BT.all() else mask_BT.to(device)
 
 
 def model_fingerprint(name: str) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import InputError, check_instance
-from cwdfm.metrics.context import ContextAnalysis, ContextCurve
-from cwdfm.metrics.updates import UpdateStatistics
+from cwdfm.metrics.analysis import ContextAnalysis, ContextCurve, UpdateStatistics
 from cwdfm.report.figure import check_png, figure_of, save_figure, styles_of
 from cwdfm.report.table import Table, format_estimate
 

@@ -122,12 +122,7 @@ def evaluate_molecules(
             COLUMNS, tuple(s.cells() for s in scored), tuple(s.samples.model for s in scored)
         ),
         explanation=_explanation(reference),
-        notes=(
-            *_count_notes(scored, fold_size),
-            *mismatches,
-            *_reference_notes(reference),
-            *notes,
-        ),
+        notes=(*_count_notes(scored, fold_size), *mismatches, *_reference_notes(reference), *notes),
         pictures=drawn,
         settings={"data": name, "fold size": fold_size, "rdkit": package_version("rdkit")},
         scores={

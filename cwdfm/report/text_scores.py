@@ -13,17 +13,10 @@ from numpy.typing import NDArray
 
 from cwdfm.cache import Cache
 from cwdfm.errors import InputError, check_choice, check_integer, load_extra
-from cwdfm.metrics.embed import Embedder
 from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken, LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
-from cwdfm.metrics.mauve import MIN_SAMPLES, FeatureModel, Mauve, mauve_score
-from cwdfm.metrics.perplexity import (
-    END,
-    AfterEnd,
-    Average,
-    Perplexity,
-    generative_perplexity,
-)
+from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, FeatureModel, Mauve, mauve_score
+from cwdfm.metrics.perplexity import END, AfterEnd, Average, Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
 from cwdfm.metrics.text_model import Dtype, model_fingerprint
 from cwdfm.report.text_data import Passages
@@ -182,7 +175,7 @@ class TextScorer:
         if name == "evaluator":
             return self.evaluator
         self.log(f"loading the embedding model {name}")
-        return Embedder(name, device=self.settings.model_device).load()
+        return Embedder(name, device=self.settings.model_device)
 
     @cached_property
     def _reference_features(self) -> NDArray[np.float32]:

@@ -13,14 +13,13 @@ from cwdfm.data.text import is_prepared
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
-from cwdfm.metrics.context import context_analysis
+from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint
-from cwdfm.metrics.updates import update_statistics
 from cwdfm.pretrained import Pretrained
 from cwdfm.report.molecules import MoleculeReference
 from cwdfm.sample_file import read_samples

@@ -17,8 +17,7 @@ from cwdfm.cli import analyze, main, perplexity
 from cwdfm.data import ByteTokenizer, SmilesTokenizer, TextFiles, load, prepare
 from cwdfm.generation import generate
 from cwdfm.likelihood.dataset import dataset_likelihood
-from cwdfm.metrics.context import context_analysis
-from cwdfm.metrics.updates import update_statistics
+from cwdfm.metrics.analysis import context_analysis, update_statistics
 from tests.support.tiny import MODEL_LENGTH as LENGTH
 from tests.support.tiny import tiny_model
 

@@ -13,7 +13,7 @@ import cwdfm
 from cwdfm.config import from_config, to_config
 from cwdfm.data import load
 from cwdfm.method.flow import Flow, FlowObjective
-from cwdfm.metrics.context import context_analysis
+from cwdfm.metrics.analysis import context_analysis
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.sample_file import read_samples

@@ -13,8 +13,13 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.metrics.context import ContextAnalysis, ContextCurve, context_analysis
-from cwdfm.metrics.updates import UpdateStatistics, update_statistics
+from cwdfm.metrics.analysis import (
+    ContextAnalysis,
+    ContextCurve,
+    UpdateStatistics,
+    context_analysis,
+    update_statistics,
+)
 from cwdfm.report.analysis import context_plot, updates_plot, updates_table
 from cwdfm.report.figure import styles_of
 from cwdfm.schedule import stratified_times

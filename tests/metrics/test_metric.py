@@ -87,9 +87,7 @@ def test_scores_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
-def test_novelty_ignores_the_form_of_smiles(
-    kind: Callable[[list[str]], Collection[str]],
-) -> None:
+def test_novelty_ignores_the_form_of_smiles(kind: Callable[[list[str]], Collection[str]]) -> None:
     samples = ["CC(=O)N", "NC(C)=O", "CC(=O)N", "C1CC1", "CCO", "OCC"]
     scores = score_molecules(samples, kind(["C(O)C"]), fold_size=6)
     expected = FoldCounts((6,)), FoldCounts((3,)), FoldCounts((2,))
@@ -183,8 +181,12 @@ def test_explicit_hydrogen_is_not_a_heavy_atom() -> None:
 
 
 def test_empty_histograms_have_no_distance() -> None:
-    found = histograms(["x"], ["C", "[2H]C"], length=lambda text: 7)["features"]
-    assert found["length"] == {"samples": {}, "reference": {"7": 1.0}, "total_variation": None}
+    found = histograms(["x"], ["C", "[2H]C"])["features"]
+    assert found["length"] == {
+        "samples": {},
+        "reference": {"1": 0.5, "5": 0.5},
+        "total_variation": None,
+    }
     assert found["heavy_atoms"]["reference"] == {"1": 1.0}
     assert found["ring_sizes"] == {"samples": {}, "reference": {}, "total_variation": None}
 

@@ -19,10 +19,9 @@ import cwdfm
 from cwdfm.errors import InputError
 from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow
-from cwdfm.metrics.embed import Embedder
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
-from cwdfm.metrics.mauve import mauve_score
+from cwdfm.metrics.mauve import Embedder, mauve_score
 from cwdfm.metrics.perplexity import _retokenize, cut_text, generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import length_batches, token_budget
@@ -263,9 +262,8 @@ def test_embeddings_are_normalized_means(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     byte_tokenizer(transformers).save_pretrained(tmp_path)
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
-    embedder = Embedder(str(tmp_path), device="cpu").load()
+    embedder = Embedder(str(tmp_path), device="cpu")
     assert embedder.conventions()["max_tokens"] == 20
-    assert Embedder(str(tmp_path), max_tokens=99, device="cpu").load().max_tokens == 40
     texts = ["a", TEXTS[0], TEXTS[3]]
     truth = []
     for text in texts:
@@ -276,6 +274,8 @@ def test_embeddings_are_normalized_means(tmp_path: Path) -> None:
     assert embedder.features(texts) == pytest.approx(np.stack(truth), rel=1e-4, abs=1e-5)
     with pytest.raises(InputError, match="1 of 2 texts are empty, first at index 1"):
         embedder.features(["a", ""])
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 99}')
+    assert Embedder(str(tmp_path), device="cpu").max_tokens == 40  # positions of the model
 
 
 def features(seed: int, shift: float = 0.0, rows: int = 120) -> "np.ndarray[Any, Any]":

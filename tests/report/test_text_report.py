@@ -17,10 +17,9 @@ import pytest
 from cwdfm.cli import evaluate, main, sample
 from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
 from cwdfm.errors import InputError
-from cwdfm.metrics.embed import Embedder, LoadedEmbedder
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
-from cwdfm.metrics.mauve import Mauve, mauve_score
+from cwdfm.metrics.mauve import Embedder, Mauve, mauve_score
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
 from cwdfm.metrics.text_model import model_fingerprint
@@ -307,10 +306,7 @@ def test_cache_keys_contain_all_relevant_settings(tmp_path: Path) -> None:
 
 
 def test_without_an_evaluator(
-    tmp_path: Path,
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Statistics need no language model; with one that cannot be loaded, the error says so."""
 
@@ -368,7 +364,7 @@ def test_embedding_features(
     found = run(file, "--out", tmp_path / "out", *flags, "--mauve", folder)
     assert found["data_row"] is None
     (row,) = found["sets"]
-    loaded: LoadedEmbedder = Embedder(str(folder)).load()
+    loaded = Embedder(str(folder))
     reference = load(data).valid[:40, :LENGTH].tolist()
     with pytest.warns(UserWarning, match="MAUVE of 30"):
         expected = mauve_score(
@@ -714,8 +710,7 @@ def test_settings_reach_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     scorer.__dict__["evaluator"] = evaluator
     scorer._compute_perplexity(passages)
     assert (asked["end"], asked["vocabulary"]) == ("</s>", "own")
-    with pytest.raises(AttributeError):
-        _ = scorer.features
+    assert scorer.features is None
     assert asked["device"] == "cpu"
 
 
@@ -776,10 +771,7 @@ def test_wrong_input(
         ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
         ([good, *out, "--eval-dtype", "int4"], "invalid choice"),
         ([good, "--out", tmp_path / "full"], "is not empty"),
-        (
-            [good, "--out", smiles / "x", "--eval-model", evaluator],
-            "is a file, not a folder",
-        ),
+        ([good, "--out", smiles / "x", "--eval-model", evaluator], "is a file, not a folder"),
     ]
     for arguments, message in cases:
         monkeypatch.setattr("sys.argv", ["cwdfm", "eval", *map(str, arguments)])
