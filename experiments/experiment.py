@@ -1,7 +1,6 @@
 """An experiment: the tasks behind a table or figure, and how their results are shown."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -10,13 +9,11 @@ from cwdfm.errors import InputError
 from cwdfm.files import replacing, retry_advice
 from experiments.figure import Curves
 from experiments.scale import Scale
-from experiments.store import RESULT, Store, StoreError
+from experiments.store import Store
 from experiments.table import Table
-from experiments.tasks.base import Result, Task, in_order
+from experiments.tasks.base import Task, in_order
 
 T = TypeVar("T")
-# What a record of the wrong type or shape raises.
-_WRONG_RECORD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ def write(plan: Plan, store: Store, folder: Path, name: str) -> Iterator[Path]:
 
     `folder` is named after the scale. A figure without data points is not written.
     """
-    tables, curves = _make(plan, store)
+    tables, curves = plan.tables(store), plan.figures(store)
     figures = [(stem, f) for stem, f in numbered(name, curves) if not f.blank]
     head = (
         f"`python -m experiments run {name}` at {folder.name} scale: {plan.progress(store)} are "
@@ -77,55 +74,6 @@ def write_file(path: Path, content: bytes) -> Path:
             f"same command again"
         ) from error
     return path
-
-
-def _make(plan: Plan, store: Store) -> tuple[list[Table], list[Curves]]:
-    """Tables and figures. Raises `StoreError` with the file if a record cannot be read."""
-    try:
-        return _try(plan, store)
-    except InputError:
-        raise
-    except _WRONG_RECORD as error:
-        task = _damaged_task(plan, store)
-        if task is None:
-            raise
-        raise StoreError(
-            f"{store.folder(task) / RESULT} is damaged, or from a different version "
-            f"({type(error).__name__}: {error}); delete its folder and run the same command again"
-        ) from error
-
-
-def _try(plan: Plan, store: Store) -> tuple[list[Table], list[Curves]]:
-    tables = plan.tables(store)
-    for table in tables:
-        table.markdown()  # formatting finds values that are not numbers
-    return tables, plan.figures(store)
-
-
-def _damaged_task(plan: Plan, store: Store) -> Task | None:
-    """The first task whose record breaks the tables, by bisection; None if there is none."""
-    tasks = in_order(plan.tasks)
-
-    def fails(count: int) -> bool:
-        try:
-            _try(plan, _PartialStore(store.root, tasks[:count]))
-        except _WRONG_RECORD:
-            return True
-        return False
-
-    first = bisect_left(range(len(tasks)), True, key=fails)
-    return tasks[first - 1] if first else None
-
-
-class _PartialStore(Store):
-    """A store in which only the given tasks are finished."""
-
-    def __init__(self, root: Path, tasks: Collection[Task]) -> None:
-        super().__init__(root)
-        self.tasks = frozenset(tasks)
-
-    def result(self, task: Task) -> Result | None:
-        return super().result(task) if task in self.tasks else None
 
 
 def numbered(name: str, items: Sequence[T]) -> list[tuple[str, T]]:

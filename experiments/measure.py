@@ -42,17 +42,17 @@ class Measure(ABC):
         """The indices of the columns that a figure shows."""
         return tuple(range(len(self.columns)))
 
-    @abstractmethod
     def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         """Values with error bars for a figure."""
+        return values
 
     @abstractmethod
     def spread_of_one_run(self, samples: int) -> str:
         """What the spread of a single run is between; empty if it has no spread."""
 
-    @abstractmethod
     def chance(self) -> str:
         """The statistical error of a single run without a spread."""
+        return ""
 
 
 class MoleculeMeasure(Measure):
@@ -111,11 +111,8 @@ class TextMeasure(Measure):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (
-            Column("MAUVE", True, "zero"),
-            Column("gen. PPL", False, "log"),
-            Column("entropy, bits", True),
-        )
+        perplexity, entropy = Column("gen. PPL", False, "log"), Column("entropy, bits", True)
+        return Column("MAUVE", True, "zero"), perplexity, entropy
 
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
         judge = JUDGE[self.scale]
@@ -138,14 +135,8 @@ class TextMeasure(Measure):
         """Comparable only at paper scale: elsewhere corpus and evaluator differ."""
         return paper.text(name) if self.scale == "paper" else ()
 
-    def with_error_bars(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        return values
-
     def spread_of_one_run(self, samples: int) -> str:
         return "between five folds of the samples, of MAUVE between five resamples"
-
-    def chance(self) -> str:
-        return ""  # there is always a spread between folds
 
 
 def measure(corpus: Corpus, scale: Scale) -> Measure:

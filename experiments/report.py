@@ -29,7 +29,7 @@ from experiments.catalog import EXPERIMENTS
 from experiments.experiment import numbered, write_file
 from experiments.results import RESULTS, ROOT, Recorded, read, record
 from experiments.studies.tables import TABLES
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Row, Table, Value, make_table
 from experiments.tasks.base import in_order
 
 BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -104,27 +104,14 @@ def bench() -> Table:
         for line in found["table"]:
             if line["ms"] is not None:
                 newest[line["case"], line["way"]] = line, found["date"][:10]
-    rows = tuple(
-        Row(
-            (case, method, date),
-            (
-                Value(line["ms"], None, _digits(line["ms"])),
-                Value(line["memory_gb"], None, _digits(line["memory_gb"])),
-                Value(line["bound_ms"], None, _digits(line["bound_ms"])),
-                Value(100 * line["reached"] if line["reached"] else None),
-                Value(line["times_first"], None, 2),
-            ),
-        )
-        for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0])
-    )
-    columns = (
-        Column("ms", False),
-        Column("GB", False),
-        Column("bound, ms"),
-        Column("bound / time, %", True),
-        Column("relative time"),
-    )
-    return Table("Benchmark, H200", ("case", "method", "date"), columns, rows)
+    rows = []
+    for (case, method), (line, date) in sorted(newest.items(), key=lambda item: item[0][0]):
+        sizes = (line[name] for name in ("ms", "memory_gb", "bound_ms"))
+        reached = Value(100 * line["reached"] if line["reached"] else None)
+        values = *(Value(x, None, _digits(x)) for x in sizes), reached
+        rows.append(((case, method, date), (*values, Value(line["times_first"], None, 2))))
+    columns = ("ms ↓", "GB ↓", "bound, ms", "bound / time, % ↑", "relative time")
+    return make_table("Benchmark, H200", "case, method, date", columns, rows)
 
 
 def _digits(x: float | None) -> int:
@@ -149,19 +136,10 @@ def projection() -> Table:
     rows = []
     for gpus in (1, 8, 64):
         p = project(run, gpus, tokens_per_second(), 64 * 1024)
-        seconds = (p.compute, p.exchange, p.waited)
-        rows.append(
-            Row(
-                (str(gpus),),
-                (
-                    Value(p.hours / 24),
-                    Value(p.gpu_hours, None, 0),
-                    *(Value(1e3 * x) for x in seconds),
-                ),
-            )
-        )
+        seconds = [Value(1e3 * x) for x in (p.compute, p.exchange, p.waited)]
+        rows.append(((str(gpus),), (Value(p.hours / 24), Value(p.gpu_hours, None, 0), *seconds)))
     names = ("days", "GPU hours", "compute, ms", "all-reduce, ms", "exposed all-reduce, ms")
-    return Table("The paper's run, projected", ("GPUs",), tuple(map(Column, names)), tuple(rows))
+    return make_table("The paper's run, projected", "GPUs", names, rows)
 
 
 @cache

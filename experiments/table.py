@@ -4,16 +4,11 @@ import csv
 import io
 import math
 import re
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_WIDE = 70  # characters per line of a page
-_LONG, _LONGER = 30, 40  # rows that fit on a page with notes, in normal size and in footnote size
-_BETWEEN = 2  # characters between two columns
 _PACKAGES = r"% Requires \usepackage{booktabs,graphicx}"
-_LABEL = 25  # characters per line of a label in a wide table
 # Shrinks a box to the width of the text if it is wider.
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 _LATEX = str.maketrans(
@@ -113,26 +108,13 @@ class Table:
         return out.getvalue()
 
     def latex(self, label: str) -> str:
-        """A LaTeX float with a booktabs table that fits the width of the text, and the notes below.
-
-        Wide and long tables use a smaller font. Wide ones also break headings and labels into
-        several lines, and are scaled down if that is not enough.
-        """
-        columns = list(zip(self._titles, *map(self._cells, self.rows), strict=True))
-        wide = sum(max(map(_letters, column)) + _BETWEEN for column in columns) > _WIDE
+        """A LaTeX float with a booktabs table, scaled to the width of the text, and the notes below."""
         sides = "l" * len(self.labels) + "r" * (len(self.columns) + len(self.paper))
-        each = zip(columns, sides, strict=True)
-        shown = [_stacked(*one) if wide else [*map(_escape, one[0])] for one in each]
-        lines = [list(line) for line in zip(*shown, strict=True)]
-        first, *others = [" & ".join(line) + r" \\" for line in lines]
+        lines = [self._titles, *map(self._cells, self.rows)]
+        first, *others = [" & ".join(map(_escape, line)) + r" \\" for line in lines]
         parts = [
-            _PACKAGES,
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_escape(self.title)}}}",
-            rf"\label{{tab:{label}}}",
-            *self._type(wide=wide),
-            *([r"\setlength{\tabcolsep}{3pt}"] if wide else []),
+            *(_PACKAGES, r"\begin{table}", r"\centering"),
+            *(rf"\caption{{{_escape(self.title)}}}", rf"\label{{tab:{label}}}"),
             *(rf"{_FIT}\begin{{tabular}}{{{sides}}}", r"\toprule", *self._whose()),
             *(first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}}"),
             *([r"\par\medskip\raggedright\footnotesize"] if self.notes else []),
@@ -140,12 +122,6 @@ class Table:
             r"\end{table}",
         ]
         return "\n".join(parts) + "\n"
-
-    def _type(self, *, wide: bool) -> list[str]:
-        """The font size command of a wide or long table."""
-        if len(self.rows) > _LONGER:
-            return [r"\scriptsize"]
-        return [r"\footnotesize"] if wide or len(self.rows) > _LONG else []
 
     def _whose(self) -> list[str]:
         """The LaTeX heading above our columns and those of the paper."""
@@ -175,13 +151,21 @@ class Table:
         return [*row.labels, *(v.text() for v in (*row.ours, *self._papers(row)))]
 
 
+def make_table(
+    title: str,
+    labels: str,
+    columns: Iterable[str],
+    rows: Iterable[tuple[Sequence[str], Iterable[Value]]],
+) -> Table:
+    """A table of our values; `labels` are separated by commas, "↑" or "↓" may end a column's name."""
+    arrows = {"↑": True, "↓": False}
+    heads = tuple(Column(name.rstrip(" ↑↓"), arrows.get(name[-1])) for name in columns)
+    made = tuple(Row(tuple(names), tuple(values)) for names, values in rows)
+    return Table(title, tuple(labels.split(", ")), heads, made)
+
+
 def _bare(x: float | None) -> str:
     return "" if x is None else repr(x)
-
-
-def _letters(cell: str) -> int:
-    """The width of a cell in characters; a spread is set small in LaTeX."""
-    return len(cell.replace(" ± ", ""))
 
 
 def _escape(text: str) -> str:
@@ -190,22 +174,3 @@ def _escape(text: str) -> str:
     if number:
         return rf"{number[1]}$_{{\pm {number[2]}}}$"
     return re.sub(r"`([^`]*)`", r"\\texttt{\1}", text.translate(_LATEX))
-
-
-def _stacked(column: Sequence[str], side: str) -> list[str]:
-    """A column as LaTeX with long headings and labels broken into several lines."""
-    head, *cells = column
-    longest = max(map(_letters, cells), default=0)
-    if side == "l":
-        return [_in_lines(cell, min(longest, _LABEL), side) for cell in column]
-    return [_in_lines(head, longest, side), *map(_escape, cells)]
-
-
-def _in_lines(text: str, width: int, side: str) -> str:
-    """Text as LaTeX, wrapped at `width` characters; arrows stay with the word before them."""
-    whole = re.sub(" (?=[↑↓])", "\N{NO-BREAK SPACE}", text)
-    lines = textwrap.wrap(whole, max(width, 1), break_long_words=False, break_on_hyphens=False)
-    if len(lines) < 2:
-        return _escape(text)
-    shown = r"\\".join(_escape(line.replace("\N{NO-BREAK SPACE}", " ")) for line in lines)
-    return rf"\shortstack[{side}]{{{shown}}}"

@@ -79,12 +79,15 @@ def _cpu_sizes(settings: Settings) -> tuple[int, ...]:
     return tuple(n // 8 if n >= 4096 else n for n in settings.shapes.matrices)
 
 
+NOTHING = Work(0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Measured:
-    """The timing of one implementation."""
+    """The timing of one implementation; without `seconds`, the note says why it failed."""
 
-    seconds: float  # for the whole workload
-    work: Work  # operations and bytes of this implementation
+    seconds: float | None  # for the whole workload
+    work: Work = NOTHING  # operations and bytes of this implementation
     memory_gb: float | None = None  # None on a CPU
     facts: dict[str, float] = field(default_factory=dict)  # further measurements
     note: str = ""
@@ -94,30 +97,17 @@ Way = Callable[[Settings], Measured]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The result of one implementation, or the reason why it failed."""
-
-    name: str
-    seconds: float | None = None
-    flops: float = 0.0
-    bytes: float = 0.0
-    memory_gb: float | None = None
-    facts: dict[str, float] = field(default_factory=dict)
-    note: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class Record:
     """The results of a case; the first implementation is the reference."""
 
     what: str
-    outcomes: tuple[Outcome, ...]
+    ways: dict[str, Measured]
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Record":
         """The inverse of `dataclasses.asdict`."""
-        return cls(data["what"], tuple(Outcome(**outcome) for outcome in data["outcomes"]))
+        ways = data["ways"].items()
+        return cls(data["what"], {k: Measured(**v | {"work": Work(**v["work"])}) for k, v in ways})
 
 
 @dataclass(frozen=True)
@@ -130,32 +120,23 @@ class Case:
 
     def measure(self, settings: Settings) -> Record:
         """Time every implementation. A failure is recorded and does not stop the others."""
-        outcomes = []
+        found = {}
         for name, way in self.ways.items():
-            outcomes.append(_attempt(name, way, settings))
+            found[name] = _attempt(way, settings)
             free(settings)  # here, where no traceback keeps tensors alive
-        return Record(self.what(settings.shapes), tuple(outcomes))
+        return Record(self.what(settings.shapes), found)
 
 
-def _attempt(name: str, way: Way, settings: Settings) -> Outcome:
+def _attempt(way: Way, settings: Settings) -> Measured:
     try:
-        found = way(settings)
+        return way(settings)
     except NotInstalled as error:
-        return Outcome(name, reason=str(error))
+        return Measured(None, note=str(error))
     except (torch.OutOfMemoryError, MemoryError):
-        return Outcome(name, reason="out of memory")
+        return Measured(None, note="out of memory")
     except Exception as error:  # must not stop the other cases
         first = (str(error).splitlines() or [""])[0]
-        return Outcome(name, reason=f"{type(error).__name__}: {first[:200]}")
-    return Outcome(
-        name,
-        seconds=found.seconds,
-        flops=found.work.flops,
-        bytes=found.work.bytes,
-        memory_gb=found.memory_gb,
-        facts=found.facts,
-        note=found.note,
-    )
+        return Measured(None, note=f"{type(error).__name__}: {first[:200]}")
 
 
 def free(settings: Settings) -> None:

@@ -6,8 +6,8 @@ first implementation of the case.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from cwdfm.errors import InputError
 from cwdfm.files import check_writable, write_json
 from cwdfm.provenance import provenance
 from experiments.bench import pieces, sampling, training
-from experiments.bench.bounds import Ceilings, Work
-from experiments.bench.measure import Case, Outcome, Record, free, measure_ceilings
+from experiments.bench.bounds import Ceilings
+from experiments.bench.measure import Case, Record, free, measure_ceilings
 from experiments.bench.settings import Settings
 from experiments.bench.subject import peer_version
 
@@ -101,11 +101,7 @@ class Results:
         """Save the record of a case."""
         here = provenance()
         self.records[case.name] = record
-        self.made[case.name] = {
-            "seconds": seconds,
-            "date": here["date"],
-            "revision": here["revision"],
-        }
+        self.made[case.name] = {"seconds": seconds} | {k: here[k] for k in ("date", "revision")}
         self.write()
 
     def write(self) -> None:
@@ -143,7 +139,9 @@ def run(
     Prints the table case by case, with the duration of each measurement.
     """
     results = Results.open(out, settings)
-    with _current(settings.device):
+    cuda = settings.device.type == "cuda"
+    # Kernels and events use the current GPU.
+    with torch.cuda.device(settings.device) if cuda else nullcontext():
         if results.ceilings is None:
             results.ceilings = measure_ceilings(settings)
             free(settings)
@@ -160,16 +158,6 @@ def run(
             say(f"\n[{number}/{len(cases)}] {case.name}, {made['seconds']:.1f} s{when}")
             say(results.text(case.name))
     return results
-
-
-@contextmanager
-def _current(device: torch.device) -> Iterator[None]:
-    """Make the device the current GPU, which kernels and events use."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        yield
 
 
 @dataclass(frozen=True)
@@ -190,43 +178,33 @@ class Line:
 
 def lines_of(records: Mapping[str, Record], ceilings: Ceilings) -> list[Line]:
     """The lines of all records."""
-    return [
-        _line(name, record, outcome, records, ceilings)
-        for name, record in records.items()
-        for outcome in record.outcomes
-    ]
-
-
-def _line(
-    case: str, record: Record, outcome: Outcome, records: Mapping[str, Record], ceilings: Ceilings
-) -> Line:
-    seconds, first = outcome.seconds, record.outcomes[0].seconds
-    if seconds is None:
-        return Line(case, outcome.name, None, None, None, "", None, None, {}, outcome.reason)
-    work = Work(outcome.flops, outcome.bytes)
-    bound = work.seconds(ceilings)
-    facts = dict(outcome.facts)
-    step = _micro_batch_ms(records)
-    if case == PATH and step is not None:
-        facts["share_of_training"] = 1e3 * seconds / step
-    return Line(
-        case=case,
-        way=outcome.name,
-        ms=1e3 * seconds,
-        memory_gb=outcome.memory_gb,
-        bound_ms=1e3 * bound,
-        limit=work.limit(ceilings),
-        reached=bound / seconds,
-        times_first=None if first is None else seconds / first,
-        facts=facts,
-        note=outcome.note,
-    )
-
-
-def _micro_batch_ms(records: Mapping[str, Record]) -> float | None:
-    """The time of a training micro-batch, which has as many tokens as the case of the path."""
-    found = records.get(TRAINING)
-    return None if found is None else found.outcomes[0].facts.get("micro_batch_ms")
+    # A training micro-batch has as many tokens as the case of the path.
+    training = records[TRAINING].ways.values() if TRAINING in records else ()
+    step = next((each.facts.get("micro_batch_ms") for each in training), None)
+    lines = []
+    for case, record in records.items():
+        first = next(iter(record.ways.values())).seconds
+        for way, each in record.ways.items():
+            if each.seconds is None:
+                lines.append(Line(case, way, None, None, None, "", None, None, {}, each.note))
+                continue
+            bound, facts = each.work.seconds(ceilings), dict(each.facts)
+            if case == PATH and step is not None:
+                facts["share_of_training"] = 1e3 * each.seconds / step
+            line = Line(
+                case,
+                way,
+                ms=1e3 * each.seconds,
+                memory_gb=each.memory_gb,
+                bound_ms=1e3 * bound,
+                limit=each.work.limit(ceilings),
+                reached=bound / each.seconds,
+                times_first=None if first is None else each.seconds / first,
+                facts=facts,
+                note=each.note,
+            )
+            lines.append(line)
+    return lines
 
 
 def text_of(lines: list[Line], what: str) -> str:

@@ -1,12 +1,13 @@
 """The tables of the studies on molecules."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Table, Value, make_table
 
 Record = dict[str, Any]
-COUNTS = (Column("valid of 1,024", True), Column("unique", True), Column("novel", True))
+COUNTS = ("valid of 1,024 ↑", "unique ↑", "novel ↑")
 # Labels of the recorded studies, and those that the tables show.
 LABELS = {
     "as here": "library defaults",
@@ -37,37 +38,37 @@ def solver_table(record: Record) -> list[Table]:
     order = ["Euler", "Neighbor", "Entropy"]
     rows = [((r["source"], r["solver"].capitalize(), str(r["steps"])), r) for r in record["rows"]]
     rows.sort(key=lambda row: (row[0][0] == "mask", order.index(row[0][1]), int(row[0][2])))
-    made = tuple(Row(labels, counts(row)) for labels, row in rows)
-    return [Table("Bundled models, QM9", ("source", "solver", "steps"), COUNTS, made)]
+    made = [(labels, counts(row)) for labels, row in rows]
+    return [make_table("Bundled models, QM9", "source, solver, steps", COUNTS, made)]
 
 
 def limits(record: Record) -> list[Table]:
     """One change of the training recipe at a time."""
-    columns = (Column("training steps"), Column("bound, nats/token", False), *COUNTS)
-    rows = tuple(
-        Row(
+    columns = ("training steps", "bound, nats/token ↓", *COUNTS)
+    rows = [
+        (
             (label(row["cell"]), row["solver"].capitalize()),
             (Value(row["steps"]), Value(row["validation"]["elbo"], None, 3), *counts(row)),
         )
         for row in record["rows"]
-    )
-    return [Table("Training recipe of small models, QM9", ("change", "solver"), columns, rows)]
+    ]
+    return [make_table("Training recipe of small models, QM9", "change, solver", columns, rows)]
 
 
 def causes(record: Record) -> list[Table]:
     """One change of the sampler at a time."""
-    rows = tuple(Row((label(row["change"]), row["solver"]), counts(row)) for row in record["rows"])
-    return [Table("Implementation choices of the sampler", ("change", "solver"), COUNTS, rows)]
+    rows = [((label(row["change"]), row["solver"]), counts(row)) for row in record["rows"]]
+    return [make_table("Implementation choices of the sampler", "change, solver", COUNTS, rows)]
 
 
 def endings(record: Record) -> list[Table]:
     """Ways to decode the same sequences."""
-    rows = tuple(
-        Row((*row["labels"], label(row["reading"])), (Value(100 * row["empty"]), *counts(row)))
+    rows = [
+        ((*row["labels"], label(row["reading"])), (Value(100 * row["empty"]), *counts(row)))
         for row in record["rows"]
-    )
-    labels = ("loss", "solver", "steps", "decoding")
-    return [Table("Decoding of sequences", labels, (Column("empty, %"), *COUNTS), rows)]
+    ]
+    labels, columns = "loss, solver, steps, decoding", ("empty, %", *COUNTS)
+    return [make_table("Decoding of sequences", labels, columns, rows)]
 
 
 def postprocessing(setting: Record) -> str:
@@ -98,15 +99,14 @@ def sampler(row: Record) -> tuple[str, ...]:
     return row["model"], solver, str(setting["steps"]), temperature, postprocessing(setting)
 
 
-SAMPLER = ("model", "solver", "steps", "temperature", "post-processing")
+SAMPLER = "model, solver, steps, temperature, post-processing"
 
 
 def searched(title: str, record: Record) -> list[Table]:
     """Every sampler of a search."""
-    columns = (Column("evaluations", False), *COUNTS)
     rows = sorted(record["rows"], key=lambda row: (row["model"], *_order(row["setting"])))
-    made = tuple(Row(sampler(row), (Value(row.get("evaluations")), *counts(row))) for row in rows)
-    return [Table(title, SAMPLER, columns, made)]
+    made = [(sampler(row), (Value(row.get("evaluations")), *counts(row))) for row in rows]
+    return [make_table(title, SAMPLER, ("evaluations ↓", *COUNTS), made)]
 
 
 def _order(setting: Record) -> tuple[Any, ...]:
@@ -133,24 +133,16 @@ def best(title: str, thresholds: Sequence[int], record: Record) -> list[Table]:
             row, kept = max(enough, key=lambda option: option[1]["novel"])
             bar = f"{kept['least']:.4f}, {kept['share']:.0%}" if kept["share"] < 1 else ""
             values = (Value(row["evaluations"] / kept["share"]), *counts(kept))
-            rows.append(Row((*sampler(row), bar, str(least)), values))
-    labels = (*SAMPLER, "plausibility, share kept", "at least")
-    return [Table(title, labels, (Column("evaluations", False), *COUNTS), tuple(rows))]
+            rows.append(((*sampler(row), bar, str(least)), values))
+    made = make_table(title, SAMPLER, ("evaluations ↓", *COUNTS), rows)
+    return [replace(made, labels=(*made.labels, "plausibility, share kept", "at least"))]
 
 
 def finetune(record: Record) -> list[Table]:
     """Before and after fine-tuning."""
-    columns = (Column("aromatic, %"), *COUNTS, Column("copies, %", False))
-    rows = tuple(
-        Row(
-            (row["model"],),
-            (
-                Value(100 * row["aromatic_share"]),
-                *counts(row["scores"]),
-                Value(100 * row["copied_share"]),
-            ),
-        )
-        for row in record["rows"]
-    )
-    columns = (columns[0], Column("valid of 512", True), *columns[2:])
-    return [Table("Fine-tuning on aromatic molecules", ("model",), columns, rows)]
+    columns = ("aromatic, %", "valid of 512 ↑", *COUNTS[1:], "copies, % ↓")
+    rows = []
+    for row in record["rows"]:
+        aromatic, copied = Value(100 * row["aromatic_share"]), Value(100 * row["copied_share"])
+        rows.append(((row["model"],), (aromatic, *counts(row["scores"]), copied)))
+    return [make_table("Fine-tuning on aromatic molecules", "model", columns, rows)]

@@ -102,8 +102,8 @@ def _weights(row: Record, of: str) -> str:
     corpus: Corpus = row["corpus"]
     cell = context_line(row["source"], "").cell(corpus, "small")
     usual = asdict(cell.train().recipe)
-    told, expected = (weight_label(x[f"{of}_radius"], x[f"{of}_scale"]) for x in (row, usual))
-    return "" if told == expected else f" ({told})"
+    own, expected = (weight_label(x[f"{of}_radius"], x[f"{of}_scale"]) for x in (row, usual))
+    return "" if own == expected else f" ({own})"
 
 
 def sampled(folders: list[Path]) -> dict[str, dict[str, list[tuple[str, dict[str, float]]]]]:

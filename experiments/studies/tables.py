@@ -14,7 +14,7 @@ from experiments.studies.molecule_tables import (
     solver_table,
 )
 from experiments.studies.run_scatter import describe, describe_sampler
-from experiments.table import Column, Row, Table, Value
+from experiments.table import Table, Value, make_table
 
 Record = dict[str, Any]
 CONTEXT = {
@@ -49,24 +49,21 @@ def text_small(record: Record) -> list[Table]:
             key = (-options["top_p"], order.index(options["solver"]), options["steps"])
             nucleus = f"{options['top_p']:g}"
             labels = options["solver"].capitalize(), nucleus, str(options["steps"])
-            found.append((key, Row(labels, values(row))))
+            found.append((key, (labels, values(row))))
         else:
-            found.append(((0.0, 0, 0), Row(("data", "", ""), values(row))))
-    rows = tuple(row for _, row in sorted(found, key=lambda pair: pair[0]))
-    columns = (Column("MAUVE", True), Column("gen. PPL", False), Column("entropy, bits", True))
+            found.append(((0.0, 0, 0), (("data", "", ""), values(row))))
+    rows = [row for _, row in sorted(found, key=lambda pair: pair[0])]
+    columns = ("MAUVE ↑", "gen. PPL ↓", "entropy, bits ↑")
     title = f"Longer training on text, {source} source"
-    tables = [Table(title, ("solver", "top-p", "steps"), columns, rows)]
+    tables = [make_table(title, "solver, top-p, steps", columns, rows)]
     for kind, label in CONTEXT.items():
         curve = config[f"context-{source}"][kind]
-        points = tuple(
-            Row(
-                (str(bin_),),
-                tuple(Value(curve[n][i], curve[f"{n}_error"][i], 2) for n in ("entropy", "nll")),
-            )
-            for i, bin_ in enumerate(curve["bins"])
-        )
-        names = (Column("entropy, nats"), Column("NLL, nats"))
-        tables.append(Table(f"Masked tokens by {label}, {source} source", (label,), names, points))
+        points = [
+            ((str(x),), [Value(curve[n][i], curve[f"{n}_error"][i], 2) for n in ("entropy", "nll")])
+            for i, x in enumerate(curve["bins"])
+        ]
+        title = f"Masked tokens by {label}, {source} source"
+        tables.append(make_table(title, label, ("entropy, nats", "NLL, nats"), points))
     return tables
 
 
@@ -76,28 +73,20 @@ def run_scatter(record: Record) -> list[Table]:
     for row in record["rows"]:
         low, high = min(row["losses"]), max(row["losses"])
         values = (Value(len(row["losses"])), *(Value(x, None, 4) for x in (low, high, high - low)))
-        losses.append(Row((row["corpus"], describe(row)), values))
+        losses.append(((row["corpus"], describe(row)), values))
         for sample in row["samples"]:
-            for run, (ppl, bits) in enumerate(
-                zip(sample["perplexities"], sample["entropies"], strict=True), start=1
-            ):
+            scores = zip(sample["perplexities"], sample["entropies"], strict=True)
+            for run, (ppl, bits) in enumerate(scores, start=1):
                 if ppl is not None:
                     labels = describe(row), describe_sampler(sample), str(run)
-                    samples.append(Row(labels, (Value(ppl), Value(bits, None, 2))))
-    names = ("runs", "lowest loss", "highest loss", "difference")
-    scores = (Column("gen. PPL", False), Column("entropy, bits", True))
+                    samples.append((labels, (Value(ppl), Value(bits, None, 2))))
+    title, names = "Validation losses of repeated trainings", ("lowest loss", "highest loss")
+    columns = ("runs", *names, "difference")
+    scores = ("gen. PPL ↓", "entropy, bits ↑")
     return [
-        Table(
-            "Validation losses of repeated trainings",
-            ("corpus", "training"),
-            tuple(map(Column, names)),
-            tuple(losses),
-        ),
-        Table(
-            "Samples of repeated trainings, text",
-            ("training", "sampler", "run"),
-            scores,
-            tuple(samples),
+        make_table(title, "corpus, training", columns, losses),
+        make_table(
+            "Samples of repeated trainings, text", "training, sampler, run", scores, samples
         ),
     ]
 
@@ -106,78 +95,67 @@ def exact_target(record: Record) -> list[Table]:
     """Total variation to the exact distribution, by number of steps."""
     steps = sorted({row["steps"] for row in record["rows"]})
     found = {(r["source"], r["solver"], r["steps"]): r["total_variation"] for r in record["rows"]}
-    rows = tuple(
-        Row(key, tuple(Value(found[*key, k], None, 4) for k in steps))
-        for key in dict.fromkeys((source, solver) for source, solver, _ in found)
-    )
-    columns = tuple(Column(f"{k} steps", False) for k in steps)
-    return [Table("Total variation to an exact target", ("source", "solver"), columns, rows)]
+    keys = dict.fromkeys((source, solver) for source, solver, _ in found)
+    rows = [(key, [Value(found[*key, k], None, 4) for k in steps]) for key in keys]
+    columns = [f"{k} steps ↓" for k in steps]
+    return [make_table("Total variation to an exact target", "source, solver", columns, rows)]
 
 
 def context_path(record: Record) -> list[Table]:
     """Algorithm 1 by sequence length."""
-    rows = tuple(
-        Row((n,), tuple(Value(t and 1e3 * t) for t in (row["buckets"], row.get("naive"))))
+    rows = [
+        ((n,), [Value(t and 1e3 * t) for t in (row["buckets"], row.get("naive"))])
         for n, row in record["seconds"].items()
-    )
-    columns = (Column("buckets, ms", False), Column("naive loop, ms", False))
-    return [Table("Algorithm 1 on a CPU", ("length",), columns, rows)]
+    ]
+    columns = ("buckets, ms ↓", "naive loop, ms ↓")
+    return [make_table("Algorithm 1 on a CPU", "length", columns, rows)]
 
 
 def sampling_step(record: Record) -> list[Table]:
     """A sampling step on a CPU, against flow_matching."""
-    rows = tuple(
-        Row(
-            (name,),
-            (
-                Value(1e3 * row["seconds_a_step"], None, 0),
-                Value(row["peak_bytes"] / 2**20, None, 0),
-                *numbers(row, {"times_faster": 1, "times_less_memory": 1}),
-            ),
-        )
-        for name, row in record["cases"].items()
-    )
-    columns = (
-        Column("ms per step", False),
-        Column("peak MiB", False),
-        Column("speedup", True),
-        Column("memory ratio", True),
-    )
-    return [Table("Sampling step at 50,257 tokens on a CPU", ("case",), columns, rows)]
+
+    def values(row: Record) -> tuple[Value, ...]:
+        ms, mib = 1e3 * row["seconds_a_step"], row["peak_bytes"] / 2**20
+        ratios = numbers(row, {"times_faster": 1, "times_less_memory": 1})
+        return Value(ms, None, 0), Value(mib, None, 0), *ratios
+
+    rows = [((name,), values(row)) for name, row in record["cases"].items()]
+    columns = ("ms per step ↓", "peak MiB ↓", "speedup ↑", "memory ratio ↑")
+    return [make_table("Sampling step at 50,257 tokens on a CPU", "case", columns, rows)]
 
 
 def elbo_variance(record: Record) -> list[Table]:
     """Two ways to integrate the likelihood bound."""
     digits = {"rmse": 4, "mean_standard_error": 4, "coverage_two_standard_errors": 4}
-    rows = tuple(Row((name,), numbers(row, digits)) for name, row in record["rows"].items())
-    columns = (Column("RMS error", False), Column("reported error"), Column("coverage"))
-    return [Table("Integrating the likelihood bound", ("uniform in",), columns, rows)]
+    rows = [((name,), numbers(row, digits)) for name, row in record["rows"].items()]
+    columns = ("RMS error ↓", "reported error", "coverage")
+    return [make_table("Integrating the likelihood bound", "uniform in", columns, rows)]
 
 
 def prepare(record: Record) -> list[Table]:
     """Tokenizing and packing a corpus."""
-    rows = tuple(
-        Row(
+    rows = [
+        (
             (str(case["workers"]), str(case["limit"] or "all")),
             (Value(case["rows"]), Value(case["seconds"]), Value(max(case["peak_mib"]), None, 0)),
         )
         for case in record["cases"]
-    )
-    columns = (Column("windows"), Column("seconds", False), Column("peak MiB", False))
-    return [Table("Preparing text", ("workers", "documents"), columns, rows)]
+    ]
+    columns = ("windows", "seconds ↓", "peak MiB ↓")
+    return [make_table("Preparing text", "workers, documents", columns, rows)]
 
 
 def demo(record: Record) -> list[Table]:
     """Duration of the demo."""
-    row = Row((str(record["config"]["cores"]),), (Value(record["seconds"], None, 0),))
-    return [Table("Duration of `make demo`", ("cores",), (Column("seconds", False),), (row,))]
+    row = (str(record["config"]["cores"]),), (Value(record["seconds"], None, 0),)
+    return [make_table("Duration of `make demo`", "cores", ("seconds ↓",), [row])]
 
 
 def gpu_tests(record: Record) -> list[Table]:
     """Outcomes of the tests that need a GPU."""
     names = ("passed", "failed", "skipped")
-    row = Row((record["date"][:10],), tuple(Value(record["outcomes"].get(n, 0)) for n in names))
-    return [Table("Tests on a GPU", ("date",), tuple(map(Column, names)), (row,))]
+    row = (record["date"][:10],), [Value(record["outcomes"].get(name, 0)) for name in names]
+    return [make_table("Tests on a GPU", "date", names, [row])]
 
 
 def profile(record: Record) -> list[Table]:
@@ -185,26 +163,25 @@ def profile(record: Record) -> list[Table]:
     work = record["work"]
     kinds = dict.fromkeys(kind for part in work.values() for kind in part["kinds"])
     rows = [
-        Row((kind,), tuple(Value(part["kinds"].get(kind), None, 2) for part in work.values()))
+        ((kind,), [Value(part["kinds"].get(kind), None, 2) for part in work.values()])
         for kind in kinds
     ]
-    rows.append(
-        Row(("all kernels",), tuple(Value(part["busy_ms"], None, 2) for part in work.values()))
-    )
-    columns = tuple(Column(f"{name}, ms") for name in work)
-    return [Table("Time per step by kind of kernel", ("kernel",), columns, tuple(rows))]
+    rows.append((("all kernels",), [Value(part["busy_ms"], None, 2) for part in work.values()]))
+    columns = [f"{name}, ms" for name in work]
+    return [make_table("Time per step by kind of kernel", "kernel", columns, rows)]
 
 
+SPELLED = "24 randomized SMILES"
 TITLES = {
     "qm9_search": "Counted jumps",
     "qm9_refine": "Refinement",
     "qm9_mend": "Resampling, settings",
     "qm9_best": "Resampling, chosen settings",
     "qm9_best_spelled": "8 randomized SMILES, chosen settings",
-    "qm9_best_spelled24": "24 randomized SMILES, first run",
-    "qm9_best_spelled24_again": "24 randomized SMILES, second run",
-    "qm9_best_spelled24_hot": "24 randomized SMILES, third run",
-    "qm9_best_spelled24_seed1": "24 randomized SMILES, fourth run",
+    "qm9_best_spelled24": f"{SPELLED}, first run",
+    "qm9_best_spelled24_again": f"{SPELLED}, second run",
+    "qm9_best_spelled24_hot": f"{SPELLED}, third run",
+    "qm9_best_spelled24_seed1": f"{SPELLED}, fourth run",
 }
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "qm9_small": solver_table,
@@ -213,13 +190,9 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "qm9_endings": endings,
     **{name: partial(searched, title) for name, title in TITLES.items()},
     "qm9_spelled": partial(best, "8 randomized SMILES, search", (850, 900, 950)),
-    "qm9_spelled24": partial(best, "24 randomized SMILES, search", (970, 980, 990)),
-    "qm9_spelled24_long": partial(
-        best, "24 randomized SMILES, 16,000 training steps", (970, 980, 990)
-    ),
-    "qm9_spelled24_hot": partial(
-        best, "24 randomized SMILES, higher temperatures", (970, 980, 990)
-    ),
+    "qm9_spelled24": partial(best, f"{SPELLED}, search", (970, 980, 990)),
+    "qm9_spelled24_long": partial(best, f"{SPELLED}, 16,000 training steps", (970, 980, 990)),
+    "qm9_spelled24_hot": partial(best, f"{SPELLED}, higher temperatures", (970, 980, 990)),
     "finetune": finetune,
     "text_small_mask": text_small,
     "text_small_uniform": text_small,

@@ -21,7 +21,7 @@ from cwdfm.model.transformer import FREQUENCIES, DiT, DiTConfig, TrunkState
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
 from experiments.bench import bounds, sampling, subject
 from experiments.bench.bounds import Ceilings, Work
-from experiments.bench.measure import Case, Measured, Outcome, Record, Way, measure_ceilings
+from experiments.bench.measure import Case, Measured, Record, Way, measure_ceilings
 from experiments.bench.settings import SHAPES, Settings
 from experiments.bench.subject import SCHEDULE, PeerObjective, make_model, peer_path, shake
 from experiments.bench.suite import CASES, Results, chosen, lines_of, run, text_of
@@ -130,11 +130,11 @@ def test_peer_loss_equals_ours(masked: bool) -> None:
 def test_missing_peer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "find_spec", lambda _: None)
     for name in ("training-molecules", "sampling-step", "samples-mask"):
-        ours, *theirs = CASES[name].measure(TINY).outcomes
+        ours, *theirs = CASES[name].measure(TINY).ways.values()
         assert ours.seconds is not None
         assert theirs
         assert all(way.seconds is None for way in theirs)
-        assert all(way.reason == "not installed: flow_matching" for way in theirs)
+        assert all(way.note == "not installed: flow_matching" for way in theirs)
 
 
 # The cases.
@@ -247,25 +247,22 @@ def test_failing_variant_is_reported_and_others_run(tmp_path: Path) -> None:
     cases = [fake("a", full, quick), fake("b", quick, broken)]
     said: list[str] = []
     results = run(TINY, cases, tmp_path / "results.json", say=said.append)
-    first, second = results.records["a"].outcomes
-    assert (first.seconds, first.reason) == (None, "out of memory")
+    first, second = results.records["a"].ways.values()
+    assert (first.seconds, first.note) == (None, "out of memory")
     assert second.seconds == 0.5
-    assert results.records["b"].outcomes[1].reason == "RuntimeError: no such kernel"
+    assert results.records["b"].ways["way 1"].note == "RuntimeError: no such kernel"
     assert any("out of memory" in text for text in said)
     assert Results.open(tmp_path / "results.json", TINY).records == results.records
 
 
 def test_table_compares_with_the_first_variant() -> None:
-    outcomes = (
-        Outcome("one", seconds=4.0, flops=30.0, bytes=4.0),
-        Outcome("two", seconds=6.0, flops=30.0, bytes=8.0, memory_gb=1.5, note="projected"),
-    )
-    record = Record("the work", outcomes)
+    two = Measured(6.0, Work(30.0, 8.0), memory_gb=1.5, note="projected")
+    record = Record("the work", {"one": Measured(4.0, Work(30.0, 4.0)), "two": two})
     assert Record.from_json(json.loads(json.dumps(asdict(record)))) == record
-    one, two = lines_of({"case": record}, ONES)
-    assert (one.ms, one.bound_ms, one.reached, one.times_first) == (4000, 3000, 0.75, 1)
-    assert (two.ms, two.bound_ms, two.limit, two.times_first) == (6000, 4000, "memory", 1.5)
-    text = text_of([one, two], record.what)
+    lines = lines_of({"case": record}, ONES)
+    shown = [(x.ms, x.bound_ms, x.limit, x.reached, x.times_first) for x in lines]
+    assert shown == [(4000, 3000, "arithmetic", 0.75, 1), (6000, 4000, "memory", 2 / 3, 1.5)]
+    text = text_of(lines, record.what)
     for part in ("the work", "arithmetic", "75%", "1.50", "projected"):
         assert part in text
 

@@ -26,9 +26,8 @@ from experiments.cli.options import Options, select
 from experiments.cli.resources import with_smoke_corpora, with_smoke_evaluator
 from experiments.cli.run import check_device, main, write_all
 from experiments.engine import run_tasks
-from experiments.experiment import Experiment, Plan, write
+from experiments.experiment import write
 from experiments.store import RESULT, Store, StoreError
-from experiments.table import Column, Row, Table, Value
 from experiments.tasks import score
 from experiments.tasks.base import Resources, Task, in_order
 from tests.support.command import command
@@ -234,46 +233,21 @@ def test_errors_do_not_prevent_tables(
     assert "| n |  |" in (tmp_path / "smoke" / "square-2.md").read_text()
 
 
-@pytest.mark.parametrize("value", ["9", ["9"], {"mean": 9.0}, 0, None])
-def test_a_damaged_record_affects_one_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object
-) -> None:
-    """The error names its file, found by bisection; `None` stands for a missing field."""
-    tasks = tuple(Square(number) for number in range(1, 8))
-
-    def tables(store: Store) -> list[Table]:
-        records = [store.result(task) for task in tasks]
-        found = [None if each is None else each["result"]["square"] for each in records]
-        rows = [Row(("n",), (Value(square, 0.5),)) for square in found]
-        inverse = sum(1 / square for square in found if isinstance(square, int))
-        rows.append(Row(("inverses",), (Value(inverse),)))
-        return [Table("Squares", ("number",), (Column("square"),), tuple(rows))]
-
-    several = Experiment("squares", "squares", lambda _: Plan(tasks, tables))
-    for experiment in (several, squares(2)):
-        monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
-    arguments = ("run", "squares", "square-2", "--out", tmp_path, *HERE)
+@pytest.mark.usefixtures("toys")
+def test_a_damaged_record_affects_one_table(tmp_path: Path) -> None:
+    arguments = ("run", "square-1", "square-2", "--out", tmp_path, *HERE)
     assert command(*arguments).returncode == 0
-    path = tmp_path / "jobs" / Square(5).name / RESULT
-    new = '"cube": 25' if value is None else f'"square": {json.dumps(value)}'
-    path.write_text(path.read_text().replace('"square": 25', new))
+    path = tmp_path / "jobs" / Square(1).name / RESULT
+    path.write_text(path.read_text().replace('"square": 1', '"cube": 1'))
     (tmp_path / "smoke" / "square-2.md").unlink()
     ended = command(*arguments)
     assert ended.returncode == 2
-    assert f"squares was not written: {path} is damaged" in ended.stdout
-    assert "squares" in ended.stderr
+    assert f"square-1 was not written: {path} is damaged ('square'" in ended.stdout
+    assert "square-1" in ended.stderr
     assert "complete" not in ended.stdout
     assert "| n | 4 |" in (tmp_path / "smoke" / "square-2.md").read_text()
     shutil.rmtree(path.parent)
     assert command(*arguments).returncode == 0
-
-
-def test_a_bug_in_a_table_is_not_blamed_on_a_record(tmp_path: Path) -> None:
-    def tables(_: Store) -> list[Table]:
-        raise TypeError("a bug")
-
-    with pytest.raises(TypeError, match="a bug"):
-        list(write(Plan((Square(1),), tables), Store(tmp_path), tmp_path, "t"))
 
 
 @pytest.mark.usefixtures("toys")
