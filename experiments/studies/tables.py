@@ -1,9 +1,15 @@
 """The tables of the recorded studies, one function per record of `results/studies.jsonl.xz`."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from cwdfm.config import from_config
+from cwdfm.solver_config import SolverChoice
+from experiments.catalog.training import context_line
+from experiments.cell import weight_label
+from experiments.notes import weights_of
 from experiments.studies.molecule_tables import (
     best,
     causes,
@@ -13,7 +19,6 @@ from experiments.studies.molecule_tables import (
     searched,
     solver_table,
 )
-from experiments.studies.run_scatter import describe, describe_sampler
 from experiments.table import Table, Value, make_table
 
 Record = dict[str, Any]
@@ -65,6 +70,32 @@ def text_small(record: Record) -> list[Table]:
         title = f"Masked tokens by {label}, {source} source"
         tables.append(make_table(title, label, ("entropy, nats", "NLL, nats"), points))
     return tables
+
+
+def describe(row: Record) -> str:
+    """The training of a row, in a few words; the corpus is not included."""
+    seed = f", seed {row['seed']}" if row["seed"] else ""
+    if row["method"] == "bd3lm":
+        return f"block {row['block']} of BD3LM{seed}"
+    alone = " of masked tokens" if row["masked_only"] else ""
+    path = f", context path{_weights(row, 'path')}" if row["path"] == "context" else ""
+    scaled = _weights(row, "loss") if row["loss"] == "sce" else ""
+    return f"{row['source']} source, {row['loss']}{scaled}{alone}{path}{seed}"
+
+
+def describe_sampler(sample: Record) -> str:
+    """A solver with the settings it uses, and its number of steps."""
+    choice = from_config(sample["choice"], {"SolverChoice": SolverChoice})
+    settings = [one for each in weights_of([choice]).values() for one in each]
+    return ", ".join([choice.solver, *settings, f"{sample['steps']:,} steps"])
+
+
+def _weights(row: Record, of: str) -> str:
+    """The weights of the loss or path, if they differ from those of the paper's tables."""
+    cell = context_line(row["source"], "").cell(row["corpus"], "small")
+    usual = asdict(cell.train().recipe)
+    own, expected = (weight_label(x[f"{of}_radius"], x[f"{of}_scale"]) for x in (row, usual))
+    return "" if own == expected else f" ({own})"
 
 
 def run_scatter(record: Record) -> list[Table]:

@@ -20,7 +20,7 @@ from cwdfm.method.flow import FlowObjective
 from cwdfm.model.transformer import FREQUENCIES, DiT, DiTConfig, TrunkState
 from cwdfm.ops.cuda_graph import WARMUP_CALLS
 from experiments.bench import bounds, sampling, subject
-from experiments.bench.bounds import Ceilings, Work
+from experiments.bench.bounds import Ceilings, Job, Network, Work, project
 from experiments.bench.measure import Case, Measured, Record, Way, measure_ceilings
 from experiments.bench.settings import SHAPES, Settings
 from experiments.bench.subject import SCHEDULE, PeerObjective, make_model, peer_path, shake
@@ -300,3 +300,26 @@ def test_the_command_writes_and_prints_the_table(tmp_path: Path) -> None:
     assert "measured on" in command(*line).stdout
     listed = command("bench", "list").stdout
     assert all(name in listed for name in CASES)
+
+
+# Projections, by hand.
+
+
+@pytest.mark.parametrize(
+    ("gpus", "network", "compute", "exchange", "waited", "bound"),
+    [
+        (1, Network(), 8.0, 0.0, 0.0, "arithmetic"),
+        # 2 * 3/4 * 4 * 1000 bytes over 10,000 bytes a second: 0.6 s beside 2/3 of one second.
+        (4, Network(inside=1e4, between=1.0), 2.0, 0.6, 0.0, "arithmetic"),
+        # 2 * 15/16 * 4000 bytes over 1000 a second: 7.5 s, of which 2/3 of half a second is hidden.
+        (16, Network(1e9, 1e3, machine=8), 0.5, 7.5, 7.5 - 1 / 3, "exchange of gradients"),
+    ],
+)
+def test_projection(
+    gpus: int, network: Network, compute: float, exchange: float, waited: float, bound: str
+) -> None:
+    found = project(Job(1000, steps=10, batch_tokens=800), gpus, 100.0, 100, network)
+    seconds = found.compute, found.exchange, found.waited
+    assert seconds == pytest.approx((compute, exchange, waited))
+    assert found.gpu_hours == pytest.approx(gpus * 10 * (compute + waited) / 3600)
+    assert found.bound == bound

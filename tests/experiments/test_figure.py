@@ -20,6 +20,7 @@ from experiments.scale import Scale
 from experiments.store import Store
 from experiments.table import Column, Value
 
+pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 SOLVERS = [name.capitalize() for name in get_args(Name)]
 TRAININGS = [*LOSS_NAMES.values(), "SCE, context path"]
 
@@ -47,24 +48,27 @@ def test_names_keep_their_style_in_all_figures(scale: Scale, tmp_path: Path) -> 
                 assert (style.color, style.marker) == (seen[solver].color, seen[solver].marker)
 
 
-def test_solvers_and_trainings_have_distinct_styles() -> None:
+def test_lines_of_a_figure_are_distinguishable() -> None:
     names = [*SOLVERS, *TRAININGS]
     together = styles_of(names)
     assert len({(style.color, style.marker) for style in together.values()}) == len(names)
     for name in names:
-        assert styles_of(["unknown", name])[name] == together[name]
-        assert styles_of(["unknown", name])["unknown"] != together[name]
-
-
-def test_lines_of_a_figure_are_distinguishable() -> None:
+        other = styles_of(["unknown", name])
+        assert other[name] == together[name] != other["unknown"]
     names = [f"{loss}, {solver}" for loss in ("CE", "SCE") for solver in ("Euler", "Neighbor")]
     names += ["Neighbor (radius=1)", "Neighbor-counted", "a", "b", "Euler"]
     styles = styles_of(names)
     assert list(styles) == names
     assert len(looks(styles)) == len(names)
     assert styles["Euler"] == styles_of(["Euler"])["Euler"]
-    many = styles_of([f"Neighbor (radius={r})" for r in range(8)])
-    assert len(looks(many)) == 8
+    assert len(looks(styles_of([f"Neighbor (radius={r})" for r in range(8)]))) == 8
+
+
+def axes(columns: tuple[Column, ...], points: Any, **options: Any) -> list[Any]:
+    """The panels of a figure with one line."""
+    figure = Curves("t", "x", columns, {"CE": points}, **options).figure()
+    figure.canvas.draw()
+    return list(figure.axes)
 
 
 def test_single_counts_have_the_counting_error(tmp_path: Path) -> None:
@@ -72,25 +76,18 @@ def test_single_counts_have_the_counting_error(tmp_path: Path) -> None:
     metric = measure("molecules", "small")  # of 1,024
     assert [value.spread for value in metric.with_error_bars(counts)] == [16.0, 3.0, None]
     cell = Cell("molecules", "small", seeds=3)
-    told = bars_note([cell], Store(tmp_path))
-    assert told == "Bars: one standard deviation, between 3 runs."
+    assert bars_note([cell], Store(tmp_path)).endswith("deviation, between 3 runs.")
     assert "of counting, at most 16" in bars_note([replace(cell, seeds=1)], Store(tmp_path))
     folds = bars_note([replace(cell, seeds=1, n=5120)], Store(tmp_path))
-    assert folds == "Bars: one standard deviation, between 5 folds of 1,024 samples."
+    assert folds.endswith("between 5 folds of 1,024 samples.")
     assert measure("text", "small").with_error_bars(counts) == counts
 
 
 def test_scales_of_panels() -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    columns = (
-        Column("novel", True, "zero"),
-        Column("PPL", False, "log"),
-        Column("close PPL", False, "log"),
-        Column("entropy"),
-    )
-    points = [
-        (float(k), tuple(map(Value, (100.0 + 80 * k, 10.0**k, 5.0 + k, 7.0 + k)))) for k in range(4)
-    ]
+    perplexity = Column("PPL", False, "log"), Column("close PPL", False, "log")
+    columns = (Column("novel", True, "zero"), *perplexity, Column("entropy"))
+    values = [(100.0 + 80 * k, 10.0**k, 5.0 + k, 7.0 + k) for k in range(4)]
+    points = [(float(k), tuple(map(Value, each))) for k, each in enumerate(values)]
     level = tuple(map(Value, (350.0, 1.0, 100.0, 9.0)))
     curves = Curves("t", "x", columns, {"CE": points}, level, note="what bars are", about="4M")
     figure = curves.figure()
@@ -106,26 +103,22 @@ def test_scales_of_panels() -> None:
     assert body.get_supxlabel() == "what bars are"
     # The value of the data is written, not drawn, where it would squeeze the lines.
     assert [len(axis.get_lines()) for axis in figure.axes] == [2, 2, 1, 2]
-    told = [axis.get_title(loc="right") for axis in figure.axes]
-    assert told == ["", "", "data: 100 (above)", ""]
+    titles = [axis.get_title(loc="right") for axis in figure.axes]
+    assert titles == ["", "", "data: 100 (above)", ""]
     assert close.get_ylim()[1] < 9
 
 
 def test_axes_of_nearly_equal_values_have_no_offset() -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid", up=True, axis="zero"), Column("entropy"))
     points = [(2.0, (Value(0.0), Value(5.5486772))), (4.0, (Value(0.0), Value(5.5486825)))]
-    figure = Curves("t", "x", columns, {"CE": points}, level=(Value(8.0), Value(5.5))).figure()
-    figure.canvas.draw()
-    nothing, close = figure.axes
+    nothing, close = axes(columns, points, level=(Value(8.0), Value(5.5)))
     assert nothing.get_ylim()[1] > 8  # and no hundredths of a count
     assert close.yaxis.get_offset_text().get_text() == ""
 
 
 def test_error_bars_are_drawn_where_spreads_are_known() -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     points = [(2.0, (Value(3.0, 0.5), Value(3.0))), (4.0, (Value(5.0), Value(5.0)))]
-    barred, plain = Curves("t", "x", (Column("a"), Column("b")), {"CE": points}).figure().axes
+    barred, plain = axes((Column("a"), Column("b")), points)
     (drawn,) = barred.containers
     known, unknown = drawn.lines[2][0].get_segments()
     assert known[:, 1].tolist() == [2.5, 3.5]
@@ -153,37 +146,39 @@ def test_data_value_is_a_line_if_it_is_near_the_curves(axis: Any, places: dict[f
 
 def test_count_axes_start_at_zero_if_it_is_near() -> None:
     """Otherwise the lines would be squeezed into a small part of the panel."""
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
     def bottom(low: float, paper: float | None = None) -> float:
         points = [(1.0, (Value(low),)), (2.0, (Value(600.0),))]
-        column, theirs = Column("valid", True, "zero"), {"CE": (Value(paper),)}
-        curves = Curves("t", "x", (column,), {"CE": points}, log=True, paper=theirs)
-        (axis,) = curves.figure().axes
+        theirs = {"CE": (Value(paper),)}
+        (axis,) = axes((Column("valid", True, "zero"),), points, log=True, paper=theirs)
         return float(axis.get_ylim()[0])
 
     assert bottom(300.0) == bottom(310.0, 250.0) == 0
     assert 100 < bottom(310.0) < 310
 
 
-def test_axes_are_logarithmic_above_a_ratio_of_three() -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-
-    def ticks(*values: float) -> tuple[str, set[float]]:
-        points = [(float(i), (Value(value),)) for i, value in enumerate(values)]
-        (axis,) = Curves("t", "x", (Column("a", False, "log"),), {"CE": points}).figure().axes
-        low, high = axis.get_ylim()
-        return axis.get_yscale(), {y for y in axis.get_yticks() if low <= y <= high}
-
-    assert [ticks(*pair)[0] for pair in ((0.0, 99.0), (10.0, 30.0))] == ["linear"] * 2
-    assert ticks(10.0, 31.0) == ("log", {10.0, 20.0, 30.0})
-    assert ticks(1.0, 700.0) == ("log", {1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0})
-    assert ticks(1.0, 20_000.0) == ("log", {1.0, 10.0, 100.0, 1000.0, 10_000.0})
+@pytest.mark.parametrize(
+    ("values", "scale", "ticks"),
+    [
+        ((0.0, 99.0), "linear", None),
+        ((10.0, 30.0), "linear", None),
+        ((10.0, 31.0), "log", {10, 20, 30}),
+        ((1.0, 700.0), "log", {1, 2, 5, 10, 20, 50, 100, 200, 500}),
+        ((1.0, 20_000.0), "log", {1, 10, 100, 1000, 10_000}),
+    ],
+)
+def test_axes_are_logarithmic_above_a_ratio_of_three(
+    values: tuple[float, ...], scale: str, ticks: set[float] | None
+) -> None:
+    points = [(float(i), (Value(value),)) for i, value in enumerate(values)]
+    (axis,) = axes((Column("a", False, "log"),), points)
+    low, high = axis.get_ylim()
+    assert axis.get_yscale() == scale
+    assert ticks is None or {y for y in axis.get_yticks() if low <= y <= high} == ticks
 
 
 def test_only_necessary_labels_are_shown() -> None:
     """One line needs no legend, the data come last, and only some of many x ticks have labels."""
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     one, none = Value(1.0), Value(None)
     columns, level = (Column("a"), Column("b")), (one, one)
     many = [(float(x), (one, one)) for x in range(11)]
@@ -207,11 +202,8 @@ def test_only_necessary_labels_are_shown() -> None:
 def test_tick_labels_do_not_overlap(
     places: tuple[float, ...], log: bool, labels: list[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     points = [(x, (Value(1000 * k + 999.0),)) for k, x in enumerate(places)]
-    figure = Curves("t", "x", (Column("a", axis="zero"),), {"CE": points}, log=log).figure()
-    figure.draw_without_rendering()
-    (axis,) = figure.axes
+    (axis,) = axes((Column("a", axis="zero"),), points, log=log)
     assert [text.get_text() for text in axis.get_xticklabels()] == labels
     boxes = [text.get_window_extent() for text in axis.get_xticklabels()]
     letter = boxes[0].height / 2
@@ -220,7 +212,6 @@ def test_tick_labels_do_not_overlap(
 
 
 def test_paper_values_are_shown_beside_the_lines() -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     columns = (Column("valid", True, "zero"), Column("unique", True, "zero"))
     lines = {
         "CE": [(2.0, (Value(1.0), Value(1.0))), (4.0, (Value(2.0), Value(2.0)))],
@@ -256,7 +247,6 @@ def test_paper_values_are_shown_beside_the_lines() -> None:
 
 def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
     """Two lines with error bars and equal ends, and one without its last value."""
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     places = {
         "Euler": [(255, 653, 25), (187, 775, 13), (130, 838, 19)],
         "Neighbor": [(233, 629, 40), (248, 618, 25), (247, 558, 42), (253, 539, 33)],
@@ -264,8 +254,10 @@ def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
     }
     lines = {name: [(float(x), (Value(y, bar),)) for x, y, bar in p] for name, p in places.items()}
     lines["Euler"].append((110.0, (Value(None),)))
-    told = {name: [f"{name[:2]}{i}" for i in range(len(points))] for name, points in lines.items()}
-    figure = Curves("t", "x", (Column("a"),), lines, measured=True, point_labels=told).figure()
+    labels = {
+        name: [f"{name[:2]}{i}" for i in range(len(points))] for name, points in lines.items()
+    }
+    figure = Curves("t", "x", (Column("a"),), lines, measured=True, point_labels=labels).figure()
     figure.draw_without_rendering()
     (axis,) = figure.axes
     boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
@@ -273,8 +265,8 @@ def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
     assert not [pair for pair in combinations(boxes, 2) if boxes[pair[0]].overlaps(boxes[pair[1]])]
     for word, box in boxes.items():
         assert all(axis.bbox.contains(*corner) for corner in box.corners()), word
-        (name,) = (name for name in told if word in told[name])
-        at = axis.transData.transform(places[name][told[name].index(word)][:2])
+        (name,) = (name for name in labels if word in labels[name])
+        at = axis.transData.transform(places[name][labels[name].index(word)][:2])
         assert box.padded(30 / 72 * figure.dpi).contains(*at), "it is next to its own point"
 
 
@@ -308,12 +300,9 @@ def test_figures_show_only_comparable_paper_values(scale: Scale, tmp_path: Path)
 
 
 def test_legend_of_many_lines_fits_the_figure() -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    columns = (Column("valid"), Column("novel"))
-    names = [*TRAININGS, "SCE, context path, s = 1"]
-    figure = Curves(
-        "t", "x", columns, {name: [(1.0, (Value(1.0), Value(1.0)))] for name in names}
-    ).figure()
+    points = [(1.0, (Value(1.0), Value(1.0)))]
+    lines = dict.fromkeys([*TRAININGS, "SCE, context path, s = 1"], points)
+    figure = Curves("t", "x", (Column("valid"), Column("novel")), lines).figure()
     figure.draw_without_rendering()
     (legend,) = figure.subfigs[1].legends
     box = legend.get_window_extent()

@@ -13,7 +13,7 @@ from cwdfm.errors import InputError
 from experiments import report, results
 from experiments.catalog import EXPERIMENTS
 from experiments.studies.molecule_tables import best
-from experiments.studies.tables import TABLES
+from experiments.studies.tables import TABLES, describe, describe_sampler
 from experiments.table import Column, Row, Table, Value
 from experiments.tasks.base import in_order
 
@@ -148,6 +148,18 @@ def test_rejected_samples_count_as_evaluations() -> None:
     (table,) = best("title", (970, 990), {"rows": [row | {"accepting": [kept]}]})
     shown = [[value.value for value in row.ours] for row in table.rows]
     assert shown == [[60.0, 980.0, 970.0, 400.0], [120.0, 990.0, 985.0, 300.0]]
+
+
+def test_descriptions_of_repeated_trainings_are_unique() -> None:
+    """Recorded rows with equal descriptions could not be distinguished on the page."""
+    rows = [(row["corpus"], describe(row), row) for row in results.record("run_scatter")["rows"]]
+    names = [(corpus, name) for corpus, name, _ in rows]
+    assert len(set(names)) == len(names)
+    assert ("text", "mask source, sce, context path") in names
+    assert ("molecules", "mask source, sce, context path (r = 3, s = 2)") in names
+    assert ("molecules", "uniform source, sce (r = 1, s = 0.5)") in names
+    drawn = [(c, name, describe_sampler(s)) for c, name, row in rows for s in row["samples"]]
+    assert len(set(drawn)) == len(drawn)  # solvers of one kind differ in their settings
 
 
 def test_report_rejects_unknown_options(capsys: pytest.CaptureFixture[str]) -> None:
