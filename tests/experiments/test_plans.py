@@ -1,7 +1,6 @@
 """Cells of experiments, their tasks, and the notes below tables."""
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,9 @@ from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
 from experiments.catalog.solvers import _best_of
 from experiments.catalog.training import LOSSES, PATHS, SCALES
-from experiments.cell import Cell, flow
+from experiments.cell import Cell
 from experiments.engine import run_tasks
 from experiments.measure import measure
-from experiments.notes import loss_note, runs_note
 from experiments.recipe import Recipe
 from experiments.store import Store
 from experiments.table import Value
@@ -109,37 +107,6 @@ def test_tasks_read_their_snapshot_and_rows(tmp_path: Path, hundred: Resources) 
     assert found == context_analysis(model, source, schedule, rows, draws=2).to_json()
 
 
-def test_note_names_rows_with_fewer_runs(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    cells = {name: Cell("molecules", "smoke", {"loss": name}, seeds=3) for name in ("ce", "sce")}
-    rows = [((name, ""), cell) for name, cell in cells.items()]
-    assert runs_note(rows, store) == ()
-
-    def done(cell: Cell, seed: int) -> None:
-        (task,) = measure("molecules", "smoke").tasks(cell.sample(seed))
-        counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
-        place = store.folder(task)
-        place.mkdir()
-        record = {"result": counts, "provenance": {"date": "2026-01-01"}}
-        (place / "result.json").write_text(json.dumps(record))
-
-    behind = "± is one standard deviation between runs."
-    done(cells["ce"], 0)
-    assert runs_note(rows, store) == ("Means over 1 of 3 runs.",)
-    done(cells["ce"], 1)
-    for seed in (0, 1):
-        done(cells["sce"], seed)
-    assert runs_note(rows, store) == (f"Means over 2 of 3 runs; {behind}",)
-    done(cells["ce"], 2)
-    assert runs_note(rows, store) == (f"Means over 3 runs, over fewer for sce (2); {behind}",)
-    twice = [(("a", "x"), cells["sce"]), (("a", "y"), cells["sce"]), (("b", "x"), cells["ce"])]
-    assert "over fewer for a (2); ±" in runs_note(twice, store)[0]  # all of it
-    parted = [*twice, (("b", "y"), cells["sce"])]
-    assert "over fewer for a (2); b y (2); ±" in runs_note(parted, store)[0]
-    (note,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
-    assert note == "One run per training; the statistical error is that of counting, at most 1."
-
-
 @pytest.mark.parametrize("source", ["uniform", "mask"])
 def test_loss_table_rows_have_different_gradients(source: str) -> None:
     """Bregman on masked tokens only would have the gradients of the NELBO."""
@@ -160,20 +127,6 @@ def test_loss_table_rows_have_different_gradients(source: str) -> None:
     assert len(gradients) == 4
     for one, other in itertools.combinations(gradients, 2):
         assert not torch.allclose(one, other)
-
-
-def test_notes_name_the_weights_of_scaled_losses() -> None:
-    plain, one, other = (
-        Cell("text", "small", fields)
-        for fields in (
-            flow("uniform"),
-            flow("uniform", "sce"),
-            flow("uniform", "sce", loss_radius=1),
-        )
-    )
-    assert loss_note([plain]) == ()
-    assert loss_note([plain, one]) == ("Neighbor weights in the loss (SCE): r = 3, s = 0.5.",)
-    assert loss_note([one, other]) == ("Neighbor weights in the loss (SCE): s = 0.5.",)
 
 
 def test_context_paths_match_the_paper() -> None:

@@ -18,7 +18,7 @@ from experiments.cell import TRAINING, Cell, flow
 from experiments.figure import Curves
 from experiments.grid import Entry, grid, model_note
 from experiments.measure import measure, over_seeds
-from experiments.notes import earlier_runs_note, runs_note, solver_notes, weights_note
+from experiments.notes import earlier_runs_note, loss_note, runs_note, solver_notes, weights_note
 from experiments.scale import Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Column, Row, Value
@@ -32,6 +32,15 @@ def put(store: Store, task: Task, result: dict[str, Any], day: int = 1, **more: 
     store.folder(task).mkdir(parents=True, exist_ok=True)
     record = {"result": result, "provenance": {"date": f"2026-01-{day:02d}"}, **more}
     (store.folder(task) / "result.json").write_text(json.dumps(record))
+
+
+COUNTS = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
+
+
+def score(store: Store, cell: Cell, seed: int) -> None:
+    """Write the scores of one run on molecules."""
+    (task,) = measure("molecules", cell.scale).tasks(cell.sample(seed))
+    put(store, task, COUNTS)
 
 
 def test_text_values_use_all_samples_and_the_spread_of_folds(tmp_path: Path) -> None:
@@ -144,15 +153,26 @@ def test_note_says_whether_samples_and_likelihood_share_a_run(tmp_path: Path) ->
     assert not cell.one_run(store)
 
 
-def test_rows_without_a_run_are_not_named_as_having_fewer(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    done, none = (Cell("molecules", "smoke", {"loss": loss}, seeds=2) for loss in ("ce", "sce"))
-    counts = {name: {"mean": 1.0, "std": None} for name in ("valid", "unique", "novel")}
-    for seed in range(2):
-        (task,) = measure("molecules", "smoke").tasks(done.sample(seed))
-        put(store, task, counts)
-    expected = "Means over 2 runs; ± is one standard deviation between runs."
-    assert runs_note([(("a",), done), (("b",), none)], store) == (expected,)
+def test_note_names_rows_with_fewer_runs(tmp_path: Path) -> None:
+    store, behind = Store(tmp_path), "± is one standard deviation between runs."
+    ce, sce, none = (
+        Cell("molecules", "smoke", {"loss": name}, seeds=3) for name in ("ce", "sce", "nelbo")
+    )
+    rows = [(("ce", ""), ce), (("sce", ""), sce), (("none", ""), none)]
+    assert runs_note(rows, store) == ()
+    score(store, ce, 0)
+    assert runs_note(rows, store) == ("Means over 1 of 3 runs.",)
+    for cell, seed in ((ce, 1), (sce, 0), (sce, 1)):
+        score(store, cell, seed)
+    assert runs_note(rows, store) == (f"Means over 2 of 3 runs; {behind}",)
+    score(store, ce, 2)
+    assert runs_note(rows, store) == (f"Means over 3 runs, over fewer for sce (2); {behind}",)
+    twice = [(("a", "x"), sce), (("a", "y"), sce), (("b", "x"), ce)]
+    assert "over fewer for a (2); ±" in runs_note(twice, store)[0]  # all of it
+    parted = [*twice, (("b", "y"), sce)]
+    assert "over fewer for a (2); b y (2); ±" in runs_note(parted, store)[0]
+    (note,) = runs_note([(labels, replace(cell, seeds=1)) for labels, cell in rows], store)
+    assert note == "One run per training; the statistical error is that of counting, at most 1."
 
 
 def test_note_distinguishes_spread_of_data_and_of_runs(tmp_path: Path) -> None:
@@ -169,33 +189,34 @@ def test_note_distinguishes_spread_of_data_and_of_runs(tmp_path: Path) -> None:
 
 
 def test_note_names_constant_weights() -> None:
-    counted = SolverChoice("neighbor-counted", 1, 3.0)
+    counted, neighbor = SolverChoice("neighbor-counted", 1, 3.0), SolverChoice("neighbor", 1, 3.0)
     one, other = (SolverChoice(solver="entropy", beta=beta) for beta in (1.0, 2.0))
     assert weights_note([SolverChoice(solver="euler")]) == ()
     expected = ("Weights: Neighbor r = 1, s = 3; Entropy beta = 1.",)
-    assert weights_note([counted, SolverChoice("neighbor", 1, 3.0), one]) == expected
+    assert weights_note([counted, neighbor, one]) == expected
     assert weights_note([counted, one, other]) == ("Weights: Neighbor r = 1, s = 3.",)
-
-
-def test_note_names_the_weights_of_a_context_path() -> None:
     plain = Cell("molecules", "small", flow("mask"), SolverChoice("neighbor", 1, 4.0))
-    own = SolverChoice("neighbor", 1, 1.0)
     fields = flow("mask", "sce", path="context", path_radius=1, path_scale=1.0)
-    context = Cell("molecules", "small", fields, own)
+    context = Cell("molecules", "small", fields, SolverChoice("neighbor", 1, 1.0))
     on_path = "Weights on the context-weighted path: Neighbor r = 1, s = 1."
     assert solver_notes([plain, context]) == ("Weights: Neighbor r = 1, s = 4.", on_path)
     assert solver_notes([context]) == ("Weights: Neighbor r = 1, s = 1.",)  # of all there are
     same = replace(context, choice=plain.choice)
     assert solver_notes([plain, same]) == ("Weights: Neighbor r = 1, s = 4.",)
+    ce, sce, near = (
+        Cell("text", "small", flow("uniform", loss, **more))
+        for loss, more in (("ce", {}), ("sce", {}), ("sce", {"loss_radius": 1}))
+    )
+    assert loss_note([ce]) == ()
+    assert loss_note([ce, sce]) == ("Neighbor weights in the loss (SCE): r = 3, s = 0.5.",)
+    assert loss_note([sce, near]) == ("Neighbor weights in the loss (SCE): s = 0.5.",)
 
 
 @pytest.mark.parametrize(("parameters", "expected"), [(17_400_000, "17M"), (123_456, "0.12M")])
 def test_figure_notes_name_the_model_size(tmp_path: Path, parameters: int, expected: str) -> None:
     store, task = Store(tmp_path), Cell("molecules", "small").train()
     put(store, task, {"parameters": parameters})
-    assert (
-        model_note(task, store) == f"{expected} parameters, 2,000 training steps of 2,048 sequences"
-    )
+    assert model_note(task, store).startswith(f"{expected} parameters, 2,000 training steps of 2,048")
 
 
 def test_loops_and_updates_are_percentages_of_tokens(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import cwdfm
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
 from cwdfm.model.attention import AttentionFn, AttentionPattern
 from cwdfm.model.transformer import DiT, DiTConfig
+from tests.support.kernels import perturbed
 
 LINEAR = cwdfm.Linear()
 CPU = torch.device("cpu")
@@ -29,12 +30,9 @@ def network(block: int, vocab: int = 7, *, double: bool = False, seed: int = 0) 
     """A random network in which every layer has an effect."""
     size = DiTConfig(vocab + 1, width=32, depth=2, heads=2, conditioning=16, dropout=0.1)
     config = method(block, vocab).network(size)
-    torch.manual_seed(seed)
     # Time conditioning computes in float32, so a float64 network has none.
-    model = DiT(replace(config, time="none") if double else config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.15)
+    config = replace(config, time="none") if double else config
+    model = perturbed(config, 0.15, seed).eval()
     return model.double() if double else model
 
 

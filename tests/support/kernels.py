@@ -17,24 +17,20 @@ interpreted = pytest.mark.skipif(
 )
 
 
-def moved_dit(attention: str = "full", width: int = 24) -> DiT:
-    """A perturbed transformer without dropout, in which every layer has an effect."""
-    torch.manual_seed(0)
-    config = DiTConfig(
-        11,
-        width=width,
-        depth=2,
-        heads=2,
-        conditioning=8,
-        dropout=0.0,
-        attention=attention,  # type: ignore[arg-type]
-        block=4,
-    )
+def perturbed(config: DiTConfig, scale: float = 0.2, seed: int = 0) -> DiT:
+    """A transformer in which every layer has an effect."""
+    torch.manual_seed(seed)
     model = DiT(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.add_(torch.randn_like(parameter) * scale)
     return model
+
+
+def moved_dit(attention: str = "full", width: int = 24) -> DiT:
+    """A small perturbed transformer without dropout."""
+    sizes = {"width": width, "depth": 2, "heads": 2, "conditioning": 8, "dropout": 0.0, "block": 4}
+    return perturbed(DiTConfig(11, attention=attention, **sizes))  # type: ignore[arg-type]
 
 
 def trained(
@@ -60,14 +56,9 @@ class CastTime(nn.Module):
 
 
 def small_dit(num_tokens: int, dtype: torch.dtype = torch.float64) -> DiT:
-    """A perturbed transformer, in which every layer has an effect."""
-    torch.manual_seed(0)
+    """A perturbed transformer in another precision."""
     config = DiTConfig(num_tokens, width=32, depth=2, heads=2, conditioning=16, dropout=0.0)
-    model = DiT(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    model = model.to(dtype)
+    model = perturbed(config).eval().to(dtype)
     if dtype != torch.float32:
         assert model.time is not None
         model.time = CastTime(model.time, dtype)  # type: ignore[assignment]

@@ -7,20 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops.adaptive_norm import CHUNK, Residual, add_norm
 
 # B, N, D: one token; full and partial tiles and chunks; widths that do not fill a block.
 SHAPES = [(2, 1, 8), (3, 7, 96), (2, CHUNK, 128), (2, CHUNK + 5, 130), (1, 3, 384)]
-
-
 FULL, HALF = torch.float32, torch.bfloat16
-
-
-# Relative error of the norm of a result: float32 sums, or one rounding to half precision.
 SEED = 5
-
-
+# Relative error of the norm of a result: float32 sums, or one rounding to half precision.
 NEAR = {FULL: 3e-6, HALF: 2**-8}
 
 
@@ -143,21 +137,9 @@ def check_dropout(device: str) -> None:
 
 
 SMALL = DiTConfig(11, width=24, depth=2, heads=2, conditioning=8, dropout=0.0)
-
-
 NETWORKS = [
     SMALL,
     replace(SMALL, time="zero"),
     replace(SMALL, time="none", attention="causal"),
     replace(SMALL, attention="block", block=4),
 ]
-
-
-def moved(config: DiTConfig) -> DiT:
-    """A perturbed transformer, in which every layer has an effect."""
-    torch.manual_seed(0)
-    model = DiT(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
