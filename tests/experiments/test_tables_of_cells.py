@@ -216,7 +216,9 @@ def test_note_names_constant_weights() -> None:
 def test_figure_notes_name_the_model_size(tmp_path: Path, parameters: int, expected: str) -> None:
     store, task = Store(tmp_path), Cell("molecules", "small").train()
     put(store, task, {"parameters": parameters})
-    assert model_note(task, store).startswith(f"{expected} parameters, 2,000 training steps of 2,048")
+    assert model_note(task, store).startswith(
+        f"{expected} parameters, 2,000 training steps of 2,048"
+    )
 
 
 def test_loops_and_updates_are_percentages_of_tokens(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from cwdfm.ops import short_attention as short
 from cwdfm.ops.gelu import linear_gelu
 from tests.support import norms
 from tests.support.gpu import COMPILED
-from tests.support.kernels import moved_dit, trained
+from tests.support.kernels import moved_dit, perturbed, trained
 from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, rotation_of
 from tests.support.short_attention import check_bounds, check_far_apart, check_sizes
 
@@ -316,7 +316,7 @@ def test_compiled_dropout_mask_is_the_same_in_the_backward_pass() -> None:
 @pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
 @pytest.mark.parametrize("by_block", [False, True])
 def test_compiled_training_with_dropout_is_reproducible(config: DiTConfig, by_block: bool) -> None:
-    model, x = norms.moved(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32)
+    model, x = perturbed(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32)
     torch._dynamo.reset()
     model.compile_trunk(by_block=by_block)
 
@@ -336,7 +336,7 @@ def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32, with the same kernels for rotation and attention on both sides."""
-    model, x = norms.moved(replace(config, width=64)).cuda(), tokens(160)
+    model, x = perturbed(replace(config, width=64)).cuda(), tokens(160)
     fused = trained(model, model.trunk, x)
     monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda h: False)
     assert_alike(fused, trained(model, model.trunk, x), 1e-4)

@@ -16,7 +16,7 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import adaptive_norm as module
 from cwdfm.ops import dispatch
 from cwdfm.ops.adaptive_norm import CHUNK
-from tests.support.kernels import interpreted, trained
+from tests.support.kernels import interpreted, perturbed, trained
 from tests.support.norms import (
     FULL,
     HALF,
@@ -31,7 +31,6 @@ from tests.support.norms import (
     given,
     gradients,
     kept,
-    moved,
 )
 
 DTYPES = [
@@ -212,7 +211,7 @@ def tokens(batch: int = 3, length: int = 16) -> Tensor:
 def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = moved(config)
+    model = perturbed(config)
     fused = trained(model, model.trunk, tokens())
     assert len(launches) == 2 * 5  # two per block and the last
     monkeypatch.setattr(dispatch, "MODE", "off")
@@ -223,7 +222,7 @@ def test_transformer_trains_as_with_plain_norms(
 @interpreted
 @pytest.mark.parametrize("config", NETWORKS, ids=str)
 def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str, Any]]) -> None:
-    model, t = moved(replace(config, dropout=0.5)), torch.full((3,), 0.3)
+    model, t = perturbed(replace(config, dropout=0.5)), torch.full((3,), 0.3)
     model(tokens(), t)
     # The first norm has no pending residual.
     assert [seen["DROPPED"] > 0 for seen in launches] == [False] + [True] * 4
@@ -243,7 +242,7 @@ def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]
 ) -> None:
     """With the "aot_eager" backend, which calls the operators; each call draws a new seed."""
-    model, x = moved(replace(config, dropout=dropout)), tokens(2, 4)
+    model, x = perturbed(replace(config, dropout=dropout)), tokens(2, 4)
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     for seed in (3, 4):
         torch.manual_seed(seed)
@@ -264,7 +263,7 @@ def test_compiled_in_one_graph(
 @pytest.mark.usefixtures("short_chunks")
 def test_two_graphs_serve_all_blocks(launches: list[dict[str, Any]]) -> None:
     """One for the first block, which has no pending residual, and one for all others."""
-    model, x = moved(replace(SMALL, depth=3)), tokens(2, 4)
+    model, x = perturbed(replace(SMALL, depth=3)), tokens(2, 4)
     plain = trained(model, model.trunk, x)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
