@@ -37,7 +37,7 @@ class EvaluatorLM:
     - `model`: a hub name, a folder written by `save_pretrained`, or a GGUF file.
     - `context`: tokens per window, at most the number of positions of the model.
     - `overlap`: tokens shared by consecutive windows; None is half of `context`.
-    - `device`: None is a GPU if there is one.
+    - `device`: "auto" is a GPU if there is one.
     - `batch_tokens`: tokens per forward pass; None depends on the free memory. Scores do not
       depend on it.
     """
@@ -46,7 +46,7 @@ class EvaluatorLM:
     dtype: Dtype = "float32"
     context: int = 1024
     overlap: int | None = None
-    device: str | None = None
+    device: str = "auto"
     batch_tokens: int | None = None
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class Embedder:
     number of positions of the model.
     """
 
-    def __init__(self, model: str, *, dtype: Dtype = "float32", device: str | None = None) -> None:
+    def __init__(self, model: str, *, dtype: Dtype = "float32", device: str = "auto") -> None:
         self.loaded = load_text_model("AutoModel", model, dtype=dtype, device=device)
         path = Path(model).expanduser() / "sentence_bert_config.json"
         configured = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
@@ -102,6 +102,11 @@ class Mauve:
             f"MAUVE {self.mauve:.3f}{spread} ({self.samples:,} samples against "
             f"{self.reference:,}, {self.buckets} buckets)"
         )
+
+    def conventions(self) -> dict[str, Any]:
+        """The settings that a result must report."""
+        sizes = {"reference": self.reference, "buckets": self.buckets, "scaling": self.scaling}
+        return sizes | self.features
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""

@@ -73,14 +73,12 @@ class TextModel:
         return features
 
 
-def load_text_model(
-    auto_class: AutoClass, name: str, *, dtype: Dtype, device: str | None
-) -> TextModel:
+def load_text_model(auto_class: AutoClass, name: str, *, dtype: Dtype, device: str) -> TextModel:
     """Load a model and its tokenizer; InputError if files are missing or do not fit together."""
     check_choice("dtype", dtype, DTYPES)
     if not isinstance(name, str | Path) or not str(name):
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
-    target = find_device("auto" if device is None else device)
+    target = find_device(device)
     location = locate_model(str(name))
     if "gguf_file" in location:
         for module in ("gguf", "accelerate"):  # transformers needs both to read GGUF files

@@ -6,7 +6,7 @@ from cwdfm.report.page import Evaluation, Excerpt, Picture
 from cwdfm.report.sample_set import File, SampleSet, gather
 from cwdfm.report.table import Table
 from cwdfm.report.text import evaluate_text
-from cwdfm.report.text_scores import TextSettings
+from cwdfm.report.text_data import TextSettings
 
 __all__ = [
     "Evaluation",

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from cwdfm.errors import InputError, check_instance
 from cwdfm.metrics.analysis import ContextAnalysis, ContextCurve, UpdateStatistics
-from cwdfm.report.figure import check_png, figure_of, save_figure, styles_of
+from cwdfm.report.figure import errorbar, figure_of, save_figure, styles_of
 from cwdfm.report.table import Table, format_estimate
 
 _LABELS = {"entropy": "entropy, nats", "nll": "negative log-likelihood, nats"}
@@ -14,55 +12,37 @@ _LABELS = {"entropy": "entropy, nats", "nll": "negative log-likelihood, nats"}
 
 def context_table(name: str, curve: ContextCurve) -> Table:
     """One row per bin; ± is the standard error over sequences."""
-    rows = [
-        (
-            str(bin_),
-            f"{curve.tokens[i]:,}",
-            format_estimate(curve.entropy[i], curve.entropy_error[i]),
-            format_estimate(curve.nll[i], curve.nll_error[i]),
-        )
-        for i, bin_ in enumerate(curve.bins)
-    ]
-    return Table((name, "tokens", *_LABELS.values()), tuple(rows))
+    columns: list[list[str]] = [list(map(str, curve.bins)), [f"{n:,}" for n in curve.tokens]]
+    for means, errors in ((curve.entropy, curve.entropy_error), (curve.nll, curve.nll_error)):
+        columns.append([format_estimate(m, e) for m, e in zip(means, errors, strict=True)])
+    return Table((name, "tokens", *_LABELS.values()), tuple(zip(*columns, strict=True)))
 
 
-def context_plot(analysis: ContextAnalysis, path: Path, *, title: str | None = None) -> None:
+def context_plot(analysis: ContextAnalysis, path: Path, *, title: str) -> None:
     """Draw entropy and negative log-likelihood against revealed neighbors and distance.
 
     Error bars are one standard error; bins with fewer than two sequences have none.
     """
-    check_instance("analysis", analysis, ContextAnalysis, "the result of context_analysis")
-    check_png(path)
     figure = figure_of(9.6, 7.2)
     axes = figure.subplots(2, 2, sharey="col")
-    rows: list[tuple[ContextCurve, str]] = [
-        (analysis.neighbors, f"revealed neighbors within {analysis.radius}"),
-        (analysis.distance, f"distance to the nearest revealed token (up to {analysis.farthest}+)"),
-    ]
-    for line, (curve, label) in zip(axes, rows, strict=True):
-        for axis, measure in zip(line, _LABELS, strict=True):
-            _draw_curve(axis, curve, measure)
-            axis.set(xlabel=label, ylabel=_LABELS[measure])
-    figure.supxlabel("Bars: one standard error.", fontsize="small", color="#555555")
-    if title is not None:
-        figure.suptitle(title)
-    save_figure(figure, path)
-
-
-def _draw_curve(axis: Any, curve: ContextCurve, measure: str) -> None:
-    means, errors = getattr(curve, measure), getattr(curve, f"{measure}_error")
-    points = [
-        (b, m, e or 0.0) for b, m, e in zip(curve.bins, means, errors, strict=True) if m is not None
-    ]
     (style,) = styles_of(["model"]).values()  # not the color of a solver
-    bins, values, error_bars = zip(*points, strict=True)
-    axis.errorbar(bins, values, yerr=error_bars, **style.drawn)
-    axis.grid(alpha=0.3)
+    rows = {
+        f"revealed neighbors within {analysis.radius}": analysis.neighbors,
+        f"distance to the nearest revealed token (up to {analysis.farthest}+)": analysis.distance,
+    }
+    for line, (xlabel, curve) in zip(axes, rows.items(), strict=True):
+        for axis, (measure, ylabel) in zip(line, _LABELS.items(), strict=True):
+            means, errors = getattr(curve, measure), getattr(curve, f"{measure}_error")
+            points = zip(curve.bins, means, errors, strict=True)
+            errorbar(axis, [point for point in points if point[1] is not None], style)
+            axis.set(xlabel=xlabel, ylabel=ylabel)
+    figure.supxlabel("Bars: one standard error.", fontsize="small", color="#555555")
+    figure.suptitle(title)
+    save_figure(figure, path)
 
 
 def updates_table(results: Mapping[str, UpdateStatistics]) -> Table:
     """One row per solver; ± is the standard error over sequences."""
-    check_results(results)
     rows = [
         (
             name,
@@ -77,12 +57,8 @@ def updates_table(results: Mapping[str, UpdateStatistics]) -> Table:
     return Table(columns, tuple(rows))
 
 
-def updates_plot(
-    results: Mapping[str, UpdateStatistics], path: Path, *, title: str | None = None
-) -> None:
+def updates_plot(results: Mapping[str, UpdateStatistics], path: Path, *, title: str) -> None:
     """Draw the share of tokens by their number of updates, one bar per solver."""
-    check_results(results)
-    check_png(path)
     figure = figure_of(7.2, 4.2)
     axis = figure.subplots()
     width = 0.8 / len(results)
@@ -95,20 +71,8 @@ def updates_plot(
         axis.bar(centers, shares, width, label=label, linewidth=0, **look)
     axis.set_xticks(range(max(len(r.histogram) for r in results.values())))
     axis.set_yscale("log")  # shares of one in a thousand matter
-    axis.set(xlabel="updates of a token", ylabel="share of tokens")
+    axis.set(xlabel="updates of a token", ylabel="share of tokens", axisbelow=True)
     axis.grid(alpha=0.3, axis="y")
-    axis.set_axisbelow(True)
     axis.legend(fontsize=8)
-    if title is not None:
-        figure.suptitle(title)
+    figure.suptitle(title)
     save_figure(figure, path)
-
-
-def check_results(results: Mapping[str, UpdateStatistics]) -> None:
-    """Require a non-empty mapping from solver names to update statistics."""
-    if not isinstance(results, Mapping) or not results:
-        raise InputError(
-            f"results must map at least one solver's name to its update_statistics, got {results!r}"
-        )
-    for name, result in results.items():
-        check_instance(f"results[{name!r}]", result, UpdateStatistics, "update_statistics(samples)")

@@ -13,7 +13,8 @@ from cwdfm.report.molecules import evaluate_molecules
 from cwdfm.report.page import Evaluation, page
 from cwdfm.report.sample_set import TEXT, SampleSet, gather, kind_of, prompt_notes
 from cwdfm.report.text import evaluate_text
-from cwdfm.report.text_scores import CACHE, TextSettings
+from cwdfm.report.text_data import TextSettings
+from cwdfm.report.text_scores import CACHE
 
 MOLECULES = SmilesTokenizer.kind
 KINDS = (MOLECULES, ByteTokenizer.kind, CharacterTokenizer.kind, FastTokenizer.kind, TEXT)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,14 +18,15 @@ from cwdfm.metrics.molecule import (
     score_molecules,
 )
 from cwdfm.provenance import package_version
-from cwdfm.report.molecule_plots import CurvePoint, curves, histogram_plot, molecule_grid
+from cwdfm.report.figure import step_curves
+from cwdfm.report.molecule_plots import histogram_plot, molecule_grid
 from cwdfm.report.page import Evaluation, Picture
-from cwdfm.report.sample_set import SampleSet, file_suffixes
+from cwdfm.report.sample_set import SampleSet, Scored, by_model, note
 from cwdfm.report.table import Table
 
 COLUMNS = ("solver", "steps", *SCORES, "folds")
 _HISTOGRAM = 2000  # reference molecules: shares accurate to about one percent
-_DRAWN, _ACROSS = 20, 4  # molecules in a grid, and in one of its rows
+_DRAWN = 20  # molecules in a grid
 
 
 @dataclass(frozen=True)
@@ -61,23 +61,13 @@ class MoleculeReference:
             about=about | {"fingerprint": found.fingerprint},
         )
 
-    @property
-    def excluded(self) -> int:
-        """Molecules of the dataset that were dropped as too long or for unknown tokens."""
-        rows = self.about["rows"]
-        return int(rows.get("too_long", 0) + rows.get("unknown_tokens", 0))
-
 
 @dataclass(frozen=True)
-class ScoredMolecules:
+class ScoredMolecules(Scored):
     """A sample set and its scores."""
 
-    samples: SampleSet
     scores: MoleculeScores
     histograms: dict[str, Any] | None  # None without a reference
-
-    def __str__(self) -> str:
-        return self.samples.title
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
@@ -88,16 +78,16 @@ class ScoredMolecules:
             "histograms": self.histograms,
         }
 
+    def estimates(self) -> dict[str, tuple[float, float | None]]:
+        counts = self.scores.counts()
+        return {n: (count.mean, self.scores.noise(n)) for n, count in counts.items() if count}
+
     def cells(self) -> tuple[str, ...]:
         """The row of the table, under COLUMNS."""
-        scores, samples = self.scores, self.samples
-        digits = 1 if scores.folds > 1 else 0
-        counts = [
-            f"{count.mean:.{digits}f} ± {scores.noise(name):.1f}" if count else "-"
-            for name, count in scores.counts().items()
-        ]
-        steps = str(samples.steps) if samples.steps else "-"
-        return samples.solver or "-", steps, *counts, f"{scores.folds} of {scores.fold_size:,}"
+        scores, digits = self.scores, 1 if self.scores.folds > 1 else 0
+        counts = {n: f"{m:.{digits}f} ± {std:.1f}" for n, (m, std) in self.estimates().items()}
+        cells = [counts.get(name, "-") for name in SCORES]
+        return *self.samples.cells(), *cells, f"{scores.folds} of {scores.fold_size:,}"
 
 
 def evaluate_molecules(
@@ -116,13 +106,12 @@ def evaluate_molecules(
         scored.append(ScoredMolecules(samples, scores, shares))
     drawn, notes = pictures(scored, out, reference)
     mismatches = _training_data_notes(sets, name) if data == "auto" else []
+    models = tuple(s.model for s in sets)
     return Evaluation(
-        title="Molecules: " + ", ".join(dict.fromkeys(s.model for s in sets)),
-        table=Table(
-            COLUMNS, tuple(s.cells() for s in scored), tuple(s.samples.model for s in scored)
-        ),
+        title="Molecules: " + ", ".join(dict.fromkeys(models)),
+        table=Table(COLUMNS, tuple(s.cells() for s in scored), models),
         explanation=_explanation(reference),
-        notes=(*_count_notes(scored, fold_size), *mismatches, *_reference_notes(reference), *notes),
+        notes=(*_notes(scored, fold_size, reference), *mismatches, *notes),
         pictures=drawn,
         settings={"data": name, "fold size": fold_size, "rdkit": package_version("rdkit")},
         scores={
@@ -138,10 +127,8 @@ def pictures(
     scored: Sequence[ScoredMolecules], out: Path, reference: MoleculeReference | None
 ) -> tuple[tuple[Picture, ...], list[str]]:
     """Curves for each model, and drawings and histograms of its set with the most valid samples."""
-    groups = [(name, list(rows)) for name, rows in groupby(scored, key=lambda s: s.samples.model)]
-    suffixes = file_suffixes([name for name, _ in groups])
     drawn, notes = [], []
-    for (model, rows), suffix in zip(groups, suffixes, strict=True):
+    for model, rows, suffix in by_model(scored):
         if len({s.samples.steps for s in rows}) > 1:
             if len({s.scores.fold_size for s in rows}) > 1:
                 smallest = min(s.scores.fold_size for s in rows)
@@ -150,7 +137,7 @@ def pictures(
                     f"use a fold size of at most {smallest:,}."
                 )
             else:
-                drawn.append(_curves(model, rows, out / f"curves{suffix}.png"))
+                drawn.append(curves(rows, out / f"curves{suffix}.png"))
         best = max(rows, key=lambda s: s.scores.valid.mean / s.scores.fold_size)
         if sum(best.scores.valid.counts):
             drawn.append(_grid(best, out / f"molecules{suffix}.png", reference))
@@ -159,34 +146,24 @@ def pictures(
     return tuple(drawn), notes
 
 
-def _curves(model: str, rows: Sequence[ScoredMolecules], path: Path) -> Picture:
-    points = [
-        CurvePoint(s.samples.solver, s.samples.steps, s.scores)
-        for s in rows
-        if s.samples.solver and s.samples.steps
-    ]
-    curves(points, path, title=model)
-    single = all(p.scores.folds == 1 for p in points)
+def curves(rows: Sequence[ScoredMolecules], path: Path) -> Picture:
+    """Draw valid, unique and novel molecules of one model against the number of steps."""
+    size = rows[0].scores.fold_size
+    step_curves(rows, path, {name: name for name in SCORES}, ylabel=f"molecules of {size:,}")
+    single = all(s.scores.folds == 1 for s in rows)
     error = "one binomial standard deviation" if single else "standard deviations over folds"
-    return Picture(
-        path.name, f"{model}: molecules against the number of steps. Bars are {error}.", wide=True
-    )
+    caption = f"{rows[0].samples.model}: molecules against the number of steps. Bars are {error}."
+    return Picture(path.name, caption, wide=True)
 
 
 def _grid(found: ScoredMolecules, path: Path, reference: MoleculeReference | None) -> Picture:
-    """Draw novel molecules first, then others."""
     distinct = dict.fromkeys(s for s in map(canonical, found.samples.texts) if s is not None)
-    training = reference.training if reference else frozenset()
-    novel = [s for s in distinct if s not in training]
-    shown = (novel + [s for s in distinct if s in training])[:_DRAWN]
-    molecule_grid(shown, path, columns=_ACROSS)
-    count = min(len(novel), len(shown))
-    what = f"{len(shown):,} of {len(distinct):,} distinct molecules"
-    if reference and count == len(shown):
-        what = f"{count} of {len(novel):,} novel molecules"
-    elif reference:
-        what += f", the {count} novel ones first"
-    return Picture(path.name, f"{found}: {what}, in the order of the samples.")
+    known = reference.training if reference else frozenset()
+    shown = sorted(distinct, key=known.__contains__)[:_DRAWN]  # a stable sort: novel ones first
+    molecule_grid(shown, path)
+    order = "novel ones first" if reference else "in the order of the samples"
+    caption = f"{found}: {len(shown)} of {len(distinct):,} distinct molecules, {order}."
+    return Picture(path.name, caption)
 
 
 def _histograms(found: ScoredMolecules, path: Path, reference: MoleculeReference) -> Picture:
@@ -200,56 +177,51 @@ def _histograms(found: ScoredMolecules, path: Path, reference: MoleculeReference
 
 
 def _explanation(reference: MoleculeReference | None) -> tuple[str, ...]:
-    novel = (
-        f"Novel counts the unique molecules that are not among the {len(reference.training):,} "
+    novel = reference and (
+        f" Novel counts the unique molecules that are not among the {len(reference.training):,} "
         f"training molecules of {reference.about['name']}."
-        if reference
-        else "Novel molecules are not counted without data to compare with."
     )
     return (
         "Each sample is a SMILES string. Valid counts the samples that RDKit parses completely, "
         "with no atom exceeding its valence. Unique counts the distinct molecules among the valid "
-        f"samples. {novel} Higher is better for all three counts together: a model that copies its "
+        f"samples.{novel or ''} Higher is better for all counts together: a model that copies its "
         "training data is valid but not novel.",
         "The column “folds” shows how samples are counted: 2 of 1,024 is the mean over two folds "
         "of 1,024 samples. ± is one standard deviation of the count of a fold, measured over the "
-        "folds, or for a single fold the binomial estimate sqrt(p(1-p)n). For single folds, "
-        "differences below three standard deviations may be due to chance.",
+        "folds, or for a single fold the binomial estimate sqrt(p(1-p)n).",
     )
 
 
-def _count_notes(scored: Sequence[ScoredMolecules], fold_size: int) -> list[str]:
-    reasons = {
+def _notes(
+    scored: Sequence[ScoredMolecules], fold_size: int, reference: MoleculeReference | None
+) -> list[str]:
+    short = (
         f"Fewer samples than a fold of {fold_size:,}; they form one smaller fold, and counts are "
-        f"not scaled up": [str(s) for s in scored if s.scores.short],
-        "The last samples do not fill a fold and are not counted": [
-            f"{s} ({s.scores.remainder:,})" for s in scored if s.scores.remainder
-        ],
-        "No valid molecule": [str(s) for s in scored if not sum(s.scores.valid.counts)],
-    }
-    return [
-        f"{reason}: {'all sets' if len(names) == len(scored) > 1 else '; '.join(names)}."
-        for reason, names in reasons.items()
-        if names
+        f"not scaled up"
+    )
+    rest = "The last samples do not fill a fold and are not counted"
+    remainders = [f"{s} ({s.scores.remainder:,})" for s in scored if s.scores.remainder]
+    invalid = [str(s) for s in scored if not sum(s.scores.valid.counts)]
+    notes = [
+        *note(short, [str(s) for s in scored if s.scores.short], len(scored)),
+        *note(rest, remainders, len(scored)),
+        *note("No valid molecule", invalid, len(scored)),
     ]
+    if reference is None:
+        notes.append("Without data to compare with, novelty and histograms are omitted.")
+    elif dropped := sum(reference.about["rows"].get(n, 0) for n in ("too_long", "unknown_tokens")):
+        notes.append(
+            f"{dropped:,} molecules of {reference.about['name']} are too long or contain unknown "
+            f"tokens; samples of these count as novel."
+        )
+    return notes
 
 
 def _training_data_notes(sets: Sequence[SampleSet], data: str) -> list[str]:
-    trained = {samples.model: on for samples in sets if (on := samples.trained_on) is not None}
+    trained = {samples.model: samples.trained_on for samples in sets}
     return [
         f"Novel molecules are those not in {data}, but {model} was trained on {on}; pass that "
         f"dataset as `data` instead."
         for model, on in trained.items()
-        if on != data
+        if on not in (None, data)
     ]
-
-
-def _reference_notes(reference: MoleculeReference | None) -> list[str]:
-    if reference is None:
-        return ["Without data to compare with, novelty and histograms are omitted."]
-    if reference.excluded:
-        return [
-            f"{reference.excluded:,} molecules of {reference.about['name']} are too long or "
-            f"contain unknown tokens; samples of these count as novel."
-        ]
-    return []

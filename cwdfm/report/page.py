@@ -11,38 +11,23 @@ from cwdfm.report.sample_set import File
 from cwdfm.report.table import Table
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #5a5a5a;
-  --line: #d8d8d8; --band: #f3f5f5; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #16181a;
-  --soft: #a8adb0; --line: #3a3f42; --band: #212528; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 62rem; color: var(--ink);
-  background: var(--paper); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin-top: 2rem; }
-p, li { max-width: 45rem; }
-li, figcaption, .origin { overflow-wrap: anywhere; }
+:root { color-scheme: light dark; --soft: #777; --line: #8884; }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+h1, li, figcaption, dd, blockquote { overflow-wrap: anywhere; }
+p, li, figcaption, blockquote { max-width: 45rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem .25rem 0; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid var(--line); color: var(--soft); font-weight: 600; }
-tbody th { background: var(--band); padding: .35rem .5rem; }
-tbody td { border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { padding-left: .5rem; }
+th, td { padding: .25rem .7rem .25rem 0; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; padding-left: .5rem; }
+tbody th, blockquote { background: var(--line); }
 figure { margin: 1.2rem 0 2rem; }
-figcaption { color: var(--soft); font-size: .9rem; max-width: 45rem; margin-top: .4rem; }
-img { display: block; max-width: 100%; background: #fff; border-radius: 4px; }
+figcaption, dt { color: var(--soft); font-size: .9rem; }
+img { display: block; max-width: 100%; background: #fff; }
 .wide img { width: 100%; min-width: 42rem; max-width: none; }
-details { margin: .6rem 0; }
-summary { cursor: pointer; }
-blockquote { margin: .6rem 0; padding: .6rem .8rem; max-width: 45rem; background: var(--band);
-  font-size: .9rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-dl { font-size: .85rem; }
-dt { color: var(--soft); margin-top: .3rem; }
-dd { margin: 0; overflow-wrap: anywhere; font-family: ui-monospace, monospace; }
-@media (max-width: 30rem) { body { padding: .7rem; } table { font-size: .75rem; }
-  th, td { padding-right: .45rem; } th:first-child, td:first-child { padding-left: .2rem; } }
+blockquote { margin: .6rem 0; padding: .6rem .8rem; font-size: .9rem; white-space: pre-wrap; }
+dd { margin: 0; font: .85rem ui-monospace, monospace; }
 """
 
 
@@ -111,20 +96,18 @@ def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], fold
 
 def _figure(picture: Picture, folder: Path) -> str:
     png = base64.b64encode((folder / picture.file).read_bytes()).decode()
-    caption = escape(picture.caption)
-    kind = "scroll wide" if picture.wide else "scroll"
-    return (
-        f'<figure><div class="{kind}"><img alt="{caption}" '
-        f'src="data:image/png;base64,{png}"></div>'
-        f"<figcaption>{caption}</figcaption></figure>\n"
-    )
+    caption, kind = escape(picture.caption), "scroll wide" if picture.wide else "scroll"
+    image = f'<img alt="{caption}" src="data:image/png;base64,{png}">'
+    return f'<figure><div class="{kind}">{image}</div><figcaption>{caption}</figcaption></figure>\n'
 
 
 def _excerpt(excerpt: Excerpt) -> str:
-    texts = "\n".join(
-        f"<blockquote>{escape(_printable(text))}</blockquote>" for text in excerpt.texts
-    )
-    return f"<details><summary>{escape(excerpt.title)}</summary>\n{texts}</details>\n"
+    quotes = [f"<blockquote>{escape(_printable(text))}</blockquote>" for text in excerpt.texts]
+    return _details(excerpt.title, "\n" + "\n".join(quotes))
+
+
+def _details(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>\n"
 
 
 def _printable(text: str) -> str:
@@ -133,12 +116,8 @@ def _printable(text: str) -> str:
 
 
 def _sample_file(file: File) -> str:
-    count = f"{len(file.samples.texts):,} samples"
-    settings = {"sha256": file.sha256, **file.samples.options}
-    return (
-        f'<details class="origin"><summary>{escape(file.path.name)}: {count}</summary>'
-        f"{_definitions(settings)}</details>\n"
-    )
+    title = f"{file.path.name}: {len(file.samples.texts):,} samples"
+    return _details(title, _definitions({"sha256": file.sha256, **file.samples.options}))
 
 
 def _definitions(values: dict[str, Any]) -> str:

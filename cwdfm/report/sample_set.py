@@ -7,10 +7,12 @@ parameters that differ between the files.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cwdfm.data import SmilesTokenizer
 from cwdfm.errors import InputError
@@ -19,7 +21,6 @@ from cwdfm.solver_config import SOLVERS, SPECIFIC_OPTIONS, option_names
 
 # Options that do not change the distribution of the samples.
 _ASIDE = frozenset({"out", "n", "seed", "batch_size", "device", "force"})
-_GIVEN = ("prompt", "template")
 TEXT = "text"  # the kind of text files without the name of a tokenizer
 _PLACE = frozenset({"model", "solver", "steps"})  # identify a set
 
@@ -97,6 +98,10 @@ class SampleSet:
         """Model, solver and steps."""
         return self.model if self.solver is None else f"{self.model}, {self}"
 
+    def cells(self) -> tuple[str, str]:
+        """The first two cells of its row in a table."""
+        return self.solver or "-", str(self.steps or "-")
+
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
         return {
@@ -121,18 +126,15 @@ def gather(paths: Sequence[Path]) -> list[SampleSet]:
     named = [file for file in files if file.named]
     names = [path.name for path in paths]
     sets = []
-    for group in together.values():
-        first = group[0]
+    for first, *others in together.values():
+        given, group = first.samples.options, (first, *others)
         if first.named:
-            given = first.samples.options
-            label = _label(first, named)
-            sets.append(SampleSet(str(given["model"]), label, given["steps"], tuple(group)))
+            sets.append(SampleSet(str(given["model"]), _label(first, named), given["steps"], group))
         else:
             is_unique = names.count(first.path.name) == 1
             name = first.path.name if is_unique else str(first.path)
-            sets.append(SampleSet(name, None, None, tuple(group)))
-    models = list(dict.fromkeys(s.model for s in sets))
-    solvers = list(dict.fromkeys(s.solver for s in sets))
+            sets.append(SampleSet(name, None, None, group))
+    models, solvers = [s.model for s in sets], [s.solver for s in sets]
     return sorted(
         sets, key=lambda s: (models.index(s.model), solvers.index(s.solver), s.steps or 0)
     )
@@ -155,24 +157,43 @@ def kind_of(sets: Sequence[SampleSet], default: str) -> str:
 
 def prompt_notes(sets: Sequence[SampleSet]) -> list[str]:
     """A note on samples with given tokens, which count like sampled ones."""
-    prompted = [
-        str(found)
-        for found in sets
-        if any(file.samples.options.get(name) for file in found.files for name in _GIVEN)
-    ]
-    if not prompted:
-        return []
-    which = "all sets" if len(prompted) == len(sets) > 1 else "; ".join(prompted)
-    return [f"Scores include the given tokens (prompt or template): {which}."]
+    options = ((found, file.samples.options) for found in sets for file in found.files)
+    prompted = dict.fromkeys(str(s) for s, o in options if o.get("prompt") or o.get("template"))
+    text = "Scores include the given tokens (prompt or template)"
+    return note(text, list(prompted), len(sets))
 
 
-def file_suffixes(models: Sequence[str]) -> list[str]:
-    """Suffixes that distinguish the file names of several models, ignoring case."""
-    if len(models) == 1:
-        return [""]
-    names = [re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.") for model in models]
+def note(text: str, names: Sequence[str], total: int) -> list[str]:
+    """The note "text: names." about some of `total` sets; none without names."""
+    which = "all sets" if len(names) == total > 1 else "; ".join(names)
+    return [f"{text}: {which}."] if names else []
+
+
+@dataclass(frozen=True)
+class Scored(ABC):
+    """A sample set; subclasses add its scores."""
+
+    samples: SampleSet
+
+    def __str__(self) -> str:
+        return self.samples.title
+
+    @abstractmethod
+    def estimates(self) -> dict[str, tuple[float, float | None]]:
+        """The scores that were computed, with their standard deviations."""
+
+
+S = TypeVar("S", bound=Scored)
+
+
+def by_model(scored: Iterable[S]) -> Iterator[tuple[str, list[S], str]]:
+    """Yield each model, its sets, and a suffix for its files that is unique ignoring case."""
+    groups = [(name, list(rows)) for name, rows in groupby(scored, lambda s: s.samples.model)]
+    names = [re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") for name, _ in groups]
     ambiguous = len({name.lower() for name in names}) < len(names)
-    return [f"-{i}-{name}" if ambiguous else f"-{name}" for i, name in enumerate(names, start=1)]
+    for i, ((model, rows), name) in enumerate(zip(groups, names, strict=True), start=1):
+        suffix = f"-{i}-{name}" if ambiguous else f"-{name}"
+        yield model, rows, suffix if len(groups) > 1 else ""
 
 
 def _reads_as_text(texts: Sequence[str]) -> bool:
@@ -188,16 +209,15 @@ def _read(path: Path) -> File:
 
 def _check_once(files: Sequence[File]) -> None:
     """Require that no samples are counted twice."""
-    seen: dict[object, Path] = {}
+    seen: dict[str, Path] = {}
     for file in files:
-        keys: list[object] = [file.sha256]
+        seed = file.samples.options.get("seed")
+        keys = {file.sha256: "are identical"}
         if file.named:
-            keys.append(json.dumps([file.settings, file.samples.options.get("seed")]))
-        for key in keys:
+            same = f"have the same seed ({seed}) and settings"
+            keys[json.dumps([file.settings, seed])] = same
+        for key, what in keys.items():
             if key in seen:
-                seed = file.samples.options.get("seed")
-                same = f"have the same seed ({seed}) and settings"
-                what = "are identical" if key == file.sha256 else same
                 raise InputError(
                     f"{seen[key]} and {file.path} {what}, so their samples would count twice; give "
                     f"only one of them, or sample again with a different seed"

@@ -1,12 +1,12 @@
-"""One table of strings, rendered for the terminal, as Markdown, HTML or CSV."""
+"""One table of strings, rendered for the terminal, as Markdown or as HTML."""
 
-import csv
 import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
+from operator import itemgetter
 
 from cwdfm.errors import load_extra
 
@@ -28,10 +28,8 @@ class Table:
     def grouped(self) -> list[tuple[str, list[tuple[str, ...]]]]:
         """The rows under each heading; one group with an empty heading if there are no groups."""
         headings = self.groups or ("",) * len(self.rows)
-        pairs = zip(headings, self.rows, strict=True)
-        return [
-            (heading, [row for _, row in part]) for heading, part in groupby(pairs, lambda p: p[0])
-        ]
+        pairs = groupby(zip(headings, self.rows, strict=True), key=itemgetter(0))
+        return [(heading, [row for _, row in part]) for heading, part in pairs]
 
     def text(self) -> str:
         """Aligned for the terminal, with the rows of a group indented below its heading."""
@@ -72,17 +70,6 @@ class Table:
             lines += [f"<tr>{row}</tr>" for row in cells]
         body = "\n".join(lines)
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-    def csv(self) -> str:
-        """Comma-separated values, with the groups in a first column named "group"."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        if self.groups:
-            writer.writerow(("group", *self.columns))
-            writer.writerows((g, *row) for g, row in zip(self.groups, self.rows, strict=True))
-        else:
-            writer.writerows((self.columns, *self.rows))
-        return stream.getvalue()
 
 
 def format_estimate(value: float | None, error: float | None = None) -> str:

@@ -1,8 +1,8 @@
-"""Texts with their tokens: the samples of a set, and held-out data to compare with."""
+"""Settings of the text report, the texts of a sample set, and held-out text to compare with."""
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,12 +11,75 @@ from numpy.typing import NDArray
 
 from cwdfm.data import TokenData, load
 from cwdfm.data.text import is_prepared
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_choice, check_integer
+from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken
+from cwdfm.metrics.perplexity import AfterEnd, Average
+from cwdfm.metrics.text_model import Dtype
 from cwdfm.report.sample_set import TEXT, File, SampleSet
 
+NONE = "none"  # as eval_model or mauve: skip that score
+COMPUTE = ("batch_tokens", "device")  # settings that affect speed, not scores
 # The tokenizer for data that is not prepared, by the kind of the samples' tokenizer.
 _TOKENIZERS = {"bytes": "bytes", "characters": "chars", "fast": "gpt2"}
 _DECODED = 8  # samples that are decoded to check that the vocabularies agree
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Settings of the text metrics; see `metrics.perplexity` and `metrics.mauve`."""
+
+    # Evaluator LM for perplexity: a causal LM as a hub name, a folder or a .gguf file; or none.
+    eval_model: str = "gpt2-large"
+    eval_dtype: Dtype = "float32"  # dtype of the evaluator LM
+    eval_context: int = 1024  # context of the evaluator LM in tokens; longer texts use windows
+    retokenize: bool = True  # or score the sampler's tokens, if the vocabularies are the same
+    average: Average = "corpus"  # perplexity over all tokens, or the mean over samples
+    first_token: FirstToken = "skip"  # do not score it, or prepend the start token
+    after_end: AfterEnd = "keep"  # or cut each sample at its first end token
+    folds: int = 5  # folds of a sample set, for standard deviations
+    # Features for MAUVE: of the evaluator LM, of a folder with a sentence-embedding model, or none.
+    mauve: str = "evaluator"
+    reference_size: int = 0  # held-out texts for MAUVE; 0 for the size of the largest sample set
+    data_row: bool = True  # score further held-out texts as a baseline
+    batch_tokens: int = 0  # tokens per forward pass; 0 chooses by the free memory
+    device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
+
+    def __post_init__(self) -> None:
+        check_integer("folds", self.folds)
+        check_integer("reference_size", self.reference_size, 0)
+        check_integer("batch_tokens", self.batch_tokens, 0)
+        check_choice("average", self.average, ("corpus", "sample"))
+        check_choice("first_token", self.first_token, ("skip", "start"))
+        check_choice("after_end", self.after_end, ("keep", "cut"))
+        self.evaluator()
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that affect scores and differ from their defaults."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in COMPUTE}
+        return {name: value for name, value in named.items() if value != _DEFAULTS[name]}
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether perplexity is computed."""
+        return self.eval_model != NONE
+
+    @property
+    def has_features(self) -> bool:
+        """Whether MAUVE is computed, given held-out text."""
+        return self.has_evaluator if self.mauve == "evaluator" else self.mauve != NONE
+
+    def evaluator(self) -> EvaluatorLM:
+        """The configuration of the evaluator LM."""
+        return EvaluatorLM(
+            self.eval_model,
+            dtype=self.eval_dtype,
+            context=self.eval_context,
+            device=self.device,
+            batch_tokens=self.batch_tokens or None,
+        )
+
+
+_DEFAULTS = {field.name: field.default for field in fields(TextSettings)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +127,17 @@ def _tokens(file: File) -> list[list[int]]:
     return samples.tokens
 
 
-def check_same_length(passages: Sequence[Passages], names: Sequence[str]) -> None:
-    """Require samples of the same length, since scores depend on it."""
-    lengths = {int(p.tokens.shape[1]): name for p, name in zip(passages, names, strict=True)}
+def read_passages(sets: Sequence[SampleSet]) -> list[Passages]:
+    """The texts of each set, all of the same length, since scores depend on it."""
+    passages = [Passages.of_samples(found) for found in sets]
+    lengths = {p.tokens.shape[1]: s.files[0].path for p, s in zip(passages, sets, strict=True)}
     if len(lengths) > 1:
-        listed = ", ".join(f"{name} has {length}" for length, name in lengths.items())
+        listed = ", ".join(f"{path} has {length}" for length, path in lengths.items())
         raise InputError(
             f"perplexity, entropy and MAUVE depend on the length, so samples of different lengths "
             f"need separate reports; tokens per sample: {listed}"
         )
+    return passages
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,41 +155,32 @@ class TextReference:
 
     @classmethod
     def load(
-        cls,
-        name: str,
-        kind: str,
-        samples: Sequence[Passages],
-        *,
-        size: int = 0,
-        baseline: bool = True,
-        folds: int = 5,
+        cls, name: str, kind: str, samples: Sequence[Passages], settings: TextSettings
     ) -> Self:
-        """Load a prepared folder, a corpus or files that match the samples.
-
-        `size` is the number of windows per side; 0 is the size of the largest sample set.
-        """
+        """Load a prepared folder, a corpus or files that match the samples."""
         length = samples[0].tokens.shape[1]
         if is_prepared(Path(name)):
             data = load(name)
         else:
             data = load(name, length=length, tokenizer=_TOKENIZERS.get(kind))
-        _check_matches(name, data, kind, samples[0], length)
-        requested = size or max(len(p.texts) for p in samples)
-        size = min(requested, len(data.valid) // (2 if baseline else 1))
-        if size < (folds if baseline else 1):
+        _check_matches(name, data, kind, samples[0])
+        requested = settings.reference_size or max(len(p.texts) for p in samples)
+        size = min(requested, len(data.valid) // (2 if settings.data_row else 1))
+        if size < (settings.folds if settings.data_row else 1):
             raise InputError(
                 f"{name} has {len(data.valid)} held-out windows of {length} tokens, too few for "
-                f"{folds} folds; give more text, reduce the number of folds, or set data='none'",
+                f"{settings.folds} folds; give more text, reduce the number of folds, or set "
+                f"data='none'",
                 fields=("data",),
             )
         about = {"name": data.name, "windows": size, "source": data.source}
         about["fingerprint"] = hashlib.sha256(data.valid[: 2 * size].tobytes()).hexdigest()
-        other = Passages.of_data(data, slice(size, 2 * size), length) if baseline else None
         first = Passages.of_data(data, slice(0, size), length)
+        other = Passages.of_data(data, slice(size, 2 * size), length) if settings.data_row else None
         return cls(data.name, first, other, about, requested)
 
 
-def _check_matches(name: str, data: TokenData, kind: str, samples: Passages, length: int) -> None:
+def _check_matches(name: str, data: TokenData, kind: str, samples: Passages) -> None:
     """Require data with the vocabulary and at least the length of the samples."""
     if kind not in (data.tokenizer.kind, TEXT):
         raise InputError(
@@ -143,7 +199,7 @@ def _check_matches(name: str, data: TokenData, kind: str, samples: Passages, len
                 f"decode the tokens of {text[:40]!r} to that text; prepare the data with the "
                 f"tokenizer of the model"
             )
-    if data.length < length:
+    if data.length < (length := samples.tokens.shape[1]):
         raise InputError(
             f"{name} has windows of {data.length} tokens, the samples have {length}; prepare it "
             f"with at least that length"

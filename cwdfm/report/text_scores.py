@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,81 +12,20 @@ import torch
 from numpy.typing import NDArray
 
 from cwdfm.cache import Cache
-from cwdfm.errors import InputError, check_choice, check_integer, load_extra
-from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken, LoadedEvaluatorLM
+from cwdfm.errors import InputError, load_extra
+from cwdfm.metrics.evaluator import LoadedEvaluatorLM
 from cwdfm.metrics.folds import fold_slices
 from cwdfm.metrics.mauve import MIN_SAMPLES, Embedder, FeatureModel, Mauve, mauve_score
-from cwdfm.metrics.perplexity import END, AfterEnd, Average, Perplexity, generative_perplexity
+from cwdfm.metrics.perplexity import END, Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
-from cwdfm.metrics.text_model import Dtype, model_fingerprint
-from cwdfm.report.text_data import Passages
+from cwdfm.metrics.text_model import model_fingerprint
+from cwdfm.report.table import format_estimate
+from cwdfm.report.text_data import COMPUTE, Passages, TextSettings
 
 CACHE = "cache"  # the folder of cached scores in the report folder
-NONE = "none"  # as eval_model or mauve: skip that score
-_COMPUTE = ("batch_tokens", "device")  # settings that affect speed, not scores
+COLUMNS = ("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "calls", "samples")
 # Settings that do not affect perplexity; the evaluator LM is identified by its fingerprint.
-_NOT_PERPLEXITY = ("eval_model", *_COMPUTE, "reference_size", "data_row", "mauve")
-
-
-@dataclass(frozen=True)
-class TextSettings:
-    """Settings of the text metrics; see `metrics.perplexity` and `metrics.mauve`."""
-
-    # Evaluator LM for perplexity: a causal LM as a hub name, a folder or a .gguf file; or none.
-    eval_model: str = "gpt2-large"
-    eval_dtype: Dtype = "float32"  # dtype of the evaluator LM
-    eval_context: int = 1024  # context of the evaluator LM in tokens; longer texts use windows
-    retokenize: bool = True  # or score the sampler's tokens, if the vocabularies are the same
-    average: Average = "corpus"  # perplexity over all tokens, or the mean over samples
-    first_token: FirstToken = "skip"  # do not score it, or prepend the start token
-    after_end: AfterEnd = "keep"  # or cut each sample at its first end token
-    folds: int = 5  # folds of a sample set, for standard deviations
-    # Features for MAUVE: of the evaluator LM, of a folder with a sentence-embedding model, or none.
-    mauve: str = "evaluator"
-    reference_size: int = 0  # held-out texts for MAUVE; 0 for the size of the largest sample set
-    data_row: bool = True  # score further held-out texts as a baseline
-    batch_tokens: int = 0  # tokens per forward pass; 0 chooses by the free memory
-    device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
-
-    def __post_init__(self) -> None:
-        check_integer("folds", self.folds)
-        check_integer("reference_size", self.reference_size, 0)
-        check_integer("batch_tokens", self.batch_tokens, 0)
-        check_choice("average", self.average, ("corpus", "sample"))
-        check_choice("first_token", self.first_token, ("skip", "start"))
-        check_choice("after_end", self.after_end, ("keep", "cut"))
-        self.evaluator()
-
-    def changed(self) -> dict[str, Any]:
-        """The settings that affect scores and differ from their defaults."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        defaults = {field.name: field.default for field in fields(self)}
-        return {k: v for k, v in values.items() if v != defaults[k] and k not in _COMPUTE}
-
-    @property
-    def has_evaluator(self) -> bool:
-        """Whether perplexity is computed."""
-        return self.eval_model != NONE
-
-    @property
-    def has_features(self) -> bool:
-        """Whether MAUVE is computed, given held-out text."""
-        return self.has_evaluator if self.mauve == "evaluator" else self.mauve != NONE
-
-    def evaluator(self) -> EvaluatorLM:
-        """The configuration of the evaluator LM."""
-        return EvaluatorLM(
-            self.eval_model,
-            dtype=self.eval_dtype,
-            context=self.eval_context,
-            device=self.model_device,
-            batch_tokens=self.batch_tokens or None,
-        )
-
-    @property
-    def model_device(self) -> str | None:
-        """The device for the metrics, where None is a GPU if there is one."""
-        return None if self.device == "auto" else self.device
+_NOT_PERPLEXITY = ("eval_model", *COMPUTE, "reference_size", "data_row", "mauve")
 
 
 @dataclass(frozen=True)
@@ -96,6 +35,28 @@ class TextScores:
     perplexity: Perplexity | None  # None without an evaluator LM
     statistics: TextStatistics
     mauve: Mauve | None
+
+    def estimates(self) -> dict[str, tuple[float, float | None]]:
+        """The scores that were computed, with their standard deviations."""
+        entropy = self.statistics.entropy
+        found = {"entropy": (entropy.value, entropy.fold_std)}
+        if self.perplexity:
+            perplexity = self.perplexity.perplexity
+            found["perplexity"] = (perplexity.value, perplexity.fold_std)
+        if self.mauve:
+            found["MAUVE"] = (self.mauve.mauve, self.mauve.std)
+        return found
+
+    def cells(self, calls: str = "-") -> tuple[str, ...]:
+        """The cells of a row under COLUMNS."""
+        statistics = self.statistics
+        shown = {name: format_estimate(*found) for name, found in self.estimates().items()}
+        if len(statistics.distinct) > 1:
+            shown["distinct-2"] = f"{statistics.distinct[1].value:.3f}"
+        if statistics.repetition:
+            shown["repeated"] = f"{statistics.repetition.value:.3f}"
+        shown |= {"calls": calls, "samples": f"{statistics.samples:,}"}
+        return tuple(shown.get(name, "-") for name in COLUMNS)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
@@ -122,8 +83,6 @@ class TextScorer:
         self.settings, self.reference, self.log = settings, reference, log
         self.cache = Cache(report / CACHE)
         self.evaluator_id = model_fingerprint(settings.eval_model)
-        own = settings.mauve == "evaluator"
-        self.feature_id = self.evaluator_id if own else model_fingerprint(settings.mauve)
 
     def prepare(self, sets: Sequence[Passages]) -> None:
         """Check the sets, and load all models before the first score is computed."""
@@ -144,11 +103,16 @@ class TextScorer:
 
     def score(self, passages: Passages) -> TextScores:
         """Compute the scores of a set, or read them from the cache."""
-        return TextScores(
-            perplexity=self._perplexity(passages) if self.settings.has_evaluator else None,
-            statistics=text_statistics(passages.tokens, folds=self.settings.folds),
-            mauve=self._mauve(passages) if self.has_mauve(passages) else None,
-        )
+        perplexity = mauve = None
+        if self.settings.has_evaluator:
+            key = self._perplexity_key(passages)
+            found = self._cached(key, lambda: self._perplexity(passages))
+            perplexity = Perplexity.from_json(found)
+        if self.has_mauve(passages):
+            key = self._mauve_key(passages)
+            mauve = Mauve.from_json(self._cached(key, lambda: self._mauve(passages)))
+        statistics = text_statistics(passages.tokens, folds=self.settings.folds)
+        return TextScores(perplexity, statistics, mauve)
 
     def has_mauve(self, passages: Passages) -> bool:
         """Whether MAUVE can be computed: it needs features and enough texts on both sides."""
@@ -175,21 +139,20 @@ class TextScorer:
         if name == "evaluator":
             return self.evaluator
         self.log(f"loading the embedding model {name}")
-        return Embedder(name, device=self.settings.model_device)
+        return Embedder(name, device=self.settings.device)
 
     @cached_property
     def _reference_features(self) -> NDArray[np.float32]:
         assert self.reference is not None
         return self.features.features(self.reference.texts)
 
-    def _perplexity(self, passages: Passages) -> Perplexity:
-        key = self._perplexity_key(passages)
+    def _cached(self, key: dict[str, Any], compute: Callable[[], Perplexity | Mauve]) -> Any:
         if (found := self.cache.json(key)) is None:
-            found = self._compute_perplexity(passages).to_json()
+            found = compute().to_json()
             self.cache.put_json(key, found)
-        return Perplexity.from_json(found)
+        return found
 
-    def _compute_perplexity(self, passages: Passages) -> Perplexity:
+    def _perplexity(self, passages: Passages) -> Perplexity:
         s = self.settings
         return generative_perplexity(
             passages.texts if s.retokenize else torch.from_numpy(passages.tokens),
@@ -203,16 +166,11 @@ class TextScorer:
         )
 
     def _mauve(self, passages: Passages) -> Mauve:
-        key = self._mauve_key(passages)
-        if (found := self.cache.json(key)) is None:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "MAUVE of")  # the report has a note instead
-                score = mauve_score(
-                    self.features.features(passages.texts), self._reference_features
-                )
-            found = replace(score, features=self.features.conventions()).to_json()
-            self.cache.put_json(key, found)
-        return Mauve.from_json(found)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "MAUVE of")  # the report has a note instead
+            features = self.features.features(passages.texts)
+            score = mauve_score(features, self._reference_features)
+        return replace(score, features=self.features.conventions())
 
     def _perplexity_key(self, passages: Passages) -> dict[str, Any]:
         settings = {k: v for k, v in asdict(self.settings).items() if k not in _NOT_PERPLEXITY}
@@ -227,7 +185,7 @@ class TextScorer:
             "score": "mauve",
             "sha256": list(passages.sha256),
             "reference": list(self.reference.sha256),
-            "features": self.feature_id,
+            "features": self.evaluator_id if own else model_fingerprint(s.mauve),
         }
 
 
@@ -242,7 +200,7 @@ def check_same_decoding(evaluator: LoadedEvaluatorLM, passages: Passages) -> Non
             raise InputError(
                 f"the evaluator LM {evaluator.config.model} and the samples have different "
                 f"vocabularies: it decodes the tokens of {ours[:40]!r} (sample {number}) to "
-                f"{theirs[:40]!r}; set retokenize=True, or choose an "
-                f"evaluator LM with the tokenizer of the sampler",
+                f"{theirs[:40]!r}; set retokenize=True, or choose an evaluator LM with the "
+                f"tokenizer of the sampler",
                 fields=("retokenize",),
             )

@@ -28,7 +28,7 @@ from cwdfm.files import held
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow_config import LOSSES, PATHS
-from cwdfm.report.text_scores import TextSettings
+from cwdfm.report import TextSettings
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SOLVERS
 from cwdfm.train.config import TrainConfig

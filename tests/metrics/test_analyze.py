@@ -3,8 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,15 +12,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.metrics.analysis import (
-    ContextAnalysis,
-    ContextCurve,
-    UpdateStatistics,
-    context_analysis,
-    update_statistics,
-)
-from cwdfm.report.analysis import context_plot, updates_plot, updates_table
-from cwdfm.report.figure import styles_of
+from cwdfm.metrics import ContextAnalysis, UpdateStatistics, context_analysis, update_statistics
 from cwdfm.schedule import stratified_times
 from tests.support.exact import correlated_target
 from tests.support.models import SmallModel, SmallSplitModel
@@ -94,7 +85,7 @@ def test_context_against_brute_force(
     )
     truth = brute_force(model, source, weight, boundary)
     for name, bins in (("neighbors", range(5)), ("distance", range(1, 4))):
-        curve: ContextCurve = getattr(found, name)
+        curve = getattr(found, name)
         assert curve.bins == tuple(bins)
         for k, b in enumerate(bins):
             groups = list(truth[name][b].values())
@@ -166,143 +157,68 @@ def test_updates_by_hand() -> None:
     assert some.standard_error == pytest.approx(math.sqrt(3 / 2 * square) / 6)
 
 
-def solve(source: cwdfm.Source, weight: cwdfm.Weight | None = None) -> cwdfm.Samples:
-    model = SmallModel(source.num_tokens)
-    solver = cwdfm.Euler(weight=weight)
-    return cwdfm.sample(model, source, SCHEDULE, solver, shape=(64, 12), steps=16)
-
-
 def test_a_mask_source_updates_every_token_once() -> None:
-    found = update_statistics(solve(cwdfm.MaskSource(6)))
+    source = cwdfm.MaskSource(6)
+    model = SmallModel(source.num_tokens)
+    samples = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(64, 12), steps=16)
+    found = update_statistics(samples)
     assert found == UpdateStatistics(1.0, 0.0, 0.0, (0, 64 * 12), 64)
 
 
-def test_updates_table_and_plot(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    source = cwdfm.UniformSource(6)
-    results = {
-        "Euler": update_statistics(solve(source)),
-        "Neighbor-weighted": update_statistics(solve(source, cwdfm.Neighbor(1, 2.0))),
-    }
-    for row, (name, result) in zip(updates_table(results).rows, results.items(), strict=True):
-        assert row[0] == name
-        assert row[1].startswith(f"{result.updates_per_token:.2f}"[:3])
-        assert row[-1] == "768"
-    path = tmp_path / "updates.png"
-    updates_plot(results, path, title="small")
-    image = pixels(path)
-    assert image.shape[:2] == (462, 792)
-    for color in ((0x33, 0x33, 0x33), (0x00, 0x99, 0x88)):
-        assert (image == color).all(-1).any()
+def analysis(x: Tensor = X, model: Any = None, **options: Any) -> ContextAnalysis:
+    model = model or SmallModel(4)
+    return context_analysis(
+        model, cwdfm.MaskSource(VOCAB), SCHEDULE, x, **{"radius": RADIUS, **options}
+    )
 
 
-def pixels(path: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    from PIL import Image
-
-    with Image.open(path) as picture:
-        assert picture.format == "PNG"
-        return np.array(picture.convert("RGB"))
-
-
-def analysis(x: Tensor = X) -> ContextAnalysis:
-    return context_analysis(SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, x, radius=2)
+def test_context_round_trips_through_json() -> None:
+    data = json.loads(json.dumps(analysis().to_json()))
+    assert data["neighbors"]["bins"] == [0, 1, 2, 3, 4]
+    again = ContextAnalysis.from_json({**data, "more": 1})
+    assert json.loads(json.dumps(again.to_json())) == data
 
 
-def test_context_plot(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    path = tmp_path / "context.png"
-    found = analysis()
-    assert json.loads(json.dumps(found.to_json()))["neighbors"]["bins"] == [0, 1, 2, 3, 4]
-    again = ContextAnalysis.from_json({**json.loads(json.dumps(found.to_json())), "more": 1})
-    assert json.dumps(again.to_json()) == json.dumps(found.to_json())
-    context_plot(found, path, title="small")
-    image = pixels(path)
-    assert image.shape[:2] == (792, 1056)
-    known = styles_of(["Neighbor", "Entropy"]).values()
-    for color in [*(style.color for style in known), "#0077BB"]:
-        found_here = (image == list(bytes.fromhex(color[1:]))).all(-1).any()
-        assert found_here == (color == "#0077BB")  # no solver's
-    context_plot(analysis(X[:1]), path)  # one sequence: no error bars, some bins empty
-
-
-PNG = Path("never-written.png")
-REFUSED: dict[str, tuple[Any, str]] = {
+ONE = made([[1]], [[0]])
+WRONG: dict[str, tuple[Any, str]] = {
     "nan-logits": (
-        lambda: context_analysis(
-            lambda x, t: torch.full((*x.shape, 4), torch.nan),
-            cwdfm.MaskSource(VOCAB),
-            SCHEDULE,
-            X,
-            radius=2,
-        ),
+        lambda: analysis(model=lambda x, t: torch.full((*x.shape, 4), torch.nan)),
         "logits are NaN",
     ),
-    "radius": (
-        lambda: context_analysis(SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X),
-        "radius 8 is too large.*boundary='cut'",
-    ),
+    "radius": (lambda: analysis(radius=8), "radius 8 is too large.*boundary='cut'"),
     "ids": (lambda: analysis(X + 9), r"allowed are 0\.\.2"),
-    "weight": (
-        lambda: context_analysis(
-            SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X, radius=2, weight=cwdfm.Entropy()
-        ),
-        "cannot use Entropy",
-    ),
-    "draws": (
-        lambda: context_analysis(
-            SmallModel(4), cwdfm.MaskSource(VOCAB), SCHEDULE, X, radius=2, draws=0
-        ),
-        "draws must be an integer >= 1",
-    ),
+    "weight": (lambda: analysis(weight=cwdfm.Entropy()), "cannot use Entropy"),
+    "draws": (lambda: analysis(draws=0), "draws must be an integer >= 1"),
     "context-fixed-list": (
-        lambda: context_analysis(
-            SmallModel(4),
-            cwdfm.MaskSource(VOCAB),
-            SCHEDULE,
-            X,
-            radius=2,
-            fixed=[True] * X.shape[1],  # type: ignore[arg-type]
-        ),
-        rf"fixed must be a bool tensor of shape \({X.shape[1]},\), got list \[True.*arange",
+        lambda: analysis(fixed=[True] * LENGTH),
+        rf"fixed must be a bool tensor of shape \({LENGTH},\), got list \[True.*arange",
     ),
     "context-fixed-length": (
-        lambda: context_analysis(
-            SmallModel(4),
-            cwdfm.MaskSource(VOCAB),
-            SCHEDULE,
-            X,
-            radius=2,
-            fixed=torch.zeros(X.shape[1] + 1, dtype=torch.bool),
-        ),
-        rf"fixed must be .* \({X.shape[1]},\), got a torch.bool tensor of shape",
+        lambda: analysis(fixed=torch.zeros(LENGTH + 1, dtype=torch.bool)),
+        rf"fixed must be .* \({LENGTH},\), got a torch.bool tensor of shape",
     ),
-    "not-samples": (lambda: update_statistics(X), "samples must be a Samples"),  # type: ignore[arg-type]
+    "not-samples": (lambda: update_statistics(cast(Any, X)), "samples must be a Samples"),
     "fixed-shape": (
-        lambda: update_statistics(made([[1]], [[0]]), torch.zeros(2, 2, dtype=torch.bool)),
+        lambda: update_statistics(ONE, torch.zeros(2, 2, dtype=torch.bool)),
         "fixed must be a bool tensor",
     ),
     "fixed-length": (
-        lambda: update_statistics(made([[1]], [[0]]), torch.zeros(2, dtype=torch.bool)),
+        lambda: update_statistics(ONE, torch.zeros(2, dtype=torch.bool)),
         "fixed must be a bool tensor",
     ),
     "fixed-list": (
-        lambda: update_statistics(made([[1]], [[0]]), [False]),  # type: ignore[arg-type]
+        lambda: update_statistics(ONE, cast(Any, [False])),
         r"fixed must be a bool tensor of shape \(1, 1\) or \(1,\), got list",
     ),
     "all-fixed": (
-        lambda: update_statistics(made([[1]], [[0]]), torch.ones(1, dtype=torch.bool)),
+        lambda: update_statistics(ONE, torch.ones(1, dtype=torch.bool)),
         "all positions are fixed",
     ),
-    "no-results": (lambda: updates_table({}), "at least one solver's name"),
-    "not-results": (lambda: updates_plot({"Euler": 3}, PNG), "results.'Euler'. must be"),  # type: ignore[dict-item]
-    "not-png": (lambda: context_plot(analysis(), Path("a.jpg")), "end in .png"),
-    "not-analysis": (lambda: context_plot({}, PNG), "analysis must be a ContextAnalysis"),  # type: ignore[arg-type]
 }
 
 
-@pytest.mark.parametrize("row", REFUSED)
-def test_refused(row: str) -> None:
-    act, message = REFUSED[row]
+@pytest.mark.parametrize("row", WRONG)
+def test_wrong_input(row: str) -> None:
+    act, message = WRONG[row]
     with pytest.raises(InputError, match=f"(?s){message}"):
         act()
-    assert not PNG.exists()

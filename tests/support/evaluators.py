@@ -25,6 +25,26 @@ def byte_tokenizer(transformers: Any, end: str = END) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=core, bos_token=end, eos_token=end)
 
 
+def save_gpt2(folder: Path) -> Path:
+    """A random GPT-2 of two layers with a byte-level tokenizer, as save_pretrained writes it."""
+    transformers = extra("transformers")
+    byte_tokenizer(transformers).save_pretrained(folder)
+    gpt2(transformers, vocab_size=258).save_pretrained(folder)
+    return folder
+
+
+def save_bert(folder: Path, kind: str = "BertModel", **options: Any) -> Any:
+    """A random BERT with a byte-level tokenizer."""
+    transformers = extra("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes, **options)
+    model = getattr(transformers, kind)(config).eval()
+    model.save_pretrained(folder)
+    byte_tokenizer(transformers).save_pretrained(folder)
+    return model
+
+
 def gpt2(transformers: Any, **options: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"n_positions": CONTEXT, "n_embd": 16, "n_layer": 2, "n_head": 2}

@@ -1,5 +1,6 @@
 """HTML pages."""
 
+import re
 from html.parser import HTMLParser
 
 
@@ -21,3 +22,13 @@ class Links(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def check_self_contained(page: str, images: int) -> None:
+    """Check that a page is well-formed, and that nothing is loaded from elsewhere or executed."""
+    links = Links(page)
+    assert not links.open
+    assert links.tags.count("img") == images
+    assert all(link.startswith("data:") for link in links.links)
+    assert not re.search(r"https?:|url\(|@import", page)
+    assert "script" not in links.tags
