@@ -68,12 +68,12 @@ def evaluate_text(
     if len({found.steps for found in sets}) > 1:
         load_extra("matplotlib", "plot")  # fail before the work: figures come last
     passages = read_passages(sets)
-    held_out = baseline = None
+    held_out = reference = baseline = None
     if data not in ("auto", "none"):
         log(f"reading {data}")
         held_out = TextReference.load(data, kind_of(sets, TEXT), passages, settings)
-        baseline = held_out.baseline
-    scorer = TextScorer(settings, held_out and held_out.reference, out, log)
+        reference, baseline = held_out.reference, held_out.baseline
+    scorer = TextScorer(settings, reference, out, log)
     scorer.prepare([*passages, baseline] if baseline else passages)
     scored = []
     for number, (found, its) in enumerate(zip(sets, passages, strict=True), start=1):

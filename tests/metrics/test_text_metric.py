@@ -17,7 +17,7 @@ import torch
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.likelihood.dataset import dataset_likelihood
+from cwdfm.likelihood.dataset import DatasetLikelihood, dataset_likelihood
 from cwdfm.method import Flow
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate, fold_slices
@@ -25,7 +25,16 @@ from cwdfm.metrics.mauve import Embedder, mauve_score
 from cwdfm.metrics.perplexity import _retokenize, cut_text, generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import length_batches, token_budget
-from tests.support.evaluators import CONTEXT, END, byte_tokenizer, extra, gpt2, write_gguf
+from tests.support.evaluators import (
+    CONTEXT,
+    END,
+    byte_tokenizer,
+    extra,
+    gpt2,
+    save_bert,
+    save_gpt2,
+    write_gguf,
+)
 from tests.support.models import SmallModel
 
 TEXTS = [
@@ -41,12 +50,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random GPT-2 of two layers with a byte-level tokenizer, as save_pretrained writes it."""
-    transformers = extra("transformers")
-    path = tmp_path_factory.mktemp("evaluator") / "tiny"
-    byte_tokenizer(transformers).save_pretrained(path)
-    gpt2(transformers, vocab_size=258).save_pretrained(path)
-    return path
+    return save_gpt2(tmp_path_factory.mktemp("evaluator") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +101,8 @@ def test_windows_and_batches(folder: Path, overlap: int, budget: int) -> None:
 def test_a_shorter_context_is_used_and_recorded(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
     short = EvaluatorLM(str(folder), context=8, device="cpu").load()
     assert (short.context, short.overlap) == (8, 4)
-    assert (evaluator.context, evaluator.overlap) == (
-        CONTEXT,
-        CONTEXT // 2,
-    )  # 1,024 cut to what it has
+    # The requested 1,024 are limited by its positions.
+    assert (evaluator.context, evaluator.overlap) == (CONTEXT, CONTEXT // 2)
     long = evaluator.encode(TEXTS[-1:])
     assert short.score(long)[0] != pytest.approx(evaluator.score(long)[0])
 
@@ -124,22 +126,21 @@ def test_both_averages_and_the_folds(folder: Path, evaluator: LoadedEvaluatorLM)
 def test_every_convention_is_in_the_result(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
     result = generative_perplexity(TEXTS, evaluator, folds=1)
     data = json.loads(json.dumps(result.to_json()))
-    assert data["evaluator"] == {
-        "model": str(folder),
-        "revision": None,
-        "dtype": "float32",
-        "device": "cpu",
-        "context": CONTEXT,
-        "overlap": CONTEXT // 2,
-    }
+    loaded = {"model": str(folder), "revision": None, "dtype": "float32", "device": "cpu"}
+    assert data["evaluator"] == loaded | {"context": CONTEXT, "overlap": CONTEXT // 2}
     rest = ("retokenized", "average", "first_token", "after_end", "end")
     assert [data[name] for name in rest] == [True, "corpus", "skip", "keep", END]
     assert "retokenized, corpus average, 7 samples" in str(result)
     assert EvaluatorLM() == EvaluatorLM(model="gpt2-large", dtype="float32", context=1024)
 
 
-def test_log_softmax_of_half_precision_logits_is_in_float32(folder: Path) -> None:
+def test_log_softmax_of_half_precision_logits_is_in_float32(
+    folder: Path, evaluator: LoadedEvaluatorLM
+) -> None:
     half = EvaluatorLM(str(folder), dtype="bfloat16", device="cpu").load()
+    everything = evaluator.encode(TEXTS)
+    close = pytest.approx(evaluator.score(everything)[0], rel=0.05, abs=0.5)
+    assert half.score(everything)[0] == close
     ids = half.encode(TEXTS[:1])
     with torch.no_grad():
         logits = half.loaded.model(torch.tensor(ids)).logits[0, :-1].double()
@@ -164,12 +165,6 @@ def test_known_end_tokens_are_kept() -> None:
         )
         found: Any = _retokenize([f"a{END}b"], evaluator, "keep", END)
         assert found == [f"a{read}b"]
-
-
-def test_bfloat16_is_close(folder: Path, evaluator: LoadedEvaluatorLM) -> None:
-    half = EvaluatorLM(str(folder), dtype="bfloat16", device="cpu").load()
-    ids = evaluator.encode(TEXTS)
-    assert half.score(ids)[0] == pytest.approx(evaluator.score(ids)[0], rel=0.05, abs=0.5)
 
 
 CUT = [f"one{END}two", f"{END}{END}three{END}{END}", "four", f"{END}"]
@@ -215,16 +210,9 @@ def test_gguf_gives_the_same_scores(tmp_path: Path) -> None:
     transformers = extra("transformers")
     extra("gguf")
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=258,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "max_position_embeddings": 64}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "tie_word_embeddings": False}
+    config = transformers.LlamaConfig(vocab_size=258, initializer_range=0.3, **sizes, **layers)
     model = transformers.LlamaForCausalLM(config).eval()
     path = tmp_path / "tiny.gguf"
     write_gguf(model, byte_tokenizer(transformers), path)
@@ -252,22 +240,14 @@ def test_features_are_the_last_hidden_state(folder: Path, evaluator: LoadedEvalu
 
 
 def test_embeddings_are_normalized_means(tmp_path: Path) -> None:
-    transformers = extra("transformers")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.BertConfig(
-        vocab_size=258, intermediate_size=16, max_position_embeddings=40, **sizes
-    )
-    model = transformers.BertModel(config).eval()
-    model.save_pretrained(tmp_path)
-    byte_tokenizer(transformers).save_pretrained(tmp_path)
+    model = save_bert(tmp_path, max_position_embeddings=40)
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
     embedder = Embedder(str(tmp_path), device="cpu")
     assert embedder.conventions()["max_tokens"] == 20
     texts = ["a", TEXTS[0], TEXTS[3]]
     truth = []
     for text in texts:
-        ids = byte_tokenizer(transformers)(text)["input_ids"][:20]
+        ids = byte_tokenizer(extra("transformers"))(text)["input_ids"][:20]
         with torch.no_grad():
             mean = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
         truth.append((mean / mean.norm()).numpy())
@@ -309,10 +289,9 @@ def test_mauve_of_texts_uses_evaluator_features(evaluator: LoadedEvaluatorLM) ->
     extra("mauve")
     words = ["call", "me", "ishmael", "some", "years", "ago", "never", "mind", "how", "long"]
     pairs = [f"{a} {b}" for a in words for b in words]
-    result = mauve_score(pairs[:40], pairs[40:90], evaluator, resamples=0)
-    given = mauve_score(
-        evaluator.features(pairs[:40]), evaluator.features(pairs[40:90]), resamples=0
-    )
+    sides = pairs[:40], pairs[40:90]
+    result = mauve_score(*sides, evaluator, resamples=0)
+    given = mauve_score(*map(evaluator.features, sides), resamples=0)
     assert result.mauve == given.mauve
     assert result.features == evaluator.conventions()
     assert given.features == {}
@@ -349,9 +328,8 @@ def test_statistics_are_those_of_plain_counters(vocab: int, length: int) -> None
     assert len(found.distinct) == min(4, length)
     for n in range(1, min(4, length) + 1):
         grams = [[tuple(r[i : i + n]) for i in range(length - n + 1)] for r in x.tolist()]
-        assert found.distinct[n - 1].value == pytest.approx(
-            np.mean([len(set(g)) / len(g) for g in grams])
-        )
+        distinct = np.mean([len(set(g)) / len(g) for g in grams])
+        assert found.distinct[n - 1].value == pytest.approx(distinct)
         everything = [g for row in grams for g in row]
         assert found.corpus_distinct[n - 1] == len(set(everything)) / len(everything)
     if length < 4:
@@ -401,11 +379,19 @@ SOURCE, SCHEDULE = cwdfm.MaskSource(5), cwdfm.Polynomial(2.0)
 ROWS = np.random.default_rng(0).integers(5, size=(23, 7)).astype(np.int16)
 
 
+def likelihood(rows: Any = ROWS, **options: Any) -> DatasetLikelihood:
+    return dataset_likelihood(Flow(SOURCE, SCHEDULE), SmallModel(6), rows, draws=4, **options)
+
+
+def bound(fixed: torch.Tensor | None = None) -> Any:
+    x = torch.from_numpy(ROWS).long()
+    return cwdfm.elbo(SmallModel(6), SOURCE, SCHEDULE, x, fixed=fixed, draws=4)
+
+
 def test_the_bound_does_not_depend_on_batches() -> None:
-    model = SmallModel(6)
-    whole = cwdfm.elbo(model, SOURCE, SCHEDULE, torch.from_numpy(ROWS).long(), draws=4)
+    whole = bound()
     for size in (1, 5, 23, 100):
-        split = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, ROWS, draws=4, batch_size=size)
+        split = likelihood(batch_size=size)
         assert split.nats_per_token == pytest.approx(whole.nats_per_token, rel=1e-12)
         assert split.noise_error == pytest.approx(whole.standard_error, rel=1e-12)
         spread = whole.nats_B.numpy().std(ddof=1) / math.sqrt(23) / 7
@@ -418,35 +404,30 @@ def test_the_bound_does_not_depend_on_batches() -> None:
 
 
 def test_a_limit_selects_evenly_spaced_rows() -> None:
-    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
-    whole = cwdfm.elbo(model, SOURCE, SCHEDULE, x, draws=4)
-    some = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=4, batch_size=3)
-    chosen = whole.nats_B[[0, 5, 11, 17]]
+    some = likelihood(torch.from_numpy(ROWS).long(), limit=4, batch_size=3)
+    chosen = bound().nats_B[[0, 5, 11, 17]]
     assert some.nats_per_token == pytest.approx(float(chosen.sum()) / 28)
     assert (some.sequences, some.of) == (4, 23)
-    assert dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=99).of == 23
-    one = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, draws=4, limit=1)
+    assert likelihood(limit=99).of == 23
+    one = likelihood(limit=1)
     assert (one.standard_error, one.perplexity_error) == (None, None)
     assert "1 of 23 sequences" in str(one)
     assert json.loads(json.dumps(one.to_json()))["perplexity_error"] is None
 
 
 def test_the_bound_of_given_positions() -> None:
-    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
     fixed = torch.tensor([True] + [False] * 6)
-    ours = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, fixed=fixed, draws=4, batch_size=6)
-    truth = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed.expand(23, 7), draws=4)
-    assert ours.nats_per_token == pytest.approx(truth.nats_per_token)
+    ours = likelihood(fixed=fixed, batch_size=6)
+    assert ours.nats_per_token == pytest.approx(bound(fixed.expand(23, 7)).nats_per_token)
     assert ours.tokens == 23 * 6
 
 
 def test_short_rows_have_little_weight_in_the_error() -> None:
     """Compares with the jackknife estimate of the ratio of nats to tokens."""
-    model, x = SmallModel(6), torch.from_numpy(ROWS).long()
-    ours = dataset_likelihood(Flow(SOURCE, SCHEDULE), model, x, padding=(4, 6), draws=4)
+    ours = likelihood(padding=(4, 6))
     fixed = torch.zeros(23, 7, dtype=torch.bool)
     fixed[4, 1:] = True
-    nats = cwdfm.elbo(model, SOURCE, SCHEDULE, x, fixed=fixed, draws=4).nats_B.numpy()
+    nats = bound(fixed).nats_B.numpy()
     tokens = np.where(np.arange(23) == 4, 1, 7)
     assert ours.nats_per_token == pytest.approx(nats.sum() / tokens.sum())
     without = (nats.sum() - nats) / (tokens.sum() - tokens)
@@ -469,10 +450,7 @@ def spoil(name: str, content: str | None) -> Change:
 
 BROKEN: dict[str, tuple[Change, str]] = {
     "no-config": (spoil("config.json", None), "has no config.json.*save_pretrained"),
-    "no-weights": (
-        spoil("model.safetensors", None),
-        "cannot be loaded .OSError.*model.safetensors",
-    ),
+    "no-weights": (spoil("model.safetensors", None), "OSError.*model.safetensors"),
     "broken-weights": (spoil("model.safetensors", "12345"), "cannot be loaded .SafetensorError"),
     "broken-config": (spoil("config.json", "{"), "cannot be loaded"),
     "unknown-model": (spoil("config.json", "{}"), "cannot be loaded .ValueError"),
@@ -502,23 +480,16 @@ def test_unsuitable_evaluators(folder: Path, tmp_path: Path) -> None:
     model.transformer.ln_f.weight.data.fill_(torch.nan)
     model.save_pretrained(tmp_path / "nan")
     evaluator = EvaluatorLM(str(tmp_path / "nan"), device="cpu").load()
-    with pytest.raises(
-        InputError, match=r"NaN or infinite scores for 2 of 2 texts.*float32.*weights"
-    ):
+    with pytest.raises(InputError, match=r"NaN .* scores for 2 of 2 texts.*float32.*weights"):
         generative_perplexity(["abc", "def"], evaluator, folds=1)
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.BertConfig(vocab_size=258, intermediate_size=16, **sizes)
-    for name, kind in (
-        ("ahead", transformers.BertForMaskedLM),
-        ("headless", transformers.BertModel),
+    for kind, message in (
+        ("BertForMaskedLM", "is not causal.*gpt2-large"),
+        ("BertModel", "is missing .* weights of a causal language model"),
     ):
-        kind(config).save_pretrained(tmp_path / name)
-        byte_tokenizer(transformers).save_pretrained(tmp_path / name)
-    with pytest.raises(InputError, match=r"is not causal.*gpt2-large"):
-        EvaluatorLM(str(tmp_path / "ahead"), device="cpu").load()
-    with pytest.raises(InputError, match=r"is missing .* weights of a causal language model"):
-        EvaluatorLM(str(tmp_path / "headless"), device="cpu").load()
+        save_bert(tmp_path / kind, kind)
+        with pytest.raises(InputError, match=message):
+            EvaluatorLM(str(tmp_path / kind), device="cpu").load()
 
 
 def test_an_unreachable_hub_suggests_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,9 +516,15 @@ def perplexity(samples: Any, **options: Any) -> Callable[[LoadedEvaluatorLM], ob
     return lambda evaluator: generative_perplexity(samples, evaluator, **options)
 
 
+def own_perplexity(tokens: Any, **options: Any) -> Callable[[LoadedEvaluatorLM], object]:
+    return lambda evaluator: generative_perplexity(
+        tokens, evaluator, vocabulary=evaluator.vocabulary(), **options
+    )
+
+
 IDS = torch.tensor([[1, 2]])
 BYTES = {chr(i): i for i in range(9)}
-REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
+WRONG: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     "no-samples": (perplexity([]), "samples is empty"),
     "one-string": (perplexity("abc"), "must be a sequence of texts.*str 'abc'"),
     "not-texts": (perplexity([[1, 2]]), "must contain strings, got list.*decode"),
@@ -558,26 +535,13 @@ REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     "bad-after-end": (perplexity(["abc"], after_end="drop"), "after_end must be one of"),
     "bad-first": (perplexity(["abc"], folds=1, first_token="x"), "first_token must be one of"),
     "no-vocabulary": (perplexity(IDS), "same vocabulary: pass vocabulary=.*or decode"),
-    "other-vocabulary": (
-        perplexity(IDS, vocabulary=BYTES),
-        "has 9 tokens, .* 258, and .* differ.*retokenized",
-    ),
+    "other-vocabulary": (perplexity(IDS, vocabulary=BYTES), "has 9 tokens, .* 258, and .* differ"),
     "unknown-end": (
-        lambda evaluator: generative_perplexity(
-            IDS, evaluator, vocabulary=evaluator.vocabulary(), after_end="cut", end="</s>", folds=1
-        ),
+        own_perplexity(IDS, after_end="cut", end="</s>", folds=1),
         "'</s>' is not in the vocabulary",
     ),
-    "ids-out-of-range": (
-        lambda evaluator: generative_perplexity(
-            IDS + 300, evaluator, vocabulary=evaluator.vocabulary()
-        ),
-        r"ids from 301 to 302, allowed are 0\.\.257",
-    ),
-    "no-folder": (
-        lambda _: EvaluatorLM("/no/such/folder").load(),
-        "there is no folder /no/such/folder",
-    ),
+    "ids-out-of-range": (own_perplexity(IDS + 300), r"ids from 301 to 302, .* 0\.\.257"),
+    "no-folder": (lambda _: EvaluatorLM("/no/such").load(), "there is no folder /no/such"),
     "no-name": (lambda _: EvaluatorLM("").load(), "hub name, a folder or a GGUF file, got ''"),
     "bad-dtype": (lambda _: EvaluatorLM(dtype="int8"), "dtype must be one of"),  # type: ignore[arg-type]
     "bad-context": (lambda _: EvaluatorLM(context=1), "context must be an integer >= 2, got 1"),
@@ -587,12 +551,9 @@ REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     ),
     "bad-device": (
         lambda _: EvaluatorLM("gpt2", device="tpu9x").load(),
-        "device must be auto, cpu, cuda",
+        "device must be auto, cpu",
     ),
-    "features-of-nothing": (
-        lambda evaluator: evaluator.features(["a", ""]),
-        "1 of 2 texts are empty",
-    ),
+    "features-of-nothing": (lambda evaluator: evaluator.features(["a", ""]), "1 of 2 texts are"),
     "mauve-few": (lambda _: mauve_score(features(0, rows=5), features(1)), "at least 20.*has 5"),
     "mauve-no-model": (lambda _: mauve_score(["a"] * 20, ["b"] * 20), "features=None"),
     "mauve-widths": (
@@ -601,35 +562,18 @@ REFUSED: dict[str, tuple[Callable[[LoadedEvaluatorLM], object], str]] = {
     ),
     "mauve-nan": (lambda _: mauve_score(features(0) * np.nan, features(1)), "must be finite"),
     "mauve-buckets": (lambda _: mauve_score(features(0), features(1), buckets=500), "not exceed"),
-    "statistics-shape": (
-        lambda _: text_statistics(torch.zeros(3).long()),
-        r"integer ids \[samples",
-    ),
+    "statistics-shape": (lambda _: text_statistics(torch.zeros(3).long()), r"ids \[samples"),
     "statistics-float": (lambda _: text_statistics(torch.zeros(3, 4)), "float32 tensor"),
     "statistics-one": (lambda _: text_statistics(IDS), "1 samples cannot be split into 5 folds"),
-    "split-shape": (
-        lambda _: dataset_likelihood(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS[0]),
-        "sequences must be token ids",
-    ),
-    "split-limit": (
-        lambda _: dataset_likelihood(Flow(SOURCE, SCHEDULE), SmallModel(6), ROWS, limit=0),
-        "limit must be an integer >= 1",
-    ),
-    "split-fixed": (
-        lambda _: dataset_likelihood(
-            Flow(SOURCE, SCHEDULE),
-            SmallModel(6),
-            ROWS,
-            fixed=[True] * 7,  # type: ignore[arg-type]
-        ),
-        r"fixed must be a bool tensor of shape \(7,\), got list",
-    ),
+    "split-shape": (lambda _: likelihood(ROWS[0]), "sequences must be token ids"),
+    "split-limit": (lambda _: likelihood(limit=0), "limit must be an integer >= 1"),
+    "split-fixed": (lambda _: likelihood(fixed=[True] * 7), r"of shape \(7,\), got list"),
 }
 
 
-@pytest.mark.parametrize("row", REFUSED)
-def test_refused(row: str, evaluator: LoadedEvaluatorLM) -> None:
-    act, message = REFUSED[row]
+@pytest.mark.parametrize("row", WRONG)
+def test_wrong_input(row: str, evaluator: LoadedEvaluatorLM) -> None:
+    act, message = WRONG[row]
     if "mauve" in row:
         extra("mauve")
     with pytest.raises(InputError, match=f"(?s){message}"):
