@@ -11,9 +11,9 @@ from cwdfm.baselines.autoregressive import (
     NextToken,
 )
 from cwdfm.baselines.bd3lm import BlockDiffusion, BlockObjective, BlockSolver
-from cwdfm.baselines.bd3lm.config import BD3LMConfig
+from cwdfm.baselines.bd3lm.objective import BD3LMConfig
 from cwdfm.baselines.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
-from cwdfm.baselines.sedd.config import SEDDConfig
+from cwdfm.baselines.sedd.objective import SEDDConfig
 from cwdfm.method.config import MethodConfig
 from cwdfm.method.flow_config import FlowConfig, MDLMConfig
 

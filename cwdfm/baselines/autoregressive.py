@@ -12,14 +12,21 @@ Shapes: B batch, N length, M = N + 1 tokens with the start token, K positions, D
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from cwdfm.baselines.left_to_right import CachedModel, Chunk, ScaledProgress
 from cwdfm.errors import InputError, check_bool
-from cwdfm.likelihood.bound import Bound, check_inputs, exact_likelihood, sequence_nats
+from cwdfm.likelihood.bound import (
+    Bound,
+    BoundBatch,
+    BoundTerms,
+    LikelihoodOptions,
+    estimate_bound,
+    sequence_nats,
+)
 from cwdfm.method.base import (
     DataBatch,
     Method,
@@ -34,12 +41,12 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_split, evaluating, fusible_hidden, predict_logits
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.model.wrappers import BannedTokens
-from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.head_draw import head_draw
 from cwdfm.ops.head_loss import head_cross_entropy
 from cwdfm.ops.precision import product_dtype
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.solver import Samples
+from cwdfm.solver.base import DrawOptions
 from cwdfm.source import MaskSource
 
 
@@ -81,30 +88,22 @@ class Autoregressive(Method):
         return solver.sample(model, self.vocab_size, request)
 
     def likelihood(
-        self,
-        model: nn.Module,
-        x_1: Tensor,
-        *,
-        seed: int = 0,
-        draws: int = 16,
-        fixed: Tensor | None = None,
-        index: Tensor | None = None,
-        batch_size: int = 256,
+        self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
     ) -> Bound:
-        """-log p(x_1), which is exact: `seed`, `draws` and `index` have no effect.
-
-        `fixed` tokens must be a prefix; the result is the likelihood of the rest given them.
-        """
+        """-log p(x_1), which is exact. `fixed` tokens must be a prefix; the rest is given them."""
         ids = MaskSource(self.vocab_size)
-        x_1, fixed, _ = check_inputs(model, x_1, fixed, self.vocab_size, batch_size)
-        check_network(model, x_1.shape[1])
-        check_prefix(fixed)
 
-        def nats(x: Tensor, fixed: Tensor) -> Tensor:
-            return sequence_nats(model, ids, prepend_start(x, ids)[:, :-1], x, ~fixed)
+        def terms(batch: BoundBatch) -> BoundTerms:
+            check_network(model, batch.x_1.shape[1])
+            input_BN = prepend_start(batch.x_1, ids)[:, :-1]
+            return BoundTerms.exact(sequence_nats(model, ids, input_BN, batch.x_1, ~batch.fixed))
 
-        return exact_likelihood(
-            model, x_1, nats, vocab_size=self.vocab_size, fixed=fixed, batch_size=batch_size
+        return estimate_bound(
+            *(model, x_1, terms),
+            vocab_size=self.vocab_size,
+            exact=True,
+            check_fixed=check_prefix,
+            **options,
         )
 
 
@@ -135,24 +134,21 @@ class NextToken(Objective):
 
 
 @dataclass(frozen=True)
-class LeftToRight:
+class LeftToRight(DrawOptions):
     """The autoregressive sampler: x_k ~ p(x_k | start, x_1 .. x_{k-1}), one token per step.
 
     The number of steps is the number of tokens; `steps` and `grid` of a request have no effect.
 
-    - `temperature`, `top_p`, `dtype`: of the categorical draws, as in `Euler`.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     - `cached`: keep keys and values, so that a step evaluates one token. False evaluates the whole
       sequence for every token, which works with any callable. The samples are the same up to
       rounding.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    dtype: torch.dtype = torch.float64
     cached: bool = True
 
     def __post_init__(self) -> None:
-        check_draw(self.temperature, self.top_p, self.dtype)
+        super().__post_init__()
         check_bool("cached", self.cached)
 
     @torch.no_grad()
@@ -214,19 +210,9 @@ class LeftToRight:
         last_BL[:, -1] = True
         t_B = torch.zeros(len(input_BL), device=input_BL.device)
         query = (network, ids, input_BL, t_B, Positions.of(last_BL))
-        fused = self.top_p == 1 and self.dtype == torch.float64
-        if fused and (found := fusible_hidden(*query)) is not None:
+        if self.fusible and (found := fusible_hidden(*query)) is not None:
             return head_draw(*found, u_B, ids.vocab_size, temperature=self.temperature).tokens
-        parts = [
-            sample_categorical(
-                logits_kV,
-                u_B[k],
-                temperature=self.temperature,
-                top_p=self.top_p,
-                dtype=self.dtype,
-            )
-            for k, logits_kV in predict_logits(*query)
-        ]
+        parts = [self.draw(logits_kV, u_B[k]) for k, logits_kV in predict_logits(*query)]
         return torch.cat(parts)
 
 

@@ -4,8 +4,9 @@ Shapes: B sequences, N length, D strata (draws per sequence), K positions, V dat
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -55,6 +56,38 @@ class Bound(NegativeLogLikelihood):
     exact: bool = False
 
 
+class LikelihoodOptions(TypedDict, total=False):
+    """Options of all likelihoods. An exact likelihood depends on `fixed` and `batch_size` only."""
+
+    seed: int  # the random seed; default 0
+    draws: int  # random times per sequence, at least 2; default 16
+    fixed: Tensor | None  # [B, N] bool: given tokens; default none
+    index: Tensor | None  # [B]: global indices of the sequences; default 0..B-1
+    batch_size: int  # default 256
+
+
+@dataclass(frozen=True)
+class BoundBatch:
+    """A batch of sequences, and everything that determines their times and noise."""
+
+    x_1: Tensor  # [B, N]
+    fixed: Tensor  # [B, N]
+    index: Tensor  # [B]
+    seed: int
+    draws: int
+
+    def strata(self, low: float, high: float) -> Iterator[tuple[int, Tensor]]:
+        """Yield (d, v): a point v [B] in each of the `draws` strata of the range low..high."""
+        for d in range(self.draws):
+            offset_B = stratum_offsets(self.seed, d, self.index)
+            yield d, low + (high - low) * (d + offset_B) / self.draws
+
+    @property
+    def end_steps(self) -> range:
+        """Numbers that seed the noise of the last step; those of the strata come before."""
+        return range(self.draws, self.draws + END_DRAWS)
+
+
 @dataclass(frozen=True)
 class BoundTerms:
     """The terms of a batch's bound, each summed over the free tokens of a sequence, float64.
@@ -65,6 +98,12 @@ class BoundTerms:
     integral: Tensor  # [D, B]: one estimate per stratum
     end: Tensor  # [END_DRAWS, B]: independent estimates
     start: Tensor | float = 0.0  # [B]: exact; 0 for a flow, which starts from its source
+
+    @classmethod
+    def exact(cls, nats_B: Tensor) -> "BoundTerms":
+        """The terms of an exact likelihood, which has nothing to estimate."""
+        zeros_2B = nats_B.new_zeros(2, len(nats_B))
+        return cls(zeros_2B, zeros_2B, nats_B)
 
     @property
     def mean_B(self) -> Tensor:
@@ -81,47 +120,31 @@ class BoundTerms:
 def estimate_bound(
     model: object,
     x_1: Tensor,
-    terms: Callable[[Tensor, Tensor, Tensor], BoundTerms],
+    terms: Callable[[BoundBatch], BoundTerms],
     *,
     vocab_size: int,
-    draws: int,
-    fixed: Tensor | None,
-    index: Tensor | None,
-    batch_size: int,
+    exact: bool = False,
+    check_fixed: Callable[[Tensor], None] | None = None,
+    **options: Unpack[LikelihoodOptions],
 ) -> Bound:
-    """Sum `terms(x_1, fixed, index)` over batches of the sequences x_1 [B, N]."""
-    x_1, fixed, tokens = check_inputs(model, x_1, fixed, vocab_size, batch_size)
-    check_integer("draws", draws, 2)  # a standard error needs two
-    index_B = sample_index(index, len(x_1), x_1.device)
-    with evaluating(model):
-        batches = [
-            terms(*batch)
-            for batch in zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
-        ]
-    nats_B = torch.cat([batch.mean_B for batch in batches])
-    variance = float(torch.cat([batch.variance_B for batch in batches]).sum())
-    return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens)
+    """Sum the terms over batches of the sequences x_1 [B, N].
 
-
-@torch.no_grad()
-def exact_likelihood(
-    model: object,
-    x_1: Tensor,
-    nats: Callable[[Tensor, Tensor], Tensor],
-    *,
-    vocab_size: int,
-    fixed: Tensor | None,
-    batch_size: int,
-) -> Bound:
-    """Sum `nats(x_1, fixed)` [B], which is -log p itself, over batches of x_1 [B, N]."""
-    x_1, fixed, tokens = check_inputs(model, x_1, fixed, vocab_size, batch_size)
+    `check_fixed` raises an error if the method does not support the given tokens [B, N].
+    """
+    batch_size, draws = options.get("batch_size", 256), options.get("draws", 16)
+    x_1, fixed, tokens = _check_inputs(model, x_1, options.get("fixed"), vocab_size, batch_size)
+    if check_fixed is not None:
+        check_fixed(fixed)
+    if not exact:
+        check_integer("draws", draws, 2)  # a standard error needs two
+    index_B = sample_index(options.get("index"), len(x_1), x_1.device)
+    parts = zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
+    seed = options.get("seed", 0)
     with evaluating(model):
-        parts = [
-            nats(*batch)
-            for batch in zip(x_1.split(batch_size), fixed.split(batch_size), strict=True)
-        ]
-    nats_B = torch.cat(parts)
-    return Bound(float(nats_B.sum()) / tokens, 0.0, nats_B, tokens, exact=True)
+        found = [terms(BoundBatch(*part, seed=seed, draws=draws)) for part in parts]
+    nats_B = torch.cat([batch.mean_B for batch in found])
+    variance = float(torch.cat([batch.variance_B for batch in found]).sum())
+    return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens, exact)
 
 
 def sequence_nats(
@@ -138,7 +161,7 @@ def sequence_nats(
     return -positions.scatter(log_p_K).sum(1)
 
 
-def check_inputs(
+def _check_inputs(
     model: object, x_1: Tensor, fixed: Tensor | None, vocab_size: int, batch_size: int
 ) -> tuple[Tensor, Tensor, int]:
     """Check x_1 and `fixed`, both [B, N], and move them to the model's device.

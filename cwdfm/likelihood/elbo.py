@@ -18,12 +18,14 @@ a standard error misses.
 """
 
 import math
+from functools import partial
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.likelihood.bound import END_DRAWS, Bound, BoundTerms, estimate_bound, stratum_offsets
+from cwdfm.likelihood.bound import Bound, BoundBatch, BoundTerms, LikelihoodOptions, estimate_bound
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.loss.prediction import token_log_prob
 from cwdfm.model.positions import Positions
@@ -43,22 +45,17 @@ def elbo(
     schedule: Schedule,
     x_1: Tensor,
     *,
-    seed: int = 0,
-    draws: int = 16,
     weight: Weight | None = None,
-    fixed: Tensor | None = None,
-    index: Tensor | None = None,
-    batch_size: int = 256,
+    **options: Unpack[LikelihoodOptions],
 ) -> Bound:
     """An upper bound on -log p(x_1) of sequences [B, N], in nats per free token.
 
-    - `draws`: the number of random times per sequence, at least 2.
     - `weight`: bound the likelihood of the context-weighted chain; the path uses the same weight.
+    - `seed` (0), `draws` (16): the random seed, and the number of random times per sequence.
     - `fixed` [B, N]: given tokens. The bound is on the likelihood of the others given these.
     - `index` [B]: global indices of the sequences, which determine their noise. A subset of a
       dataset then has the same estimates as in the whole.
-
-    The result does not depend on `batch_size`.
+    - `batch_size` (256): does not change the result.
     """
     check_flow_network(model)
     path = path_for(source, schedule, weight)
@@ -69,80 +66,30 @@ def elbo(
             f"model have different weights, and the sum is not a bound; omit weight, or use a mask "
             f"source"
         )
-
-    def terms(x_1: Tensor, fixed: Tensor, index_B: Tensor) -> BoundTerms:
-        return flow_terms(model, path, x_1, fixed, index_B, seed=seed, draws=draws)
-
-    return estimate_bound(
-        model,
-        x_1,
-        terms,
-        vocab_size=source.vocab_size,
-        draws=draws,
-        fixed=fixed,
-        index=index,
-        batch_size=batch_size,
-    )
+    terms = partial(flow_terms, model, path)
+    return estimate_bound(model, x_1, terms, vocab_size=source.vocab_size, **options)
 
 
-def flow_terms(
-    model: Model,
-    path: Path,
-    x_1: Tensor,
-    fixed: Tensor,
-    index_B: Tensor,
-    *,
-    seed: int,
-    draws: int,
-) -> BoundTerms:
-    """The terms of the bound for one batch; x_1 and `fixed` are [B, N]."""
-    batch = (model, path, x_1, fixed, index_B)
-    integral = _integral(*batch, seed=seed, draws=draws)
-    return BoundTerms(integral, _end(*batch, seed=seed, first_step=draws))
+def flow_terms(model: Model, path: Path, batch: BoundBatch) -> BoundTerms:
+    """The terms of the bound for one batch."""
 
+    def noised(t_B: Tensor, step: int) -> PathSample:
+        return path.sample(
+            batch.x_1, t_B, seed=batch.seed, step=step, index=batch.index, fixed=batch.fixed
+        )
 
-def _integral(
-    model: Model,
-    path: Path,
-    x_1: Tensor,
-    fixed: Tensor,
-    index_B: Tensor,
-    *,
-    seed: int,
-    draws: int,
-) -> Tensor:
-    """Estimates [draws, B] of the integral, one per stratum of v = sqrt(1 - kappa)."""
-    estimates = []
+    integral = []
     v_end = math.sqrt(1 - KAPPA_END)
-    for d in range(draws):
-        v_B = v_end + (1 - v_end) * (d + stratum_offsets(seed, d, index_B)) / draws
-        t_B = path.schedule.inverse(1 - v_B**2)
-        batch = path.sample(x_1, t_B, seed=seed, step=d, index=index_B, fixed=fixed)
-        alpha_BN = 1.0 if batch.weight is None else batch.weight(batch.revealed)
-        log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, batch)
-        divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, batch.x_t == batch.x_1)
+    for d, v_B in batch.strata(v_end, 1.0):
+        x = noised(path.schedule.inverse(1 - v_B**2), d)
+        alpha_BN = 1.0 if x.weight is None else x.weight(x.revealed)
+        log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, x)
+        divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, x.x_t == x.x_1)
         divergence_BN = alpha_BN * torch.where(rows_BN, divergence_BN, 0.0)
-        estimates.append((1 - v_end) * 2 / v_B * divergence_BN.sum(1))
-    return torch.stack(estimates)
-
-
-def _end(
-    model: Model,
-    path: Path,
-    x_1: Tensor,
-    fixed: Tensor,
-    index_B: Tensor,
-    *,
-    seed: int,
-    first_step: int,
-) -> Tensor:
-    """Estimates [END_DRAWS, B] of the cross-entropy of the last step, at KAPPA_END."""
-    estimates = []
-    t_B = path.schedule.inverse(KAPPA_END).to(x_1.device).expand(len(x_1))
-    for step in range(first_step, first_step + END_DRAWS):
-        batch = path.sample(x_1, t_B, seed=seed, step=step, index=index_B, fixed=fixed)
-        estimates.append(-_log_probs(model, batch)[0].sum(1))
-    return torch.stack(estimates)
+        integral.append((1 - v_end) * 2 / v_B * divergence_BN.sum(1))
+    t_B = path.schedule.inverse(KAPPA_END).to(batch.x_1.device).expand(len(batch.x_1))
+    end = [-_log_probs(model, noised(t_B, step))[0].sum(1) for step in batch.end_steps]
+    return BoundTerms(torch.stack(integral), torch.stack(end))
 
 
 def _log_probs(model: Model, batch: PathSample) -> tuple[Tensor, Tensor, Tensor]:

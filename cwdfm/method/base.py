@@ -9,13 +9,13 @@ differ only in the method.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
-from typing import ClassVar, NoReturn
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, NoReturn, Unpack
 
 from torch import Tensor, nn
 
 from cwdfm.errors import InputError
-from cwdfm.likelihood.bound import Bound
+from cwdfm.likelihood.bound import Bound, LikelihoodOptions
 from cwdfm.model.transformer import DiTConfig, Read
 from cwdfm.postprocess.base import Postprocess
 from cwdfm.postprocess.reject import Reject
@@ -49,6 +49,12 @@ class SampleRequest:
     def progress_steps(self) -> int:
         """The number of times that `progress` counts each sequence, per try."""
         return self.steps + sum(step.progress_steps for step in self.postprocess)
+
+    @property
+    def loop_options(self) -> dict[str, Any]:
+        """The keyword arguments of `cwdfm.sample`."""
+        own = ("banned_tokens", "postprocess", "reject")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
 
     def subset(self, index_A: Tensor, seed: int) -> "SampleRequest":
         """Request only the sequences at index_A [A], with a different seed."""
@@ -103,15 +109,7 @@ class Method(ABC):
 
     @abstractmethod
     def likelihood(
-        self,
-        model: nn.Module,
-        x_1: Tensor,
-        *,
-        seed: int = 0,
-        draws: int = 16,
-        fixed: Tensor | None = None,
-        index: Tensor | None = None,
-        batch_size: int = 256,
+        self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
     ) -> Bound:
         """-log p(x_1) of sequences [B, N], or an upper bound: see `cwdfm.elbo`."""
 

@@ -7,12 +7,13 @@ unmasks with probability (m_t - m_s) / m_t = 1 - exp(-integrated hazard): `Euler
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import check_instance
-from cwdfm.likelihood.bound import Bound
+from cwdfm.likelihood.bound import Bound, LikelihoodOptions
 from cwdfm.likelihood.elbo import elbo
 from cwdfm.loss import NELBO, Bregman, Loss
 from cwdfm.loss.base import TIME_EPSILON
@@ -63,21 +64,7 @@ class Flow(Method):
         if request.reject is not None:
             return self._rejection_sample(model, solver, request, request.reject)
         model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
-        samples = sample(
-            model,
-            self.source,
-            self.schedule,
-            solver,
-            shape=request.shape,
-            steps=request.steps,
-            seed=request.seed,
-            grid=request.grid,
-            prompt=request.prompt,
-            fixed=request.fixed,
-            index=request.index,
-            batch_size=request.batch_size,
-            progress=request.progress,
-        )
+        samples = sample(model, self.source, self.schedule, solver, **request.loop_options)
         for step in request.postprocess:
             improved = step.apply(
                 model,
@@ -110,7 +97,7 @@ class Flow(Method):
                 self.source,
                 self.schedule,
                 samples.tokens,
-                noise_fraction=reject.noise_fraction,
+                reject.noise_fraction,
                 seed=subset.seed,
                 fixed=self._fixed(subset, samples.tokens.device),
                 index=subset.index,
@@ -141,25 +128,10 @@ class Flow(Method):
         model: nn.Module,
         x_1: Tensor,
         *,
-        seed: int = 0,
-        draws: int = 16,
-        fixed: Tensor | None = None,
-        index: Tensor | None = None,
-        batch_size: int = 256,
         weight: Weight | None = None,
+        **options: Unpack[LikelihoodOptions],
     ) -> Bound:
-        return elbo(
-            model,
-            self.source,
-            self.schedule,
-            x_1,
-            seed=seed,
-            draws=draws,
-            weight=weight,
-            fixed=fixed,
-            index=index,
-            batch_size=batch_size,
-        )
+        return elbo(model, self.source, self.schedule, x_1, weight=weight, **options)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -49,6 +50,15 @@ class PathSample:
     weight: Weight | None = None
 
 
+class RevealOptions(TypedDict):
+    """What determines the random draws of a path; see `Path.sample`."""
+
+    seed: int
+    step: int
+    index: Tensor | None
+    fixed: Tensor | None
+
+
 @dataclass(frozen=True)
 class Path(ABC):
     """A path between a source and the data under a schedule."""
@@ -66,17 +76,8 @@ class Path(ABC):
         """The context weight of the Markov chain with these marginals; None if unweighted."""
 
     @abstractmethod
-    def reveal(
-        self,
-        kappa: Tensor,
-        length: int,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor | None,
-        fixed: Tensor | None,
-    ) -> Tensor:
-        """The reveal mask B_t [B, N]; the other arguments are those of `sample`.
+    def reveal(self, kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
+        """The reveal mask B_t [B, N].
 
         `kappa` is [B], or [B, N] on a path without a context weight. On a GPU `kappa` and `index`
         are validated after this call, so invalid values must not cause errors here.
@@ -131,17 +132,9 @@ class Path(ABC):
         return PathSample(x_0, x_1, x_t, t, revealed, fixed, self.source, self.context_weight)
 
 
-def independent_reveals(
-    kappa: Tensor,
-    length: int,
-    *,
-    seed: int,
-    step: int,
-    index: Tensor | None,
-    fixed: Tensor | None,
-) -> Tensor:
+def independent_reveals(kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
     """Reveal each coordinate independently with probability kappa [B] or [B, N]; bool [B, N]."""
-    index_B = index_or_arange(index, len(kappa), kappa.device)
-    u_BN = uniform_BN(seed, Purpose.REVEAL, index_B, step, length)
+    index_B = index_or_arange(options["index"], len(kappa), kappa.device)
+    u_BN = uniform_BN(options["seed"], Purpose.REVEAL, index_B, options["step"], length)
     revealed_BN = u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])
-    return revealed_BN if fixed is None else revealed_BN | fixed
+    return revealed_BN if options["fixed"] is None else revealed_BN | options["fixed"]

@@ -1,12 +1,13 @@
 """The context-weighted path: the number of reveals of the mixture path, placed by a weight."""
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance
 from cwdfm.path.algorithm1 import reveal_drawn
-from cwdfm.path.base import Path
+from cwdfm.path.base import Path, RevealOptions
 from cwdfm.path.mixture import MixturePath
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -37,19 +38,8 @@ class ContextPath(Path):
     def context_weight(self) -> Weight:
         return self.weight
 
-    def reveal(
-        self,
-        kappa: Tensor,
-        length: int,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor | None,
-        fixed: Tensor | None,
-    ) -> Tensor:
-        return reveal_drawn(
-            self.weight, kappa, length, seed=seed, step=step, index=index, fixed=fixed
-        )
+    def reveal(self, kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
+        return reveal_drawn(self.weight, kappa, length, **options)
 
 
 def path_for(source: Source, schedule: Schedule, weight: Weight | None) -> Path:

@@ -1,10 +1,11 @@
 """The mixture path: coordinates are revealed independently."""
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from torch import Tensor
 
-from cwdfm.path.base import Path, independent_reveals
+from cwdfm.path.base import Path, RevealOptions, independent_reveals
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,5 @@ class MixturePath(Path):
     def context_weight(self) -> None:
         return None
 
-    def reveal(
-        self,
-        kappa: Tensor,
-        length: int,
-        *,
-        seed: int,
-        step: int,
-        index: Tensor | None,
-        fixed: Tensor | None,
-    ) -> Tensor:
-        return independent_reveals(kappa, length, seed=seed, step=step, index=index, fixed=fixed)
+    def reveal(self, kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
+        return independent_reveals(kappa, length, **options)

@@ -16,12 +16,12 @@ from cwdfm.solver.sample import Progress, Samples
 from cwdfm.source import Source
 
 
-class SampleOptions(TypedDict):
-    """Options that all postprocessing steps share with `cwdfm.sample`."""
+class SampleOptions(TypedDict, total=False):
+    """Options of all postprocessing, with the defaults of `cwdfm.sample`."""
 
     seed: int
     fixed: Tensor | None  # [B, N] or [N]: tokens to keep
-    index: Tensor | None
+    index: Tensor | None  # [B]: global sample numbers
     batch_size: int | None
     progress: Progress | None
 
@@ -65,13 +65,7 @@ def check_noise_fraction(value: float, default: float) -> None:
 
 
 def check_samples(
-    model: Model,
-    source: Source,
-    schedule: Schedule,
-    tokens: Tensor,
-    fixed: Tensor | None,
-    index: Tensor | None,
-    seed: int,
+    model: Model, source: Source, schedule: Schedule, tokens: Tensor, options: SampleOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check finished samples and move them to the model's device.
 
@@ -79,12 +73,12 @@ def check_samples(
     """
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
-    check_seed(seed)
+    check_seed(options.get("seed", 0))
     check_tokens("tokens", tokens, source.vocab_size)
     tokens = tokens.to(model_device(model) or tokens.device)
-    index_B = sample_index(index, len(tokens), tokens.device)
+    index_B = sample_index(options.get("index"), len(tokens), tokens.device)
+    fixed, shape = options.get("fixed"), (len(tokens), tokens.shape[1])
     fixed = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
-    shape = (len(tokens), tokens.shape[1])
     _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
     return tokens, fixed_BN, index_B
 

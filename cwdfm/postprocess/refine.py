@@ -30,7 +30,7 @@ from cwdfm.postprocess.base import (
 )
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
-from cwdfm.solver.sample import Progress, Samples, Start, sample
+from cwdfm.solver.sample import Samples, Start, sample
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -95,25 +95,21 @@ def refine(
     tokens: Tensor,
     config: Refine | None = None,
     *,
-    seed: int = 0,
     grid: Spacing = "t",
-    fixed: Tensor | None = None,
-    index: Tensor | None = None,
     weight: Weight | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Samples:
     """Refine `tokens` [B, N], keeping those marked by `fixed` [B, N] or [N].
 
     The tokens are noised along the mixture path or, with a context `weight`, along its
     context-weighted path. Statistics are summed over all rounds; noising counts neither as an
     update nor as a loop. Sequences that are completely fixed are returned unchanged. For the
-    remaining arguments see `cwdfm.sample`.
+    options see `cwdfm.sample`.
     """
     config = Refine() if config is None else config
     check_instance("config", config, Refine, "Refine(rounds=2, noise_fraction=0.1)")
     check_instance("solver", solver, Solver, "Euler()")
-    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, fixed, index, seed)
+    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     shape = (len(tokens), tokens.shape[1])
     path = path_for(source, schedule, weight)
     solver = config.adjust(solver)
@@ -121,13 +117,10 @@ def refine(
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)
     result: Samples | None = None
     for number in range(1, config.rounds + 1):
-        round_seed = derive_seed(seed, number)
+        round_seed = derive_seed(options.get("seed", 0), number)
         x_BN = path.sample(tokens, t_B, seed=round_seed, index=index_B, fixed=fixed_BN).x_t
         refined = sample(
-            model,
-            source,
-            schedule,
-            solver,
+            *(model, source, schedule, solver),
             shape=shape,
             steps=config.steps,
             seed=round_seed,
@@ -136,8 +129,8 @@ def refine(
             fixed=fixed_BN,
             index=index_B,
             start=Start(x_BN, t),
-            batch_size=batch_size,
-            progress=progress,
+            batch_size=options.get("batch_size"),
+            progress=options.get("progress"),
             device=tokens.device,
         )
         result = refined if result is None else combine(result, refined)

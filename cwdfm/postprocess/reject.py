@@ -11,6 +11,7 @@ is stronger where no change of a single token corrects a sequence. Both need onl
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from cwdfm.errors import InputError, check_integer
 from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import derive_seed
-from cwdfm.postprocess.base import check_noise_fraction, check_samples
+from cwdfm.postprocess.base import SampleOptions, check_noise_fraction, check_samples
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule
 from cwdfm.solver.sample import Samples, batches
@@ -69,28 +70,15 @@ def plausibility(
     tokens: Tensor,
     *,
     noise_fraction: float | None = None,
-    seed: int = 0,
-    fixed: Tensor | None = None,
-    index: Tensor | None = None,
-    batch_size: int | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Tensor:
     """The plausibility [B] of finished sequences [B, N]: the geometric mean of the token scores.
 
     `fixed` tokens do not count, and a completely fixed sequence has plausibility 1. Mark prompt
-    tokens as fixed, including a first token that the model never draws. For the remaining
-    arguments see `resample`.
+    tokens as fixed, including a first token that the model never draws. For the options see
+    `cwdfm.sample`.
     """
-    return score_sequences(
-        model,
-        source,
-        schedule,
-        tokens,
-        noise_fraction=noise_fraction,
-        seed=seed,
-        fixed=fixed,
-        index=index,
-        batch_size=batch_size,
-    )[0]
+    return score_sequences(model, source, schedule, tokens, noise_fraction, **options)[0]
 
 
 @torch.no_grad()
@@ -99,23 +87,19 @@ def score_sequences(
     source: Source,
     schedule: Schedule,
     tokens: Tensor,
-    *,
     noise_fraction: float | None,
-    seed: int,
-    fixed: Tensor | None,
-    index: Tensor | None,
-    batch_size: int | None,
+    **options: Unpack[SampleOptions],
 ) -> tuple[Tensor, Tensor, int]:
     """Return the plausibility [B], model evaluations [B] and the number of logit evaluations."""
     check_flow_network(model)
     if noise_fraction is not None:
         check_noise_fraction(noise_fraction, 0.04)
-    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, fixed, index, seed)
+    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     noise_fraction = noise_fraction or DEFAULTS[source.marks_noise]
-    length = tokens.shape[1]
-    scorer = TokenScorer(model, source, schedule, length, noise_fraction=noise_fraction, seed=seed)
+    network, seed = (model, source, schedule, tokens.shape[1]), options.get("seed", 0)
+    scorer = TokenScorer(*network, noise_fraction=noise_fraction, seed=seed)
     plausibilities, evaluations, logit_evaluations = [], [], 0
-    batch_indices = batches(len(tokens), batch_size, tokens.device)
+    batch_indices = batches(len(tokens), options.get("batch_size"), tokens.device)
     with evaluating(model):
         check_split(model, tokens[:1], scorer.t)
         for batch in batch_indices:

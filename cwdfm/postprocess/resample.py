@@ -23,17 +23,12 @@ from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.random import Purpose
-from cwdfm.postprocess.base import (
-    Postprocess,
-    SampleOptions,
-    check_noise_fraction,
-    check_samples,
-)
+from cwdfm.postprocess.base import Postprocess, SampleOptions, check_noise_fraction, check_samples
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
 from cwdfm.solver.precomputed import batch_unit
-from cwdfm.solver.sample import Progress, Samples, batches
+from cwdfm.solver.sample import Samples, batches
 from cwdfm.source import Source
 
 # Default (noise_fraction, threshold), by `source.marks_noise`.
@@ -73,11 +68,8 @@ class Resample(Postprocess):
                 f"a uniform source, 0.05 with a mask source",
                 fields=("threshold",),
             )
-        check_draw(
-            1.0 if self.temperature is None else self.temperature,
-            1.0 if self.top_p is None else self.top_p,
-            torch.float64,
-        )
+        draw = (1.0 if value is None else value for value in (self.temperature, self.top_p))
+        check_draw(*draw, torch.float64)
 
     @property
     def progress_steps(self) -> int:
@@ -93,12 +85,12 @@ class Resample(Postprocess):
         tokens: Tensor,
         **options: Unpack[SampleOptions],
     ) -> Samples:
-        config = self
-        if config.temperature is None:
-            config = replace(config, temperature=getattr(solver, "temperature", None))
-        if config.top_p is None:
-            config = replace(config, top_p=getattr(solver, "top_p", None))
-        return resample(model, source, schedule, tokens, config, **options)
+        defaults = {
+            name: getattr(solver, name, None)
+            for name in ("temperature", "top_p")
+            if getattr(self, name) is None
+        }
+        return resample(model, source, schedule, tokens, replace(self, **defaults), **options)
 
 
 @torch.no_grad()
@@ -108,44 +100,35 @@ def resample(
     schedule: Schedule,
     tokens: Tensor,
     config: Resample | None = None,
-    *,
-    seed: int = 0,
-    fixed: Tensor | None = None,
-    index: Tensor | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Samples:
     """Resample low-confidence tokens of `tokens` [B, N], keeping those marked by `fixed`.
 
     The result of sequence i of a seed does not depend on the other sequences. Sequences that are
-    completely fixed are returned unchanged. For the remaining arguments see `cwdfm.sample`.
+    completely fixed are returned unchanged. For the options see `cwdfm.sample`.
     """
     config = Resample() if config is None else config
     check_instance("config", config, Resample, "Resample(rounds=40, threshold=0.8)")
     check_flow_network(model)
-    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, fixed, index, seed)
+    tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     noise_fraction, threshold = DEFAULTS[source.marks_noise]
+    threshold, progress = config.threshold or threshold, options.get("progress")
     scorer = TokenScorer(
-        model,
-        source,
-        schedule,
-        tokens.shape[1],
+        *(model, source, schedule, tokens.shape[1]),
         noise_fraction=config.noise_fraction or noise_fraction,
-        seed=seed,
+        seed=options.get("seed", 0),
         temperature=config.temperature,
         top_p=config.top_p,
     )
     parts = []
-    batch_indices = batches(len(tokens), batch_size, tokens.device)
+    batch_indices = batches(len(tokens), options.get("batch_size"), tokens.device)
     with evaluating(model):
         check_split(model, tokens[:1], scorer.t)
         for batch in batch_indices:
             state = _Batch(tokens[batch], fixed_BN[batch], index_B[batch])
             for number in range(config.rounds):
                 if len(state.active):
-                    state.run_round(
-                        scorer, number, config.threshold or threshold, config.tokens_per_round
-                    )
+                    state.run_round(scorer, number, threshold, config.tokens_per_round)
                 if progress is not None:
                     progress(len(batch))
             parts.append(state.samples())

@@ -9,13 +9,13 @@ Shapes: B batch, N sequence length.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens, describe
 from cwdfm.model.protocol import Model
+from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
@@ -49,15 +49,31 @@ class Info:
     evaluated: Tensor  # [B] bool: sequences for which the model was evaluated
 
 
-class DrawOptions(Protocol):
-    """Options of the categorical draws. Every solver has these fields."""
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """Options of the categorical draws. Every sampler has these fields.
+
+    Tokens are drawn from softmax(logits / temperature), restricted to the `top_p` nucleus, by
+    uniforms rounded to `dtype`. Weights and scores always use the unmodified logits.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    dtype: torch.dtype = torch.float64
+
+    def __post_init__(self) -> None:
+        check_draw(self.temperature, self.top_p, self.dtype)
 
     @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
+    def fusible(self) -> bool:
+        """Whether `head_draw`, which does not store the logits, supports these options."""
+        return self.top_p == 1 and self.dtype == torch.float64
+
+    def draw(self, logits_KV: Tensor, u_K: Tensor) -> Tensor:
+        """Draw token ids [K] with the uniforms u_K."""
+        return sample_categorical(
+            logits_KV, u_K, temperature=self.temperature, top_p=self.top_p, dtype=self.dtype
+        )
 
 
 @dataclass(frozen=True)
@@ -133,6 +149,12 @@ class Solver(ABC):
         depend on the model. The default is None: not possible. See `precomputed.py`.
         """
         return None
+
+
+def check_step(t: float, t_next: float) -> None:
+    """Raise an error unless 0 <= t < t_next <= 1."""
+    if not 0 <= t < t_next <= 1:
+        raise InputError(f"a step requires 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
 
 
 def advance(source: Source, state: State, tokens_BN: Tensor) -> State:

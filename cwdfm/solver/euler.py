@@ -21,13 +21,12 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_bool, check_choice
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.cuda_graph import replay_loop
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Reveals, Solver, State, advance
+from cwdfm.solver.base import DrawOptions, Info, Reveals, Solver, State, advance, check_step
 from cwdfm.solver.corrector import Corrector
-from cwdfm.solver.proposal import check_step, propose
+from cwdfm.solver.proposal import propose
 from cwdfm.solver.unmasking_order import first_of
 from cwdfm.source import Source
 from cwdfm.weight import Weight
@@ -38,7 +37,7 @@ MIN_LOG_WEIGHT = -1e13  # stands in for -inf: lower than the largest scale times
 
 
 @dataclass(frozen=True)
-class Euler(Solver):
+class Euler(DrawOptions, Solver):
     """First-order simulation of jumps to the model's proposals, with rates alpha^i(x_t) lambda_t.
 
     - `weight`: None for the plain Euler solver; Neighbor or Entropy for the paper's solvers.
@@ -49,22 +48,18 @@ class Euler(Solver):
       1 - exp(-alpha H). Fewer coordinates then jump than without a weight if alpha H is not small,
       and the last step reveals all remaining ones at once.
     - `corrector`: re-noises tokens (see Corrector). The weight multiplies the forward rates only.
-    - `temperature`, `top_p`, `dtype`: options of the categorical draws. Weights use the unmodified
-      logits.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
     """
 
     weight: Weight | None = None
     hazard: Literal["euler", "integrated"] = "euler"
     counted: bool = False
     corrector: Corrector | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    dtype: torch.dtype = torch.float64
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("hazard", self.hazard, ("euler", "integrated"))
         check_bool("counted", self.counted)
-        check_draw(self.temperature, self.top_p, self.dtype)
         if self.weight is not None and not isinstance(self.weight, Weight):
             raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
         if self.corrector is not None and not isinstance(self.corrector, Corrector):

@@ -9,18 +9,18 @@ from torch import Tensor
 from cwdfm.errors import InputError
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import check_draw, first_above
+from cwdfm.ops.categorical import first_above
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Solver, State
-from cwdfm.solver.proposal import check_step, propose
+from cwdfm.solver.base import DrawOptions, Info, Solver, State, check_step
+from cwdfm.solver.proposal import propose
 from cwdfm.solver.unmasking_order import masked_positions, unmask
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
 
 @dataclass(frozen=True)
-class FirstHitting(Solver):
+class FirstHitting(DrawOptions, Solver):
     """Exact simulation of the chain with rates alpha^i(x_t) lambda_t (Zheng et al. 2024).
 
     With m masked coordinates the next jump has rate m lambda_t, because alpha averages to 1 over
@@ -33,7 +33,7 @@ class FirstHitting(Solver):
 
     - `weight`: None for plain masked diffusion, or any context weight. Weights that need logits
       evaluate them at every masked coordinate, other weights at one.
-    - `temperature`, `top_p`, `dtype`: options of the categorical draws.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
 
     One step reveals one token of each sequence, independently of t and t_next. A finished sequence
     needs no evaluations. The last step, to t_next = 1, reveals all remaining coordinates, so the
@@ -41,12 +41,9 @@ class FirstHitting(Solver):
     """
 
     weight: Weight | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    dtype: torch.dtype = torch.float64
 
     def __post_init__(self) -> None:
-        check_draw(self.temperature, self.top_p, self.dtype)
+        super().__post_init__()
         if self.weight is not None and not isinstance(self.weight, Weight):
             raise InputError(f"weight must be a context weight or None, got {self.weight!r}")
 
@@ -63,20 +60,18 @@ class FirstHitting(Solver):
         check_step(t, t_next)
         masked_BN = masked_positions(self, source, state)
         t_B = hitting_times(schedule, state, masked_BN)
-        if t_next == 1:
-            chosen_BN, rows = masked_BN, Positions.of(masked_BN)
-            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
-        elif self.weight is None or not self.weight.needs_logits:
-            # Choose the coordinate first, then evaluate the model only there.
-            alpha_BN = masked_BN.double() if self.weight is None else self.weight(~masked_BN)
-            chosen_BN = _next(state, alpha_BN, masked_BN)
-            rows = Positions.of(chosen_BN)
-            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
-        else:
-            rows = Positions.of(masked_BN)
-            weights = (self.weight,)
+        if self.weight is not None and self.weight.needs_logits and t_next < 1:
+            rows, weights = Positions.of(masked_BN), (self.weight,)
             proposal_BN, (score_BN,) = propose(model, source, state, t_B, rows, self, weights)
             chosen_BN = _next(state, self.weight.alpha(~masked_BN, score_BN), masked_BN)
+        else:
+            # Choose the coordinates first, then evaluate the model only there.
+            chosen_BN = masked_BN
+            if t_next < 1:
+                alpha_BN = masked_BN.double() if self.weight is None else self.weight(~masked_BN)
+                chosen_BN = _next(state, alpha_BN, masked_BN)
+            rows = Positions.of(chosen_BN)
+            proposal_BN, _ = propose(model, source, state, t_B, rows, self)
         return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
 
 
@@ -92,9 +87,8 @@ def hitting_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor
     masked_B1, free_B1 = masked_BN.sum(1, keepdim=True), (~state.fixed).sum(1, keepdim=True)
     happened_BN = (masked_B1 <= k_N) & (k_N <= free_B1)
     log_survival_B = torch.where(happened_BN, torch.log1p(-u_BN) / k_N, 0.0).sum(1)
-    return schedule.inverse(-torch.expm1(log_survival_B + log(state.start_survival))).clamp(
-        0.0, 1.0
-    )
+    kappa_B = -torch.expm1(log_survival_B + log(state.start_survival))
+    return schedule.inverse(kappa_B).clamp(0.0, 1.0)
 
 
 def _next(state: State, alpha_BN: Tensor, masked_BN: Tensor) -> Tensor:

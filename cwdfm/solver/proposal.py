@@ -5,22 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import fusible_hidden, predict_logits
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.head_draw import DrawnTokens, head_draw
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.solver.base import DrawOptions, State
 from cwdfm.source import Source
 from cwdfm.weight import Weight
-
-
-def check_step(t: float, t_next: float) -> None:
-    """Raise an error unless 0 <= t < t_next <= 1."""
-    if not 0 <= t < t_next <= 1:
-        raise InputError(f"a step requires 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
 
 
 def propose(
@@ -40,7 +32,8 @@ def propose(
     """
     inputs = (model, source, state.tokens, t_B, rows)
     # Launch the model first: counting the rows may synchronize with the device.
-    fused = fusible_hidden(*inputs) if _fusible(draw, scores) else None
+    fusible = draw.fusible and all(score.needs_only_summary for score in scores)
+    fused = fusible_hidden(*inputs) if fusible else None
     step_K = state.step if isinstance(state.step, int) else state.step[rows.sequence]
     index_K = state.index[rows.sequence]
     u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, step_K, rows.position)
@@ -55,13 +48,7 @@ def propose(
     token_K = torch.empty_like(rows.flat)
     scored_SK = torch.empty(len(scores), len(rows), dtype=torch.float64, device=u_K.device)
     for k, logits_kV in predict_logits(*inputs):
-        token_K[k] = sample_categorical(
-            logits_kV,
-            u_K[k],
-            temperature=draw.temperature,
-            top_p=draw.top_p,
-            dtype=draw.dtype,
-        )
+        token_K[k] = draw.draw(logits_kV, u_K[k])
         for score, score_K in zip(scores, scored_SK, strict=True):
             score_K[k] = score.prediction_score(logits_kV).double()
     return rows.replace(state.tokens, token_K), [rows.scatter(score_K) for score_K in scored_SK]
@@ -71,9 +58,3 @@ def _summary_score(score: Weight, drawn: DrawnTokens) -> Tensor:
     assert drawn.entropy is not None
     assert drawn.confidence is not None
     return score.summary_score(drawn.entropy, drawn.confidence).double()
-
-
-def _fusible(draw: DrawOptions, scores: Sequence[Weight]) -> bool:
-    """Whether tokens and scores can be computed without materializing logits: see `head_draw`."""
-    summary_only = all(score.needs_only_summary for score in scores)
-    return summary_only and draw.top_p == 1 and draw.dtype == torch.float64

@@ -23,35 +23,23 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Samples:
-    """Finished sequences with statistics of the sampling process.
+    """Finished sequences with statistics of the sampling process."""
 
-    - `tokens` [B, N] int64: data tokens only.
-    - `updates` [B, N] int32: number of times each token changed.
-    - `loops` [B, N] int32: number of changes that restored the previous data token.
-    - `evaluations` [B] int64: number of model evaluations of each sequence.
-    - `logit_evaluations`: number of positions at which logits were computed, over all steps.
-    - `plausibility` [B] float64, or None if it was not computed: see `plausibility`.
-    """
-
-    tokens: Tensor
-    updates: Tensor
-    loops: Tensor
-    evaluations: Tensor
-    logit_evaluations: int
-    plausibility: Tensor | None = None
+    tokens: Tensor  # [B, N] int64: data tokens only
+    updates: Tensor  # [B, N] int32: number of times each token changed
+    loops: Tensor  # [B, N] int32: number of changes that restored the previous data token
+    evaluations: Tensor  # [B] int64: number of model evaluations of each sequence
+    logit_evaluations: int  # number of positions at which logits were computed, over all steps
+    plausibility: Tensor | None = None  # [B] float64, if it was computed: see `plausibility`
 
     @classmethod
     def cat(cls, parts: "Sequence[Samples]") -> "Samples":
         """Concatenate the samples of several batches."""
+        columns = zip(*((p.tokens, p.updates, p.loops, p.evaluations) for p in parts), strict=True)
+        logit_evaluations = sum(part.logit_evaluations for part in parts)
         scores = [part.plausibility for part in parts if part.plausibility is not None]
-        return cls(
-            tokens=torch.cat([part.tokens for part in parts]),
-            updates=torch.cat([part.updates for part in parts]),
-            loops=torch.cat([part.loops for part in parts]),
-            evaluations=torch.cat([part.evaluations for part in parts]),
-            logit_evaluations=sum(part.logit_evaluations for part in parts),
-            plausibility=torch.cat(scores) if scores and len(scores) == len(parts) else None,
-        )
+        plausibility = torch.cat(scores) if scores and len(scores) == len(parts) else None
+        return cls(*map(torch.cat, columns), logit_evaluations, plausibility)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""Unmasking orders: helpers for solvers that choose which coordinates to reveal next.
+"""Unmasking orders: solvers that choose which coordinates to reveal next.
 
 With a mask source and the true posterior, revealing one coordinate at a time samples the data
 distribution in any order. The order may depend on anything known before the tokens are drawn: on
 the model's prediction, but not on the proposed tokens.
 """
 
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,9 +14,11 @@ from torch import Tensor
 
 from cwdfm.errors import InputError
 from cwdfm.model.positions import Positions
+from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import Info, Solver, State, advance
+from cwdfm.solver.base import DrawOptions, Info, Solver, State, advance, check_step
+from cwdfm.solver.proposal import propose
 from cwdfm.source import Source
 from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight
 
@@ -28,6 +32,60 @@ SCORES: dict[Score, PredictionWeight] = {
 }
 
 
+@dataclass(frozen=True)
+class BestFirst(DrawOptions, Solver):
+    """Reveal the masked coordinates with the most confident predictions first.
+
+    The model is conditioned on t = kappa^-1(fraction of the free coordinates that is revealed),
+    separately for each sequence. The last step, to t_next = 1, reveals all remaining coordinates.
+    A finished sequence needs no further evaluations.
+    """
+
+    @property
+    @abstractmethod
+    def scores(self) -> tuple[Score, ...]:
+        """The scores that a step needs. The last one sorts the coordinates."""
+
+    @abstractmethod
+    def count(
+        self,
+        schedule: Schedule,
+        state: State,
+        masked_B: Tensor,
+        scored: list[Tensor],
+        t_next: float,
+    ) -> Tensor:
+        """How many of the masked_B [B] coordinates a step to t_next < 1 reveals, int64 [B].
+
+        `scored` are the `scores` [B, N], sorted; those of coordinates not masked come last.
+        """
+
+    @torch.no_grad()
+    def step(
+        self,
+        model: Model,
+        source: Source,
+        schedule: Schedule,
+        state: State,
+        t: float,
+        t_next: float,
+    ) -> tuple[State, Info]:
+        check_step(t, t_next)
+        masked_BN = masked_positions(self, source, state)
+        masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1).clamp(min=1)
+        t_B = schedule.inverse(1 - state.start_survival * masked_B.double() / free_B)
+        rows = Positions.of(masked_BN)
+        scores = [SCORES[name] for name in self.scores]
+        proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
+        order_BN = best_first(state, scored[-1], masked_BN)
+        count_B = masked_B
+        if t_next < 1:
+            scored = [score_BN.gather(1, order_BN) for score_BN in scored]
+            count_B = self.count(schedule, state, masked_B, scored, t_next).minimum(masked_B)
+        chosen_BN = first_of(order_BN, count_B)
+        return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
+
+
 def masked_positions(solver: Solver, source: Source, state: State) -> Tensor:
     """The coordinates that are still masked, bool [B, N]. Requires a mask source."""
     if not source.marks_noise:
@@ -36,17 +94,6 @@ def masked_positions(solver: Solver, source: Source, state: State) -> Tensor:
             f"tokens are masked; use a MaskSource, or the Euler solver"
         )
     return source.movable(state.tokens, state.fixed)
-
-
-def revealed_fraction_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:
-    """The times [B] at which the path reveals, on average, as much as is revealed now.
-
-    t = kappa^-1(1 - start_survival * masked / free), counting the coordinates that are not fixed.
-    Solvers without a time of their own condition the model on these times.
-    """
-    masked_B, free_B = masked_BN.sum(1).double(), (~state.fixed).sum(1)
-    fraction_B = 1 - state.start_survival * masked_B / free_B.clamp(min=1)
-    return schedule.inverse(fraction_B)
 
 
 def best_first(state: State, score_BN: Tensor, masked_BN: Tensor) -> Tensor:

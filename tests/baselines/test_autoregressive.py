@@ -245,7 +245,7 @@ def test_samples_follow_the_exact_distribution() -> None:
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.5, 1.0), (1.0, 0.7), (1.3, 0.8)])
 def test_temperature_and_nucleus(temperature: float, top_p: float) -> None:
-    counts = tiny(LeftToRight(temperature, top_p))
+    counts = tiny(LeftToRight(temperature=temperature, top_p=top_p))
     assert_follows(counts, tiny_law(temperature, top_p))
     assert_differs(counts, tiny_law())
 
@@ -268,7 +268,10 @@ FIXED = torch.arange(LENGTH) < torch.tensor([2, 3, 5, 2, 9, 4] * 2)[:, None]
 GIVEN: tuple[dict[str, Any], ...] = ({}, {"prompt": PROMPT, "fixed": FIXED})
 
 
-@pytest.mark.parametrize("solver", [LeftToRight(), LeftToRight(0.7, 0.8, torch.float32)], ids=str)
+HALF = LeftToRight(temperature=0.7, top_p=0.8, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("solver", [LeftToRight(), HALF], ids=str)
 def test_samples_do_not_depend_on_cache_and_batch_size(solver: LeftToRight) -> None:
     model = network()
     plain = replace(solver, cached=False)
@@ -382,7 +385,7 @@ def test_fused_draws_equal_unfused_draws(
         return head_draw(hidden, *rest, **options)
 
     monkeypatch.setattr("cwdfm.baselines.autoregressive.head_draw", counted)
-    solvers = (LeftToRight(), LeftToRight(0.7), LeftToRight(cached=False))
+    solvers = (LeftToRight(), LeftToRight(temperature=0.7), LeftToRight(cached=False))
     every = list(itertools.product(GIVEN, solvers))
     for given, solver in every[:: 1 if device == "cuda" else 2]:  # the interpreter is slow
         monkeypatch.setattr(dispatch, "MODE", "on")
@@ -461,7 +464,7 @@ class Bigram(torch.nn.Module):
 def test_any_callable_works_without_a_cache() -> None:
     model = Bigram()
     asked = SampleRequest(shape=(5, LENGTH), steps=1)
-    tokens = METHOD.sample(model, LeftToRight(1e-6, cached=False), asked).tokens
+    tokens = METHOD.sample(model, LeftToRight(cached=False, temperature=1e-6), asked).tokens
     step = model.table[:, :VOCAB].argmax(-1)
     assert torch.equal(tokens[:, 0], step[VOCAB].expand(5))
     assert torch.equal(tokens[:, 1:], step[tokens[:, :-1]])

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cwdfm
-from cwdfm.baselines.bd3lm.method import BlockDiffusion
-from cwdfm.baselines.bd3lm.network import ParallelBlocks
+from cwdfm.baselines.bd3lm.method import BlockDiffusion, ParallelBlocks
 from cwdfm.baselines.bd3lm.objective import BlockObjective
 from cwdfm.baselines.bd3lm.solver import BlockSolver
 from cwdfm.baselines.left_to_right import CachedModel

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.baselines.bd3lm.network import ParallelBlocks
+from cwdfm.baselines.bd3lm.method import ParallelBlocks
 from cwdfm.model.attention import CausalAttention
 from cwdfm.model.transformer import DiT
 from tests.support.blocks import LINEAR, method, network, plain_logits, tokens

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import cwdfm
-from cwdfm.baselines.bd3lm.network import ParallelBlocks
+from cwdfm.baselines.bd3lm.method import ParallelBlocks
 from cwdfm.baselines.bd3lm.solver import BlockSolver, block_grids, weight_radius
 from cwdfm.method.base import SampleRequest
 from cwdfm.model.positions import Positions

@@ -179,10 +179,7 @@ def test_flags_must_agree_with_the_trained_model(models: Path, tmp_path: Path) -
     flags = ["--init", str(models / "bd3lm"), "--data", str(prepared), "--steps", "1"]
     for more, message in (
         (["--block", "8"], r"--block 4 \(given: 8\)"),
-        (
-            ["--method", "ar", "--block", "8"],
-            r"--method bd3lm \(given: ar\)",
-        ),
+        (["--method", "ar", "--block", "8"], r"--method bd3lm \(given: ar\)"),
     ):
         with pytest.raises(cwdfm.InputError, match=message):
             train.main(["finetune", *flags, *more, "--out", str(tmp_path / "run")])

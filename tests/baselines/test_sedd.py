@@ -16,11 +16,7 @@ from cwdfm.baselines.sedd import objective as objective_module
 from cwdfm.baselines.sedd.graph import Absorb, Graph, LogitSums, Uniform
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
-from cwdfm.baselines.sedd.objective import (
-    ScoreEntropyObjective,
-    head_sums,
-    masked_head_sums,
-)
+from cwdfm.baselines.sedd.objective import ScoreEntropyObjective, head_sums, masked_head_sums
 from cwdfm.config import from_config, to_config
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON

@@ -72,10 +72,7 @@ def test_samples_follow_the_law_of_the_network(weight: cwdfm.Weight | None) -> N
         seed=1,
     )
     counts = torch.zeros(2, 25)
-    for row, tokens, names in (
-        (0, model.swap(theirs.tokens), THEIRS),
-        (1, direct.tokens, OURS),
-    ):
+    for row, tokens, names in ((0, model.swap(theirs.tokens), THEIRS), (1, direct.tokens, OURS)):
         assert {(names[a], names[d]) for a, _, _, d in tokens.tolist()} == {("d", "b")}
         for _, b, c, _ in tokens.tolist():
             counts[row, 5 * OURS.index(names[b]) + OURS.index(names[c])] += 1

@@ -13,8 +13,8 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
-from cwdfm.likelihood.bound import stratified_variance, stratum_offsets
-from cwdfm.likelihood.elbo import KAPPA_END, _integral
+from cwdfm.likelihood.bound import BoundBatch, stratified_variance, stratum_offsets
+from cwdfm.likelihood.elbo import KAPPA_END, flow_terms
 from tests.support.exact import Chain, correlated_target
 from tests.support.stats import assert_follows
 from tests.support.weights import PositionalBias
@@ -315,10 +315,8 @@ def test_standard_error_accounts_for_stratification(draws: int) -> None:
     # control: the variance of independent draws is far too large
     path = cwdfm.MixturePath(source, SCHEDULE)
     index, fixed = torch.arange(24), torch.zeros_like(x_1, dtype=torch.bool)
-    parts = [
-        _integral(model, path, x_1, fixed, index, seed=s, draws=draws).var(0) / draws
-        for s in range(10)
-    ]
+    batches = [BoundBatch(x_1, fixed, index, seed, draws) for seed in range(10)]
+    parts = [flow_terms(model, path, batch).integral.var(0) / draws for batch in batches]
     assert float(torch.stack(parts).sum(1).mean()) / x_1.numel() ** 2 > 2 * real
 
 

@@ -1,27 +1,18 @@
 """Refinement: invariance of the target, convergence to it, fixed tokens, and `Start`."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 import cwdfm
-from cwdfm.baselines.autoregressive import Autoregressive
-from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
 from cwdfm.generation import generate, prompt_tokens
-from cwdfm.sample_file import read_samples
-from tests.support.exact import correlated_target
 from tests.support.models import SmallModel
+from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V
 from tests.support.stats import assert_differs, assert_follows, histogram
 
-V, N, B = 3, 4, 40_000
-TARGET = correlated_target(V, N, seed=7)
+B = 40_000
 LAW = TARGET.flatten()
-SCHEDULE = cwdfm.Polynomial(2.0)
-MASK, UNIFORM = cwdfm.MaskSource(V), cwdfm.UniformSource(V)
 EXACT = cwdfm.FirstHitting()  # one token at a time: without any error of its own
 
 
@@ -67,24 +58,6 @@ def test_coarse_samples_come_closer_with_a_uniform_source() -> None:
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_rounds_are_independent_of_earlier_draws(source: cwdfm.Source, rounds: int) -> None:
-    """With the same seed and all tokens noised, new tokens are independent of the old ones."""
-    law = np.array([0.2, 0.3, 0.5])
-    logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
-
-    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        return logits.expand(*x_t.shape, -1)
-
-    ask = (model, source, SCHEDULE, cwdfm.Euler())
-    first = cwdfm.sample(*ask, shape=(B, 1), steps=1, seed=5)
-    how = cwdfm.Refine(rounds=rounds, noise_fraction=1.0, steps=1)
-    then = cwdfm.refine(*ask, first.tokens, how, seed=5)
-    both = torch.cat([first.tokens, then.tokens], dim=1)
-    assert_follows(histogram(both, V), np.outer(law, law).flatten())
-
-
-@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
 def test_noise_fraction_one_samples_from_scratch(source: cwdfm.Source) -> None:
     """With a noise fraction of 1 the result does not depend on the start."""
     how, solver = cwdfm.Refine(rounds=1, noise_fraction=1.0, steps=5), cwdfm.Euler()
@@ -96,46 +69,13 @@ def test_noise_fraction_one_samples_from_scratch(source: cwdfm.Source) -> None:
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_batches_and_sample_numbers(source: cwdfm.Source) -> None:
-    model = SmallModel(source.num_tokens)
-    start, how = drawn(40), cwdfm.Refine(rounds=3, noise_fraction=0.5, steps=4)
-    ask = (model, source, SCHEDULE, cwdfm.Euler())
-    whole = cwdfm.refine(*ask, start, how, seed=5)
-    parts = cwdfm.refine(*ask, start, how, seed=5, batch_size=7)
-    assert torch.equal(whole.tokens, parts.tokens)
-    assert torch.equal(whole.evaluations, parts.evaluations)
-    index = torch.arange(25, 40)
-    some = cwdfm.refine(*ask, start[25:], how, seed=5, index=index)
-    assert torch.equal(whole.tokens[25:], some.tokens)
-    assert not torch.equal(whole.tokens, cwdfm.refine(*ask, start, how, seed=6).tokens)
-
-
-@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_fixed_tokens_are_kept(source: cwdfm.Source) -> None:
-    start = drawn(200)
-    fixed = torch.rand(200, N, generator=torch.Generator().manual_seed(0)) < 0.5
-    model = SmallModel(source.num_tokens)
-    how = cwdfm.Refine(rounds=2, noise_fraction=0.9, steps=3)
-    found = cwdfm.refine(model, source, SCHEDULE, cwdfm.Euler(), start, how, fixed=fixed)
-    assert torch.equal(found.tokens[fixed], start[fixed])
-    assert not torch.equal(found.tokens, start)
-    assert int(found.tokens.max()) < V
-
-
 def test_start() -> None:
     """sample(start=...) continues from x_t; with a mask source revealed tokens are kept."""
     x = drawn(100)
     x[:, 2:] = MASK.mask_id
     model = posterior(MASK)
     found = cwdfm.sample(
-        model,
-        MASK,
-        SCHEDULE,
-        EXACT,
-        shape=(100, N),
-        steps=N,
-        start=cwdfm.Start(x, 0.5),
+        model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=cwdfm.Start(x, 0.5)
     )
     assert torch.equal(found.tokens[:, :2], x[:, :2])
     grid = cwdfm.time_grid(SCHEDULE, 4, "kappa", first=0.5)
@@ -246,36 +186,6 @@ def test_fixed_sequences_are_returned_unchanged(
     assert (some.evaluations > 0).tolist() == [True, True, True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"noise_fraction": 0.0}, r"noise_fraction must be .* between 1e-6 and 1, got 0.0"),
-        ({"noise_fraction": 1.5}, "noise_fraction must be"),
-        ({"noise_fraction": "a"}, "noise_fraction must be"),
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"rounds": 0}, "rounds must be"),
-        ({"steps": 0}, "steps must be"),
-    ],
-)
-def test_bad_settings(changes: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        cwdfm.Refine(**changes)  # type: ignore[arg-type]
-
-
-def test_bad_input() -> None:
-    ask, x = (posterior(MASK), MASK, SCHEDULE, EXACT), drawn(2)
-    with pytest.raises(InputError, match="tokens contains ids"):
-        cwdfm.refine(*ask, torch.full((2, N), MASK.mask_id))
-    with pytest.raises(InputError, match="seed"):
-        cwdfm.refine(*ask, x, seed=-1)
-    with pytest.raises(InputError, match="config must be"):
-        cwdfm.refine(*ask, x, 3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="fixed must be"):
-        cwdfm.refine(*ask, x, fixed=torch.zeros(7, dtype=torch.bool))
-    with pytest.raises(InputError, match="refine must be"):
-        generate(cwdfm.load("qm9-mask-small"), n=1, steps=4, refine=3)  # type: ignore[arg-type]
-
-
 def test_grids_prompts_and_progress() -> None:
     """Options of the sampling also apply to the refinement."""
     trained = cwdfm.load("qm9-uniform-small")
@@ -305,27 +215,3 @@ def test_grids_prompts_and_progress() -> None:
     ]
     assert torch.equal(found.tokens, by_hand[0])
     assert not torch.equal(found.tokens, by_hand[1])
-
-
-def test_the_command(tmp_path: Path) -> None:
-    """The command gives the same samples as the library, including a fixed first token."""
-    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
-    flags = ["--refine", "2", "--refine-steps", "3", "--refine-temperature", "0.5"]
-    sample_main(["qm9-mask-small", "--out", str(out), *common, *flags])
-    trained = cwdfm.load("qm9-mask-small")
-    how = cwdfm.Refine(rounds=2, steps=3, temperature=0.5)
-    found = generate(trained, n=8, steps=6, seed=3, refine=how)
-    plain = generate(trained, n=8, steps=6, seed=3)
-    written = read_samples(out)
-    assert written.tokens == found.tokens.tolist()
-    assert written.head["options"]["refine"] == 2
-    assert not torch.equal(found.tokens, plain.tokens)
-    assert torch.equal(found.tokens[:, 0], plain.tokens[:, 0])
-    assert bool((found.evaluations > plain.evaluations).any())
-
-
-def test_refinement_requires_a_flow() -> None:
-    trained = cwdfm.load("qm9-mask-small")
-    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
-    with pytest.raises(InputError, match="require a flow, and this model was trained with Autoreg"):
-        generate(other, n=1, steps=4, refine=cwdfm.Refine())

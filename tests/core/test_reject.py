@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,24 +10,18 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.baselines.autoregressive import Autoregressive
-from cwdfm.cli.main import main
-from cwdfm.cli.sample import main as sample_main
 from cwdfm.errors import InputError
 from cwdfm.generation import generate, prompt_tokens
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
-from cwdfm.metrics.molecule import score_molecules
 from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.reject import rejection_sample
-from cwdfm.sample_file import read_samples
 from tests.support.models import SmallModel
 from tests.support.postprocess import (
     MASK,
     SCHEDULE,
     TARGET,
     UNIFORM,
-    InconsistentSplitModel,
     N,
     V,
     conditional,
@@ -292,55 +284,6 @@ def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
     assert sum(progress) == 40 * 4 * (5 + 2)
 
 
-def test_more_molecules_are_valid() -> None:
-    trained = cwdfm.load("qm9-uniform-small")
-
-    def valid(samples: cwdfm.Samples) -> float:
-        texts = [trained.tokenizer.decode(row) for row in samples.tokens.tolist()]
-        return float(score_molecules(texts, None, fold_size=16).valid.mean)
-
-    plain = generate(trained, n=16, steps=16, seed=4)
-    accepted = generate(trained, n=16, steps=16, seed=4, reject=cwdfm.Reject(0.999, max_tries=6))
-    assert valid(plain) < 12
-    assert valid(accepted) > 13
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
-    flags = [
-        "--reject-below",
-        "0.9999",
-        "--max-tries",
-        "3",
-        "--reject-noise-fraction",
-        "0.1",
-        "--prompt",
-        "CC",
-    ]
-    flags += ["--resample", "2", "--refine", "1", "--batch-size", "5"]
-    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags])
-    trained = cwdfm.load("qm9-uniform-small")
-    found = generate(
-        trained,
-        n=8,
-        steps=6,
-        seed=3,
-        prompt="CC",
-        refine=cwdfm.Refine(rounds=1),
-        resample=cwdfm.Resample(rounds=2),
-        reject=cwdfm.Reject(0.9999, 3, 0.1),
-    )
-    assert found.plausibility is not None
-    accepted = int((found.plausibility >= 0.9999).sum())
-    assert 0 < accepted < 8
-    assert f"accepted: {accepted} of 8; the others are" in capsys.readouterr().out
-    file = read_samples(out)
-    assert file.tokens == found.tokens.tolist()
-    assert file.head["accepted"] == accepted
-    assert file.head["evaluations"] == int(found.evaluations.sum())
-    assert list(tmp_path.iterdir()) == [out]
-
-
 def test_templates_are_filled() -> None:
     trained = cwdfm.load("qm9-mask-small")
     ask = {"n": 6, "steps": 4, "seed": 1, "template": "c1ccccc1***"}
@@ -349,51 +292,3 @@ def test_templates_are_filled() -> None:
     assert torch.equal(found.tokens, one.tokens)
     texts = [trained.tokenizer.decode(row) for row in found.tokens.tolist()]
     assert all(len(text) == len("c1ccccc1***") and text.startswith("c1ccccc1") for text in texts)
-
-
-def test_rejection_requires_a_flow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = cwdfm.load("qm9-mask-small")
-    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
-    with pytest.raises(InputError, match="require a flow, and this model was trained"):
-        generate(other, n=1, steps=4, reject=cwdfm.Reject(0.5))
-    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi")]
-    for flags, said in (
-        (["--reject-below", "-3"], "--reject-below must be"),
-        (["--reject-below", "0.9", "--max-tries", "0"], "--max-tries must be"),
-        (
-            ["--reject-below", "0.9", "--reject-noise-fraction", "2"],
-            "--reject-noise-fraction must be",
-        ),
-    ):
-        monkeypatch.setattr("sys.argv", ["cwdfm", *ask, *flags])
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert left.value.code == 2
-        assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_settings() -> None:
-    for threshold in (1.01, -1, "a", float("nan")):
-        with pytest.raises(InputError, match=r"threshold must be .* in \[0, 1\]"):
-            cwdfm.Reject(threshold)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="max_tries must be"):
-        cwdfm.Reject(0.5, max_tries=0)
-    with pytest.raises(InputError, match="noise_fraction must be"):
-        cwdfm.Reject(0.5, noise_fraction=2.0)
-    with pytest.raises(InputError, match="noise_fraction must be"):
-        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, noise_fraction=0.0)
-    with pytest.raises(InputError, match="tokens contains ids"):
-        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY + V)
-    with pytest.raises(InputError, match="batch_size"):
-        cwdfm.plausibility(MODELS[MASK], MASK, SCHEDULE, EVERY, batch_size=0)
-    with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
-        cwdfm.plausibility(InconsistentSplitModel(V), UNIFORM, SCHEDULE, EVERY)
-    causal = SmallModel(V)
-    causal.config = SimpleNamespace(attention="causal")  # type: ignore[assignment]
-    with pytest.raises(InputError, match="needs a network with full attention"):
-        cwdfm.plausibility(causal, UNIFORM, SCHEDULE, EVERY)
-    with pytest.raises(InputError, match="reject must be"):
-        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, reject=3)  # type: ignore[arg-type]

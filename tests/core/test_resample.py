@@ -2,23 +2,14 @@
 
 from dataclasses import replace
 from itertools import permutations, product
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import cwdfm
-from cwdfm.baselines.autoregressive import Autoregressive
-from cwdfm.cli.main import main
-from cwdfm.cli.sample import main as sample_main
-from cwdfm.errors import InputError
-from cwdfm.generation import generate, prompt_tokens
-from cwdfm.metrics.molecule import score_molecules
-from cwdfm.postprocess.base import combine
+from cwdfm.generation import generate
 from cwdfm.postprocess.token_scores import TokenScorer
-from cwdfm.sample_file import read_samples
 from tests.support.exact import Array, Chain
 from tests.support.models import SmallModel
 from tests.support.postprocess import (
@@ -26,7 +17,6 @@ from tests.support.postprocess import (
     SCHEDULE,
     TARGET,
     UNIFORM,
-    InconsistentSplitModel,
     N,
     V,
     conditional,
@@ -150,40 +140,6 @@ def test_defaults_depend_on_the_source(
     assert sum(progress) == 2 * 2 * 40
 
 
-def test_combine_adds_statistics() -> None:
-    def samples(k: int) -> cwdfm.Samples:
-        tokens, updates, loops = (torch.full((2, N), 10 * k + i) for i in range(3))
-        return cwdfm.Samples(tokens, updates, loops, torch.tensor([k, 7]), k)
-
-    both = combine(samples(1), samples(2))
-    for found, expected in ((both.tokens, 20), (both.updates, 32), (both.loops, 34)):
-        assert found.unique().tolist() == [expected]
-    assert (both.evaluations.tolist(), both.logit_evaluations) == ([3, 14], 3)
-
-
-class TrainingDependentModel(SmallModel):
-    """A model whose output changes sign in training mode."""
-
-    def forward(self, x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return super().forward(x_t, t) * (-1.0 if self.training else 1.0)
-
-
-def test_models_run_in_evaluation_mode() -> None:
-    """The training mode is restored afterwards."""
-    model, x = TrainingDependentModel(V), torch.arange(24).reshape(2, 12) % V
-    ask = (UNIFORM, SCHEDULE, x)
-    found = [
-        (
-            cwdfm.resample(model.train(mode), *ask).tokens,
-            cwdfm.plausibility(model.train(mode), *ask),
-        )
-        for mode in (False, True)
-    ]
-    assert model.training
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-
-
 def test_sequences_above_the_threshold_do_not_change() -> None:
     """They cost one evaluation."""
     x, fraction, threshold = torch.cartesian_prod(*[torch.arange(V)] * N), 0.4, 0.5
@@ -258,126 +214,6 @@ def test_loops_are_counted_across_rounds() -> None:
     assert torch.equal(found.loops, (found.updates - 1).clamp(min=0))
 
 
-@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_draws_are_independent_of_the_samples(source: cwdfm.Source) -> None:
-    """With the same seed and no context, new tokens are independent of old ones (rate 1e-6)."""
-    law = np.array([0.2, 0.3, 0.5])
-    logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
-
-    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        return logits.expand(*x_t.shape, -1)
-
-    first = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(B, 1), steps=1, seed=5)
-    config = cwdfm.Resample(rounds=1, noise_fraction=1.0, threshold=1.0)
-    then = cwdfm.resample(model, source, SCHEDULE, first.tokens, config, seed=5)
-    both = torch.cat([first.tokens, then.tokens], dim=1)
-    assert_follows(histogram(both, V), np.outer(law, law).flatten())
-
-
-@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
-def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
-    model, config = (
-        SmallModel(source.num_tokens),
-        cwdfm.Resample(rounds=6, threshold=0.9, tokens_per_round=2),
-    )
-    g = torch.Generator().manual_seed(0)
-    start = torch.randint(V, (40, 12), generator=g)
-    fixed = torch.rand(40, 12, generator=g) < 0.3
-    ask = (model, source, SCHEDULE)
-    progress: list[int] = []
-    whole = cwdfm.resample(*ask, start, config, seed=5, fixed=fixed, progress=progress.append)
-    assert sum(progress) == 40 * 6
-    assert torch.equal(whole.tokens[fixed], start[fixed])
-    assert not torch.equal(whole.tokens, start)
-    parts = cwdfm.resample(*ask, start, config, seed=5, fixed=fixed, batch_size=7)
-    assert torch.equal(whole.tokens, parts.tokens)
-    assert torch.equal(whole.evaluations, parts.evaluations)
-    some = cwdfm.resample(
-        *ask, start[25:], config, seed=5, fixed=fixed[25:], index=torch.arange(25, 40)
-    )
-    assert torch.equal(whole.tokens[25:], some.tokens)
-    other = cwdfm.resample(*ask, start, config, seed=6, fixed=fixed)
-    assert not torch.equal(whole.tokens, other.tokens)
-    still = cwdfm.resample(*ask, start, config, fixed=torch.ones(12, dtype=torch.bool))
-    assert torch.equal(still.tokens, start)
-    assert int(still.evaluations.sum()) == 0
-
-
-@pytest.mark.parametrize(("name", "after"), [("uniform", 20), ("mask", 17)])
-def test_more_molecules_are_valid(name: str, after: float) -> None:
-    trained = cwdfm.load(f"qm9-{name}-small")
-
-    def valid(samples: cwdfm.Samples) -> float:
-        texts = [trained.tokenizer.decode(row) for row in samples.tokens.tolist()]
-        return float(score_molecules(texts, None, fold_size=24).valid.mean)
-
-    config = cwdfm.Resample(rounds=40 if name == "uniform" else 6)
-    plain = generate(trained, n=24, steps=16, seed=4)
-    resampled = generate(trained, n=24, steps=16, seed=4, resample=config)
-    assert valid(plain) < 17
-    assert valid(resampled) > after
-
-
-def test_the_command(tmp_path: Path) -> None:
-    out, common = tmp_path / "a.jsonl", ["--n", "8", "--steps", "6", "--seed", "3"]
-    flags = [
-        "--resample",
-        "4",
-        "--resample-threshold",
-        "0.7",
-        "--resample-tokens-per-round",
-        "2",
-        "--prompt",
-        "CC",
-    ]
-    sample_main(["qm9-uniform-small", "--out", str(out), *common, *flags, "--refine", "1"])
-    trained = cwdfm.load("qm9-uniform-small")
-    config = cwdfm.Resample(rounds=4, threshold=0.7, tokens_per_round=2)
-    ask = {"n": 8, "steps": 6, "seed": 3, "prompt": "CC"}
-    found = generate(trained, **ask, refine=cwdfm.Refine(rounds=1), resample=config)  # type: ignore[arg-type]
-    assert read_samples(out).tokens == found.tokens.tolist()
-    tokens, fixed = prompt_tokens(trained, prompt="CC")
-    assert tokens is not None
-    assert fixed is not None
-    assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(8, -1))
-    refined = generate(trained, **ask, refine=cwdfm.Refine(rounds=1))  # type: ignore[arg-type]
-    assert not torch.equal(found.tokens, refined.tokens)
-
-
-def test_resampling_requires_a_flow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = cwdfm.load("qm9-mask-small")
-    other = replace(trained, method=Autoregressive(trained.source.vocab_size))
-    with pytest.raises(InputError, match="require a flow, and this model was trained with Autoreg"):
-        generate(other, n=1, steps=4, resample=cwdfm.Resample())
-    ask = ["sample", "qm9-mask-small", "--out", str(tmp_path / "a.smi"), "--resample", "-3"]
-    monkeypatch.setattr("sys.argv", ["cwdfm", *ask])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    assert "resample must be" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"noise_fraction": 0.0}, "noise_fraction must be .* between 1e-6 and 1, got 0.0"),
-        ({"threshold": 0.0}, r"threshold must be .* in \(0, 1\].*got 0.0"),
-        ({"threshold": "a"}, "threshold must be"),
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"temperature": 1e-50}, "temperature must be a number from 1e-6"),
-        ({"top_p": 1.5}, "top_p must be .* got 1.5"),
-        ({"rounds": 0}, "rounds must be"),
-        ({"tokens_per_round": 0}, "tokens_per_round must be"),
-    ],
-)
-def test_bad_settings(changes: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        cwdfm.Resample(**changes)  # type: ignore[arg-type]
-
-
 def test_draw_options_default_to_those_of_the_solver() -> None:
     """Temperature and nucleus. There are at most as many groups as tokens."""
     trained, ask = cwdfm.load("qm9-uniform-small"), {"n": 6, "steps": 4, "seed": 1}
@@ -392,26 +228,6 @@ def test_draw_options_default_to_those_of_the_solver() -> None:
     model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
     one = cwdfm.resample(model, MASK, SCHEDULE, x, cwdfm.Resample(rounds=1, noise_fraction=1e-6))
     assert one.evaluations.tolist() == [N, N]
-
-
-def test_bad_input() -> None:
-    with pytest.raises(InputError, match=r"head\(trunk\(x, t\)\) is not model\(x, t\)"):
-        cwdfm.resample(InconsistentSplitModel(V), UNIFORM, SCHEDULE, torch.zeros(2, N).long())
-    x = torch.zeros(2, N, dtype=torch.int64)
-    with pytest.raises(InputError, match="tokens contains ids"):
-        cwdfm.resample(*ALL, x + V)
-    with pytest.raises(InputError, match="config must be"):
-        cwdfm.resample(*ALL, x, 3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="seed"):
-        cwdfm.resample(*ALL, x, seed=-1)
-    with pytest.raises(InputError, match="batch_size"):
-        cwdfm.resample(*ALL, x, batch_size=0)
-    causal = SmallModel(V)
-    causal.config = SimpleNamespace(attention="causal")  # type: ignore[assignment]
-    with pytest.raises(InputError, match="needs a network with full attention"):
-        cwdfm.resample(causal, UNIFORM, SCHEDULE, x)
-    with pytest.raises(InputError, match="resample must be"):
-        generate(cwdfm.load("qm9-uniform-small"), n=1, steps=4, resample=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)

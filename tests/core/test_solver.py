@@ -1,6 +1,7 @@
 """Solvers against the exact law of small chains: transition matrices, `expm`, closed forms."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,11 +14,19 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.solver import euler
-from tests.support.chains import SCHEDULE, exact_law, hazards, model_of, source_of
+from tests.support.chains import (
+    N_SAMPLES,
+    SCHEDULE,
+    exact_law,
+    hazards,
+    model_of,
+    sample_chain,
+    source_of,
+)
+from tests.support.chains import WEIGHTS as COMMON_WEIGHTS
 from tests.support.exact import Array, Chain, correlated_target, entropy, neighbor
+from tests.support.models import SmallModel
 from tests.support.stats import assert_differs, assert_follows, binomial, histogram
-
-N_SAMPLES = 60_000
 
 
 def test_exact_posterior_of_counts_is_float64() -> None:
@@ -45,28 +54,29 @@ def share(revealed: NDArray[np.bool_], p: Array) -> Array:
     return np.log(np.where(some, np.where(counts > 0, counts, 1e-300), 1.0))
 
 
-WEIGHTS = {
-    "none": (None, None),
-    "neighbor": (cwdfm.Neighbor(1, 2.0), neighbor(1, 2.0)),
-    "entropy": (cwdfm.Entropy(3.0), entropy(3.0)),
+WEIGHTS = COMMON_WEIGHTS | {
     "share": (cwdfm.NeighborShare(1), share),
     "inverse": (
         cwdfm.EntropyInverse(),
         lambda r, p: -np.log(np.maximum(-entropy(1.0)(r, p), 1e-6)),
     ),
-    "sum": (
-        cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(2.0),
-        lambda r, p: neighbor(1, 1.0)(r, p) + entropy(2.0)(r, p),
-    ),
 }
+both_sources = pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+both_hazards = pytest.mark.parametrize("hazard", ["euler", "integrated"])
 
 
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+def assert_first_order(errors: Sequence[float], rel: float) -> None:
+    """Every error is half of the one before."""
+    for coarse, fine in pairwise(errors):
+        assert coarse / fine == pytest.approx(2, rel=rel)
+
+
+@both_sources
 @pytest.mark.parametrize("weight", WEIGHTS)
 @pytest.mark.parametrize(
     "corrector", [None, cwdfm.Corrector(3.0, 0.5, 0.25)], ids=["", "corrector"]
 )
-@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+@both_hazards
 def test_samples_follow_the_exact_law_of_the_discretized_chain(
     mask: bool, weight: str, corrector: cwdfm.Corrector | None, hazard: str
 ) -> None:
@@ -80,15 +90,13 @@ def test_samples_follow_the_exact_law_of_the_discretized_chain(
     grid = np.linspace(0, 1, steps + 1)
     law = exact_law(chain, grid, exact=hazard == "integrated", corrector=corrector)
     solver = cwdfm.Euler(weight=ours, hazard=hazard, corrector=corrector)  # type: ignore[arg-type]
-    out = cwdfm.sample(
-        model_of(chain), source_of(chain), SCHEDULE, solver, shape=(N_SAMPLES, 4), steps=steps
-    )
+    out = sample_chain(chain, solver, steps)
     assert_follows(histogram(out.tokens, 2), law)
     assert_differs(histogram(out.tokens, 2), chain.target.flatten())  # coarse steps do show
 
 
 @pytest.mark.parametrize("weight", ["none", "entropy"])
-@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+@both_hazards
 def test_the_earlier_of_two_jumps_happens(weight: str, hazard: str) -> None:
     """One long step, in which forward and backward jumps of a token often both occur.
 
@@ -113,20 +121,17 @@ def test_the_earlier_of_two_jumps_happens(weight: str, hazard: str) -> None:
     assert_follows(histogram(after.tokens, 3), matrix[chain.states.index(one)])
 
 
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@both_sources
 @pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
 def test_nucleus_and_temperature(mask: bool, weight: str) -> None:
     ours, referee = WEIGHTS[weight]
     chain = Chain(correlated_target(3, 3, seed=2), mask, referee, top_p=0.6, temperature=1.3)
     law = exact_law(chain, np.linspace(0, 1, 5))
     solver = cwdfm.Euler(weight=ours, top_p=0.6, temperature=1.3)
-    out = cwdfm.sample(
-        model_of(chain), source_of(chain), SCHEDULE, solver, shape=(N_SAMPLES, 3), steps=4
-    )
-    assert_follows(histogram(out.tokens, 3), law)
+    assert_follows(histogram(sample_chain(chain, solver, 4).tokens, 3), law)
 
 
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@both_sources
 @pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
 def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
     ours, referee = WEIGHTS[weight]
@@ -134,16 +139,8 @@ def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
     chain = Chain(correlated_target(2, 4, seed=3), mask, referee, fixed=fixed)
     corrector = cwdfm.Corrector(2.0)
     law = exact_law(chain, np.linspace(0, 1, 6), corrector=corrector, prompt=prompt)
-    out = cwdfm.sample(
-        model_of(chain),
-        source_of(chain),
-        SCHEDULE,
-        cwdfm.Euler(weight=ours, corrector=corrector),
-        shape=(N_SAMPLES, 4),
-        steps=5,
-        prompt=torch.tensor(prompt),
-        fixed=torch.tensor(fixed),
-    )
+    given = {"prompt": torch.tensor(prompt), "fixed": torch.tensor(fixed)}
+    out = sample_chain(chain, cwdfm.Euler(weight=ours, corrector=corrector), 5, **given)
     assert bool((out.tokens[:, 1] == 1).all())
     assert int(out.updates[:, 1].max()) == 0
     assert_follows(histogram(out.tokens, 2), law)
@@ -151,29 +148,22 @@ def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
 
 def test_infilling_converges_to_the_conditional_target() -> None:
     chain = Chain(correlated_target(2, 4, seed=3), mask=True)
-    mask_id = 2
-    out = cwdfm.sample(
-        model_of(chain),
-        cwdfm.MaskSource(2),
-        SCHEDULE,
-        cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0)),
-        shape=(N_SAMPLES, 4),
-        steps=200,
-        prompt=torch.tensor([1, mask_id, mask_id, 0]),  # fixed where it is not the mask id
-    )
+    prompt = torch.tensor([1, 2, 2, 0])  # fixed where it is not the mask id, 2
+    out = sample_chain(chain, cwdfm.Euler(weight=cwdfm.Neighbor(1, 1.0)), 200, prompt=prompt)
     conditional = chain.target[1, :, :, 0].flatten()
     assert_follows(histogram(out.tokens[:, 1:3], 2), conditional / conditional.sum())
 
 
-def errors_by_doubling(chain: Chain, limit: np.ndarray, exact: bool) -> list[float]:
+def errors_by_doubling(
+    chain: Chain, limit: np.ndarray, exact: bool, corrector: cwdfm.Corrector | None = None
+) -> list[float]:
     """The L1 error of the law of 32, 64 and 128 steps."""
-    return [
-        float(np.abs(exact_law(chain, np.linspace(0, 1, k + 1), exact=exact) - limit).sum())
-        for k in (32, 64, 128)
-    ]
+    grids = [np.linspace(0, 1, k + 1) for k in (32, 64, 128)]
+    laws = [exact_law(chain, grid, exact=exact, corrector=corrector) for grid in grids]
+    return [float(np.abs(law - limit).sum()) for law in laws]
 
 
-@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+@both_hazards
 @pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
 def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard: str) -> None:
     """The law of K steps, whose equality with the samples' is shown above, tends to the target as
@@ -184,10 +174,9 @@ def test_mask_source_converges_to_the_target_at_first_order(weight: str, hazard:
     target = chain.target.flatten()
     limit = chain.start() @ expm(40 * chain.generator(0.5))
     np.testing.assert_allclose(limit[[max(x) < 2 for x in chain.states]], target, atol=1e-5)
-    e32, e64, e128 = errors_by_doubling(chain, target, hazard == "integrated")
-    assert e128 > 1e-4
-    assert e32 / e64 == pytest.approx(2, rel=0.15)
-    assert e64 / e128 == pytest.approx(2, rel=0.15)
+    errors = errors_by_doubling(chain, target, hazard == "integrated")
+    assert errors[-1] > 1e-4
+    assert_first_order(errors, 0.15)
 
 
 @pytest.mark.parametrize("weight", ["none", "neighbor"])
@@ -201,23 +190,17 @@ def test_uniform_source_converges_to_its_chain_at_first_order(weight: str) -> No
     target, limit = chain.target.flatten(), _continuous_law(chain)
     bias = np.abs(limit - target).sum()
     assert bias < 1e-4 if weight == "none" else bias > 3e-3
-    e32, e64, e128 = errors_by_doubling(chain, target if weight == "none" else limit, exact=True)
-    assert e32 / e64 == pytest.approx(2, rel=0.2)
-    assert e64 / e128 == pytest.approx(2, rel=0.2)
+    law = target if weight == "none" else limit
+    assert_first_order(errors_by_doubling(chain, law, exact=True), 0.2)
 
 
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@both_sources
 def test_corrector_converges_to_the_target(mask: bool) -> None:
     """With a corrector the target is still the limit, at first order."""
     chain = Chain(correlated_target(2, 3, seed=4), mask)
-    target, corrector = chain.target.flatten(), cwdfm.Corrector(2.0)
-    e32, e64, e128 = (
-        float(np.abs(exact_law(chain, grid, exact=True, corrector=corrector) - target).sum())
-        for grid in (np.linspace(0, 1, k + 1) for k in (32, 64, 128))
-    )
-    assert e128 < 0.02
-    assert e32 / e64 == pytest.approx(2, rel=0.2)
-    assert e64 / e128 == pytest.approx(2, rel=0.2)
+    errors = errors_by_doubling(chain, chain.target.flatten(), True, cwdfm.Corrector(2.0))
+    assert errors[-1] < 0.02
+    assert_first_order(errors, 0.2)
 
 
 @pytest.mark.parametrize("weight", ["neighbor", "entropy"])
@@ -260,24 +243,15 @@ def test_samples_themselves_converge_at_first_order() -> None:
         chain = Chain(target, mask)
         errors = []
         for steps in (4, 8, 16):
-            out = cwdfm.sample(
-                model_of(chain),
-                source_of(chain),
-                SCHEDULE,
-                cwdfm.Euler(),
-                shape=(200_000, 2),
-                steps=steps,
-                seed=steps,
-            )
+            out = sample_chain(chain, cwdfm.Euler(), steps, 200_000, seed=steps)
             agree = (out.tokens[:, 0] == out.tokens[:, 1]).double().mean()
             errors.append(0.96 - float(agree))
         # standard error of each: 4e-4
         assert errors[0] > 0.02
-        assert errors[0] / errors[1] == pytest.approx(2, rel=0.35)
-        assert errors[1] / errors[2] == pytest.approx(2, rel=0.35)
+        assert_first_order(errors, 0.35)
 
 
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@both_sources
 def test_integrated_hazard_is_exact_for_factorized_targets(mask: bool) -> None:
     """alpha = 1 and independent coordinates: p_t holds at every time of every grid."""
     p = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
@@ -338,7 +312,7 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
     assert float(state.updates.double().mean()) > 1.5  # it did correct
 
 
-@pytest.mark.parametrize("hazard", ["euler", "integrated"])
+@both_hazards
 def test_corrector_strength_is_that_at_the_start_of_the_step(hazard: str) -> None:
     """One long step, in which the strength would grow eightfold: number of jumps each way."""
     source, corrector, (t, t_next) = cwdfm.MaskSource(3), cwdfm.Corrector(4.0, 1.5, 0.0), (0.2, 0.8)
@@ -358,31 +332,19 @@ def test_corrector_strength_is_that_at_the_start_of_the_step(hazard: str) -> Non
 def test_corrector_is_safe_at_both_ends(a: float) -> None:
     for source in (cwdfm.MaskSource(3), cwdfm.UniformSource(3)):
         for schedule in (cwdfm.Polynomial(2.0), cwdfm.Linear(), cwdfm.Cosine()):
-            out = cwdfm.sample(
-                lambda x, t, width=source.num_tokens: torch.zeros(*x.shape, width),
-                source,
-                schedule,
-                cwdfm.Euler(corrector=cwdfm.Corrector(5.0, a, a)),
-                shape=(8, 6),
-                steps=12,
-            )
+            model = SmallModel(source.num_tokens)
+            solver = cwdfm.Euler(corrector=cwdfm.Corrector(5.0, a, a))
+            out = cwdfm.sample(model, source, schedule, solver, shape=(8, 6), steps=12)
             assert int(out.tokens.max()) < 3
 
 
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "uniform"])
+@both_sources
 def test_updates_and_loops_are_counted(mask: bool) -> None:
     """Compared with the states of a callback. Masks in between do not count as tokens."""
     chain = Chain(correlated_target(3, 4, seed=6), mask)
     seen = []
-    out = cwdfm.sample(
-        model_of(chain),
-        source_of(chain),
-        SCHEDULE,
-        cwdfm.Euler(corrector=cwdfm.Corrector(3.0)),
-        shape=(200, 4),
-        steps=30,
-        callback=lambda state, info: seen.append(state.tokens),
-    )
+    solver = cwdfm.Euler(corrector=cwdfm.Corrector(3.0))
+    out = sample_chain(chain, solver, 30, 200, callback=lambda state, _: seen.append(state.tokens))
     start = source_of(chain).noise(torch.arange(200), 4, seed=0)
     walk = torch.stack([start, *seen]).permute(1, 2, 0).reshape(-1, 31).tolist()
     updates, loops = [], []
@@ -405,30 +367,18 @@ def test_grids_and_callback() -> None:
     chain = Chain(correlated_target(2, 3, seed=5), mask=True)
     times: list[tuple[float, float]] = []
     grid = torch.tensor([0.0, 0.3, 0.35, 1.0], dtype=torch.float64)
-    out = cwdfm.sample(
-        model_of(chain),
-        source_of(chain),
-        SCHEDULE,
-        cwdfm.Euler(),
-        shape=(N_SAMPLES, 3),
-        steps=3,
-        grid=grid,
-        callback=lambda state, info: times.append((info.t, info.t_next)),
-    )
+
+    def note(state: cwdfm.State, info: cwdfm.Info) -> None:
+        times.append((info.t, info.t_next))
+
+    out = sample_chain(chain, cwdfm.Euler(), 3, grid=grid, callback=note)
     assert times == [(0.0, 0.3), (0.3, 0.35), (0.35, 1.0)]
     assert_follows(histogram(out.tokens, 2), exact_law(chain, grid.numpy()))
 
 
 def test_one_step_draws_independent_posteriors() -> None:
     chain = Chain(correlated_target(3, 2, seed=7), mask=True)
-    out = cwdfm.sample(
-        model_of(chain),
-        source_of(chain),
-        SCHEDULE,
-        cwdfm.Euler(),
-        shape=(N_SAMPLES, 2),
-        steps=1,
-    )
+    out = sample_chain(chain, cwdfm.Euler(), 1)
     law = np.outer(chain.target.sum(1), chain.target.sum(0)).flatten()
     assert_follows(histogram(out.tokens, 3), law)
 

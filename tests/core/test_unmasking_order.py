@@ -17,7 +17,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.ops import dispatch
-from cwdfm.solver.unmasking_order import revealed_fraction_times
+from tests.support.chains import N_SAMPLES, SCHEDULE, WEIGHTS, model_of, sample_chain
 from tests.support.exact import (
     Array,
     Chain,
@@ -25,25 +25,13 @@ from tests.support.exact import (
     State,
     alphas,
     correlated_target,
-    entropy,
     neighbor,
 )
 from tests.support.kernels import interpreted, small_dit
 from tests.support.models import SmallModel, SmallSplitModel
 from tests.support.stats import assert_differs, assert_follows, histogram
 
-SCHEDULE = cwdfm.Polynomial(2.0)
-N_SAMPLES = 60_000
 SCORES = ["confidence", "margin", "entropy"]
-WEIGHTS: dict[str, tuple[cwdfm.Weight | None, LogWeight | None]] = {
-    "none": (None, None),
-    "neighbor": (cwdfm.Neighbor(1, 2.0), neighbor(1, 2.0)),
-    "entropy": (cwdfm.Entropy(3.0), entropy(3.0)),
-    "sum": (
-        cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(2.0),
-        lambda r, p: neighbor(1, 1.0)(r, p) + entropy(2.0)(r, p),
-    ),
-}
 SOLVERS = [
     *(cwdfm.TopK(score) for score in SCORES),  # type: ignore[arg-type]
     cwdfm.TopK(temperature=0.7, top_p=0.9, dtype=torch.float32),
@@ -81,23 +69,9 @@ def flat_model(x_t: Tensor, t: Tensor) -> Tensor:
     return torch.zeros(*x_t.shape, 3)
 
 
-def model_of(chain: Chain) -> cwdfm.ExactPosterior:
-    target = torch.from_numpy(chain.target)
-    return cwdfm.ExactPosterior(target, cwdfm.MaskSource(chain.vocab), SCHEDULE)
-
-
 def draw(chain: Chain, solver: cwdfm.Solver, steps: int, **options: Any) -> NDArray[np.int64]:
     """The histogram of samples."""
-    out = cwdfm.sample(
-        model_of(chain),
-        cwdfm.MaskSource(chain.vocab),
-        SCHEDULE,
-        solver,
-        shape=(N_SAMPLES, chain.length),
-        steps=steps,
-        **options,
-    )
-    return histogram(out.tokens, chain.vocab)
+    return histogram(sample_chain(chain, solver, steps, **options).tokens, chain.vocab)
 
 
 def product_of_marginals(target: Array) -> Array:
@@ -237,12 +211,18 @@ def test_top_k_reveals_tokens_by_the_schedule() -> None:
             assert counts(schedule, 37, 37, grid=grid) == [1] * 37
 
 
-def test_revealed_fractions_are_float64_with_a_later_start() -> None:
-    begun = cwdfm.TopK().init(cwdfm.MaskSource(3), torch.arange(1), 7)
-    masked = torch.arange(7)[None] < 3
-    state = replace(begun, start_survival=0.1)
-    (t,) = revealed_fraction_times(cwdfm.Linear(), state, masked).tolist()
-    assert t == 1 - 0.1 * 3 / 7
+def test_time_of_the_revealed_fraction_with_a_later_start() -> None:
+    solver, source, times = cwdfm.TopK(), cwdfm.MaskSource(3), []
+
+    def model(x: Tensor, t: Tensor) -> Tensor:
+        times.append(t)
+        return torch.zeros(*x.shape, source.num_tokens)
+
+    tokens = torch.where(torch.arange(7)[None] < 3, source.mask_id, 0)
+    begun = solver.init(source, torch.arange(1), 7)
+    state = replace(begun, tokens=tokens, start_survival=0.1)
+    solver.step(model, source, cwdfm.Linear(), state, 0.0, 0.5)
+    assert torch.equal(times[0], torch.tensor([1 - 0.1 * 3 / 7]))  # rounded only once
 
 
 def test_ties_are_broken_evenly() -> None:
@@ -308,14 +288,7 @@ def test_certain_tokens_are_revealed_at_no_cost() -> None:
     target = np.zeros((2, 2, 2))
     target[0, 0, 0], target[1, 1, 1] = 0.3, 0.7
     chain = Chain(target, mask=True)
-    out = cwdfm.sample(
-        model_of(chain),
-        cwdfm.MaskSource(2),
-        SCHEDULE,
-        cwdfm.EntropyBound(0.0),
-        shape=(100, 3),
-        steps=10,
-    )
+    out = sample_chain(chain, cwdfm.EntropyBound(0.0), 10, 100)
     assert bool((out.tokens == out.tokens[:, :1]).all())
     assert out.evaluations.tolist() == [2] * 100
 
@@ -358,15 +331,8 @@ def order_counts(
         assert bool((info.forward.sum(1) == 1).all())
         chosen.append(info.forward.long().argmax(1))
 
-    cwdfm.sample(
-        model,
-        cwdfm.MaskSource(2),
-        SCHEDULE,
-        solver,
-        shape=(N_SAMPLES, length),
-        steps=length,
-        callback=note,
-    )
+    sampled = (model, cwdfm.MaskSource(2), SCHEDULE, solver)
+    cwdfm.sample(*sampled, shape=(N_SAMPLES, length), steps=length, callback=note)
     codes = histogram(torch.stack(chosen, 1), length)
     places = [sum(i * length ** (length - 1 - j) for j, i in enumerate(order))
               for order in permutations(range(length))]  # fmt: skip

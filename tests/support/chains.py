@@ -2,14 +2,26 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 import cwdfm
-from tests.support.exact import Chain
+from tests.support.exact import Chain, LogWeight, entropy, neighbor
 
 SCHEDULE = cwdfm.Polynomial(2.0)
+N_SAMPLES = 60_000
+# Weights, each with a reference implementation of its log-weight.
+WEIGHTS: dict[str, tuple[cwdfm.Weight | None, LogWeight | None]] = {
+    "none": (None, None),
+    "neighbor": (cwdfm.Neighbor(1, 2.0), neighbor(1, 2.0)),
+    "entropy": (cwdfm.Entropy(3.0), entropy(3.0)),
+    "sum": (
+        cwdfm.Neighbor(1, 1.0) + cwdfm.Entropy(2.0),
+        lambda r, p: neighbor(1, 1.0)(r, p) + entropy(2.0)(r, p),
+    ),
+}
 
 
 def source_of(chain: Chain) -> cwdfm.Source:
@@ -18,6 +30,16 @@ def source_of(chain: Chain) -> cwdfm.Source:
 
 def model_of(chain: Chain) -> cwdfm.ExactPosterior:
     return cwdfm.ExactPosterior(torch.from_numpy(chain.target), source_of(chain), SCHEDULE)
+
+
+def sample_chain(
+    chain: Chain, solver: cwdfm.Solver, steps: int, n: int = N_SAMPLES, **options: Any
+) -> cwdfm.Samples:
+    """Sample with the chain's exact posterior."""
+    shape, model = (n, chain.length), model_of(chain)
+    return cwdfm.sample(
+        model, source_of(chain), SCHEDULE, solver, shape=shape, steps=steps, **options
+    )
 
 
 def hazards(t: float, t_next: float, exact: bool, corrector: cwdfm.Corrector | None) -> list[float]:

@@ -1,23 +1,24 @@
 """Block diffusion as a method: its network, sampling and likelihood."""
 
 from dataclasses import dataclass, replace
+from typing import Unpack
 
+import torch
 from torch import Tensor, nn
 
-from cwdfm.baselines.bd3lm.network import ParallelBlocks, check_fixed, check_length, check_network
-from cwdfm.baselines.bd3lm.solver import BlockSolver
-from cwdfm.errors import check_instance, check_integer
+from cwdfm.baselines.bd3lm.solver import BlockSolver, check_fixed, check_length
+from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.likelihood.bound import (
     Bound,
+    BoundBatch,
     BoundTerms,
-    check_inputs,
+    LikelihoodOptions,
     estimate_bound,
-    exact_likelihood,
     sequence_nats,
 )
 from cwdfm.likelihood.elbo import flow_terms
 from cwdfm.method.base import Method, SampleRequest, refuse_solver
-from cwdfm.model.transformer import DiTConfig
+from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples, Solver
@@ -76,15 +77,7 @@ class BlockDiffusion(Method):
         return solver.sample(network, self.source, self.schedule, self.block, request)
 
     def likelihood(
-        self,
-        model: nn.Module,
-        x_1: Tensor,
-        *,
-        seed: int = 0,
-        draws: int = 16,
-        fixed: Tensor | None = None,
-        index: Tensor | None = None,
-        batch_size: int = 256,
+        self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
     ) -> Bound:
         """-log p(x_1) = -sum_k log p(x_k | x_<k) <= the sum of the blocks' bounds.
 
@@ -95,35 +88,70 @@ class BlockDiffusion(Method):
         training was clipped to. `fixed` is restricted as in sampling.
         """
         network = check_network(model, self.block)
-        x_1, fixed, _ = check_inputs(model, x_1, fixed, self.source.vocab_size, batch_size)
-        check_length(x_1.shape[1], self.block)
-        check_fixed(fixed, self.block)
         path = MixturePath(self.source, self.schedule)
 
-        def nats(x_1: Tensor, fixed: Tensor) -> Tensor:
-            masked = x_1.new_full(x_1.shape, self.source.mask_id)
-            return sequence_nats(ParallelBlocks(network, x_1), self.source, masked, x_1, ~fixed)
+        def check(fixed_BN: Tensor) -> None:
+            check_length(fixed_BN.shape[1], self.block)
+            check_fixed(fixed_BN, self.block)
 
-        def terms(x_1: Tensor, fixed: Tensor, index_B: Tensor) -> BoundTerms:
-            blocks = ParallelBlocks(network, x_1)
-            return flow_terms(blocks, path, x_1, fixed, index_B, seed=seed, draws=draws)
+        def terms(batch: BoundBatch) -> BoundTerms:
+            x_1, blocks = batch.x_1, ParallelBlocks(network, batch.x_1)
+            if self.block > 1:
+                return flow_terms(blocks, path, batch)
+            masked_BN = torch.full_like(x_1, self.source.mask_id)
+            nats_B = sequence_nats(blocks, self.source, masked_BN, x_1, ~batch.fixed)
+            return BoundTerms.exact(nats_B)
 
-        if self.block == 1:
-            return exact_likelihood(
-                model,
-                x_1,
-                nats,
-                vocab_size=self.source.vocab_size,
-                fixed=fixed,
-                batch_size=batch_size,
-            )
         return estimate_bound(
             model,
             x_1,
             terms,
             vocab_size=self.source.vocab_size,
-            draws=draws,
-            fixed=fixed,
-            index=index,
-            batch_size=batch_size,
+            exact=self.exact,
+            check_fixed=check,
+            **options,
         )
+
+
+class ParallelBlocks(nn.Module):
+    """A split model that predicts every block of x_t [B, N] given the clean blocks before it.
+
+    One pass over [x_t, x_1], with a block mask in the attention, covers all blocks.
+    """
+
+    def __init__(self, model: DiT, x_1: Tensor) -> None:
+        super().__init__()
+        self.model, self.x_1, self.readout = model, x_1, model.readout
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.trunk(x_t, t))
+
+    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """Hidden states [B, N, D] of the noised half."""
+        return self.model.trunk(torch.cat([x_t, self.x_1], dim=1), t)[:, : x_t.shape[1]]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits of the model."""
+        return self.model.head(hidden)
+
+    def select(self, active_B: Tensor) -> "ParallelBlocks":
+        """The model for a subset of the sequences."""
+        return self if bool(active_B.all()) else ParallelBlocks(self.model, self.x_1[active_B])
+
+
+def check_network(model: nn.Module, block: int) -> DiT:
+    """Return the model if it is a transformer for blocks of `block` tokens."""
+    if not isinstance(model, DiT):
+        raise InputError(
+            f"block diffusion needs a DiT, whose trunk accepts an attention, got "
+            f"{type(model).__name__}; build it with DiT(method.network(config))"
+        )
+    config = model.config
+    if (config.attention, config.block) != ("block", block) or config.time == "given":
+        raise InputError(
+            f"block diffusion with blocks of {block} tokens needs a network with "
+            f"attention='block', block={block} and time='zero', got "
+            f"attention={config.attention!r}, block={config.block}, time={config.time!r}; build it "
+            f"with DiT(method.network(config))"
+        )
+    return model

@@ -1,21 +1,24 @@
-"""The training objective of BD3LM: one time per block, and a clipped range of noise levels.
+"""Training of BD3LM: the objective, one time per block and a clipped noise range, and its config.
 
 Shapes: B batch, N length, M = 2 N, K blocks, D width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cwdfm.baselines.bd3lm.network import check_length
-from cwdfm.errors import InputError, check_instance, check_integer
+from cwdfm.baselines.bd3lm.method import BlockDiffusion
+from cwdfm.baselines.bd3lm.solver import check_length
+from cwdfm.errors import MAX_LENGTH, InputError, check_bool, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import DataBatch, Forward, Objective, TrainingBatch
+from cwdfm.method.base import DataBatch, Forward, Method, Objective, TrainingBatch
+from cwdfm.method.config import MethodConfig, Task
 from cwdfm.model.positions import Positions
+from cwdfm.model.transformer import DiTConfig
 from cwdfm.path import MixturePath, PathSample
 from cwdfm.schedule import Linear, Schedule, stratified_times
 from cwdfm.source import MaskSource
@@ -156,7 +159,7 @@ class BlockObjective(Objective):
             batch = self.corrupt(
                 DataBatch(x_1[index], t_B[index], fixed[index], index, seed=0, step=SEARCH_STEP)
             )
-            loss: Callable[..., Tensor] = partial(self._loss, batch=batch, per_token=True)
+            loss = partial(self._loss, batch=batch, per_token=True)
             input_BM = torch.cat([batch.x_t, batch.x_1], dim=1)
             terms_BN = forward(input_BM, t_B[index].float(), loss)
             terms_BK = terms_BN.double().unflatten(1, (-1, self.block)).sum(2)
@@ -187,3 +190,37 @@ def clip_ranges(block: int) -> list[tuple[float, float]]:
         for first in range(steps - round(width * steps) + 1)
     ]
     return [(0.0, 1.0), *windows]
+
+
+@dataclass(frozen=True)
+class BD3LMConfig(MethodConfig):
+    """Block diffusion: MDLM within blocks of `block` tokens, autoregressive between them."""
+
+    method_class = BlockDiffusion
+
+    method: str = "bd3lm"  # the training method: flow, mdlm, sedd, bd3lm or ar
+    block: int = 16  # tokens per block
+    clip_low: float = 0.0  # smallest mask probability in training
+    clip_high: float = 1.0  # largest mask probability in training
+    clip_search: bool = True  # search for the clip range of lowest variance at each validation
+
+    def __post_init__(self) -> None:
+        check_integer("block", self.block, most=MAX_LENGTH)
+        check_bool("clip_search", self.clip_search)
+
+    def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
+        if length % self.block:
+            raise InputError(
+                f"length {length} must be a multiple of block {self.block}; change length or block",
+                fields=("length", "block"),
+            )
+        method = BlockDiffusion(MaskSource(vocab_size), Linear(), self.block)
+        clip = (self.clip_low, self.clip_high, self.clip_search)
+        objective = BlockObjective(method.source, method.schedule, self.block, *clip)
+        return Task(method, objective, method.network(size))
+
+    @classmethod
+    def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
+        if not isinstance(method, BlockDiffusion):
+            return None
+        return {"method": "bd3lm", "block": method.block}

@@ -10,7 +10,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cwdfm.baselines.bd3lm.network import check_fixed, check_length
 from cwdfm.baselines.left_to_right import CachedModel, Chunk, ScaledProgress
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import SampleRequest
@@ -66,20 +65,11 @@ class BlockSolver:
         context = 0 if block == length else weight_radius(self.inner)
         check_fixed(every.fixed, block)
         with evaluating(model), model.uncompiled():
-            parts = [
-                _BlockSampler(
-                    solver=self,
-                    network=CachedModel(model, KVCache(length)),
-                    source=source,
-                    schedule=schedule,
-                    block=block,
-                    context=context,
-                    grids=grids,
-                    request=request,
-                    chunk=chunk,
-                ).run()
-                for chunk in every.split(request.batch_size)
-            ]
+            parts = []
+            for chunk in every.split(request.batch_size):
+                network = CachedModel(model, KVCache(length))
+                flow = (source, schedule, block, context, grids)
+                parts.append(_BlockSampler(self, network, *flow, request, chunk).run())
         return Samples.cat(parts)
 
 
@@ -133,22 +123,20 @@ class _BlockSampler:
         fixed_AM[:, :context] = True
         if bool(fixed_AM.all()):
             return
-        state = self.solver.inner.init(
-            self.source,
-            self.index[active_A],
-            window.stop - window.start,
-            seed=self.request.seed,
-            prompt=self.tokens[active_A, window],
-            fixed=fixed_AM,
+        solver, prompt = (
+            self.solver.inner,
+            {"prompt": self.tokens[active_A, window], "fixed": fixed_AM},
+        )
+        length = fixed_AM.shape[1]
+        state = solver.init(
+            self.source, self.index[active_A], length, seed=self.request.seed, **prompt
         )
         # The first block has the longest grid, so no two blocks share a step number.
         state = replace(state, step=k * (len(self.grids[0]) - 1))
         banned = self.request.banned_tokens
         network = BannedTokens(self.network, banned) if banned else self.network
         for t, t_next in pairwise(times):
-            state, info = self.solver.inner.step(
-                network, self.source, self.schedule, state, t, t_next
-            )
+            state, info = solver.step(network, self.source, self.schedule, state, t, t_next)
             self.evaluations_B[active_A] += info.evaluated
             self.rows += info.logit_evaluations
             self.steps += 1
@@ -207,3 +195,35 @@ def weight_radius(solver: Solver) -> int:
             )
         radius = max(radius, getattr(weight, "radius", 0))
     return radius
+
+
+def check_length(length: int, block: int) -> None:
+    """Check that a sequence divides into blocks."""
+    if length % block:
+        raise InputError(
+            f"a sequence of {length} tokens does not divide into blocks of {block}: cut or pad it "
+            f"to a multiple, such as {(length // block + 1) * block}, or train with a block that "
+            f"divides {length}"
+        )
+
+
+def check_fixed(fixed_BN: Tensor, block: int) -> None:
+    """Check that no fixed token comes after a block with a free one.
+
+    Blocks are generated from left to right, and a block does not see later ones. So a sequence may
+    begin with complete fixed blocks, followed by one block that is fixed in part, with holes
+    anywhere in it. The rest must be free.
+    """
+    fixed_BKL = fixed_BN.unflatten(1, (-1, block))
+    some_fixed_BK, some_free_BK = fixed_BKL.any(2), ~fixed_BKL.all(2)
+    free_before_BK = (some_free_BK.int().cumsum(1) - some_free_BK.int()) > 0
+    wrong_BK = some_fixed_BK & free_before_BK
+    if bool(wrong_BK.any()):
+        b, k = wrong_BK.nonzero()[0].tolist()
+        first = int(some_free_BK[b].int().argmax())
+        raise InputError(
+            f"sequence {b} has fixed tokens in block {k} (positions {k * block}.."
+            f"{(k + 1) * block - 1}) and free ones in the earlier block {first}, which cannot "
+            f"condition on later blocks; fix complete blocks at the start and then part of one "
+            f"block, or use a flow to fill holes"
+        )

@@ -142,10 +142,6 @@ class Graph(ABC):
         )
         return torch.where(kept_BN, x_1, noise_BN)
 
-    def movable(self, x_BN: Tensor, fixed: Tensor) -> Tensor:
-        """The positions [B, N] that the reverse chain can change, and so the only ones scored."""
-        return self.source.movable(x_BN, fixed)
-
 
 @dataclass(frozen=True)
 class Absorb(Graph):

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from cwdfm.baselines.sedd.graph import Graph, LogitSums
 from cwdfm.baselines.sedd.noise import Noise
-from cwdfm.likelihood.bound import END_DRAWS, BoundTerms, stratum_offsets
+from cwdfm.likelihood.bound import BoundBatch, BoundTerms
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
@@ -48,52 +48,48 @@ class ScoreBound:
     model: Model
     graph: Graph
     noise: Noise
-    x_1: Tensor  # [B, N]
-    fixed: Tensor  # [B, N]
-    index: Tensor  # [B]
-    seed: int
+    batch: BoundBatch
 
-    def terms(self, draws: int) -> BoundTerms:
-        """All three terms, with `draws` estimates of the integral."""
-        return BoundTerms(self.integral(draws), self.end(draws), self.start())
+    def terms(self) -> BoundTerms:
+        """All three terms."""
+        return BoundTerms(self.integral(), self.end(), self.start())
 
     def start(self) -> Tensor:
         """The divergence [B] of the noised data from the start, without sampling error."""
+        x_1, fixed = self.batch.x_1, self.batch.fixed
         sigma = self.noise.sigma_at(1.0)
         kept = self.graph.unmasked_fraction(sigma)
         if kept == 0:
-            free_B = (~self.fixed).sum(1).double()
-            return free_B * _divergence_from_uniform(self.graph.vocab_size, sigma)
-        x_BN = self.graph.source.noise(self.index, self.x_1.shape[1], seed=self.seed)
-        x_BN = torch.where(self.fixed, self.x_1, x_BN)
+            divergence = _divergence_from_uniform(self.graph.vocab_size, sigma)
+            return (~fixed).sum(1).double() * divergence
+        x_BN = self.graph.source.noise(self.batch.index, x_1.shape[1], seed=self.batch.seed)
+        x_BN = torch.where(fixed, x_1, x_BN)
         return kept * self._sum(x_BN, self._full(sigma), self._last_step(sigma))
 
-    def integral(self, draws: int) -> Tensor:
+    def integral(self) -> Tensor:
         """Estimates [draws, B] of the integral, one per stratum of v."""
         low, high = (self.graph.v_of(self.noise.sigma_at(s)) for s in (TIME_EPSILON, 1.0))
         estimates = []
-        for d in range(draws):
-            offset_B = stratum_offsets(self.seed, d, self.index)
-            sigma_B, slope_B = self.graph.sigma_of(low + (high - low) * (d + offset_B) / draws)
+        for d, v_B in self.batch.strata(low, high):
+            sigma_B, slope_B = self.graph.sigma_of(v_B)
             entropy_B = self._sum(self._corrupt(sigma_B, d), sigma_B, self._entropy)
             estimates.append((high - low) * slope_B * entropy_B)
         return torch.stack(estimates)
 
-    def end(self, first_step: int) -> Tensor:
+    def end(self) -> Tensor:
         """Estimates [END_DRAWS, B] of the cross-entropy of the last step."""
         sigma = self.noise.sigma_at(TIME_EPSILON)
         sigma_B, term = self._full(sigma), self._last_step(sigma)
-        steps = range(first_step, first_step + END_DRAWS)
-        return torch.stack(
-            [self._sum(self._corrupt(sigma_B, step), sigma_B, term) for step in steps]
-        )
+        corrupted = [self._corrupt(sigma_B, step) for step in self.batch.end_steps]
+        return torch.stack([self._sum(x_BN, sigma_B, term) for x_BN in corrupted])
 
     def _full(self, sigma: float) -> Tensor:
-        return torch.full((len(self.x_1),), sigma, dtype=torch.float64, device=self.x_1.device)
+        return torch.full_like(self.batch.index, sigma, dtype=torch.float64)
 
     def _corrupt(self, sigma_B: Tensor, step: int) -> Tensor:
+        batch = self.batch
         return self.graph.corrupt(
-            self.x_1, sigma_B, self.fixed, seed=self.seed, step=step, index=self.index
+            batch.x_1, sigma_B, batch.fixed, seed=batch.seed, step=step, index=batch.index
         )
 
     def _entropy(self, logits_kV: Tensor, x_k: Tensor, x_1_k: Tensor, sigma_k: Tensor) -> Tensor:
@@ -110,8 +106,8 @@ class ScoreBound:
 
     def _sum(self, x_BN: Tensor, sigma_B: Tensor, term: PositionTerm) -> Tensor:
         """The sum [B] of a term over the movable positions."""
-        positions = Positions.of(self.graph.movable(x_BN, self.fixed))
-        x_K, x_1_K = positions.take(x_BN), positions.take(self.x_1)
+        positions = Positions.of(self.graph.source.movable(x_BN, self.batch.fixed))
+        x_K, x_1_K = positions.take(x_BN), positions.take(self.batch.x_1)
         sigma_K = sigma_B[positions.sequence]
         term_K = torch.zeros(len(x_K), dtype=torch.float64, device=x_K.device)
         for k, logits_kV in predict_logits(self.model, self.graph.source, x_BN, sigma_B, positions):

@@ -1,8 +1,8 @@
 """SEDD as a method: its network, sampling and likelihood."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
@@ -11,7 +11,7 @@ from cwdfm.baselines.sedd.likelihood import ScoreBound
 from cwdfm.baselines.sedd.noise import Geometric, LogLinear, Noise
 from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreSolver
 from cwdfm.errors import InputError, check_choice
-from cwdfm.likelihood.bound import Bound, BoundTerms, estimate_bound
+from cwdfm.likelihood.bound import Bound, BoundBatch, BoundTerms, LikelihoodOptions, estimate_bound
 from cwdfm.method.base import Method, SampleRequest, refuse_solver
 from cwdfm.schedule import Linear, Spacing, time_grid
 from cwdfm.solver import Samples, sample
@@ -72,48 +72,20 @@ class SEDD(Method):
                 f"not all of them, got {request.banned_tokens}"
             )
         graph, noise = self.forward_graph, self.noise_process
-        return sample(
-            model,
-            graph.source,
-            Linear(),  # unused: the solver has its own noise schedule
-            ReverseChain(rule, graph, noise, request.banned_tokens),
-            shape=request.shape,
-            steps=request.steps,
-            seed=request.seed,
-            grid=score_grid(noise, request.steps, request.grid),
-            prompt=request.prompt,
-            fixed=request.fixed,
-            index=request.index,
-            batch_size=request.batch_size,
-            progress=request.progress,
-        )
+        chain = ReverseChain(rule, graph, noise, request.banned_tokens)
+        request = replace(request, grid=score_grid(noise, request.steps, request.grid))
+        # The schedule is not used: the solver has its own noise schedule.
+        return sample(model, graph.source, Linear(), chain, **request.loop_options)
 
     def likelihood(
-        self,
-        model: nn.Module,
-        x_1: Tensor,
-        *,
-        seed: int = 0,
-        draws: int = 16,
-        fixed: Tensor | None = None,
-        index: Tensor | None = None,
-        batch_size: int = 256,
+        self, model: nn.Module, x_1: Tensor, **options: Unpack[LikelihoodOptions]
     ) -> Bound:
         graph, noise = self.forward_graph, self.noise_process
 
-        def terms(x_1: Tensor, fixed: Tensor, index_B: Tensor) -> BoundTerms:
-            return ScoreBound(model, graph, noise, x_1, fixed, index_B, seed).terms(draws)
+        def terms(batch: BoundBatch) -> BoundTerms:
+            return ScoreBound(model, graph, noise, batch).terms()
 
-        return estimate_bound(
-            model,
-            x_1,
-            terms,
-            vocab_size=self.vocab_size,
-            draws=draws,
-            fixed=fixed,
-            index=index,
-            batch_size=batch_size,
-        )
+        return estimate_bound(model, x_1, terms, vocab_size=self.vocab_size, **options)
 
 
 def score_grid(noise: Noise, steps: int, spacing: Spacing | Tensor) -> Tensor:

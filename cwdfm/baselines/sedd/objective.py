@@ -1,10 +1,10 @@
-"""Denoising score entropy as a training objective.
+"""Training of SEDD: the objective, denoising score entropy, and its config.
 
 Shapes: B batch, N length, K positions, k positions of a chunk, D width, V data tokens.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from cwdfm.baselines.sedd.graph import LogitSums
 from cwdfm.baselines.sedd.method import SEDD
+from cwdfm.errors import check_choice
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import DataBatch, Objective, TrainingBatch
+from cwdfm.method.base import DataBatch, Method, Objective, TrainingBatch
+from cwdfm.method.config import MethodConfig, Task
 from cwdfm.model.positions import Positions
+from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops.head_loss import head_log_prob
 from cwdfm.ops.head_rows import MAX_ELEMENTS
 from cwdfm.ops.precision import product_dtype, sum_dtype
@@ -39,46 +42,54 @@ class ScoreEntropyObjective(Objective):
         x_t = graph.corrupt(
             batch.x_1, sigma_B, batch.fixed, seed=batch.seed, step=batch.step, index=batch.index
         )
-        loss = partial(
-            self._loss,
-            batch=batch,
-            x_t=x_t,
-            sigma_B=sigma_B,
-            rate_B=noise.rate(s_B),
-            positions=Positions.of(graph.movable(x_t, batch.fixed)),
-        )
-        return TrainingBatch(x_t, sigma_B.float(), loss)
+        rate_B, positions = noise.rate(s_B), Positions.of(graph.source.movable(x_t, batch.fixed))
 
-    def _loss(
-        self,
-        hidden_BND: Tensor,
-        readout: nn.Linear,
-        *,
-        batch: DataBatch,
-        x_t: Tensor,
-        sigma_B: Tensor,
-        rate_B: Tensor,
-        positions: Positions,
-    ) -> Tensor:
-        """The mean over tokens that are not fixed, from hidden states and the head."""
-        graph = self.method.forward_graph
-        hidden_KD = positions.take(hidden_BND)
-        hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
-        x_K, x_1_K = positions.take(x_t), positions.take(batch.x_1)
-        with torch.autocast(hidden_BND.device.type, enabled=False):
-            if graph.source.marks_noise:
-                sums = masked_head_sums(hidden_KD, readout, x_1_K, graph.vocab_size)
-            else:
-                sums = head_sums(hidden_KD, readout, x_K, x_1_K, graph.vocab_size)
-            sigma_K, rate_K = (y_B[positions.sequence].to(sums.target) for y_B in (sigma_B, rate_B))
-            terms_K = rate_K * graph.score_entropy(sums, x_K == x_1_K, sigma_K)
-            return terms_K.sum() / (~batch.fixed).sum().clamp(min=1)
+        def loss(hidden_BND: Tensor, readout: nn.Linear) -> Tensor:
+            hidden_KD = positions.take(hidden_BND)
+            hidden_KD = hidden_KD.to(product_dtype(hidden_KD))
+            x_K, x_1_K = positions.take(x_t), positions.take(batch.x_1)
+            with torch.autocast(hidden_BND.device.type, enabled=False):
+                if graph.source.marks_noise:
+                    sums = masked_head_sums(hidden_KD, readout, x_1_K, graph.vocab_size)
+                else:
+                    sums = head_sums(hidden_KD, readout, x_K, x_1_K, graph.vocab_size)
+                sigma_K, rate_K = (y[positions.sequence].to(sums.target) for y in (sigma_B, rate_B))
+                terms_K = rate_K * graph.score_entropy(sums, x_K == x_1_K, sigma_K)
+                return terms_K.sum() / (~batch.fixed).sum().clamp(min=1)
+
+        return TrainingBatch(x_t, sigma_B.float(), loss)
 
     @property
     def worst_weight(self) -> float:
         noise, graph = self.method.noise_process, self.method.forward_graph
         ends = torch.tensor([TIME_EPSILON, 1.0], dtype=torch.float64)
         return float((noise.rate(ends) * graph.max_weight(noise.sigma(ends))).max())
+
+
+@dataclass(frozen=True)
+class SEDDConfig(MethodConfig):
+    """Score entropy discrete diffusion: absorbing with a mask source, otherwise uniform."""
+
+    method_class = SEDD
+
+    method: str = "sedd"  # the training method: flow, mdlm, sedd, bd3lm or ar
+    source: Literal["mask", "uniform"] = "uniform"  # the noise distribution
+    noise: Literal["loglinear", "geometric"] = "loglinear"  # the noise schedule
+
+    def __post_init__(self) -> None:
+        check_choice("source", self.source, ("mask", "uniform"))
+        check_choice("noise", self.noise, ("loglinear", "geometric"))
+
+    def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
+        method = SEDD(vocab_size, "absorb" if self.source == "mask" else "uniform", self.noise)
+        return Task(method, ScoreEntropyObjective(method), method.network(size))
+
+    @classmethod
+    def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
+        if not isinstance(method, SEDD):
+            return None
+        source = "mask" if method.graph == "absorb" else "uniform"
+        return {"method": "sedd", "source": source, "noise": method.noise}
 
 
 def head_sums(

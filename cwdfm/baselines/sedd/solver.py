@@ -18,25 +18,16 @@ from cwdfm.baselines.sedd.noise import Noise
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Info, Solver, State
-from cwdfm.solver.base import advance
-from cwdfm.solver.proposal import check_step
+from cwdfm.solver.base import DrawOptions, advance, check_step
 from cwdfm.source import Source
 
 
 @dataclass(frozen=True)
-class ScoreSolver(ABC):
+class ScoreSolver(DrawOptions, ABC):
     """A step rule for the reverse chain of a score."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    dtype: torch.dtype = torch.float64
-
-    def __post_init__(self) -> None:
-        check_draw(self.temperature, self.top_p, self.dtype)
 
     @abstractmethod
     def law(
@@ -95,7 +86,7 @@ class ReverseChain(Solver):
     ) -> tuple[State, Info]:
         check_step(t, t_next)
         x_BN = state.tokens
-        positions = Positions.of(self.graph.movable(x_BN, state.fixed))
+        positions = Positions.of(source.movable(x_BN, state.fixed))
         b_K, i_K = positions.sequence, positions.position
         jump_u_K, target_u_K = (
             uniform(state.seed, purpose, state.index[b_K], state.step, i_K)
@@ -109,13 +100,8 @@ class ReverseChain(Solver):
             law = self._law(logits_kV, x_BN[b_k, i_k], t, t_next)
             jumps_k = jump_u_K[k] < law.prob_K
             if bool(jumps_k.any()):
-                tokens_BN[b_k[jumps_k], i_k[jumps_k]] = sample_categorical(
-                    law.log_weight_KV[jumps_k],
-                    target_u_K[k][jumps_k],
-                    temperature=self.rule.temperature,
-                    top_p=self.rule.top_p,
-                    dtype=self.rule.dtype,
-                )
+                drawn = self.rule.draw(law.log_weight_KV[jumps_k], target_u_K[k][jumps_k])
+                tokens_BN[b_k[jumps_k], i_k[jumps_k]] = drawn
         changed_BN = tokens_BN != x_BN
         none_BN = torch.zeros_like(changed_BN)
         info = Info(t, t_next, changed_BN, none_BN, len(positions), positions.mask.any(1))
