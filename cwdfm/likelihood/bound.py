@@ -141,7 +141,7 @@ def estimate_bound(
     parts = zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
     seed = options.get("seed", 0)
     with evaluating(model):
-        found = [terms(BoundBatch(*part, seed=seed, draws=draws)) for part in parts]
+        found = [terms(BoundBatch(x, given, i, seed, draws)) for x, given, i in parts]
     nats_B = torch.cat([batch.mean_B for batch in found])
     variance = float(torch.cat([batch.variance_B for batch in found]).sum())
     return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens, exact)

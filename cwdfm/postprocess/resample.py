@@ -13,7 +13,7 @@ rare data. It improves samples, but does not preserve the data distribution.
 """
 
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -68,8 +68,8 @@ class Resample(Postprocess):
                 f"a uniform source, 0.05 with a mask source",
                 fields=("threshold",),
             )
-        draw = (1.0 if value is None else value for value in (self.temperature, self.top_p))
-        check_draw(*draw, torch.float64)
+        temperature = 1.0 if self.temperature is None else self.temperature
+        check_draw(temperature, 1.0 if self.top_p is None else self.top_p, torch.float64)
 
     @property
     def progress_steps(self) -> int:
@@ -85,7 +85,7 @@ class Resample(Postprocess):
         tokens: Tensor,
         **options: Unpack[SampleOptions],
     ) -> Samples:
-        defaults = {
+        defaults: dict[str, Any] = {
             name: getattr(solver, name, None)
             for name in ("temperature", "top_p")
             if getattr(self, name) is None

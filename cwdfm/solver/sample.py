@@ -35,11 +35,14 @@ class Samples:
     @classmethod
     def cat(cls, parts: "Sequence[Samples]") -> "Samples":
         """Concatenate the samples of several batches."""
-        columns = zip(*((p.tokens, p.updates, p.loops, p.evaluations) for p in parts), strict=True)
-        logit_evaluations = sum(part.logit_evaluations for part in parts)
+        tokens, updates, loops, evaluations = (
+            torch.cat([getattr(part, name) for part in parts])
+            for name in ("tokens", "updates", "loops", "evaluations")
+        )
+        total = sum(part.logit_evaluations for part in parts)
         scores = [part.plausibility for part in parts if part.plausibility is not None]
         plausibility = torch.cat(scores) if scores and len(scores) == len(parts) else None
-        return cls(*map(torch.cat, columns), logit_evaluations, plausibility)
+        return cls(tokens, updates, loops, evaluations, total, plausibility)
 
 
 @dataclass(frozen=True)

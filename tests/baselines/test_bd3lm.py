@@ -1,5 +1,6 @@
 """Block diffusion: the attention mask, three ways to the same logits, input errors."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -166,56 +167,49 @@ def test_input_errors() -> None:
     way, model, asked = method(4), network(4), SampleRequest(shape=(2, 12), steps=4)
     source = cwdfm.MaskSource(7)
 
-    def refused(pattern: str) -> Any:
-        return pytest.raises(cwdfm.InputError, match=pattern)
-
-    with refused("source must be a MaskSource"):
-        BlockDiffusion(cwdfm.UniformSource(7), LINEAR, 4)  # type: ignore[arg-type]
-    with refused("block must be an integer >= 1, got 0"):
-        BlockDiffusion(source, LINEAR, 0)
-    with refused(
-        r"10 tokens does not divide into blocks of 4: cut or pad it to a multiple, such as 12"
-    ):
-        way.sample(model, None, replace(asked, shape=(2, 10)))
-    with refused("10 tokens does not divide"):
-        way.likelihood(model, tokens(2, 10))
     objective = BlockObjective(source, LINEAR, 4)
-    fixed = torch.zeros(2, 10, dtype=torch.bool)
-    with refused("10 tokens does not divide"):
-        t, index = torch.rand(2), torch.arange(2)
-        objective(called(model), DataBatch(tokens(2, 10), t, fixed, index, seed=0, step=0))
-    for low, high in ((-0.1, 1.0), (0.5, 0.4), (0.5, 1.1), (0.0, 0.0)):
-        with refused("clip range low..high"):
-            replace(objective, low=low, high=high)
-    with refused(r"cannot sample from BlockDiffusion.*BlockSolver\(\)"):
-        way.sample(model, "ancestral", asked)
-    with refused("inner must be a Solver"):
-        BlockSolver("ancestral")  # type: ignore[arg-type]
-    with refused("stop must be a data token < 7, got 7"):
-        way.sample(model, BlockSolver(stop=7), asked)
-    with refused("stop must be an integer >= 0"):
-        BlockSolver(stop=-1)
-    with refused("use boundary='cut'"):
-        way.sample(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)
-    with refused("use boundary='cut'"):
-        way.sample(model, cwdfm.Euler(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0)), asked)
-    with refused("on a 2-D grid"):
-        way.sample(model, cwdfm.Euler(cwdfm.Neighbor(1, 1.0, "cut", (3, 4))), asked)
-    with refused("batch_size must be an integer >= 1, got 0"):
-        way.sample(model, None, replace(asked, batch_size=0))
-    with refused("needs a DiT"):
-        way.sample(nn.Linear(2, 2), None, asked)
-    with refused("blocks of 4 .*attention='block', block=4.*got.*block=3"):
-        way.sample(network(3), None, asked)
-    with refused("attention='full'"):
-        way.likelihood(DiT(replace(model.config, attention="full")), tokens(2, 12))
-    with refused("steps must be a multiple of 3, got 4"):
-        way.sample(model, None, replace(asked, grid=torch.tensor([0.0, 1.0])))
-    with refused("all positions are fixed"):
-        way.sample(model, None, replace(asked, prompt=tokens(2, 12)))
-    with refused("all positions are fixed"):
-        everything = torch.ones(2, 12, dtype=torch.bool)
-        way.likelihood(model, tokens(2, 12), fixed=everything)
+    batch = DataBatch(
+        tokens(2, 10), torch.rand(2), torch.zeros(2, 10).bool(), torch.arange(2), seed=0, step=0
+    )
+    full = DiT(replace(model.config, attention="full"))
+    everything = torch.ones(2, 12, dtype=torch.bool)
+    untyped: Any = BlockSolver
+    method_class: Any = BlockDiffusion
+
+    def draw(network: nn.Module = model, solver: Any = None, **changes: Any) -> None:
+        way.sample(network, solver, replace(asked, **changes))
+
+    def weighted(weight: cwdfm.Weight) -> None:
+        draw(solver=cwdfm.Euler(weight))
+
+    cases: list[tuple[str, Callable[[], object]]] = [
+        ("source must be a MaskSource", lambda: method_class(cwdfm.UniformSource(7), LINEAR, 4)),
+        ("block must be an integer >= 1, got 0", lambda: BlockDiffusion(source, LINEAR, 0)),
+        ("10 tokens .* blocks of 4: .* multiple, such as 12", lambda: draw(shape=(2, 10))),
+        ("10 tokens does not divide", lambda: way.likelihood(model, tokens(2, 10))),
+        ("10 tokens does not divide", lambda: objective(called(model), batch)),
+        ("clip range low..high", lambda: replace(objective, low=-0.1)),
+        ("clip range low..high", lambda: replace(objective, low=0.5, high=0.4)),
+        ("clip range low..high", lambda: replace(objective, low=0.5, high=1.1)),
+        ("clip range low..high", lambda: replace(objective, high=0.0)),
+        (r"cannot sample from BlockDiffusion.*BlockSolver\(\)", lambda: draw(solver="ancestral")),
+        ("inner must be a Solver", lambda: untyped("ancestral")),
+        ("stop must be a data token < 7, got 7", lambda: draw(solver=BlockSolver(stop=7))),
+        ("stop must be an integer >= 0", lambda: BlockSolver(stop=-1)),
+        ("use boundary='cut'", lambda: weighted(cwdfm.Neighbor(1, 1.0))),
+        ("use boundary='cut'", lambda: weighted(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0))),
+        ("on a 2-D grid", lambda: weighted(cwdfm.Neighbor(1, 1.0, "cut", (3, 4)))),
+        ("batch_size must be an integer >= 1, got 0", lambda: draw(batch_size=0)),
+        ("needs a DiT", lambda: draw(nn.Linear(2, 2))),
+        ("blocks of 4 .*attention='block', block=4.*got.*block=3", lambda: draw(network(3))),
+        ("attention='full'", lambda: way.likelihood(full, tokens(2, 12))),
+        ("multiple of 3, got 4", lambda: draw(grid=torch.tensor([0.0, 1.0]))),
+        ("all positions are fixed", lambda: draw(prompt=tokens(2, 12))),
+        ("positions are fixed", lambda: way.likelihood(model, tokens(2, 12), fixed=everything)),
+    ]
+    for message, call in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            call()
     # a single block is the whole sequence, where circular windows are allowed
     whole = method(12)
     whole.sample(network(12), cwdfm.Euler(cwdfm.Neighbor(1, 1.0)), asked)

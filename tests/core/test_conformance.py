@@ -144,17 +144,8 @@ def test_solvers(solver: cwdfm.Solver, source: cwdfm.Source, schedule: cwdfm.Sch
     fixed[[0, 5]] = True
 
     def draw(model: torch.nn.Module, **options: Any) -> Tensor:
-        return cwdfm.sample(
-            model,
-            source,
-            schedule,
-            solver,
-            shape=(16, LENGTH),
-            steps=10,
-            prompt=prompt,
-            fixed=fixed,
-            **options,
-        ).tokens
+        given = {"shape": (16, LENGTH), "steps": 10, "prompt": prompt, "fixed": fixed, **options}
+        return cwdfm.sample(model, source, schedule, solver, **given).tokens
 
     tokens = draw(SmallModel(source.num_tokens))
     assert int(tokens.min()) >= 0
@@ -171,3 +162,5 @@ def test_solvers(solver: cwdfm.Solver, source: cwdfm.Source, schedule: cwdfm.Sch
         state, info = solver.step(model, source, schedule, state, t, t_next)
         assert torch.equal(before != state.tokens, info.forward | info.backward)
     assert torch.equal(state.tokens, tokens)
+    with pytest.raises(cwdfm.InputError, match=r"0 <= t < t_next <= 1, got t=0\.5, t_next=0\.5"):
+        solver.step(model, source, schedule, state, 0.5, 0.5)

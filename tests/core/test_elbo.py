@@ -15,11 +15,10 @@ from torch import Tensor
 import cwdfm
 from cwdfm.likelihood.bound import BoundBatch, stratified_variance, stratum_offsets
 from cwdfm.likelihood.elbo import KAPPA_END, flow_terms
+from tests.support.chains import SCHEDULE, model_of, source_of
 from tests.support.exact import Chain, correlated_target
 from tests.support.stats import assert_follows
 from tests.support.weights import PositionalBias
-
-SCHEDULE = cwdfm.Polynomial(2.0)
 
 
 def flawed(model: cwdfm.ExactPosterior) -> cwdfm.Model:
@@ -87,9 +86,8 @@ def bound_by_quadrature(
 def test_estimate_against_quadrature(mask: bool, exact: bool) -> None:
     """Within 5 standard errors: a false alarm in 2 million."""
     chain = Chain(correlated_target(3, 2, seed=0), mask)
-    source = (cwdfm.MaskSource if mask else cwdfm.UniformSource)(3)
-    posterior = cwdfm.ExactPosterior(torch.from_numpy(chain.target), source, SCHEDULE)
-    model = posterior if exact else flawed(posterior)
+    source = source_of(chain)
+    model = model_of(chain) if exact else flawed(model_of(chain))
     x_1 = (0, 2)
     truth = bound_by_quadrature(model, chain, x_1)
     bound = cwdfm.elbo(
@@ -102,7 +100,7 @@ def test_estimate_against_quadrature(mask: bool, exact: bool) -> None:
 
 def test_tight_for_the_true_posterior_of_a_mask_source() -> None:
     chain = Chain(correlated_target(2, 3, seed=1), mask=True)
-    model = cwdfm.ExactPosterior(torch.from_numpy(chain.target), cwdfm.MaskSource(2), SCHEDULE)
+    model = model_of(chain)
     for x_1 in product(range(2), repeat=3):
         # up to the factorized last step, which costs O((1 - KAPPA_END)^2)
         truth = -math.log(chain.target[x_1])
@@ -117,8 +115,7 @@ def test_tight_for_the_true_posterior_of_a_mask_source() -> None:
 def test_bound_of_an_inexact_model_exceeds_its_negative_log_likelihood() -> None:
     """The exact likelihood is that of the distribution that the model's chain generates."""
     base = Chain(correlated_target(2, 3, seed=2), mask=True)
-    posterior = cwdfm.ExactPosterior(torch.from_numpy(base.target), cwdfm.MaskSource(2), SCHEDULE)
-    model = flawed(posterior)
+    model = flawed(model_of(base))
 
     class Flawed(Chain):
         def posterior(self, x: tuple[int, ...], kappa: float) -> np.ndarray:
@@ -143,7 +140,7 @@ def test_bound_of_a_uniform_source_is_not_tight() -> None:
     The conditional path jumps once per position, and the marginal chain may jump more often.
     """
     chain = Chain(correlated_target(3, 2, seed=0), mask=False)
-    model = cwdfm.ExactPosterior(torch.from_numpy(chain.target), cwdfm.UniformSource(3), SCHEDULE)
+    model = model_of(chain)
     gaps = [
         bound_by_quadrature(model, chain, x_1) + math.log(chain.target[x_1])
         for x_1 in ((0, 0), (0, 2), (2, 1))
@@ -156,9 +153,7 @@ def test_bound_includes_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("cwdfm.likelihood.elbo"), "KAPPA_END", 0.7)
     for mask in (True, False):
         chain = Chain(correlated_target(3, 2, seed=0), mask)
-        source = (cwdfm.MaskSource if mask else cwdfm.UniformSource)(3)
-        posterior = cwdfm.ExactPosterior(torch.from_numpy(chain.target), source, SCHEDULE)
-        model, x_1 = flawed(posterior), (0, 2)
+        source, model, x_1 = source_of(chain), flawed(model_of(chain)), (0, 2)
         truth = bound_by_quadrature(model, chain, x_1, end=0.7)
         copies = torch.tensor([x_1]).repeat(4_000, 1)
         bound = cwdfm.elbo(model, source, SCHEDULE, copies, draws=16, batch_size=4_000)
@@ -280,8 +275,7 @@ def test_coverage_of_the_standard_error() -> None:
     At a true coverage of 95.4%, fewer would have probability 1e-3.
     """
     chain = Chain(correlated_target(2, 2, seed=6), mask=True)
-    source = cwdfm.MaskSource(2)
-    model = cwdfm.ExactPosterior(torch.from_numpy(chain.target), source, SCHEDULE)
+    source, model = source_of(chain), model_of(chain)
     x_1 = model.states_SN.repeat(25, 1)
     truth = float(-np.log(chain.target).mean() / 2)
     bounds = [cwdfm.elbo(model, source, SCHEDULE, x_1, seed=s, draws=8) for s in range(200)]

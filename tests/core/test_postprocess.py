@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -198,11 +198,11 @@ STEPS = {"refine": cwdfm.Refine(), "resample": cwdfm.Resample(), "reject": cwdfm
 def test_requires_a_flow_and_a_config(name: str) -> None:
     trained = cwdfm.load("qm9-mask-small")
     other = replace(trained, method=Autoregressive(trained.source.vocab_size))
-    options: dict[str, Any] = {"n": 1, "steps": 4}
+    options: dict[str, Any] = {name: STEPS[name]}
     with pytest.raises(InputError, match="require a flow, and this model was trained with Autoreg"):
-        generate(other, **options, **{name: STEPS[name]})
+        generate(other, n=1, steps=4, **options)
     with pytest.raises(InputError, match=f"{name} must be"):
-        generate(trained, **options, **{name: 3})
+        generate(trained, n=1, steps=4, **{name: cast("Any", 3)})
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_bad_input(step: Step | None) -> None:
 
 
 def test_bad_configs() -> None:
-    arguments: Any = (SmallModel(V), UNIFORM, SCHEDULE)
+    arguments, wrong = (SmallModel(V), UNIFORM, SCHEDULE), cast("Any", 3)
     with pytest.raises(InputError, match="config must be"):
-        cwdfm.refine(*arguments, cwdfm.Euler(), X, 3)
+        cwdfm.refine(*arguments, cwdfm.Euler(), X, wrong)
     with pytest.raises(InputError, match="config must be"):
-        cwdfm.resample(*arguments, X, 3)
+        cwdfm.resample(*arguments, X, wrong)
     with pytest.raises(InputError, match="noise_fraction must be"):
         cwdfm.plausibility(*arguments, X, noise_fraction=0.0)

@@ -1,11 +1,14 @@
 """Counter-based randomness: a sample is a function of (seed, index) and nothing else."""
 
+from itertools import product
+
 import pytest
 import torch
 
 import cwdfm
 from cwdfm.model import predict
 from cwdfm.model.positions import Positions
+from cwdfm.solver.unmasking_order import SCORES
 from tests.support.models import SmallModel, SmallSplitModel
 
 SCHEDULE = cwdfm.Polynomial(2.0)
@@ -16,6 +19,16 @@ SOLVERS = [
     cwdfm.Euler(weight=cwdfm.Entropy(4.0), corrector=cwdfm.Corrector(2.0)),
     cwdfm.Euler(weight=cwdfm.Neighbor(2, 1.0), corrector=cwdfm.Corrector(1.0), hazard="integrated"),
 ]
+MASK_ONLY = [
+    (SOURCES[0], solver)
+    for solver in (
+        *(cwdfm.TopK(score) for score in SCORES),
+        cwdfm.TopK(temperature=0.7, top_p=0.9, dtype=torch.float32),
+        *(cwdfm.EntropyBound(1.0, error) for error in SCORES),
+        cwdfm.FirstHitting(),
+        cwdfm.FirstHitting(cwdfm.Neighbor(2, 1.0) + cwdfm.Entropy(2.0), temperature=1.3, top_p=0.8),
+    )
+]
 SHAPE = (9, 20)
 
 
@@ -24,53 +37,29 @@ def draw(model: cwdfm.Model, source: cwdfm.Source, solver: cwdfm.Solver, **optio
     return cwdfm.sample(model, source, SCHEDULE, solver, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-@pytest.mark.parametrize("solver", SOLVERS, ids=str)
-class TestSamplesDoNotDependOn:
-    def test_batch_size(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
-        model = SmallModel(source.num_tokens)
-        whole = draw(model, source, solver)
-        for size in (1, 7, 100):
-            part = draw(model, source, solver, batch_size=size)
-            assert torch.equal(part.tokens, whole.tokens)
-            assert torch.equal(part.updates, whole.updates)
-
-    def test_which_samples_are_drawn_together(
-        self, source: cwdfm.Source, solver: cwdfm.Solver
-    ) -> None:
-        model = SmallModel(source.num_tokens)
-        whole = draw(model, source, solver)
-        chosen = torch.tensor([7, 3, 8])
-        some = draw(model, source, solver, shape=(3, 20), index=chosen)
-        assert torch.equal(some.tokens, whole.tokens[chosen])
-
-    def test_the_fast_path(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
-        whole = draw(SmallModel(source.num_tokens), source, solver)
-        fast = draw(SmallSplitModel(source.num_tokens), source, solver)
-        assert torch.equal(fast.tokens, whole.tokens)
-        assert torch.equal(fast.updates, whole.updates)
-
-    def test_row_chunks(
-        self, source: cwdfm.Source, solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model = SmallSplitModel(source.num_tokens)
-        whole = draw(model, source, solver)
-        monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 3 * source.num_tokens)
-        assert torch.equal(draw(model, source, solver).tokens, whole.tokens)
-
-    def test_the_global_generator(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
-        model = SmallModel(source.num_tokens)
-        torch.manual_seed(1)
-        before = torch.get_rng_state()
-        first = draw(model, source, solver)
-        assert torch.equal(torch.get_rng_state(), before)
-        torch.manual_seed(2)
-        assert torch.equal(draw(model, source, solver).tokens, first.tokens)
-
-    def test_but_they_do_on_the_seed(self, source: cwdfm.Source, solver: cwdfm.Solver) -> None:
-        model = SmallModel(source.num_tokens)
-        other = draw(model, source, solver, seed=12)
-        assert not torch.equal(draw(model, source, solver).tokens, other.tokens)
+@pytest.mark.parametrize(("source", "solver"), [*product(SOURCES, SOLVERS), *MASK_ONLY], ids=str)
+def test_samples_depend_on_seed_and_index_only(
+    source: cwdfm.Source, solver: cwdfm.Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on the batch, the way the model is evaluated, or the global generator."""
+    model, split = SmallModel(source.num_tokens), SmallSplitModel(source.num_tokens)
+    before = torch.get_rng_state()
+    whole = draw(model, source, solver)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert int(whole.tokens.max()) < 7, "a mask id leaked"
+    torch.manual_seed(2)
+    others = [draw(model, source, solver, batch_size=size) for size in (1, 7, 100)]
+    others.append(draw(split, source, solver))
+    monkeypatch.setitem(predict.MAX_ELEMENTS, "cpu", 3 * source.num_tokens)  # chunks of rows
+    others.append(draw(split, source, solver))
+    for other in others:
+        for name in ("tokens", "updates", "evaluations"):
+            assert torch.equal(getattr(other, name), getattr(whole, name)), name
+        assert other.logit_evaluations == whole.logit_evaluations
+    chosen = torch.tensor([7, 3, 8])
+    some = draw(model, source, solver, shape=(3, 20), index=chosen)
+    assert torch.equal(some.tokens, whole.tokens[chosen])
+    assert not torch.equal(draw(model, source, solver, seed=12).tokens, whole.tokens)
 
 
 @pytest.mark.parametrize("kind", [SmallModel, SmallSplitModel])

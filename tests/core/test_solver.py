@@ -139,8 +139,9 @@ def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
     chain = Chain(correlated_target(2, 4, seed=3), mask, referee, fixed=fixed)
     corrector = cwdfm.Corrector(2.0)
     law = exact_law(chain, np.linspace(0, 1, 6), corrector=corrector, prompt=prompt)
-    given = {"prompt": torch.tensor(prompt), "fixed": torch.tensor(fixed)}
-    out = sample_chain(chain, cwdfm.Euler(weight=ours, corrector=corrector), 5, **given)
+    solver = cwdfm.Euler(weight=ours, corrector=corrector)
+    kept = torch.tensor(fixed)
+    out = sample_chain(chain, solver, 5, prompt=torch.tensor(prompt), fixed=kept)
     assert bool((out.tokens[:, 1] == 1).all())
     assert int(out.updates[:, 1].max()) == 0
     assert_follows(histogram(out.tokens, 2), law)

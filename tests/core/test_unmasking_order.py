@@ -428,22 +428,6 @@ class TestAll:
         settings: dict[str, Any] = {"shape": (24, 20), "steps": 9, "seed": 11, **options}
         return cwdfm.sample(model, cwdfm.MaskSource(7), SCHEDULE, solver, **settings)
 
-    def test_samples_hang_on_seed_and_index_alone(self, solver: cwdfm.Solver) -> None:
-        whole = self.draw(Uneven(8), solver)
-        assert int(whole.tokens.max()) < 7, "a mask id leaked"
-        for size in (1, 7, 100):
-            part = self.draw(Uneven(8), solver, batch_size=size)
-            assert torch.equal(part.tokens, whole.tokens)
-            assert torch.equal(part.evaluations, whole.evaluations)
-            assert part.logit_evaluations == whole.logit_evaluations
-        fast = self.draw(UnevenSplit(8), solver)
-        assert torch.equal(fast.tokens, whole.tokens)
-        assert torch.equal(fast.evaluations, whole.evaluations)
-        chosen = torch.tensor([17, 3, 8])
-        some = self.draw(Uneven(8), solver, shape=(3, 20), index=chosen)
-        assert torch.equal(some.tokens, whole.tokens[chosen])
-        assert not torch.equal(self.draw(Uneven(8), solver, seed=12).tokens, whole.tokens)
-
     def test_tokens_change_once_and_prompts_never(self, solver: cwdfm.Solver) -> None:
         fixed = torch.rand(24, 20, generator=torch.manual_seed(0)) < 0.4
         fixed[0] = True  # nothing to do here
@@ -484,17 +468,6 @@ class TestAll:
             left = left - moves
         if not isinstance(solver, cwdfm.EntropyBound):
             assert torch.equal(out.evaluations, free.clamp(max=steps))
-
-    def test_a_uniform_source_is_refused(self, solver: cwdfm.Solver) -> None:
-        source = cwdfm.UniformSource(7)
-        with pytest.raises(cwdfm.InputError, match=r"use a MaskSource"):
-            cwdfm.sample(Uneven(7), source, SCHEDULE, solver, shape=(2, 4), steps=2)
-
-    def test_steps_lead_forward(self, solver: cwdfm.Solver) -> None:
-        source = cwdfm.MaskSource(7)
-        state = solver.init(source, torch.arange(2), 4)
-        with pytest.raises(cwdfm.InputError, match="a step requires"):
-            solver.step(Uneven(8), source, SCHEDULE, state, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(

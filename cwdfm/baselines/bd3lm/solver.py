@@ -123,14 +123,9 @@ class _BlockSampler:
         fixed_AM[:, :context] = True
         if bool(fixed_AM.all()):
             return
-        solver, prompt = (
-            self.solver.inner,
-            {"prompt": self.tokens[active_A, window], "fixed": fixed_AM},
-        )
-        length = fixed_AM.shape[1]
-        state = solver.init(
-            self.source, self.index[active_A], length, seed=self.request.seed, **prompt
-        )
+        solver, prompt_AM = self.solver.inner, self.tokens[active_A, window]
+        noise = (self.source, self.index[active_A], fixed_AM.shape[1])
+        state = solver.init(*noise, seed=self.request.seed, prompt=prompt_AM, fixed=fixed_AM)
         # The first block has the longest grid, so no two blocks share a step number.
         state = replace(state, step=k * (len(self.grids[0]) - 1))
         banned = self.request.banned_tokens
