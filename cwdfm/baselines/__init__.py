@@ -4,15 +4,8 @@ To add a baseline, write a module or package with its `Method`, `Objective` and 
 add the config to `METHODS`.
 """
 
-from cwdfm.baselines.autoregressive import (
-    Autoregressive,
-    AutoregressiveConfig,
-    LeftToRight,
-    NextToken,
-)
-from cwdfm.baselines.bd3lm import BlockDiffusion, BlockObjective, BlockSolver
+from cwdfm.baselines.autoregressive import AutoregressiveConfig
 from cwdfm.baselines.bd3lm.objective import BD3LMConfig
-from cwdfm.baselines.sedd import SEDD, Analytic, ScoreEntropyObjective, ScoreEuler
 from cwdfm.baselines.sedd.objective import SEDDConfig
 from cwdfm.method.config import MethodConfig
 from cwdfm.method.flow_config import FlowConfig, MDLMConfig
@@ -25,17 +18,3 @@ METHODS: dict[str, type[MethodConfig]] = {
     "bd3lm": BD3LMConfig,
     "ar": AutoregressiveConfig,
 }
-
-__all__ = [
-    "METHODS",
-    "SEDD",
-    "Analytic",
-    "Autoregressive",
-    "BlockDiffusion",
-    "BlockObjective",
-    "BlockSolver",
-    "LeftToRight",
-    "NextToken",
-    "ScoreEntropyObjective",
-    "ScoreEuler",
-]

@@ -55,6 +55,8 @@ class Autoregressive(Method):
     """A causal network of p(x_k | x_<k). The id after the data tokens is the start token."""
 
     default_solver = "left-to-right"
+    exact = True
+    causal_block = 1
 
     vocab_size: int
 
@@ -64,14 +66,6 @@ class Autoregressive(Method):
     @property
     def num_tokens(self) -> int:
         return self.vocab_size + 1
-
-    @property
-    def exact(self) -> bool:
-        return True
-
-    @property
-    def causal_block(self) -> int:
-        return 1
 
     def network(self, config: DiTConfig) -> DiTConfig:
         return replace(config, num_tokens=self.num_tokens, attention="causal", time="none")

@@ -132,12 +132,21 @@ def estimate_bound(
     `check_fixed` raises an error if the method does not support the given tokens [B, N].
     """
     batch_size, draws = options.get("batch_size", 256), options.get("draws", 16)
-    x_1, fixed, tokens = _check_inputs(model, x_1, options.get("fixed"), vocab_size, batch_size)
+    check_tokens("x_1", x_1, vocab_size)
+    check_integer("batch_size", batch_size)
+    fixed = options.get("fixed")
+    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
+    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
+    tokens = int((~fixed).sum())
+    if tokens == 0:
+        raise InputError("all positions are fixed: a likelihood needs at least one free token")
     if check_fixed is not None:
         check_fixed(fixed)
     if not exact:
         check_integer("draws", draws, 2)  # a standard error needs two
-    index_B = sample_index(options.get("index"), len(x_1), x_1.device)
+    device = model_device(model) or x_1.device
+    x_1, fixed = x_1.to(device), fixed.to(device)
+    index_B = sample_index(options.get("index"), len(x_1), device)
     parts = zip(*(x.split(batch_size) for x in (x_1, fixed, index_B)), strict=True)
     seed = options.get("seed", 0)
     with evaluating(model):
@@ -159,24 +168,6 @@ def sequence_nats(
         logits = logits_kV.double()
         log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
     return -positions.scatter(log_p_K).sum(1)
-
-
-def _check_inputs(
-    model: object, x_1: Tensor, fixed: Tensor | None, vocab_size: int, batch_size: int
-) -> tuple[Tensor, Tensor, int]:
-    """Check x_1 and `fixed`, both [B, N], and move them to the model's device.
-
-    Also returns the number of free tokens. If `fixed` is None, all tokens are free.
-    """
-    check_tokens("x_1", x_1, vocab_size)
-    check_integer("batch_size", batch_size)
-    fixed = torch.zeros_like(x_1, dtype=torch.bool) if fixed is None else fixed
-    check_mask("fixed", fixed, (x_1.shape[0], x_1.shape[1]))
-    tokens = int((~fixed).sum())
-    if tokens == 0:
-        raise InputError("all positions are fixed: a likelihood needs at least one free token")
-    device = model_device(model) or x_1.device
-    return x_1.to(device), fixed.to(device), tokens
 
 
 def stratified_variance(estimates_DB: Tensor) -> Tensor:

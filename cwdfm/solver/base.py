@@ -99,14 +99,9 @@ class Solver(ABC):
     ) -> State:
         """Create the state at t = 0: noise from the source, and the prompt where `fixed` is True.
 
-        Args:
-            source: The source distribution p_0.
-            index_B: Global sample numbers [B]. A sample depends only on its number and the seed.
-            length: The sequence length N.
-            seed: The random seed.
-            prompt: Prompt tokens, [B, N] or [N].
-            fixed: Boolean mask of the prompt tokens to keep, [B, N] or [N]. It may be omitted with
-                a mask source: all tokens except the mask id are then kept.
+        A sample depends only on its global number in index_B [B] and on the seed. `prompt` and
+        `fixed` are [B, N] or [N]. With a mask source `fixed` may be omitted: all tokens except the
+        mask id are then kept.
         """
         check_seed(seed)
         check_integer("length", length)

@@ -113,9 +113,7 @@ def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
 class ContextWeight(Weight):
     """A weight of the reveal mask only, known before the model is called."""
 
-    @property
-    def needs_logits(self) -> bool:
-        return False
+    needs_logits = False
 
     def prediction_score(self, logits: Tensor) -> Tensor:
         return torch.zeros(logits.shape[:-1], dtype=torch.float64, device=logits.device)
@@ -124,13 +122,8 @@ class ContextWeight(Weight):
 class PredictionWeight(Weight):
     """A weight of the model's prediction only."""
 
-    @property
-    def needs_logits(self) -> bool:
-        return True
-
-    @property
-    def equivariant(self) -> bool:
-        return False  # the model may prefer positions or values, which changes the marginals
+    needs_logits = True
+    equivariant = False  # the model may prefer positions or values, which changes the marginals
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         return torch.zeros(revealed_BN.shape, dtype=torch.float64, device=revealed_BN.device)

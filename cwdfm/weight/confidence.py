@@ -12,6 +12,8 @@ from cwdfm.weight.base import PredictionWeight
 class Confidence(PredictionWeight):
     """alpha^i ~ exp(scale * max_v p^i(v)), the "purity" of Campbell et al. 2024."""
 
+    needs_only_summary = True
+
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -20,10 +22,6 @@ class Confidence(PredictionWeight):
     def prediction_score(self, logits: Tensor) -> Tensor:
         logits = logits.double()
         return self.scale * (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
-
-    @property
-    def needs_only_summary(self) -> bool:
-        return True
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         return self.scale * confidence

@@ -16,6 +16,8 @@ MIN_ENTROPY = 1e-6  # nats; bounds the weight of EntropyInverse
 class Entropy(PredictionWeight):
     """alpha^i ~ exp(-beta * H(p^i)), where H is the entropy of the prediction in nats."""
 
+    needs_only_summary = True
+
     beta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -23,10 +25,6 @@ class Entropy(PredictionWeight):
 
     def prediction_score(self, logits: Tensor) -> Tensor:
         return -self.beta * prediction_entropy(logits).double()
-
-    @property
-    def needs_only_summary(self) -> bool:
-        return True
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         return -self.beta * entropy
@@ -36,12 +34,10 @@ class Entropy(PredictionWeight):
 class EntropyInverse(PredictionWeight):
     """alpha^i ~ 1 / H(p^i), the form in the paper's main text; H is at least MIN_ENTROPY."""
 
+    needs_only_summary = True
+
     def prediction_score(self, logits: Tensor) -> Tensor:
         return self._score(prediction_entropy(logits))
-
-    @property
-    def needs_only_summary(self) -> bool:
-        return True
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         return self._score(entropy)

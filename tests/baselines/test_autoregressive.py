@@ -5,10 +5,8 @@ Tests of a distribution have a false-alarm rate of 1e-6 (`tests.support.stats`).
 
 import itertools
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,8 @@ from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.ops import dispatch
 from cwdfm.ops.categorical import nucleus
 from cwdfm.ops.head_draw import head_draw
+from tests.support.gpu import COMPILED
+from tests.support.kernels import interpreted
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 VOCAB, LENGTH = 7, 9
@@ -353,22 +353,9 @@ def test_compiled_model_is_not_recompiled_for_every_token() -> None:
     assert not graphs
 
 
-INTERPRETED = pytest.mark.skipif(
-    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        find_spec("triton") is None or not torch.cuda.is_available(),
-        reason="no CUDA device, or no Triton",
-    ),
-)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    "device", [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=ON_A_GPU)]
+    "device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=COMPILED)]
 )
 def test_fused_draws_equal_unfused_draws(
     device: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -436,8 +423,6 @@ def test_bad_input() -> None:
         "batch_size": lambda: draw(model, batch_size=0),
         "length must": lambda: draw(model, shape=(3, 0)),
         "all positions are fixed": lambda: draw(model, prompt=rows(1)[0], fixed=whole),
-        "at least one free token": lambda: METHOD.likelihood(model, rows(1), fixed=whole[None]),
-        "ids from": lambda: METHOD.likelihood(model, rows(2) + 1),
         "seed": lambda: draw(model, seed=-1),
         "all -inf": lambda: draw(model, banned_tokens=tuple(range(VOCAB))),
         "a cache needs a DiT": lambda: METHOD.sample(

@@ -19,6 +19,12 @@ def task() -> Task:
     return RECIPES["qm9-debug"]().updated(method="mdlm", dropout=0.0).build(VOCAB)
 
 
+def flow() -> Flow:
+    method = task().method
+    assert isinstance(method, Flow)
+    return method
+
+
 def network(asked: Task) -> DiT:
     torch.manual_seed(0)
     model = DiT(asked.model).eval()
@@ -92,9 +98,7 @@ def test_ancestral_sampler_is_the_integrated_hazard() -> None:
     400 tokens x 500 sequences: the standard deviation of the fraction is below 0.0012, and 5 are
     allowed: a false alarm in 2 million.
     """
-    asked = task()
-    assert isinstance(asked.method, Flow)
-    source, schedule = asked.method.source, asked.method.schedule
+    source, schedule = flow().source, flow().schedule
     solver = cwdfm.Euler(hazard="integrated")
     state = solver.init(source, torch.arange(500), 400, seed=4)
 
@@ -112,8 +116,6 @@ def test_ancestral_sampler_is_the_integrated_hazard() -> None:
 
 def test_unchanged_sequences_are_not_evaluated() -> None:
     """MDLM caches while the whole batch is unchanged; here this works per sequence."""
-    asked = task()
-    assert isinstance(asked.method, Flow)
     calls = []
 
     class Counting(cwdfm.ExactPosterior):
@@ -121,34 +123,24 @@ def test_unchanged_sequences_are_not_evaluated() -> None:
             calls.append(len(x_t))
             return super().__call__(x_t, t)
 
-    source = cwdfm.MaskSource(2)
-    model = Counting(torch.full((2,) * 3, 1 / 8), source, asked.method.schedule)
+    source, schedule = cwdfm.MaskSource(2), flow().schedule
+    model = Counting(torch.full((2,) * 3, 1 / 8), source, schedule)
     solver = cwdfm.Euler(hazard="integrated")
-    out = cwdfm.sample(
-        model, source, asked.method.schedule, solver, shape=(1, 3), steps=200, seed=0
-    )
+    out = cwdfm.sample(model, source, schedule, solver, shape=(1, 3), steps=200)
     assert len(calls) == int(out.evaluations[0]) <= 3
 
 
 @pytest.mark.parametrize("weight", [cwdfm.Neighbor(1, 2.0), cwdfm.Entropy(30.0)])
 def test_context_weights_apply(weight: cwdfm.Weight) -> None:
-    asked = task()
-    assert isinstance(asked.method, Flow)
-    model = network(asked)
-    solver = cwdfm.Euler(weight=weight, hazard="integrated")
     seen: list[torch.Tensor] = []
-    plain = cwdfm.Euler(hazard="integrated")
-    for each in (solver, plain):
-        out = cwdfm.sample(
-            model,
-            asked.method.source,
-            asked.method.schedule,
-            each,
-            shape=(30, 9),
-            steps=6,
-            seed=1,
-            callback=lambda state, _: seen.append(state.tokens != VOCAB),
-        )
+
+    def note(state: cwdfm.State, _: cwdfm.Info) -> None:
+        seen.append(state.tokens != VOCAB)
+
+    for each in (weight, None):
+        solver = cwdfm.Euler(weight=each, hazard="integrated")
+        asked = (network(task()), flow().source, flow().schedule, solver)
+        out = cwdfm.sample(*asked, shape=(30, 9), steps=6, seed=1, callback=note)
         assert int(out.tokens.max()) < VOCAB
     # The same random numbers with other rates: tokens appear at other times.
     assert any(not torch.equal(a, b) for a, b in zip(seen[:6], seen[6:], strict=True))

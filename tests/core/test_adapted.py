@@ -1,7 +1,9 @@
 """Adapted networks: samples equal those of the same network with this library's ids."""
 
+from collections.abc import Callable
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -56,21 +58,16 @@ def test_swap_moves_the_mask_to_the_end() -> None:
 def test_samples_follow_the_law_of_the_network(weight: cwdfm.Weight | None) -> None:
     model, solver = adapted(), cwdfm.Euler(weight=weight)
     n = 4000
-    given = torch.tensor([THEIRS.index(word) for word in ("d", "mask", "mask", "b")])
-    prompt = model.swap(given)
-    theirs = cwdfm.sample(
-        model, model.source, cwdfm.Linear(), solver, shape=(n, 4), steps=4, prompt=prompt
+    given, own = (
+        torch.tensor([names.index(word) for word in ("d", "mask", "mask", "b")])
+        for names in (THEIRS, OURS)
     )
-    direct = cwdfm.sample(
-        ours,
-        cwdfm.MaskSource(5),
-        cwdfm.Linear(),
-        solver,
-        shape=(n, 4),
-        steps=4,
-        prompt=torch.tensor([OURS.index(word) for word in ("d", "mask", "mask", "b")]),
-        seed=1,
-    )
+
+    def sampled(network: cwdfm.Model, prompt: Tensor, seed: int) -> cwdfm.Samples:
+        asked = (network, cwdfm.MaskSource(5), cwdfm.Linear(), solver)
+        return cwdfm.sample(*asked, shape=(n, 4), steps=4, prompt=prompt, seed=seed)
+
+    theirs, direct = sampled(model, model.swap(given), 0), sampled(ours, own, 1)
     counts = torch.zeros(2, 25)
     for row, tokens, names in ((0, model.swap(theirs.tokens), THEIRS), (1, direct.tokens, OURS)):
         assert {(names[a], names[d]) for a, _, _, d in tokens.tolist()} == {("d", "b")}
@@ -111,32 +108,29 @@ def draw(model: cwdfm.Model) -> None:
 
 
 def test_error_messages() -> None:
-    with pytest.raises(cwdfm.InputError, match=r"mask_id .*6.*0\.\.5"):
-        cwdfm.Adapted(Network(), num_tokens=6, mask_id=6)
-    with pytest.raises(cwdfm.InputError, match="num_tokens must be an integer >= 3"):
-        cwdfm.Adapted(Network(), num_tokens=2, mask_id=1)
-    with pytest.raises(cwdfm.InputError, match=r"never .*9"):
-        cwdfm.Adapted(Network(), num_tokens=6, mask_id=1, never=[9])
-    with pytest.raises(cwdfm.InputError, match="look like probabilities"):
-        draw(
-            cwdfm.Adapted(
-                lambda x: Network()(x).logits.softmax(-1), num_tokens=6, mask_id=1, never=[2]
-            )
-        )
-    with pytest.raises(cwdfm.InputError, match="look like probabilities"):  # including zeros
-        draw(cwdfm.Adapted(lambda x: torch.eye(6)[0 * x], num_tokens=6, mask_id=1))
-    with pytest.raises(cwdfm.InputError, match=r"floating logits of shape .*int64"):
-        draw(cwdfm.Adapted(lambda x: Network()(x).logits.long(), num_tokens=6, mask_id=1))
-    with pytest.raises(cwdfm.InputError, match=r"shape \(2, 4, 6\).*shape \(2, 4, 3\)"):
-        draw(cwdfm.Adapted(lambda x: Network()(x).logits[..., :3], num_tokens=6, mask_id=1))
-    with pytest.raises(cwdfm.InputError, match=r"got a Network; .*use cwdfm\.sample"):
-        cwdfm.generate(Network(), n=1, steps=1)  # type: ignore[arg-type]
+    def adapt(network: Any = None, mask_id: int = 1, num_tokens: int = 6, never: Any = ()) -> None:
+        answers = (lambda x: network(Network()(x).logits)) if network else Network()
+        draw(cwdfm.Adapted(answers, num_tokens=num_tokens, mask_id=mask_id, never=never))
+
+    untyped: Any = cwdfm
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: adapt(mask_id=6), r"mask_id .*6.*0\.\.5"),
+        (lambda: adapt(num_tokens=2), "num_tokens must be an integer >= 3"),
+        (lambda: adapt(never=[9]), r"never .*9"),
+        (lambda: adapt(lambda z: z.softmax(-1), never=[2]), "look like probabilities"),
+        (lambda: adapt(lambda z: torch.eye(6).expand(2, 4, 6, 6)[..., 0, :]), "probabilities"),
+        (lambda: adapt(lambda z: z.long()), r"floating logits of shape .*int64"),
+        (lambda: adapt(lambda z: z[..., :3]), r"shape \(2, 4, 6\).*shape \(2, 4, 3\)"),
+        (lambda: untyped.generate(Network(), n=1, steps=1), r"a Network; .*use cwdfm\.sample"),
+        (lambda: draw(lambda x, t: Network()(x)), r"got a SimpleNamespace; return its \.logits"),
+    ]
+    for act, message in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            act()
     with pytest.raises(TypeError) as caught:
         draw(Network())  # which has no time argument
     assert "shape (2, 4) on cpu, ids up to 5 (" in caught.value.__notes__[0]
     assert "cwdfm.Adapted" in caught.value.__notes__[0]
-    with pytest.raises(cwdfm.InputError, match=r"got a SimpleNamespace; return its \.logits"):
-        draw(lambda x, t: Network()(x))
 
 
 def test_errors_in_a_split_model_describe_the_call() -> None:

@@ -18,19 +18,6 @@ def paths(source: cwdfm.Source) -> list[cwdfm.Path]:
     ]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_record_is_consistent(source: cwdfm.Source) -> None:
-    x_1 = torch.randint(0, 5, (64, 10), generator=torch.manual_seed(0))
-    t = torch.linspace(0, 1, 64)
-    for path in paths(source):
-        batch = path.sample(x_1, t, seed=1)
-        assert torch.equal(batch.x_t, torch.where(batch.revealed, x_1, batch.x_0))
-        assert torch.equal(batch.x_1, x_1)
-        assert torch.equal(batch.t, t)
-        assert not bool(batch.revealed[0].any())  # t = 0 is noise
-        assert bool(batch.revealed[-1].all())  # t = 1 is data
-
-
 def test_kappa_is_computed_in_float64_for_any_dtype_of_t() -> None:
     """bfloat16 represents 0.8984375 exactly, but its square only with an error of 0.0014."""
     x_1, t = torch.zeros(2_000, 8, dtype=torch.int64), torch.full((2_000,), 0.8984375)

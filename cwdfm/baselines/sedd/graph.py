@@ -90,10 +90,6 @@ class Graph(ABC):
         """The limit of the chain, and its token ids."""
 
     @abstractmethod
-    def log_score(self, logits_KV: Tensor, x_K: Tensor, sigma: float) -> Tensor:
-        """log s_y [K, V] of the data tokens from the network's logits; 0 at y = x."""
-
-    @abstractmethod
     def ratio(self, sigma_K: Tensor) -> Tensor:
         """p(x_1 | x_1) / p(x | x_1) for a reachable x other than x_1."""
 
@@ -159,9 +155,6 @@ class Absorb(Graph):
     def source(self) -> MaskSource:
         return MaskSource(self.vocab_size)
 
-    def log_score(self, logits_KV: Tensor, x_K: Tensor, sigma: float) -> Tensor:
-        return logits_KV - math.log(self.vocab_size * math.expm1(sigma))
-
     def ratio(self, sigma_K: Tensor) -> Tensor:
         return 1 / sigma_K.expm1()
 
@@ -212,9 +205,6 @@ class Uniform(Graph):
     def source(self) -> UniformSource:
         return UniformSource(self.vocab_size)
 
-    def log_score(self, logits_KV: Tensor, x_K: Tensor, sigma: float) -> Tensor:
-        return logits_KV.scatter(1, x_K[:, None], 0.0)
-
     def ratio(self, sigma_K: Tensor) -> Tensor:
         return 1 + self.vocab_size / sigma_K.expm1()
 
@@ -248,7 +238,7 @@ class Uniform(Graph):
 
     def staggered_score(self, logits_KV: Tensor, x_K: Tensor, change: float) -> Tensor:
         """log [s exp(-change Q)]_y [K, V], up to a constant per position; see `FLOOR`."""
-        log_score_KV = self.log_score(logits_KV.to(sum_dtype(logits_KV)), x_K, 0.0)
+        log_score_KV = logits_KV.to(sum_dtype(logits_KV)).scatter(1, x_K[:, None], 0.0)
         log_score_KV = log_score_KV - log_score_KV.amax(-1, keepdim=True)  # avoids overflow
         score_KV = log_score_KV.exp()
         mean_K1 = score_KV.mean(-1, keepdim=True, dtype=torch.float64).to(score_KV.dtype)
