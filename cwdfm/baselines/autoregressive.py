@@ -93,7 +93,9 @@ class Autoregressive(Method):
             return BoundTerms.exact(sequence_nats(model, ids, input_BN, batch.x_1, ~batch.fixed))
 
         return estimate_bound(
-            *(model, x_1, terms),
+            model,
+            x_1,
+            terms,
             vocab_size=self.vocab_size,
             exact=True,
             check_fixed=check_prefix,

@@ -112,7 +112,7 @@ def refine(
     tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     shape = (len(tokens), tokens.shape[1])
     path = path_for(source, schedule, weight)
-    solver = config.adjust(solver)
+    flow = (model, source, schedule, config.adjust(solver))
     t = float(schedule.inverse(torch.tensor(1 - config.noise_fraction, dtype=torch.float64)))
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)
     result: Samples | None = None
@@ -120,7 +120,7 @@ def refine(
         round_seed = derive_seed(options.get("seed", 0), number)
         x_BN = path.sample(tokens, t_B, seed=round_seed, index=index_B, fixed=fixed_BN).x_t
         refined = sample(
-            *(model, source, schedule, solver),
+            *flow,
             shape=shape,
             steps=config.steps,
             seed=round_seed,

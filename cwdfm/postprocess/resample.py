@@ -113,8 +113,9 @@ def resample(
     tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     noise_fraction, threshold = DEFAULTS[source.marks_noise]
     threshold, progress = config.threshold or threshold, options.get("progress")
+    network = (model, source, schedule, tokens.shape[1])
     scorer = TokenScorer(
-        *(model, source, schedule, tokens.shape[1]),
+        *network,
         noise_fraction=config.noise_fraction or noise_fraction,
         seed=options.get("seed", 0),
         temperature=config.temperature,
