@@ -1,7 +1,7 @@
-"""One thread a worker: tensors and matrices are small, and the workers already fill the cores.
+"""Fixtures and scheduling of the test suite.
 
-Said before torch and numpy are imported, so that OpenBLAS hears it too: two threads make it ten
-times slower at 16 x 16 matrices. The processes that tests start hear it as well.
+Every worker uses one thread, set before torch and numpy are imported: matrices are small, and two
+OpenBLAS threads are ten times slower at 16 x 16.
 """
 
 import gc
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.interpreter import hasten
+from tests.support.interpreter import speed_up
 
 if TYPE_CHECKING:  # it imports torch
     from cwdfm.data import TextTokenizer
@@ -30,9 +30,9 @@ ONE_WORKER = tuple(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Those files go to one worker each, all other tests to whoever is free.
+    """Those files go to one worker each, all other tests to any worker.
 
-    Not by xdist's groups: it writes them where pytest 9.2 does not look, and nothing is grouped.
+    xdist's own groups have no effect with pytest 9.2.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -55,17 +55,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: finding no garbage in it takes a third of a second a time."""
+    """Exclude imported modules from garbage collection, which would take 0.3 s each time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def forgetful_compiler() -> None:
-    """What other tests compiled does not count towards the few versions kept of a function.
-
-    Where nothing has imported the compiler, there is nothing to forget.
-    """
+def fresh_compiler() -> None:
+    """Reset the compiler, so that other tests do not count towards its recompile limit."""
     compiler = sys.modules.get("torch._dynamo")
     if compiler is not None:
         with warnings.catch_warnings():
@@ -75,25 +72,22 @@ def forgetful_compiler() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_interpreter() -> Iterator[None]:
-    """Where kernels are interpreted, faster than Triton does it by itself."""
+    """Speed up Triton's interpreter where it is used."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
-            hasten(patch)
+            speed_up(patch)
         yield
 
 
 @pytest.fixture
 def plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Norms without their kernel, which would take most of the time in Triton's interpreter.
-
-    For tests of other kernels in whole transformers; tests/test_adaptive_norm.py has its own.
-    """
+    """Norms without their kernel, which is slow in the interpreter, for tests of other kernels."""
     monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda _: False)
 
 
 @pytest.fixture
 def plain_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of rotary positions; tests/test_rotary.py has their kernel in whole transformers."""
+    """The same for rotary positions."""
     monkeypatch.setattr("cwdfm.ops.rotary.fused_rotary", lambda _: False)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import cwdfm
 import experiments.tasks.score as score_module
+from cwdfm.data import prepare
 from cwdfm.metrics.evaluator import EvaluatorLM
 from experiments.catalog import EXPERIMENTS
 from experiments.cli.resources import unused_flags
@@ -25,6 +26,7 @@ from experiments.tasks.train import Train, load_corpus
 from experiments.toy_evaluator import toy_evaluator
 from tests.support.command import Ended, command
 from tests.support.evaluators import byte_tokenizer, gpt2
+from tests.support.texts import SIZES, Stories
 
 HERE = Resources("cpu")
 ALL = in_order(task for e in EXPERIMENTS.values() for task in e.plan("smoke").tasks)
@@ -198,18 +200,13 @@ def test_checks_are_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_corpus_prepared_with_a_different_length(tmp_path: Path) -> None:
-    paths = {}
-    for length in (32, 64):
-        paths[length] = str(tmp_path / str(length))
-        options = ["--tokenizer", "bytes", "--length", length, "--out", paths[length]]
-        assert command("prepare", "python-topics", *options).returncode == 0
+    paths = {length: str(tmp_path / str(length)) for length in (32, 64)}
+    for length, path in paths.items():
+        prepare(Stories(sizes=SIZES), "bytes", length, Path(path))
     check(replace(HERE, text=paths[64], tests=(("lambada", paths[64]),)))
-    for resources in (
-        replace(HERE, text=paths[32]),
-        replace(HERE, tests=(("lambada", paths[32]),)),
-    ):
+    for given in ({"text": paths[32]}, {"tests": (("lambada", paths[32]),)}):
         with pytest.raises(cwdfm.InputError, match=r"32.*64"):
-            check(resources)
+            check(replace(HERE, **given))
     cwdfm.data.load("qm9", length=16, limit=64).save(tmp_path / "short.npz")
     with pytest.raises(cwdfm.InputError, match="length"):
         check(replace(HERE, molecules=str(tmp_path / "short.npz")))

@@ -1,9 +1,23 @@
-"""The outcomes of GPU tests."""
+"""The studies: an independent sampler, the search for samplers, and outcomes of GPU tests."""
 
+import argparse
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pytest
+
+import experiments.studies.qm9_causes as causes
+from cwdfm.metrics.molecule import canonical_set
+from cwdfm.weight import Neighbor
 from experiments.studies.gpu_tests import files, outcomes
+from experiments.studies.qm9_search import KEPT, Setting, accepting, parse_setting, settings_of
+from tests.support.chains import exact_law, model_of, source_of
+from tests.support.exact import Chain, correlated_target, neighbor
+from tests.support.stats import assert_differs, assert_follows, histogram
 
+GRID = np.linspace(0, 1, 6)
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="good" />
 <testcase classname="tests.a" name="left"><skipped message="no" /></testcase>
@@ -23,3 +37,57 @@ def test_gpu_tests_are_found() -> None:
     found = {Path(name).name for name in files()}
     assert {"test_gpu_parity.py", "test_prefetch.py", "test_bd3lm.py"} <= found
     assert "test_parity.py" not in found
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["Euler", "Neighbor"])
+@pytest.mark.parametrize("name", causes.WALKS)
+def test_samples_follow_the_exact_law(
+    name: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an exact model no change alters the law of the samples."""
+    monkeypatch.setattr(causes, "prompt_tokens", lambda _: (None, None))
+    chain = Chain(correlated_target(2, 5, seed=1), True, neighbor(1, 4.0) if weighted else None)
+    trained: Any = SimpleNamespace(model=model_of(chain), source=source_of(chain), length=5)
+    weight = Neighbor(1, 4.0) if weighted else None
+    # Rounded logits change the law slightly, by less than this many samples can detect.
+    n = 5_000 if name == "logits in bfloat16" else 120_000
+    last, end = causes.walk(trained, causes.WALKS[name], weight, n, len(GRID) - 1)
+    assert_follows(histogram(end, 2), exact_law(chain, GRID))
+    if n > 5_000:
+        other = Chain(chain.target, True, None if weighted else neighbor(1, 4.0))
+        assert_differs(histogram(end, 2), exact_law(other, GRID))
+    kept = (last == end) | (last == trained.source.mask_id)
+    assert kept.all()  # an exact model reproduces revealed tokens
+
+
+def test_least_plausible_samples_are_rejected() -> None:
+    known = canonical_set(["C"])
+    texts = ["C", "C("] * 10  # every other one is invalid and implausible
+    plausible = [0.9 - i / 100 if i % 2 == 0 else 0.3 - i / 1000 for i in range(20)]
+    found = {row["share"]: row for row in accepting(texts, plausible, known)}
+    assert tuple(found) == KEPT
+    assert found[0.5]["valid"] == 1024
+    assert found[0.5]["least"] == pytest.approx(0.72)
+    assert found[0.8]["valid"] == pytest.approx(1024 * 10 / 16)
+    assert found[0.8]["least"] == pytest.approx(0.289)
+
+
+def test_remaining_samples_form_equal_folds() -> None:
+    kinds = ["C" * (i % 30) + "N" + "O" * (i // 30) for i in range(900)]
+    texts = [kinds[i % 900] for i in range(2000)]
+    found = {row["share"]: row for row in accepting(texts, [1.0] * 2000, canonical_set(["F"]))}
+    for share, fold in ((0.8, 800), (0.5, 1000)):  # two folds, and one with repeated molecules
+        assert found[share]["valid"] == 1024
+        assert found[share]["unique"] == pytest.approx(min(fold, 900) * 1024 / fold)
+
+
+def test_settings_are_parsed() -> None:
+    found = parse_setting("solver=euler,steps=64,temperature=1.3,glance=null")
+    assert found == Setting(solver="euler", steps=64, temperature=1.3)
+    with pytest.raises(argparse.ArgumentTypeError, match="rounding"):
+        parse_setting("rounding=3")
+
+
+@pytest.mark.parametrize("name", ["qm9_search", "qm9_refine", "qm9_mend", "qm9_spelled24"])
+def test_recorded_searches_can_be_repeated(name: str) -> None:
+    assert len(settings_of(name)) > 5

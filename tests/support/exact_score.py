@@ -99,9 +99,8 @@ class Process:
     def scores(self, sigma: float) -> Array:
         """s [states, N, T] from the network's logits; 1 at the current token."""
         x = torch.tensor(self.states)
-        # float32, as in the library
-        told = torch.full((len(x),), sigma, dtype=torch.float32)
-        s = self.model(x, told).double().exp().numpy()
+        sigma_B = torch.full((len(x),), sigma, dtype=torch.float32)  # as in the library
+        s = self.model(x, sigma_B).double().exp().numpy()
         if self.absorb:
             s = s / (self.vocab * math.expm1(sigma))
         np.put_along_axis(s, x[..., None].numpy(), 1.0, axis=-1)

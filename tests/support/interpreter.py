@@ -1,7 +1,6 @@
-"""Triton's interpreter with less work for the same results.
+"""Speeds up Triton's interpreter: most of its time goes into types and checks, not into numbers.
 
-Most of its time goes into types and checks, not into numbers. Versions that do it otherwise are
-left alone, and slow.
+Each patch applies only to versions of Triton that have the patched names.
 """
 
 from dataclasses import replace
@@ -11,30 +10,26 @@ from typing import Any
 import pytest
 
 
-def hasten(patch: pytest.MonkeyPatch) -> None:
-    """Have kernels interpreted faster while `patch` holds."""
+def speed_up(patch: pytest.MonkeyPatch) -> None:
+    """Apply all patches."""
     interpreter: Any = import_module("triton.runtime.interpreter")
     core: Any = import_module("triton.language.core")
     semantic: Any = import_module("triton.language.semantic").TritonSemantic
     if hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope"):
         patch_language_once(patch, interpreter)
     if hasattr(interpreter, "interpreter_builder"):
-        assert_overflow_only_to_be_told(patch, interpreter.interpreter_builder)
+        skip_overflow_checks(patch, interpreter.interpreter_builder)
     if hasattr(interpreter, "_get_np_dtype"):
-        know_dtypes(patch, interpreter, core)
+        cache_dtypes(patch, interpreter, core)
     if hasattr(core.block_type, "with_element_ty"):
-        know_blocks(patch, interpreter, core)
-        know_tensors(patch, core)
+        cache_blocks(patch, interpreter, core)
+        cache_tensors(patch, core)
     if hasattr(semantic, "broadcast_impl_value"):
-        broadcast_what_differs(patch, semantic)
+        skip_broadcasting(patch, semantic)
 
 
 def patch_language_once(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
-    """The interpreter goes through its whole language once a launch and module of kernels.
-
-    By itself it does so in each call of one function by another within a kernel, which finds all as
-    it should be.
-    """
+    """Patch the language once per launch and module, not in every call within a kernel."""
     patch_lang, restore = interpreter._patch_lang, interpreter._LangPatchScope.restore
     patched: set[int] = set()  # modules, since the last launch ended
 
@@ -53,15 +48,15 @@ def patch_language_once(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
     patch.setattr(interpreter._LangPatchScope, "restore", restored)
 
 
-def assert_overflow_only_to_be_told(patch: pytest.MonkeyPatch, builder: Any) -> None:
-    """Whether integers overflow is found out for assertions, which only debugging has."""
+def skip_overflow_checks(patch: pytest.MonkeyPatch, builder: Any) -> None:
+    """Integer overflow is checked only when debugging."""
     options = getattr(builder, "options", None)
     if options is not None and not options.debug and hasattr(options, "sanitize_overflow"):
         patch.setattr(builder, "options", replace(options, sanitize_overflow=False))
 
 
-def know_dtypes(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
-    """NumPy's dtype of a type is looked up, in a table that is made once and not every time."""
+def cache_dtypes(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
+    """Cache NumPy's dtype of each type."""
     plain, known = interpreter._get_np_dtype, {}
 
     def np_dtype(of: Any) -> Any:
@@ -75,8 +70,8 @@ def know_dtypes(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
     patch.setattr(interpreter, "_get_np_dtype", np_dtype)
 
 
-def know_blocks(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
-    """Blocks of one shape and element have one type, made once."""
+def cache_blocks(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
+    """Cache the type of blocks of one shape and element."""
     known: dict[tuple[object, ...], Any] = {}
 
     def block(element: Any, shape: Any) -> Any:
@@ -93,8 +88,8 @@ def know_blocks(patch: pytest.MonkeyPatch, interpreter: Any, core: Any) -> None:
         patch.setattr(builder, "get_block_ty", lambda _, dtype, shape: block(dtype, shape))
 
 
-def know_tensors(patch: pytest.MonkeyPatch, core: Any) -> None:
-    """Tensors of one type differ in their numbers alone."""
+def cache_tensors(patch: pytest.MonkeyPatch, core: Any) -> None:
+    """Cache all attributes of a tensor except its data, by type."""
     plain = core.tensor.__init__
 
     def init(self: Any, handle: Any, of: Any) -> None:
@@ -109,8 +104,8 @@ def know_tensors(patch: pytest.MonkeyPatch, core: Any) -> None:
     patch.setattr(core.tensor, "__init__", init)
 
 
-def broadcast_what_differs(patch: pytest.MonkeyPatch, semantic: Any) -> None:
-    """Two blocks of one shape are what broadcasting makes of them."""
+def skip_broadcasting(patch: pytest.MonkeyPatch, semantic: Any) -> None:
+    """Skip broadcasting of blocks of equal shape."""
     plain = semantic.broadcast_impl_value
 
     def broadcast(self: Any, a: Any, b: Any) -> Any:

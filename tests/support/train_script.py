@@ -1,4 +1,4 @@
-"""A training run, also one that sends its own process a signal or has no space to save."""
+"""Training runs for tests, also one that sends itself a signal or has no space to save."""
 
 import os
 import resource
@@ -22,21 +22,10 @@ VOCAB = len(TOKENS) + 3
 
 
 def recipe(**changes: object) -> TrainConfig:
-    settings: dict[str, object] = {
-        "model": "debug",
-        "length": 16,
-        "steps": 40,
-        "batch_size": 16,
-        "learning_rate": 1e-3,
-        "warmup": 5,
-        "ema": 0.9,
-        "log_every": 5,
-        "validate_every": 20,
-        "checkpoint_every": 7,
-        "elbo_rows": 4,
-        "previews": 2,
-        "preview_steps": 3,
-    }
+    settings: dict[str, object] = {"model": "debug", "length": 16, "steps": 40, "batch_size": 16}
+    settings |= {"learning_rate": 1e-3, "warmup": 5, "ema": 0.9, "elbo_rows": 4}
+    settings |= {"log_every": 5, "validate_every": 20, "checkpoint_every": 7}
+    settings |= {"previews": 2, "preview_steps": 3}
     return TrainConfig.from_flat(**{**settings, **changes})
 
 
@@ -52,14 +41,14 @@ def make_run(out: Path, settings: TrainConfig) -> Run:
 
 
 def train(out: Path, **changes: object) -> None:
-    """From where a run stands to its end."""
+    """Train from the last checkpoint to the end."""
     run = make_run(out, recipe(**changes))
     run.resume()
     fit(run)
 
 
 class Send(Logger):
-    """A signal to this very process, once a step is done."""
+    """Sends a signal to this process after a step."""
 
     def __init__(self, number: int, step: int) -> None:
         self.number, self.at = number, step
@@ -76,7 +65,7 @@ class Send(Logger):
 
 
 def send_when_saving(number: int, step: int) -> None:
-    """A signal to this very process when a checkpoint is written and not yet in its place."""
+    """Send a signal to this process while a checkpoint is being written."""
     plain = checkpoint._sync
 
     def sync(path: Path) -> None:
@@ -88,7 +77,7 @@ def send_when_saving(number: int, step: int) -> None:
 
 
 def train_and_send(out: Path, number: int, step: int, saving: bool) -> None:
-    """A signal to this very process: behind that step, or within its checkpoint."""
+    """Send a signal to this process: after a step, or within its checkpoint."""
     run = make_run(out, recipe())
     run.resume()
     if saving:
@@ -97,7 +86,7 @@ def train_and_send(out: Path, number: int, step: int, saving: bool) -> None:
 
 
 def save_on_a_full_disk(out: Path) -> None:
-    """A file may grow to 200 kB only. What the refusal says is in the file `told`."""
+    """Limit files to 200 kB, and write the error message to the file `error`."""
     run = make_run(out, recipe(steps=7))
     run.resume()
     run.step = 8
@@ -106,4 +95,4 @@ def save_on_a_full_disk(out: Path) -> None:
     try:
         run.save()
     except cwdfm.InputError as error:
-        (out / "told").write_text(str(error))
+        (out / "error").write_text(str(error))

@@ -558,7 +558,7 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=7)))
     before = final_state(tmp_path)
     assert ended(save_on_a_full_disk, tmp_path) == 0
-    recorded = (tmp_path / "told").read_text()
+    recorded = (tmp_path / "error").read_text()
     assert "step-00000008" in recorded
     assert "Free some disk space" in recorded
     after = final_state(tmp_path)
