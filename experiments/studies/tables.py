@@ -106,8 +106,8 @@ def run_scatter(record: Record) -> list[Table]:
         values = (Value(len(row["losses"])), *(Value(x, None, 4) for x in (low, high, high - low)))
         losses.append(((row["corpus"], describe(row)), values))
         for sample in row["samples"]:
-            scores = zip(sample["perplexities"], sample["entropies"], strict=True)
-            for run, (ppl, bits) in enumerate(scores, start=1):
+            runs = zip(sample["perplexities"], sample["entropies"], strict=True)
+            for run, (ppl, bits) in enumerate(runs, start=1):
                 if ppl is not None:
                     labels = describe(row), describe_sampler(sample), str(run)
                     samples.append((labels, (Value(ppl), Value(bits, None, 2))))
