@@ -1,6 +1,6 @@
 """Analyses of a model and of a solver: what context is worth, and how often tokens are updated."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -58,13 +58,6 @@ class ContextAnalysis:
         """Convert to a plain dict."""
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ContextAnalysis":
-        """The inverse of `to_json`; ignores other keys."""
-        named = {field.name: data[field.name] for field in fields(cls)}
-        curves = {name: ContextCurve(**named[name]) for name in ("neighbors", "distance")}
-        return cls(**named | curves)
-
 
 @torch.no_grad()
 def context_analysis(
@@ -114,14 +107,12 @@ def context_analysis(
                 batch = path.sample(
                     x_1[index_B], t_B, seed=seed, step=d, index=index_B, fixed=given_BN
                 )
-                row_K = index_B[(~batch.revealed).nonzero()[:, 0]]
-                values_3K = _difficulty(model, batch)
-                count_BN, distance_BN = (
-                    neighbor.count(batch.revealed),
-                    nearest.distance(batch.revealed),
-                )
-                _add(by_count_3BK, row_K, count_BN[~batch.revealed], values_3K)
-                _add(by_distance_3BK, row_K, distance_BN[~batch.revealed] - 1, values_3K)
+                masked_BN, values_3K = ~batch.revealed, _difficulty(model, batch)
+                row_K = index_B[masked_BN.nonzero()[:, 0]]
+                count_K = neighbor.count(batch.revealed)[masked_BN]
+                distance_K = nearest.distance(batch.revealed)[masked_BN]
+                _add(by_count_3BK, row_K, count_K, values_3K)
+                _add(by_distance_3BK, row_K, distance_K - 1, values_3K)
     return ContextAnalysis(
         neighbors=_curve(range(2 * radius + 1), by_count_3BK),
         distance=_curve(range(1, farthest + 1), by_distance_3BK),
@@ -184,7 +175,7 @@ class UpdateStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
-        return asdict(self) | {"histogram": list(self.histogram), "tokens": self.tokens}
+        return asdict(self) | {"tokens": self.tokens}
 
 
 def update_statistics(samples: Samples, fixed: Tensor | None = None) -> UpdateStatistics:

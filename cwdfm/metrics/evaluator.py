@@ -122,10 +122,8 @@ class LoadedEvaluatorLM:
         nats_S = torch.zeros(len(inputs), dtype=torch.float64)
         for batch in length_batches([end - begin for _, begin, end, _ in windows], self._budget()):
             chosen = [windows[k] for k in batch]
-            nats = self._score_batch(
-                [inputs[i][begin:end] for i, begin, end, _ in chosen],
-                torch.tensor([scored - begin for _, begin, _, scored in chosen]),
-            )
+            first_B = torch.tensor([scored - begin for _, begin, _, scored in chosen])
+            nats = self._score_batch([inputs[i][a:b] for i, a, b, _ in chosen], first_B)
             nats_S.index_add_(0, torch.tensor([i for i, *_ in chosen]), nats)
         counts_S = np.array([max(0, len(ids) - 1) for ids in inputs], dtype=np.int64)
         return nats_S.numpy(), counts_S

@@ -96,13 +96,6 @@ class Mauve:
         """The standard deviation over bootstrap resamples; None for fewer than two."""
         return statistics.stdev(self.resamples) if len(self.resamples) > 1 else None
 
-    def __str__(self) -> str:
-        spread = "" if self.std is None else f" ± {self.std:.3f}"
-        return (
-            f"MAUVE {self.mauve:.3f}{spread} ({self.samples:,} samples against "
-            f"{self.reference:,}, {self.buckets} buckets)"
-        )
-
     def conventions(self) -> dict[str, Any]:
         """The settings that a result must report."""
         sizes = {"reference": self.reference, "buckets": self.buckets, "scaling": self.scaling}

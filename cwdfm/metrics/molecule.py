@@ -15,7 +15,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 from cwdfm.data.smiles import canonical, parse
 from cwdfm.errors import InputError, check_integer, check_strings
@@ -115,14 +115,6 @@ class MoleculeScores:
             for name, count in self.counts().items()
         }
         return asdict(self) | scores | {"folds": self.folds}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        fields = {name: data[name] for name in ("samples", "fold_size", "remainder", "short")}
-        for name in SCORES:
-            fields[name] = data[name] and FoldCounts(tuple(data[name]["counts"]))
-        return cls(**fields)
 
 
 def score_molecules(

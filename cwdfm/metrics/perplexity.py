@@ -49,14 +49,6 @@ class Perplexity:
     after_end: AfterEnd
     end: str
 
-    def __str__(self) -> str:
-        tokens = "retokenized" if self.retokenized else "own tokens"
-        return (
-            f"generative perplexity {self.perplexity} ({self.evaluator['model']} in "
-            f"{self.evaluator['dtype']}, {tokens}, {self.average} average, {self.samples:,} "
-            f"samples, {self.tokens:,} tokens)"
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
         return asdict(self) | {"perplexity": self.perplexity.to_json()}

@@ -42,14 +42,6 @@ class TextStatistics:
     samples: int
     length: int
 
-    def __str__(self) -> str:
-        parts = [f"entropy {self.entropy} bits"]
-        parts += [f"distinct-{n} {d.value:.3f}" for n, d in enumerate(self.distinct, start=1)]
-        if self.repetition is not None:
-            parts.append(f"repeated {MAX_N}-grams {self.repetition.value:.3f}")
-        parts.append(f"longest run {self.longest_run.value:.3g}")
-        return ", ".join(parts)
-
     def to_json(self) -> dict[str, Any]:
         """Convert to a plain dict."""
         return {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_choice, load_extra
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = get_args(Dtype)
 AutoClass = Literal["AutoModelForCausalLM", "AutoModel"]
 
 # Tokens per forward pass. On a CPU larger batches are not faster. On a GPU the limit is a share of

@@ -2,7 +2,7 @@
 
 from cwdfm.report.evaluate import check_folder, evaluate
 from cwdfm.report.molecules import MoleculeReference, evaluate_molecules
-from cwdfm.report.page import Evaluation, Excerpt, Picture
+from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import File, SampleSet, gather
 from cwdfm.report.table import Table
 from cwdfm.report.text import evaluate_text
@@ -10,7 +10,6 @@ from cwdfm.report.text_data import TextSettings
 
 __all__ = [
     "Evaluation",
-    "Excerpt",
     "File",
     "MoleculeReference",
     "Picture",

@@ -2,7 +2,8 @@
 
 import base64
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,6 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Excerpt:
-    """Texts to read, collapsed under a title."""
-
-    title: str
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """The content of a report."""
 
@@ -59,7 +52,7 @@ class Evaluation:
     pictures: tuple[Picture, ...]
     settings: dict[str, Any]  # of the evaluation, for the page
     scores: dict[str, Any]  # all numbers, for scores.json
-    excerpts: tuple[Excerpt, ...] = ()
+    excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts by title
 
 
 def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], folder: Path) -> str:
@@ -71,7 +64,7 @@ def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], fold
         ("How to read the table", explanation),
         ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
         ("Figures", "".join(_figure(picture, folder) for picture in evaluation.pictures)),
-        ("Samples", "".join(_excerpt(excerpt) for excerpt in evaluation.excerpts)),
+        ("Samples", "".join(_excerpt(*item) for item in evaluation.excerpts.items())),
         ("Sample files", "".join(_sample_file(file) for file in files)),
         ("Provenance of this report", _definitions(origin)),
     ]
@@ -101,9 +94,9 @@ def _figure(picture: Picture, folder: Path) -> str:
     return f'<figure><div class="{kind}">{image}</div><figcaption>{caption}</figcaption></figure>\n'
 
 
-def _excerpt(excerpt: Excerpt) -> str:
-    quotes = [f"<blockquote>{escape(_printable(text))}</blockquote>" for text in excerpt.texts]
-    return _details(excerpt.title, "\n" + "\n".join(quotes))
+def _excerpt(title: str, texts: Sequence[str]) -> str:
+    quotes = [f"<blockquote>{escape(_printable(text))}</blockquote>" for text in texts]
+    return _details(title, "\n" + "\n".join(quotes))
 
 
 def _details(title: str, content: str) -> str:

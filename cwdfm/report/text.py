@@ -9,7 +9,7 @@ from cwdfm.errors import load_extra
 from cwdfm.metrics.mauve import MIN_SAMPLES, RECOMMENDED_SAMPLES
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
-from cwdfm.report.page import Evaluation, Excerpt, Picture
+from cwdfm.report.page import Evaluation, Picture
 from cwdfm.report.sample_set import TEXT, SampleSet, Scored, by_model, kind_of, note
 from cwdfm.report.table import Table
 from cwdfm.report.text_data import Passages, TextReference, TextSettings, read_passages
@@ -55,16 +55,15 @@ def evaluate_text(
     sets: Sequence[SampleSet],
     out: Path,
     *,
-    data: str = "auto",
-    settings: TextSettings | None = None,
-    log: Callable[[str], object] = lambda _: None,
+    data: str,
+    settings: TextSettings,
+    log: Callable[[str], object],
 ) -> Evaluation:
     """Score sample sets and held-out text of `data` ("auto" is none); write figures into `out`.
 
     Scores that need a language model are cached in `out`, so that the same command resumes after an
     interruption, and an additional file costs only its own scores.
     """
-    settings = settings or TextSettings()
     if len({found.steps for found in sets}) > 1:
         load_extra("matplotlib", "plot")  # fail before the work: figures come last
     passages = read_passages(sets)
@@ -199,15 +198,15 @@ def pictures(
     return tuple(drawn)
 
 
-def _excerpts(sets: Sequence[SampleSet], baseline: Passages | None) -> tuple[Excerpt, ...]:
+def _excerpts(sets: Sequence[SampleSet], baseline: Passages | None) -> dict[str, list[str]]:
     """The first samples of each solver at its largest number of steps, and held-out text."""
     largest = {(found.model, found.solver): found for found in sets}  # ordered by steps
-    models = {found.model for found in sets}
-    excerpts = []
+    several = len({found.model for found in sets}) > 1
+    excerpts = {}
     for found in largest.values():
-        title = found.title if len(models) > 1 else str(found)
-        texts = tuple(found.texts[:_EXCERPTS])
-        excerpts.append(Excerpt(f"{title}: {len(texts)} of {len(found.texts):,} samples", texts))
+        texts, title = found.texts, found.title if several else str(found)
+        shown = texts[:_EXCERPTS]
+        excerpts[f"{title}: {len(shown)} of {len(texts):,} samples"] = shown
     if baseline:
-        excerpts.append(Excerpt("Held-out text for comparison", tuple(baseline.texts[:_EXCERPTS])))
-    return tuple(excerpts)
+        excerpts["Held-out text for comparison"] = baseline.texts[:_EXCERPTS]
+    return excerpts

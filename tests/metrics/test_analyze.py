@@ -172,11 +172,9 @@ def analysis(x: Tensor = X, model: Any = None, **options: Any) -> ContextAnalysi
     )
 
 
-def test_context_round_trips_through_json() -> None:
+def test_context_as_json() -> None:
     data = json.loads(json.dumps(analysis().to_json()))
     assert data["neighbors"]["bins"] == [0, 1, 2, 3, 4]
-    again = ContextAnalysis.from_json({**data, "more": 1})
-    assert json.loads(json.dumps(again.to_json())) == data
 
 
 ONE = made([[1]], [[0]])

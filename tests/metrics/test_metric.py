@@ -9,7 +9,7 @@ import pytest
 
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import InputError
-from cwdfm.metrics import CanonicalSet, FoldCounts, MoleculeScores, canonical_set, histograms
+from cwdfm.metrics import CanonicalSet, FoldCounts, canonical_set, histograms
 from cwdfm.metrics import score_molecules as score
 from tests.support.smiles import INVALID_SMILES
 
@@ -118,10 +118,9 @@ def test_training_sets_can_be_canonicalized_once() -> None:
 
 
 @pytest.mark.parametrize("training", [None, ["C"]])
-def test_scores_round_trip_through_json(training: list[str] | None) -> None:
+def test_scores_as_json(training: list[str] | None) -> None:
     scores = score(["C", "CC", "CO", "x", "N"], training, fold_size=2)
     data = json.loads(json.dumps(scores.to_json()))
-    assert MoleculeScores.from_json(data) == scores
     assert data["valid"] == {"mean": 1.5, "std": pytest.approx(0.5**0.5), "counts": [2, 1]}
     assert (data["folds"], data["remainder"]) == (2, 1)
     assert (data["novel"] is None) == (training is None)

@@ -130,7 +130,6 @@ def test_every_convention_is_in_the_result(folder: Path, evaluator: LoadedEvalua
     assert data["evaluator"] == loaded | {"context": CONTEXT, "overlap": CONTEXT // 2}
     rest = ("retokenized", "average", "first_token", "after_end", "end")
     assert [data[name] for name in rest] == [True, "corpus", "skip", "keep", END]
-    assert "retokenized, corpus average, 7 samples" in str(result)
     assert EvaluatorLM() == EvaluatorLM(model="gpt2-large", dtype="float32", context=1024)
 
 
@@ -291,7 +290,8 @@ def test_mauve_of_texts_uses_evaluator_features(evaluator: LoadedEvaluatorLM) ->
     pairs = [f"{a} {b}" for a in words for b in words]
     sides = pairs[:40], pairs[40:90]
     result = mauve_score(*sides, evaluator, resamples=0)
-    given = mauve_score(*map(evaluator.features, sides), resamples=0)
+    ours, theirs = map(evaluator.features, sides)
+    given = mauve_score(ours, theirs, resamples=0)
     assert result.mauve == given.mauve
     assert result.features == evaluator.conventions()
     assert given.features == {}
@@ -358,7 +358,7 @@ def test_the_entropy_of_known_sequences() -> None:
     assert [d.folds[0] for d in found.distinct] == [1 / 8, 1 / 7, 1 / 6, 1 / 5]
     assert found.repetition is not None
     assert found.repetition.folds == pytest.approx((0.8, 0.6, 0.0))
-    assert "entropy 1.333 ± 1.53 bits" in str(found)
+    assert str(found.entropy) == "1.333 ± 1.53"
 
 
 def test_folds_and_batches_cover_everything_once() -> None:

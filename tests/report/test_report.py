@@ -16,15 +16,7 @@ from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.metrics.text_model import model_fingerprint
-from cwdfm.report import (
-    Evaluation,
-    Excerpt,
-    MoleculeReference,
-    Picture,
-    Table,
-    TextSettings,
-    gather,
-)
+from cwdfm.report import Evaluation, MoleculeReference, Picture, Table, TextSettings, gather
 from cwdfm.report.evaluate import sample_kind
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
 from cwdfm.report.page import page as page_of
@@ -309,7 +301,7 @@ def test_the_page_shows_all_content(tmp_path: Path) -> None:
         pictures=(Picture("a.png", "p<", wide=True), Picture("a.png", "q")),
         settings={},
         scores={},
-        excerpts=(Excerpt("e<", ("one\n\ttwo",)),),
+        excerpts={"e<": ["one\n\ttwo"]},
     )
     file = File(Path("f<.smi"), "0123", SampleFile(["C"], None, {"options": {"o": 1.5}}))
     page = page_of(one, [file], {"versions": {"torch": 2, "mauve": None}, "b": "<"}, tmp_path)

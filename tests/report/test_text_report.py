@@ -551,7 +551,7 @@ def test_the_page_states_the_conventions() -> None:
     without = explanation(TextSettings(eval_model="j", mauve="none"), "words")
     assert "MAUVE measures" not in " ".join(without)
     two = [made_up(model=name).samples for name in ("m", "n")]
-    assert [excerpt.title for excerpt in _excerpts(two, None)] == [
+    assert list(_excerpts(two, None)) == [
         f"{name}, Euler, 8 steps: 3 of 30 samples" for name in ("m", "n")
     ]
 
@@ -579,9 +579,8 @@ def test_held_out_text(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, valid = reference(sets), load(data).valid
     assert (len(found.reference.texts), found.requested) == (30, 30)
     assert found.about["fingerprint"] == hashlib.sha256(valid[:60].tobytes()).hexdigest()
-    assert len(reference(sets, data_row=False, reference_size=len(valid)).reference.texts) == len(
-        valid
-    )
+    everything = reference(sets, data_row=False, reference_size=len(valid))
+    assert len(everything.reference.texts) == len(valid)
     for place, token in ((5, 98), (0, 300)):  # other letters, and not a byte
         wrong = tokens.copy()
         wrong[place, 2] = token
