@@ -11,7 +11,7 @@ import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +20,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_positive, check_strings, load_extra
+from cwdfm.errors import InputError, check_integer, check_positive, describe, load_extra
 from cwdfm.metrics.text_model import Dtype, load_text_model, token_budget
 
 # The package's default of samples / 10 buckets needs 20 samples for two buckets. Its authors
 # recommend several thousand samples.
 MIN_SAMPLES, RECOMMENDED_SAMPLES = 20, 1000
-Side = Sequence[str] | NDArray[Any]  # texts, or features [B, D]
 
 
 class FeatureModel(Protocol):
@@ -89,7 +88,7 @@ class Mauve:
     buckets: int
     scaling: float
     seed: int
-    features: dict[str, Any]  # the feature model; empty if features were passed in
+    features: dict[str, Any] = field(default_factory=dict)  # conventions of the feature model
 
     @property
     def std(self) -> float | None:
@@ -113,24 +112,28 @@ class Mauve:
 
 
 def mauve_score(
-    samples: Side,
-    reference: Side,
-    features: FeatureModel | None = None,
+    samples: NDArray[Any],
+    reference: NDArray[Any],
     *,
     buckets: int | None = None,
     scaling: float = 5.0,
     resamples: int = 5,
     seed: int = 25,
 ) -> Mauve:
-    """MAUVE between samples and reference, given as texts with a feature model or as features.
+    """MAUVE between samples and reference, given as the features [B, D] of a `FeatureModel`.
 
     `buckets` defaults to a tenth of the smaller side. `scaling` is the constant c of the paper.
     """
     check_integer("resamples", resamples, 0)
     check_integer("seed", seed, 0)
     check_positive("scaling", scaling)
-    for name, side in (("samples", samples), ("reference", reference)):
-        _check_side(name, side, features)
+    _check_side("samples", samples)
+    _check_side("reference", reference)
+    if samples.shape[1] != reference.shape[1]:
+        raise InputError(
+            f"samples have {samples.shape[1]} features, reference {reference.shape[1]}; use the "
+            f"same feature model for both"
+        )
     size = min(len(samples), len(reference))
     buckets = max(2, round(size / 10)) if buckets is None else buckets
     check_integer("buckets", buckets, 2)
@@ -140,12 +143,6 @@ def mauve_score(
             f"a tenth of the samples is usual"
         )
     compute = load_extra("mauve", "text").compute_mauve
-    q_BD, p_BD = (_features(side, features) for side in (samples, reference))
-    if q_BD.shape[1] != p_BD.shape[1]:
-        raise InputError(
-            f"samples have {q_BD.shape[1]} features, reference {p_BD.shape[1]}; use the same "
-            f"feature model for both"
-        )
     if size < RECOMMENDED_SAMPLES:
         warnings.warn(
             f"MAUVE of {size} samples is coarse: compare it only with scores of equally many "
@@ -157,20 +154,19 @@ def mauve_score(
     rng = np.random.default_rng(seed)
     values = []
     with _silence_stderr():
-        whole = compute(p_features=p_BD, q_features=q_BD, **options)
+        whole = compute(p_features=reference, q_features=samples, **options)
         for _ in range(resamples):
-            p, q = (x[rng.integers(len(x), size=len(x))] for x in (p_BD, q_BD))
+            p, q = (x[rng.integers(len(x), size=len(x))] for x in (reference, samples))
             values.append(float(compute(p_features=p, q_features=q, **options).mauve))
     return Mauve(
         mauve=float(whole.mauve),
         mauve_star=float(whole.mauve_star),
         resamples=tuple(values),
-        samples=len(q_BD),
-        reference=len(p_BD),
+        samples=len(samples),
+        reference=len(reference),
         buckets=buckets,
         scaling=scaling,
         seed=seed,
-        features={} if features is None else features.conventions(),
     )
 
 
@@ -190,29 +186,15 @@ def _silence_stderr() -> Iterator[None]:
         os.close(devnull)
 
 
-def _check_side(name: str, side: Side, model: FeatureModel | None) -> None:
-    if isinstance(side, np.ndarray):
-        if side.ndim != 2 or side.dtype.kind != "f" or not np.isfinite(side).all():
-            raise InputError(
-                f"{name} must be finite floating-point features [samples, width], got an array of "
-                f"{side.dtype} of shape {side.shape}"
-            )
-    else:
-        check_strings(name, side)
-        if model is None:
-            raise InputError(
-                f"{name} are texts, but there is no feature model (features=None); pass a loaded "
-                f"EvaluatorLM, an Embedder, or feature arrays"
-            )
-    if len(side) < MIN_SAMPLES:
+def _check_side(name: str, features_BD: NDArray[Any]) -> None:
+    valid = isinstance(features_BD, np.ndarray) and features_BD.dtype.kind == "f"
+    if not valid or features_BD.ndim != 2 or not np.isfinite(features_BD).all():
+        raise InputError(
+            f"{name} must be finite floating-point features [samples, width], such as "
+            f"EvaluatorLM().load().features(texts), got {describe(features_BD)}"
+        )
+    if len(features_BD) < MIN_SAMPLES:
         raise InputError(
             f"MAUVE compares histograms and needs at least {MIN_SAMPLES} samples per side, {name} "
-            f"has {len(side)}; at least {RECOMMENDED_SAMPLES:,} are recommended"
+            f"has {len(features_BD)}; at least {RECOMMENDED_SAMPLES:,} are recommended"
         )
-
-
-def _features(side: Side, model: FeatureModel | None) -> NDArray[Any]:
-    if isinstance(side, np.ndarray):
-        return side
-    assert model is not None
-    return model.features(side)

@@ -5,31 +5,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from cwdfm.report.sample_set import File
 from cwdfm.report.table import Table
-
-_STYLE = """
-:root { color-scheme: light dark; --soft: #777; --line: #8884; }
-body { margin: 0 auto; padding: 1rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-h1, li, figcaption, dd, blockquote { overflow-wrap: anywhere; }
-p, li, figcaption, blockquote { max-width: 45rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem .25rem 0; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; padding-left: .5rem; }
-tbody th, blockquote { background: var(--line); }
-figure { margin: 1.2rem 0 2rem; }
-figcaption, dt { color: var(--soft); font-size: .9rem; }
-img { display: block; max-width: 100%; background: #fff; }
-.wide img { width: 100%; min-width: 42rem; max-width: none; }
-blockquote { margin: .6rem 0; padding: .6rem .8rem; font-size: .9rem; white-space: pre-wrap; }
-dd { margin: 0; font: .85rem ui-monospace, monospace; }
-"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +37,7 @@ class Evaluation:
     excerpts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # texts by title
 
 
-def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], folder: Path) -> str:
+def page(evaluation: Evaluation, samples: list[File], origin: dict[str, Any], folder: Path) -> str:
     """Render the report as HTML; pictures are read from `folder`."""
     title = escape(evaluation.title)
     explanation = "".join(f"<p>{escape(text)}</p>\n" for text in evaluation.explanation)
@@ -65,26 +47,12 @@ def page(evaluation: Evaluation, files: list[File], origin: dict[str, Any], fold
         ("Notes", f"<ul>\n{notes}</ul>" if notes else ""),
         ("Figures", "".join(_figure(picture, folder) for picture in evaluation.pictures)),
         ("Samples", "".join(_excerpt(*item) for item in evaluation.excerpts.items())),
-        ("Sample files", "".join(_sample_file(file) for file in files)),
+        ("Sample files", "".join(_sample_file(file) for file in samples)),
         ("Provenance of this report", _definitions(origin)),
     ]
     body = "\n".join(f"<h2>{name}</h2>\n{content}" for name, content in sections if content)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<div class="scroll">{evaluation.table.html()}</div>
-{body}
-</body>
-</html>
-"""
+    template = Template((files("cwdfm.report") / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(title=title, table=evaluation.table.html(), body=body)
 
 
 def _figure(picture: Picture, folder: Path) -> str:

@@ -19,7 +19,7 @@ from cwdfm.data import ByteTokenizer, FastTokenizer, TextFiles, load, prepare
 from cwdfm.errors import InputError
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.folds import Estimate
-from cwdfm.metrics.mauve import Embedder, Mauve, mauve_score
+from cwdfm.metrics.mauve import Embedder, FeatureModel, Mauve, mauve_score
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
 from cwdfm.metrics.text_model import model_fingerprint
@@ -64,6 +64,11 @@ def run(*arguments: object) -> dict[str, Any]:
     return scores
 
 
+def mauve(texts: list[str], reference: list[str], model: FeatureModel) -> dict[str, Any]:
+    found = mauve_score(model.features(texts), model.features(reference))
+    return replace(found, features=model.conventions()).to_json()
+
+
 def tokens_of(path: Path) -> tuple[list[str], "np.ndarray[Any, Any]"]:
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     return [row["text"] for row in rows], np.array([row["tokens"] for row in rows])
@@ -84,13 +89,13 @@ def test_scores_equal_the_metrics(
     (row,) = found["sets"]
     assert row["perplexity"] == generative_perplexity(texts, loaded, folds=3).to_json()
     assert row["statistics"] == text_statistics(tokens, folds=3).to_json()
-    assert row["mauve"] == mauve_score(texts, reference, loaded).to_json()
+    assert row["mauve"] == mauve(texts, reference, loaded)
     assert (row["model"], row["solver"], row["steps"]) == ("tiny", "Euler", 8)
     assert row["evaluations"] == 7
     assert found["data_row"] == {
         "perplexity": generative_perplexity(other, loaded, folds=3).to_json(),
         "statistics": text_statistics(held_out[30:], folds=3).to_json(),
-        "mauve": mauve_score(other, reference, loaded).to_json(),
+        "mauve": mauve(other, reference, loaded),
     }
     assert found["data"]["windows"] == 30
     assert found["settings"]["eval_model"] == str(evaluator)
@@ -334,8 +339,8 @@ def test_embedding_features(
     (row,) = found["sets"]
     reference = [ByteTokenizer().decode(r) for r in load(data).valid[:40, :LENGTH].tolist()]
     with pytest.warns(UserWarning, match="MAUVE of 30"):
-        expected = mauve_score(tokens_of(file)[0], reference, Embedder(str(folder)))
-    assert row["mauve"] == expected.to_json()
+        expected = mauve(tokens_of(file)[0], reference, Embedder(str(folder)))
+    assert row["mauve"] == expected
     assert "held-out text" not in (tmp_path / "out" / "table.md").read_text()
     # Figures come last, but their requirements are checked first.
     more = write_random_samples(tmp_path / "b.jsonl", 1, steps=16)
