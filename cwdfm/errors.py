@@ -185,6 +185,20 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise InputError(f"{name} must be one of {allowed}, got {value!r}", fields=(name,))
 
 
+def reject_options(reason: str, **options: object) -> None:
+    """Require that none of the options is given, each being None or False."""
+    given = [
+        f"{name}={value if value is True else repr(str(value))}"
+        for name, value in options.items()
+        if value not in (None, False)
+    ]
+    if given:
+        raise InputError(
+            f"{' and '.join(given)} {'are' if len(given) > 1 else 'is'} only {reason}; omit it",
+            fields=tuple(options),
+        )
+
+
 def check_strings(
     name: str, texts: Collection[str], what: str = "texts", kind: type = Sequence
 ) -> None:

@@ -11,6 +11,7 @@ from cwdfm.data import (
     DATASETS,
     TokenData,
     find_corpus,
+    is_prepared,
     load,
     prepare,
     randomize,
@@ -18,7 +19,6 @@ from cwdfm.data import (
 )
 from cwdfm.data.randomized import check_randomized, randomized_source
 from cwdfm.data.readers import file_type, is_table
-from cwdfm.data.text import is_prepared
 from cwdfm.data.text.files import Unit
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, check_writable

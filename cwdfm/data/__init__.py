@@ -16,21 +16,13 @@ from cwdfm.data.loader import DATASETS, load, reads_text, unknown_dataset
 from cwdfm.data.molecules import Molecules, PackagedMolecules, Row, SmilesFile
 from cwdfm.data.randomized import randomize
 from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
-from cwdfm.data.text import (
-    CORPORA,
-    END,
-    ByteTokenizer,
-    CharacterTokenizer,
-    Corpus,
-    Document,
-    FastTokenizer,
-    HubCorpus,
-    TextFiles,
-    TextTokenizer,
-    find_tokenizer,
-    prepare,
-)
-from cwdfm.data.text.load import find_corpus
+from cwdfm.data.text.corpora import CORPORA, find_corpus
+from cwdfm.data.text.corpus import Corpus, Document
+from cwdfm.data.text.fast_tokenizer import FastTokenizer, find_tokenizer
+from cwdfm.data.text.files import TextFiles
+from cwdfm.data.text.hub import HubCorpus
+from cwdfm.data.text.prepared import is_prepared, prepare
+from cwdfm.data.text.tokenizer import END, ByteTokenizer, CharacterTokenizer, TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 
 __all__ = [
@@ -57,6 +49,7 @@ __all__ = [
     "canonical",
     "find_corpus",
     "find_tokenizer",
+    "is_prepared",
     "load",
     "prepare",
     "randomize",

@@ -18,13 +18,15 @@ from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, check_choice
 from cwdfm.files import replacing, write_advice
 
-FORMAT = 1
+FORMAT = 1  # of prepared data
+SEED = 42  # default seed of the split
 _MAGIC = "cwdfm.TokenData"
-_ARRAYS = ("train", "valid")
 _ROWS = 1 << 12  # rows hashed at a time
 
 Split = Literal["train", "valid"]
+SPLITS: tuple[Split, ...] = ("train", "valid")
 CacheMode = bool | Literal["read"]  # "read": use existing cache entries, but write none
+_METADATA = ("name", "report", "examples", "source")
 Tokens = NDArray[np.int16] | NDArray[np.uint16] | NDArray[np.int32]
 
 
@@ -52,7 +54,7 @@ class TokenData:
 
     def __post_init__(self) -> None:
         size = self.tokenizer.vocab_size
-        for split, x in (("train", self.train), ("valid", self.valid)):
+        for split, x in self._arrays().items():
             if x.ndim != 2 or x.dtype != token_dtype(size) or x.shape[1] != self.train.shape[1]:
                 raise InputError(
                     f"{split} must be a {token_dtype(size)} array [rows, length], with the same "
@@ -74,21 +76,19 @@ class TokenData:
 
     def texts(self, split: Split, limit: int | None = None) -> list[str]:
         """The first `limit` sequences of a split, decoded; SMILES for molecules."""
-        check_choice("split", split, _ARRAYS)
-        rows: Tokens = self.train if split == "train" else self.valid
-        return [self.tokenizer.decode(row) for row in rows[:limit].tolist()]
+        check_choice("split", split, SPLITS)
+        return [self.tokenizer.decode(row) for row in self._arrays()[split][:limit].tolist()]
 
     def summary(self) -> str:
         """A readable summary: what was read, kept and left out, with examples."""
-        head = (
+        lines = [
             f"{self.name}: {self.report['kept']:,} of {self.report['read']:,} "
             f"{self.source.get('unit', 'rows')} kept; {len(self.train):,} training sequences, "
             f"{len(self.valid):,} held out; length {self.length}, vocabulary of "
             f"{self.tokenizer.vocab_size:,} tokens"
-        )
-        lines = [head]
+        ]
         for reason, count in self.report.items():
-            if reason not in ("read", "kept", *_ARRAYS) and count:
+            if reason not in ("read", "kept", *SPLITS) and count:
                 lines.append(f"  {reason}: {count:,}")
                 lines += [f"    {example}" for example in self.examples.get(reason, [])]
         return "\n".join(lines)
@@ -98,7 +98,7 @@ class TokenData:
         """A SHA-256 of the sequences and the tokenizer, equal on all machines."""
         return _checksum({"tokenizer": self.tokenizer.identity}, self._arrays())
 
-    def _arrays(self) -> dict[str, Tokens]:
+    def _arrays(self) -> dict[Split, Tokens]:
         return {"train": self.train, "valid": self.valid}
 
     def save(self, path: str | Path) -> None:
@@ -108,24 +108,13 @@ class TokenData:
             raise InputError(
                 f"prepared data are stored as .npz files, got {str(path)!r}; add the suffix"
             )
-        metadata = {
-            "magic": _MAGIC,
-            "format": FORMAT,
-            "name": self.name,
-            "tokenizer": self.tokenizer.to_json(),
-            "report": self.report,
-            "examples": self.examples,
-            "source": self.source,
-        }
+        metadata = {"magic": _MAGIC, "format": FORMAT, "tokenizer": self.tokenizer.to_json()}
+        metadata |= {name: getattr(self, name) for name in _METADATA}
         metadata["sha256"] = _checksum(metadata, self._arrays())
         try:
             with replacing(path) as part, part.open("xb") as file:
-                np.savez_compressed(
-                    file,
-                    train=self.train,
-                    valid=self.valid,
-                    metadata=np.array(json.dumps(metadata)),
-                )
+                stored = np.array(json.dumps(metadata))
+                np.savez_compressed(file, train=self.train, valid=self.valid, metadata=stored)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -140,16 +129,10 @@ class TokenData:
         path = Path(path)
         metadata, arrays = _read(path)
         if metadata.pop("sha256", None) != _checksum(metadata, arrays):
-            raise InputError(f"{path} is damaged: wrong checksum; prepare or copy it again")
-        return cls(
-            name=metadata["name"],
-            train=arrays["train"],
-            valid=arrays["valid"],
-            tokenizer=tokenizer_from_json(metadata["tokenizer"]),
-            report=metadata["report"],
-            examples=metadata["examples"],
-            source=metadata["source"],
-        )
+            raise damaged(path, "wrong checksum")
+        tokenizer = tokenizer_from_json(metadata["tokenizer"])
+        other = {name: metadata[name] for name in _METADATA}
+        return cls(train=arrays["train"], valid=arrays["valid"], tokenizer=tokenizer, **other)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -159,10 +142,9 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
-def _checksum(metadata: dict[str, Any], arrays: dict[str, Tokens]) -> str:
+def _checksum(metadata: dict[str, Any], arrays: dict[Split, Tokens]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
-    for name in _ARRAYS:
-        x = arrays[name]
+    for name, x in arrays.items():
         little = x.dtype.newbyteorder("<")
         digest.update(f"{name} {little.str} {x.shape}".encode())
         for start in range(0, len(x), _ROWS):  # in chunks: the array may be larger than memory
@@ -170,31 +152,28 @@ def _checksum(metadata: dict[str, Any], arrays: dict[str, Tokens]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tokens]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[Split, Tokens]]:
     """Metadata and arrays of a `.npz` file."""
     try:
         with readable(path), path.open("rb") as file:
-            if not (start := file.read(4)):
-                raise InputError(f"{path} is empty; prepare or copy it again")
-            if start != b"PK\x03\x04":
+            if file.read(4) not in (b"PK\x03\x04", b""):  # np.load also reads other formats
                 raise _foreign(path)
             file.seek(0)
             with np.load(file, allow_pickle=False) as members:
                 if "metadata" not in members.files:
                     raise _foreign(path)
                 metadata = json.loads(str(members["metadata"]))
-                _check_format(path, metadata)
-                return metadata, {name: members[name] for name in _ARRAYS}
+                check_format(path, metadata, _MAGIC)
+                return metadata, {name: members[name] for name in SPLITS}
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{path} is damaged or truncated ({error}); prepare or copy it again"
-        ) from error
+        raise damaged(path, str(error)) from error
 
 
-def _check_format(path: Path, metadata: Any) -> None:
-    if not isinstance(metadata, dict) or metadata.get("magic") != _MAGIC:
+def check_format(path: Path, metadata: Any, magic: str) -> None:
+    """Raise an InputError if prepared data come from elsewhere, or from a newer version."""
+    if not isinstance(metadata, dict) or metadata.get("magic") != magic:
         raise _foreign(path)
     found = metadata.get("format")
     if not isinstance(found, int) or found > FORMAT:
@@ -204,8 +183,15 @@ def _check_format(path: Path, metadata: Any) -> None:
         )
 
 
+def damaged(path: Path, reason: str) -> InputError:
+    """The error for damaged or truncated data at `path`."""
+    return InputError(
+        f"{path} is damaged: {reason}; copy it again, or delete it and prepare the data again"
+    )
+
+
 def _foreign(path: Path) -> InputError:
     return InputError(
-        f"{path} was not written by cwdfm; give a .npz file written by TokenData.save, "
-        f"or raw data (.smi, .txt, .csv, .tsv, also compressed)"
+        f"{path} was not prepared by cwdfm; give a .npz file written by TokenData.save, a folder "
+        f"written by `prepare`, or raw data"
     )

@@ -5,32 +5,28 @@ The prepared data are cached, so each dataset is canonicalized or tokenized only
 
 import glob
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from cwdfm.cache import Cache, cache_folder, cached
-from cwdfm.data.dataset import FORMAT, CacheMode, TokenData
+from cwdfm.data.dataset import FORMAT, SEED, CacheMode, TokenData
 from cwdfm.data.molecules import Molecules, SmilesFile
 from cwdfm.data.moses import MOSES
 from cwdfm.data.qm9 import QM9
 from cwdfm.data.readers import file_type
 from cwdfm.data.smiles import SmilesTokenizer
-from cwdfm.data.text import CORPORA
+from cwdfm.data.text.corpora import CORPORA, find_corpus
+from cwdfm.data.text.corpus import Corpus
+from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, find_tokenizer
 from cwdfm.data.text.files import Unit, is_text
-from cwdfm.data.text.load import (
-    differences,
-    find_corpus,
-    given_options,
-    load_prepared,
-    load_text,
-    summarize_tokenizer,
-)
-from cwdfm.data.text.prepared import is_prepared
+from cwdfm.data.text.prepared import is_prepared, open_prepared, prepare, text_source
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
-from cwdfm.errors import InputError, check_integer, describe
+from cwdfm.errors import InputError, check_integer, describe, reject_options
 
 DATASETS: dict[str, Molecules] = {dataset.name: dataset for dataset in (QM9, MOSES)}
-SPLIT_SEED = 42
 MAX_SMILES_LENGTH = 10**4  # every row is padded to the length, which costs memory
 
 
@@ -94,41 +90,34 @@ def load(
         )
     if cache not in (True, False, "read"):
         raise InputError(f"cache must be True, False or 'read', got {describe(cache)}")
-    path = Path(name_or_path)
-    cut = {"length": length, "limit": limit, "seed": seed}
-    hub = {"folder": folder, "streaming": streaming or None}
-    if not reads_text(name_or_path, tokenizer):
-        if given := given_options(part=part, documents=documents, **hub):
-            raise InputError(
-                f"{given} only for text, but {str(name_or_path)!r} is read as molecules; omit it "
-                f"(a .txt file is text if a text tokenizer is given)",
-                fields=("part", "documents", *hub),
-            )
+    path, name = Path(name_or_path), str(name_or_path)
+    hub: dict[str, Any] = {"folder": folder, "streaming": streaming}
+    cut: dict[str, Any] = {"length": length, "limit": limit}
+    split_seed = SEED if seed is None else seed
+    if not reads_text(name, tokenizer):
+        reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
+        reject_options(reason, part=part, documents=documents, **hub)
         if path.suffix == ".npz":
-            return load_npz(path, tokenizer, column, **cut)
-        dataset = find_molecules(name_or_path, column)
-        return load_molecules(dataset, tokenizer, cache, progress, **cut)
-    text_tokenizer = _text_tokenizer(name_or_path, tokenizer)
+            requested = {**cut, "seed": seed, "column": column}
+            return check_prepared(TokenData.load(path), path, tokenizer, requested)
+        dataset = find_molecules(name, column)
+        return load_molecules(dataset, tokenizer, cache, progress, seed=split_seed, **cut)
     if is_prepared(path):
-        if given := given_options(column=column, documents=documents, **hub):
-            raise InputError(
-                f"{given} only for raw text, but {path} is already prepared; omit it, or "
-                f"prepare the text again",
-                fields=("column", "documents", *hub),
-            )
-        return load_prepared(path, text_tokenizer, part, **cut)
-    corpus = find_corpus(
-        name_or_path, column=column, documents=documents, folder=folder, streaming=streaming
-    )
-    return load_text(corpus, text_tokenizer, part, workers, cache, progress, **cut)
+        reason = f"for raw text, but {path} is already prepared"
+        reject_options(reason, column=column, documents=documents, **hub)
+        requested = {**cut, "seed": seed, "part": part}
+        return check_prepared(open_prepared(path), path, tokenizer, requested)
+    corpus = find_corpus(name, column=column, documents=documents, **hub)
+    how = {"workers": workers, "progress": progress}
+    return load_text(corpus, tokenizer, cache, how, part=part, seed=split_seed, **cut)
 
 
 def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:
     """Whether `load` reads text rather than molecules."""
-    if str(name_or_path) in DATASETS:
+    path, name = Path(name_or_path), str(name_or_path)
+    if name in DATASETS:
         return False
-    path = Path(name_or_path)
-    if str(name_or_path) in CORPORA or path.is_dir() or glob.has_magic(str(name_or_path)):
+    if name in CORPORA or path.is_dir() or glob.has_magic(name):
         return True
     if file_type(path) == ".txt":
         return isinstance(tokenizer, TextTokenizer | str)
@@ -148,33 +137,14 @@ def _names() -> str:
     return ", ".join(map(repr, [*DATASETS, *CORPORA]))
 
 
-def _text_tokenizer(
-    name_or_path: str | Path, tokenizer: Tokenizer | str | None
-) -> TextTokenizer | str | None:
-    if tokenizer is None or isinstance(tokenizer, TextTokenizer | str):
-        return tokenizer
-    given = tokenizer.kind if isinstance(tokenizer, Tokenizer) else describe(tokenizer)
-    raise InputError(
-        f"{str(name_or_path)!r} is read as text, which requires a text tokenizer such as 'gpt2', "
-        f"'bytes', 'chars' or a path, got a tokenizer of {given}; give other data or a text "
-        f"tokenizer"
-    )
-
-
-def find_molecules(name_or_path: str | Path, column: str | None) -> Molecules:
+def find_molecules(name: str, column: str | None) -> Molecules:
     """The molecule dataset of a name or a file."""
-    if isinstance(name_or_path, str) and name_or_path in DATASETS:
-        if column is not None:
-            raise InputError(
-                f"column={column!r} is only for a user's tables, but {name_or_path!r} has a fixed "
-                f"column; leave column out",
-                fields=("column",),
-            )
-        return DATASETS[name_or_path]
-    path = Path(name_or_path)
-    if not path.is_file():
-        raise unknown_dataset(name_or_path)
-    return SmilesFile.of(path, column)
+    if name in DATASETS:
+        reject_options(f"for a user's tables, but {name!r} has a fixed column", column=column)
+        return DATASETS[name]
+    if not Path(name).is_file():
+        raise unknown_dataset(name)
+    return SmilesFile.of(Path(name), column)
 
 
 def load_molecules(
@@ -185,60 +155,113 @@ def load_molecules(
     *,
     length: int | None,
     limit: int | None,
-    seed: int | None,
+    seed: int,
 ) -> TokenData:
     """Prepare a molecule dataset, or read it from the cache."""
     length = dataset.length if length is None else length
-    seed = SPLIT_SEED if seed is None else seed
     check_integer("length", length, 3, MAX_SMILES_LENGTH)
     check_integer("seed", seed, 0)
     if limit is not None:
         check_integer("limit", limit)
     if tokenizer is not None and not isinstance(tokenizer, SmilesTokenizer):
-        advice = "use `tokenizer=None` to create one, or "
-        raise InputError(
-            f"{dataset.name} is read as molecules, which require a SmilesTokenizer, got "
-            f"{summarize_tokenizer(tokenizer)}; {advice if isinstance(tokenizer, str) else ''}give "
-            f"other data (text in a table must be .jsonl or .parquet)",
-            fields=("tokenizer",) if isinstance(tokenizer, str) else (),
+        raise _wrong_tokenizer(
+            dataset.name, tokenizer, "molecules, which require a SmilesTokenizer"
         )
-
-    def make() -> TokenData:
-        return dataset.prepare(
-            length=length, limit=limit, seed=seed, tokenizer=tokenizer, progress=progress
-        )
-
+    cut: dict[str, Any] = {"length": length, "limit": limit, "seed": seed}
+    make = partial(dataset.prepare, **cut, tokenizer=tokenizer, progress=progress)
     if not cache:
         return make()
     vocabulary = tokenizer.tokens if tokenizer is not None else dataset.tokens
-    source = dataset.source(length=length, limit=limit, seed=seed)
-    key = {"format": FORMAT, "key": [dataset.name, source, vocabulary]}
+    key = {"format": FORMAT, "key": [dataset.name, dataset.source(**cut), vocabulary]}
     path = Cache(cache_folder()).path(dataset.name, key, ".npz")
     if cache == "read" and not path.exists():
         return make()
     return cached(path, make, read=TokenData.load, write=TokenData.save)
 
 
-def load_npz(
-    path: Path,
+def load_text(
+    corpus: Corpus,
     tokenizer: Tokenizer | str | None,
-    column: str | None,
+    cache: CacheMode,
+    how: dict[str, Any],
     *,
     length: int | None,
-    limit: int | None,
-    seed: int | None,
+    **options: Any,
 ) -> TokenData:
-    """Load a prepared file; InputError if an option contradicts it."""
-    data = TokenData.load(path)
-    requested = {"length": length, "limit": limit, "column": column, "seed": seed}
-    wrong, right = differences(requested, data)
-    advice = f"use its values ({', '.join(right)}), or "
-    if tokenizer is not None and tokenizer != data.tokenizer:
-        wrong.append("with a different vocabulary than the one requested")
-        advice = ""  # the vocabulary is that of a model, which cannot change it
-    if wrong:
+    """Prepare a corpus in the cache folder, or open it from there.
+
+    how: `workers` and `progress` of `prepare`, which do not affect the result.
+    options: `part`, `limit` and `seed`.
+    """
+    tokenizer = corpus.tokenizer if tokenizer is None else tokenizer
+    if isinstance(tokenizer, str) and tokenizer != "chars":
+        tokenizer = find_tokenizer(tokenizer)
+    if not isinstance(tokenizer, TextTokenizer | str):
+        expected = "a text tokenizer such as 'gpt2', 'bytes', 'chars' or a path"
+        raise _wrong_tokenizer(corpus.name, tokenizer, f"text, which requires {expected}")
+    length = corpus.length if length is None else length
+
+    def make(out: Path) -> TokenData:
+        return prepare(corpus, tokenizer, length, out, **how, **options)
+
+    if cache:
+        key = text_source(corpus, tokenizer, length, **options)
+        entry = Cache(cache_folder()).path(corpus.name, key)
+        if cache != "read" or is_prepared(entry):
+            return make(entry)
+    with TemporaryDirectory(prefix="cwdfm-") as folder:
+        return make(Path(folder) / corpus.name)  # the mapping keeps the deleted files alive
+
+
+def check_prepared(
+    data: TokenData, path: Path, tokenizer: Tokenizer | str | None, requested: dict[str, Any]
+) -> TokenData:
+    """Prepared data; InputError if a requested option contradicts them. None requests nothing."""
+    has = {name: data.source.get(name) for name in requested}
+    wrong = [name for name, value in requested.items() if value is not None and value != has[name]]
+    reasons = [f"with {name}={has[name]!r}, requested was {requested[name]!r}" for name in wrong]
+    values = [f"`{name}={has[name]}`" for name in wrong]
+    if not _is_tokenizer_of(data, tokenizer):
+        reasons.append(
+            f"with a different tokenizer ({_summary(data.tokenizer)}) than the one requested "
+            f"({_summary(tokenizer)})"
+        )
+        # Other values cannot help if the tokenizer is that of a model.
+        values = [*values, "`tokenizer=None`"] if isinstance(tokenizer, str) else []
+    if reasons:
+        advice = f"use its values ({', '.join(values)}), or " if values else ""
         raise InputError(
-            f"{path} was prepared {', and '.join(wrong)}; {advice}give the raw data instead",
-            fields=tuple(requested),
+            f"{path} was prepared {', and '.join(reasons)}; {advice}give the raw data, or prepare "
+            f"them again with the requested values",
+            fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
         )
     return data
+
+
+def _is_tokenizer_of(data: TokenData, requested: Tokenizer | str | None) -> bool:
+    """Whether the requested tokenizer is that of the data. GPT-2's files are not required."""
+    used = data.source.get("tokenizer")  # None for molecules
+    if not isinstance(requested, str) or used is None:
+        return requested is None or requested == data.tokenizer
+    if requested == "gpt2" and isinstance(used, dict) and used.get("sha256") == GPT2_SHA256:
+        return True
+    return used == requested or (
+        requested != "chars" and find_tokenizer(requested) == data.tokenizer
+    )
+
+
+def _wrong_tokenizer(name: str, tokenizer: object, expected: str) -> InputError:
+    """The error for a tokenizer of the wrong kind."""
+    is_name = isinstance(tokenizer, str)
+    advice = "use `tokenizer=None` to create one, or " if is_name else ""
+    return InputError(
+        f"{name} is read as {expected}, got {_summary(tokenizer)}; {advice}give other data (text "
+        f"in a table must be .jsonl or .parquet)",
+        fields=("tokenizer",) if is_name else (),
+    )
+
+
+def _summary(tokenizer: object) -> str:
+    if isinstance(tokenizer, Tokenizer):
+        return f"{tokenizer.kind!r}, {tokenizer.vocab_size:,} tokens"
+    return repr(tokenizer)

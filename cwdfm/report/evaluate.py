@@ -4,8 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cwdfm.data import ByteTokenizer, CharacterTokenizer, FastTokenizer, SmilesTokenizer
-from cwdfm.data.text import CORPORA, is_prepared
+from cwdfm.data import (
+    CORPORA,
+    ByteTokenizer,
+    CharacterTokenizer,
+    FastTokenizer,
+    SmilesTokenizer,
+    is_prepared,
+)
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_output_folder, replacing, write_advice, write_json
 from cwdfm.provenance import provenance

@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data import TokenData, load
-from cwdfm.data.text import is_prepared
+from cwdfm.data import TokenData, is_prepared, load
 from cwdfm.errors import InputError, check_choice, check_integer
 from cwdfm.metrics.evaluator import EvaluatorLM, FirstToken
 from cwdfm.metrics.perplexity import AfterEnd, Average

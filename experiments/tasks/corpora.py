@@ -13,13 +13,13 @@ from cwdfm.data import (
     SmilesFile,
     TextFiles,
     find_corpus,
+    is_prepared,
     load,
     reads_text,
 )
-from cwdfm.data.loader import SPLIT_SEED
+from cwdfm.data.dataset import SEED
 from cwdfm.data.molecules import LINE_SUFFIXES
 from cwdfm.data.readers import file_type, is_table
-from cwdfm.data.text import is_prepared
 from cwdfm.data.text.text8 import Text8
 from cwdfm.errors import InputError, NotInstalled
 
@@ -80,4 +80,4 @@ def _check_molecules(file: SmilesFile, length: int | None) -> None:
     """Raise if a short file holds no molecules."""
     with suppress(NotInstalled):  # the task itself reports it
         if len(list(file.rows(_MANY_LINES))) < _MANY_LINES:
-            file.prepare(length=length or _LONG, limit=None, seed=SPLIT_SEED)  # raises
+            file.prepare(length=length or _LONG, limit=None, seed=SEED)  # raises

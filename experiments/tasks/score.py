@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cwdfm.data import CORPORA, TokenData
-from cwdfm.data.text import is_prepared
+from cwdfm.data import CORPORA, TokenData, is_prepared
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out

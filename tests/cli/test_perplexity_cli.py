@@ -221,7 +221,7 @@ def test_errors_for_molecules_suggest_what_the_command_allows(
     for model, flags, expected in (
         (models / "mask", "a.smi", "got 'bytes', 257 tokens"),
         ("qm9-mask-small", "a.smi --part all", r"--part .*text.*a\.smi"),
-        ("qm9-mask-small", "a.npz", "different vocabulary.*raw data"),
+        ("qm9-mask-small", "a.npz", "different tokenizer.*raw data"),
     ):
         with pytest.raises(cwdfm.InputError, match=expected):
             perplexity.main([str(model), "--data", *flags.split()])

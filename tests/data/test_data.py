@@ -427,7 +427,7 @@ def test_every_truncation_is_detected(prepared: Path) -> None:
     good = prepared.read_bytes()
     for size in range(0, len(good), 7):
         prepared.write_bytes(good[:size])
-        with pytest.raises(InputError, match=r"damaged|is empty|not written by cwdfm"):
+        with pytest.raises(InputError, match=r"damaged|not prepared by cwdfm"):
             load(prepared)
 
 
@@ -452,10 +452,10 @@ def test_other_formats_raise(prepared: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="checksum"):
         load(rewritten(prepared, lambda m: None, train=np.ones((57, 32), dtype=np.int16)))
     prepared.write_bytes(good)
-    with pytest.raises(InputError, match="not written by cwdfm"):
+    with pytest.raises(InputError, match="not prepared by cwdfm"):
         load(rewritten(prepared, lambda m: m.update(magic="other")))
     np.savez(tmp_path / "foreign.npz", x=np.ones(3))
-    with pytest.raises(InputError, match="not written by cwdfm"):
+    with pytest.raises(InputError, match="not prepared by cwdfm"):
         load(tmp_path / "foreign.npz")
     np.savez(tmp_path / "pickle.npz", metadata=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match="damaged"):
@@ -569,7 +569,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if nothing but the core were installed."""
     for module in ("rdkit.Chem", "rdkit.rdBase"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("cwdfm.data.readers.find_spec", lambda name: None)
+    monkeypatch.setattr("cwdfm.data.molecules.find_spec", lambda name: None)
 
 
 @pytest.mark.usefixtures("no_package")
@@ -590,7 +590,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "header-only": ("a.csv", "smiles\n", {}, "0 usable molecules.*read 0"),
     "missing-column": ("a.csv", "a,b\nC,C\n", {}, "no column 'smiles', its columns are 'a', 'b'"),
     "ambiguous-column": ("a.csv", "Name,NAME\nC,C\n", {"column": "name"}, "no column 'name'"),
-    "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is for tables"),
+    "column-of-lines": ("a.smi", "C\nCC", {"column": "x"}, "column='x' is only for tables"),
     "nothing-usable": (
         "a.smi",
         "?\n!!\n",
@@ -604,8 +604,8 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "utf-16": ("a.smi", "CC\nCO\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     "huge-field": ("a.csv", "smiles\n" + "C" * 200_000, {}, "line 2: field larger"),
     "unknown-ending": ("a.xyz", "C", {}, "cannot tell how to read"),
-    "prepared-empty": ("a.npz", b"", {}, "is empty"),
-    "prepared-foreign": ("a.npz", b"hello", {}, "not written by cwdfm"),
+    "prepared-empty": ("a.npz", b"", {}, "is damaged: No data"),
+    "prepared-foreign": ("a.npz", b"hello", {}, "not prepared by cwdfm"),
     "length-too-small": ("a.smi", "C", {"length": 2}, "length must be an integer >= 3, got 2"),
     "limit-zero": ("a.smi", "C", {"limit": 0}, "limit must be an integer >= 1, got 0"),
     "seed-negative": ("a.smi", "C", {"seed": -1}, "seed must be an integer >= 0, got -1"),
@@ -647,7 +647,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     "prepared-seed": (lambda p: load(p / "x.npz", seed=4), "prepared with seed=42.*4"),
     "prepared-tokenizer": (
         lambda p: load(p / "x.npz", tokenizer=SmilesTokenizer(("C",))),
-        "different vocabulary.*raw data",
+        "different tokenizer.*raw data",
     ),
     "prepared-otherwise": (
         lambda p: load(p / "x.npz", length=40, limit=4, seed=42),
@@ -655,7 +655,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "prepared-for-another-model": (
         lambda p: load(p / "x.npz", length=40, tokenizer=SmilesTokenizer(("C",))),
-        "length=32.* 40.*different vocabulary.*raw data",
+        "length=32.* 40.*different tokenizer.*raw data",
     ),
     "save-ending": (lambda p: load(p / "x.npz").save(p / "x.dat"), r"stored as \.npz"),
     "unknown-split": (

@@ -20,9 +20,9 @@ from cwdfm.data import (
     load,
     prepare,
 )
+from cwdfm.data.text.corpora import articles
 from cwdfm.data.text.detokenize import lambada, lm1b, wikitext
 from cwdfm.data.text.text8 import Text8
-from cwdfm.data.text.wikitext import articles
 from tests.support.texts import SHARED, datasets, needs_gpt2, needs_shared, write_parquet
 
 pytestmark = pytest.mark.usefixtures("own_places")

@@ -74,5 +74,5 @@ def test_txt_is_molecules_unless_a_text_tokenizer_is_given(tmp_path: Path) -> No
     assert isinstance(load(path).tokenizer, SmilesTokenizer)
     assert isinstance(load(path, tokenizer="bytes", length=4).tokenizer, ByteTokenizer)
     assert isinstance(load(path, tokenizer=ByteTokenizer(), length=4).tokenizer, ByteTokenizer)
-    with pytest.raises(InputError, match=r"part= is only for text.*read as molecules"):
+    with pytest.raises(InputError, match=r"part='all' is only for text.*read as molecules"):
         load(path, part="all")

@@ -86,7 +86,8 @@ KILLED = """
 import multiprocessing, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from cwdfm.data.text import TextFiles, encode, pack, prepare
+from cwdfm.data import TextFiles, prepare
+from cwdfm.data.text import encode, pack
 if __name__ == "__main__":
     encode._BATCH, pack._SAVE_EVERY = 100, 2000
     def tell(read):

@@ -70,7 +70,7 @@ BAD_FILES: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
     "seed": ("a.txt", b"abc", {"seed": -1}, "seed must be an integer >= 0"),
     "documents": ("a.txt", b"abc", {"documents": "words"}, "one of 'file', 'paragraphs', 'lines'"),
     "part": ("a.txt", b"abc", {"part": "test"}, "part must be one of 'all', got 'test'"),
-    "folder": ("a.txt", b"abc", {"folder": "x"}, "folder= is only for corpora by name"),
+    "folder": ("a.txt", b"abc", {"folder": "x"}, "folder='x' is only for corpora by name"),
     "smiles-tokenizer": (
         "a.jsonl",
         jsonl(GOOD),
@@ -114,7 +114,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "prepared-chars": (lambda p: load(p / "x", tokenizer="chars"), "different tokenizer"),
     "chars-alone": (lambda _: find_tokenizer("chars"), "built from a corpus"),
-    "corpus-column": (lambda _: load("lm1b", column="x"), "column= is only.*'lm1b'"),
+    "corpus-column": (lambda _: load("lm1b", column="x"), "column='x' is only.*'lm1b'"),
     "corpus-folder": (
         lambda p: load("lm1b", folder=p / "no", tokenizer="bytes"),
         "not a folder",

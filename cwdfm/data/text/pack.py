@@ -15,8 +15,10 @@ documents, the last 5% of the windows are held out instead; a document may then 
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +26,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.dataset import Split, TokenData, token_dtype
+from cwdfm.cache import content_digest
+from cwdfm.data.dataset import SPLITS, Split, TokenData, token_dtype
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.encode import Encoder, batches, encode
 from cwdfm.data.text.tokenizer import TextTokenizer
@@ -32,23 +35,11 @@ from cwdfm.errors import InputError
 from cwdfm.files import write_json
 
 HELD_OUT = 20  # one document in HELD_OUT is held out
-SPLITS: tuple[Split, ...] = ("train", "valid")
 PROGRESS = "progress.json"  # files of an unfinished preparation
 VALID_STREAM = "valid.stream"
 
 _SAVE_EVERY = 1 << 22  # tokens between updates of the progress file
 _ROWS = 1 << 12  # rows copied at a time
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of an unfinished preparation. Data in the files beyond it are discarded."""
-
-    key: str
-    read: int = 0
-    blank: int = 0
-    train: int = 0  # tokens
-    valid: int = 0
 
 
 def split_of(number: int, seed: int) -> Split:
@@ -83,47 +74,42 @@ def _order(rows: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).permutation(rows)
 
 
+@dataclass(frozen=True)
 class Packing:
     """Packs a corpus into the folder `work`; an interrupted run can be resumed."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: TextTokenizer,
-        length: int,
-        work: Path,
-        source: dict[str, Any],
-    ) -> None:
-        self.corpus, self.tokenizer, self.length, self.work = corpus, tokenizer, length, work
-        self.source = source
-        self.dtype = token_dtype(tokenizer.vocab_size).newbyteorder("<")
-        self.streams: dict[Split, Path] = {
-            "train": work / "train.bin",
-            "valid": work / VALID_STREAM,
-        }
+    corpus: Corpus
+    tokenizer: TextTokenizer
+    source: dict[str, Any]  # what the result depends on: length, part, limit, seed, ...
+    work: Path
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the ids in files."""
+        return token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
+
+    @property
+    def _streams(self) -> dict[Split, Path]:
+        return {"train": self.work / "train.bin", "valid": self.work / VALID_STREAM}
 
     def run(self, workers: int, progress: Callable[[int], object] | None) -> dict[str, int]:
         """Tokenize the remaining documents and write the windows; returns the report."""
-        state = saved = self._resume()
+        counts = self._resume()
         encoder = Encoder(self.tokenizer, self.corpus.detokenizer)
-        with self.streams["train"].open("ab") as train, self.streams["valid"].open("ab") as valid:
-            for found in encode(batches(self._documents(state.read)), encoder, workers):
-                append(train, found.ids["train"].astype(self.dtype, copy=False))
-                append(valid, found.ids["valid"].astype(self.dtype, copy=False))
-                state = replace(
-                    state,
-                    read=state.read + found.read,
-                    blank=state.blank + found.blank,
-                    train=state.train + len(found.ids["train"]),
-                    valid=state.valid + len(found.ids["valid"]),
-                )
-                if state.train + state.valid - saved.train - saved.valid >= _SAVE_EVERY:
-                    self._save(state, train, valid)
-                    saved = state
+        unsaved = 0
+        with self._streams["train"].open("ab") as train, self._streams["valid"].open("ab") as valid:
+            for ids, found in encode(batches(self._documents(counts["read"])), encoder, workers):
+                append(train, ids["train"])
+                append(valid, ids["valid"])
+                counts += found
+                unsaved += found["train"] + found["valid"]
+                if unsaved >= _SAVE_EVERY:
+                    self._save(counts, train, valid)
+                    unsaved = 0
                 if progress is not None:
-                    progress(state.read)
-            self._save(state, train, valid)
-        return self._write_windows(state)
+                    progress(counts["read"])
+            self._save(counts, train, valid)
+        return self._write_windows(counts)
 
     def _documents(self, start: int) -> Iterator[tuple[Split, Document]]:
         found = self.corpus.documents(self.source["part"], self.source["limit"])
@@ -132,78 +118,76 @@ class Packing:
 
     @property
     def _key(self) -> str:
-        text = json.dumps([self.source, self.tokenizer.identity], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return content_digest([self.source, self.tokenizer.identity])
 
-    def _resume(self) -> Progress:
-        """Truncate the files to the saved progress and return it, or start from scratch."""
-        try:
-            state = Progress(**json.loads((self.work / PROGRESS).read_text()))
-            sizes = {split: path.stat().st_size for split, path in self.streams.items()}
-        except (OSError, ValueError, TypeError):
-            state, sizes = Progress(""), {}
-        wanted = {s: getattr(state, s) * self.dtype.itemsize for s in SPLITS}
-        if state.key != self._key or any(sizes[s] < wanted[s] for s in SPLITS):
-            state, wanted = Progress(self._key), dict.fromkeys(SPLITS, 0)
-        for split, path in self.streams.items():
+    def _resume(self) -> Counter[str]:
+        """Truncate the files to the saved counts and return these, or start from scratch."""
+        width, counts = self.dtype.itemsize, Counter[str]()
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            saved = json.loads((self.work / PROGRESS).read_text())
+            is_same = saved.pop("key", None) == self._key
+            sizes = {split: path.stat().st_size for split, path in self._streams.items()}
+            if is_same and all(sizes[split] >= saved.get(split, 0) * width for split in SPLITS):
+                counts = Counter(saved)
+        for split, path in self._streams.items():
             path.touch()
-            os.truncate(path, wanted[split])
-        return state
+            os.truncate(path, counts[split] * width)
+        return counts
 
-    def _save(self, state: Progress, *files: Any) -> None:
+    def _save(self, counts: Counter[str], *files: BinaryIO) -> None:
+        """Save the counts of what is in the files. Data beyond them are discarded."""
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        write_json(self.work / PROGRESS, asdict(state))
+        write_json(self.work / PROGRESS, {"key": self._key, **counts})
 
-    def _write_windows(self, state: Progress) -> dict[str, int]:
+    def _write_windows(self, counts: Counter[str]) -> dict[str, int]:
         """Pad the last windows and write the held-out ones in random order; returns the report."""
-        rows: dict[Split, int] = {s: -(-getattr(state, s) // self.length) for s in SPLITS}
-        self._check(state, rows)
-        for split, path in self.streams.items():
-            fill = rows[split] * self.length - getattr(state, split)
+        length, tokens = self.source["length"], counts["train"] + counts["valid"]
+        rows: dict[str, int] = {split: -(-counts[split] // length) for split in SPLITS}
+        self._check(counts, rows)
+        for split, path in self._streams.items():
             with path.open("ab") as file:
+                fill = rows[split] * length - counts[split]
                 append(file, np.full(fill, self.tokenizer.eos_id, self.dtype))
-        filled = sum(rows.values()) * self.length - state.train - state.valid
+        filled = sum(rows.values()) * length - tokens
         if rows["valid"]:
-            self._shuffle(self.streams["valid"], 0, rows["valid"])
+            self._shuffle(self._streams["valid"], 0, rows["valid"])
         else:
             rows["valid"] = max(1, rows["train"] // HELD_OUT)
             rows["train"] -= rows["valid"]
-            self._shuffle(self.streams["train"], rows["train"], rows["valid"])
-        return {
-            "read": state.read,
-            "blank": state.blank,
-            "kept": state.read - state.blank,
-            "train": rows["train"],
-            "valid": rows["valid"],
-            "tokens": state.train + state.valid,
-            "filled": filled,
-        }
+            self._shuffle(self._streams["train"], rows["train"], rows["valid"])
+        read, blank = counts["read"], counts["blank"]
+        documents = {"read": read, "blank": blank, "kept": read - blank}
+        return {**documents, **rows, "tokens": tokens, "filled": filled}
 
-    def _check(self, state: Progress, rows: dict[Split, int]) -> None:
-        name = self.corpus.name
-        if not state.train + state.valid:
+    def _check(self, counts: Counter[str], rows: dict[str, int]) -> None:
+        name, length, training = (
+            self.corpus.name,
+            self.source["length"],
+            self.source["part"] is None,
+        )
+        if not sum(rows.values()):
             raise InputError(
-                f"{name} contains no text: {state.read:,} documents were read, {state.blank:,} of "
-                f"them blank; check the files, and for tables column=",
+                f"{name} contains no text: {counts['read']:,} documents were read, "
+                f"{counts['blank']:,} of them blank; check the files, and for tables column=",
                 fields=("column",),
             )
-        if self.source["part"] is None and not rows["train"]:
+        if training and not rows["train"]:
             raise InputError(
                 f"{name} has no training documents; use part= to load it for evaluation",
                 fields=("part",),
             )
-        if sum(rows.values()) < 2 and self.source["part"] is None:
+        if training and sum(rows.values()) < 2:
             raise InputError(
-                f"{name} has {state.train:,} tokens, only one window of length {self.length}; at "
+                f"{name} has {counts['train']:,} tokens, only one window of length {length}; at "
                 f"least 2 are required (one to train on, one to hold out): use a smaller length, "
                 f"or more text"
             )
 
     def _shuffle(self, path: Path, start: int, rows: int) -> None:
         """Copy `rows` windows of a file, from window `start` on, to valid.bin in random order."""
-        x = np.memmap(path, self.dtype, "r", shape=(start + rows, self.length))
+        x = np.memmap(path, self.dtype, "r", shape=(start + rows, self.source["length"]))
         order = _order(rows, self.source["seed"])
         with (self.work / "valid.bin").open("wb") as file:
             for place in range(0, rows, _ROWS):

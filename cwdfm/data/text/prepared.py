@@ -18,20 +18,28 @@ from typing import Any
 import numpy as np
 
 from cwdfm.cache import content_digest
-from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
+from cwdfm.data.dataset import (
+    FORMAT,
+    SEED,
+    SPLITS,
+    Split,
+    TokenData,
+    Tokens,
+    check_format,
+    damaged,
+    token_dtype,
+)
 from cwdfm.data.readers import readable
 from cwdfm.data.text.corpus import Corpus, Interrupted
 from cwdfm.data.text.encode import check_main_guard
 from cwdfm.data.text.fast_tokenizer import find_tokenizer
-from cwdfm.data.text.pack import PROGRESS, SPLITS, VALID_STREAM, Packing
+from cwdfm.data.text.pack import PROGRESS, VALID_STREAM, Packing
 from cwdfm.data.text.tokenizer import CharacterTokenizer, TextTokenizer
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_choice, check_integer
 from cwdfm.files import check_writable, locked, write_advice, write_json
 
-FORMAT = 1
 META = "meta.json"
-SEED = 42
 # Increase this when the same documents would be prepared differently; cache keys contain it.
 PREPARATION = 1
 MAX_WORKERS = 4096
@@ -65,17 +73,13 @@ def prepare(
 
     Unfinished work is kept in `out`.part, and the next call resumes it.
     """
-    check_integer("length", length, 2, MAX_LENGTH)
     check_integer("workers", workers, most=MAX_WORKERS)
     if workers > 1:
         check_main_guard()
-    check_integer("seed", seed, 0)
-    if limit is not None:
-        check_integer("limit", limit)
     out = Path(out)
     if isinstance(tokenizer, str) and tokenizer != "chars":
         tokenizer = find_tokenizer(tokenizer)
-    source = describe(corpus, tokenizer, length, part=part, limit=limit, seed=seed)
+    source = text_source(corpus, tokenizer, length, part=part, limit=limit, seed=seed)
     try:
         if (done := _finished(out, source)) is not None:
             return done
@@ -84,7 +88,7 @@ def prepare(
             if (done := _finished(out, source)) is not None:  # by the previous holder of the lock
                 return done
             work = out.with_name(out.name + ".part")
-            _pack(corpus, tokenizer, length, work, source, workers, progress)
+            _pack(corpus, tokenizer, source, work, workers, progress)
             if out.exists():
                 out.rmdir()  # it is empty, as checked by `_finished`
             work.rename(out)
@@ -100,9 +104,8 @@ def prepare(
 def _pack(
     corpus: Corpus,
     tokenizer: TextTokenizer | str,
-    length: int,
-    work: Path,
     source: dict[str, Any],
+    work: Path,
     workers: int,
     progress: Callable[[int], object] | None,
 ) -> None:
@@ -111,34 +114,33 @@ def _pack(
     try:
         if isinstance(tokenizer, str):
             tokenizer = CharacterTokenizer.build(corpus.texts(source["part"], source["limit"]))
-        report = Packing(corpus, tokenizer, length, work, source).run(workers, progress)
+        report = Packing(corpus, tokenizer, source, work).run(workers, progress)
     except Interrupted:
         raise
     except InputError:  # there is nothing to resume
         shutil.rmtree(work, ignore_errors=True)
         raise
-    rows: dict[Split, int] = {split: report[split] for split in SPLITS}
-    row_bytes = length * token_dtype(tokenizer.vocab_size).itemsize
+    row_bytes = source["length"] * token_dtype(tokenizer.vocab_size).itemsize
     meta = {
         "magic": _MAGIC,
         "format": FORMAT,
         "name": corpus.name,
-        "length": length,
-        "rows": rows,
-        "sha256": {s: checksum(work / f"{s}.bin", rows[s] * row_bytes) for s in SPLITS},
+        "length": source["length"],
+        "rows": {split: report[split] for split in SPLITS},
+        "sha256": {s: checksum(work / f"{s}.bin", report[s] * row_bytes) for s in SPLITS},
         "report": report,
         "source": source,
         "tokenizer": tokenizer.to_json(),
     }
     write_json(work / META, {**meta, "checksum": content_digest(meta)})
-    os.truncate(work / "train.bin", rows["train"] * row_bytes)
+    os.truncate(work / "train.bin", report["train"] * row_bytes)
     for name in (VALID_STREAM, PROGRESS):
         (work / name).unlink(missing_ok=True)
     for leftover in work.glob("*.json.*.part"):  # of a killed process
         leftover.unlink()
 
 
-def describe(
+def text_source(
     corpus: Corpus,
     tokenizer: TextTokenizer | str,
     length: int,
@@ -147,7 +149,11 @@ def describe(
     limit: int | None,
     seed: int,
 ) -> dict[str, Any]:
-    """Everything the prepared text depends on; the cache key."""
+    """Everything the prepared text depends on; the cache key. InputError for invalid options."""
+    check_integer("length", length, 2, MAX_LENGTH)
+    check_integer("seed", seed, 0)
+    if limit is not None:
+        check_integer("limit", limit)
     if part is not None:
         check_choice("part", part, corpus.part_names)
     return {
@@ -210,16 +216,9 @@ def open_prepared(folder: Path, verify: bool | None = None) -> TokenData:
     if verify:
         for split, x in arrays.items():
             if checksum(folder / f"{split}.bin", x.nbytes) != meta["sha256"][split]:
-                raise _damaged(folder / f"{split}.bin", "wrong checksum")
-    return TokenData(
-        name=meta["name"],
-        train=arrays["train"],
-        valid=arrays["valid"],
-        tokenizer=tokenizer,
-        report=meta["report"],
-        examples={},
-        source=meta["source"],
-    )
+                raise damaged(folder, f"wrong checksum of {split}.bin")
+    report, source = meta["report"], meta["source"]
+    return TokenData(meta["name"], arrays["train"], arrays["valid"], tokenizer, report, {}, source)
 
 
 def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any]) -> Tokens:
@@ -227,7 +226,7 @@ def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any])
     with readable(path):
         size = path.stat().st_size
     if size < shape[0] * shape[1] * dtype.itemsize:
-        raise _damaged(path, f"{size:,} bytes are too few for {shape[0]:,} rows of {shape[1]} ids")
+        raise damaged(folder, f"{size:,} bytes of {path.name} are too few for {shape} ids")
     if not shape[0]:
         return np.empty(shape, dtype)
     # Copy on write, because torch warns about read-only arrays.
@@ -236,30 +235,16 @@ def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any])
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """Read and verify the metadata of a prepared folder."""
-    path = folder / META
+    with readable(folder / META):
+        text = (folder / META).read_text(encoding="utf-8", errors="replace")
     try:
-        with readable(path):
-            meta = json.loads(path.read_text(encoding="utf-8"))
-    except InputError:
-        raise
+        meta = json.loads(text)
     except ValueError as error:
-        raise _damaged(path, str(error)) from error
-    if not isinstance(meta, dict) or meta.get("magic") != _MAGIC:
-        raise InputError(f"{folder} was not prepared by cwdfm; give a folder written by `prepare`")
-    if meta["format"] > FORMAT:
-        raise InputError(
-            f"{folder} has format {meta['format']}, this version reads formats up to {FORMAT}; "
-            f"upgrade cwdfm, or prepare the text again with this version"
-        )
+        raise damaged(folder, f"{META}: {error}") from error
+    check_format(folder, meta, _MAGIC)
     if meta.pop("checksum", None) != content_digest(meta):
-        raise _damaged(path, "wrong checksum")
-    return meta
-
-
-def _damaged(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"{path} is damaged: {reason}; delete {path.parent} and prepare it again, or copy it again"
-    )
+        raise damaged(folder, f"wrong checksum of {META}")
+    return dict(meta)
 
 
 def checksum(path: Path, size: int) -> str:

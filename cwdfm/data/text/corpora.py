@@ -1,0 +1,123 @@
+"""Corpora by name, and `find_corpus`, which also accepts a user's files.
+
+Those that are settings of a `HubCorpus` are defined here. Others have a file of their own. A new
+corpus is one entry of `CORPORA`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from cwdfm.data.text.corpus import Corpus
+from cwdfm.data.text.files import TextFiles, Unit
+from cwdfm.data.text.hub import HubCorpus
+from cwdfm.data.text.python_topics import PYTHON_TOPICS
+from cwdfm.data.text.text8 import TEXT8, Text8
+from cwdfm.errors import reject_options
+
+_TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
+_THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
+
+# 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split of their own.
+# The last 100,000 documents are for validation, as is common in work on discrete diffusion.
+OPENWEBTEXT = HubCorpus(name="openwebtext", path="Skylion007/openwebtext", held_out=100_000)
+
+# Educational web pages from Common Crawl (Penedo et al. 2024), the sample of 10 billion tokens.
+# Without a split of its own, so one document in 20 is held out; see `pack`.
+FINEWEB_EDU = HubCorpus(name="fineweb-edu", path="HuggingFaceFW/fineweb-edu", config="sample-10BT")
+
+# Passages whose last word depends on the entire passage (Paperno et al. 2016), one document each.
+# The original is lowercase and tokenized into words; the latter is undone.
+LAMBADA = HubCorpus(
+    name="lambada",
+    path="cimec/lambada",
+    config="plain_text",
+    parts=_THREE_PARTS,
+    detokenizer="lambada",
+    unit="lines",
+)
+
+# 30 million news sentences in random order (Chelba et al. 2013), one document each. As is common,
+# the hub's test part is used for validation. The revision is the hub's own conversion to parquet,
+# because `datasets` no longer runs the dataset's script.
+LM1B = HubCorpus(
+    name="lm1b",
+    length=128,
+    path="billion-word-benchmark/lm1b",
+    revision="refs/convert/parquet",
+    parts=(("train", "train"), ("valid", "test")),
+    detokenizer="lm1b",
+    unit="lines",
+)
+
+
+def articles(rows: Iterable[str]) -> Iterator[str]:
+    """Join the lines of WikiText to articles.
+
+    An article starts with a first-level heading, ` = Title = `, after a blank line.
+    """
+    article: list[str] = []
+    blank = True
+    for row in rows:
+        line = row.rstrip("\n")
+        if blank and _TITLE.fullmatch(line) and any(map(str.strip, article)):
+            yield "\n".join(article).strip("\n")
+            article = []
+        article.append(line)
+        blank = not line.strip()
+    if any(map(str.strip, article)):
+        yield "\n".join(article).strip("\n")
+
+
+# Verified good Wikipedia articles (Merity et al. 2016). The hub has one row per line.
+WIKITEXT_2, WIKITEXT_103 = (
+    HubCorpus(
+        name=f"wikitext-{size}",
+        path="Salesforce/wikitext",
+        config=f"wikitext-{size}-raw-v1",
+        parts=_THREE_PARTS,
+        detokenizer="wikitext",
+        unit="lines",
+        group=articles,
+    )
+    for size in (2, 103)
+)
+
+_ALL: tuple[Corpus, ...] = (
+    OPENWEBTEXT,
+    FINEWEB_EDU,
+    WIKITEXT_2,
+    WIKITEXT_103,
+    LAMBADA,
+    LM1B,
+    TEXT8,
+    PYTHON_TOPICS,
+)
+CORPORA = {corpus.name: corpus for corpus in _ALL}
+
+
+def find_corpus(
+    name_or_path: str | Path,
+    *,
+    column: str | None = None,
+    documents: Unit | None = None,
+    folder: str | Path | None = None,
+    streaming: bool = False,
+) -> Corpus:
+    """The corpus of a name, or of a user's files. The options are those of `cwdfm.data.load`."""
+    corpus = CORPORA.get(str(name_or_path))
+    if corpus is None:
+        named = f"for corpora by name ({', '.join(CORPORA)}), not for {str(name_or_path)!r}"
+        reject_options(named, folder=folder, streaming=streaming)
+        return TextFiles.of(name_or_path, column, documents)
+    fixed = f"for a user's files, but {corpus.name!r} has a fixed format"
+    reject_options(fixed, column=column, documents=documents)
+    local = None if folder is None else Path(folder)
+    if isinstance(corpus, Text8):
+        return replace(corpus, hub=replace(corpus.hub, folder=local, streaming=streaming))
+    if isinstance(corpus, HubCorpus):
+        return replace(corpus, folder=local, streaming=streaming)
+    off_hub = f"for corpora on the hub, which {corpus.name!r} is not"
+    reject_options(off_hub, folder=folder, streaming=streaming)
+    return corpus
