@@ -10,7 +10,6 @@ data = load("novels.tar.xz", tokenizer="gpt2")      # a file of text
 prepare(TextFiles.of("novels.tar.xz"), "gpt2", 1024, "novels"); load("novels")
 """
 
-from cwdfm.cache import cache_folder
 from cwdfm.data.dataset import Split, TokenData
 from cwdfm.data.loader import DATASETS, load, reads_text, unknown_dataset
 from cwdfm.data.molecules import Molecules, PackagedMolecules, Row, SmilesFile
@@ -45,7 +44,6 @@ __all__ = [
     "TextTokenizer",
     "TokenData",
     "Tokenizer",
-    "cache_folder",
     "canonical",
     "find_corpus",
     "find_tokenizer",

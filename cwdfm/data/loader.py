@@ -232,7 +232,7 @@ def check_prepared(
         advice = f"use its values ({', '.join(values)}), or " if values else ""
         raise InputError(
             f"{path} was prepared {', and '.join(reasons)}; {advice}give the raw data, or prepare "
-            f"them again with the requested values",
+            f"the data again with the requested values",
             fields=(*requested, "tokenizer") if isinstance(tokenizer, str) else tuple(requested),
         )
     return data

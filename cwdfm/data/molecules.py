@@ -114,8 +114,8 @@ class PackagedMolecules(Molecules):
     package: str
     module: str
     install: str  # the command that installs it
-    column: str
     files: tuple[tuple[str, Split | None], ...]  # (path inside the module, its split)
+    column: str = "SMILES"  # ignoring case
 
     def rows(self, limit: int | None) -> Iterator[Row]:
         for own, files in groupby(self._paths(), key=lambda item: item[1]):

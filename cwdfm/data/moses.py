@@ -21,6 +21,5 @@ MOSES = PackagedMolecules(
     package="molsets",
     module="moses",
     install="pip install 'cwdfm[molecules]' && pip install --no-deps molsets",
-    column="SMILES",
     files=(("dataset/data/train.csv.gz", "train"), ("dataset/data/test.csv.gz", "valid")),
 )

@@ -21,6 +21,5 @@ QM9 = PackagedMolecules(
     package="qm9pack",
     module="qm9pack",
     install="pip install 'cwdfm[molecules]'",
-    column="SMILES",
     files=tuple((f"data/qm9_part{i}.csv", None) for i in (1, 2, 3)),
 )

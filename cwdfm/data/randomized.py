@@ -36,11 +36,7 @@ def is_randomized(data: TokenData) -> bool:
 
 
 def randomize(
-    data: TokenData,
-    copies: int,
-    *,
-    seed: int = 0,
-    progress: Callable[[int], object] | None = None,
+    data: TokenData, copies: int, *, seed: int = 0, progress: Callable[[int], object] | None = None
 ) -> TokenData:
     """Replace each molecule by randomized SMILES, and shuffle the rows.
 
@@ -68,12 +64,8 @@ def randomize(
         rng.shuffle(x)
         return x
 
-    return replace(
-        data,
-        train=draw("train", copies),
-        valid=draw("valid", 1),
-        source=data.source | randomized_source(copies, seed),
-    )
+    source = data.source | randomized_source(copies, seed)
+    return replace(data, train=draw("train", copies), valid=draw("valid", 1), source=source)
 
 
 def _fits(text: str, tokenizer: SmilesTokenizer, length: int) -> bool:

@@ -20,7 +20,7 @@ from cwdfm.data import (
 from cwdfm.data.dataset import SEED
 from cwdfm.data.molecules import LINE_SUFFIXES
 from cwdfm.data.readers import file_type, is_table
-from cwdfm.data.text.text8 import Text8
+from cwdfm.data.text.corpora import Text8
 from cwdfm.errors import InputError, NotInstalled
 
 _LARGE_FILE = 1 << 20  # bytes; larger text files are assumed not to be blank

@@ -252,6 +252,6 @@ def test_another_tokenizer_and_another_length(
             main.main()
         assert stop.value.code == 2
         said = " ".join(capsys.readouterr().err.split())
-        for part in (*parts, "prepare the text again"):
+        for part in (*parts, "again with the requested values"):
             assert part in said
         assert "with length 16 and bytes tokens, which are the model's" in said

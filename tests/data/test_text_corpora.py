@@ -20,9 +20,8 @@ from cwdfm.data import (
     load,
     prepare,
 )
-from cwdfm.data.text.corpora import articles
-from cwdfm.data.text.detokenize import lambada, lm1b, wikitext
-from cwdfm.data.text.text8 import Text8
+from cwdfm.data.text.corpora import Text8, articles
+from cwdfm.data.text.detokenize import detokenize
 from tests.support.texts import SHARED, datasets, needs_gpt2, needs_shared, write_parquet
 
 pytestmark = pytest.mark.usefixtures("own_places")
@@ -32,16 +31,13 @@ pytestmark = pytest.mark.usefixtures("own_places")
 
 
 def test_detokenizers() -> None:
-    assert wikitext(
-        ' = = Well @-@ known = = \n The 1 @,@ 000 " cats " ( 2 @.@ 5 ) , did n\'t \n'
-    ) == ('== Well-known ==\nThe 1,000 "cats" (2.5), didn\'t\n')
-    assert lambada("`` i was n't , '' he said . `` why ? '' it 's claire") == (
-        '"i wasn\'t," he said. "why?" it\'s claire'
-    )
-    assert lm1b('" They \'re here , " he said ( at 5 p.m. ) : $ 5 .') == (
-        '"They\'re here," he said (at 5 p.m.): $5.'
-    )
-    assert lm1b("3 . 5 : a .5 point") == "3. 5: a .5 point"
+    raw = ' = = Well @-@ known = = \n The 1 @,@ 000 " cats " ( 2 @.@ 5 ) , did n\'t \n'
+    assert detokenize(raw, "wikitext") == '== Well-known ==\nThe 1,000 "cats" (2.5), didn\'t\n'
+    raw = "`` i was n't , '' he said . `` why ? '' it 's claire"
+    assert detokenize(raw, "lambada") == '"i wasn\'t," he said. "why?" it\'s claire'
+    raw = '" They \'re here , " he said ( at 5 p.m. ) : $ 5 .'
+    assert detokenize(raw, "lm1b") == '"They\'re here," he said (at 5 p.m.): $5.'
+    assert detokenize("3 . 5 : a .5 point", "lm1b") == "3. 5: a .5 point"
 
 
 def test_articles() -> None:

@@ -1,4 +1,4 @@
-"""Packing loses no tokens, counts every document, and resumes after interruptions."""
+"""Packing loses no tokens and resumes after interruptions; prepared folders detect damage."""
 
 import importlib
 import json
@@ -6,16 +6,28 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from cwdfm import InputError
-from cwdfm.data import Corpus, Document, TextFiles, TextTokenizer, load, prepare
+from cwdfm.data import (
+    CharacterTokenizer,
+    Corpus,
+    Document,
+    TextFiles,
+    TextTokenizer,
+    TokenData,
+    load,
+    prepare,
+)
+from cwdfm.data.dataset import token_dtype
 from cwdfm.data.text import encode, pack
 from cwdfm.data.text.pack import split_of
 from cwdfm.data.text.prepared import is_prepared, open_prepared
@@ -25,18 +37,18 @@ pytestmark = pytest.mark.usefixtures("own_places")
 
 
 def reference(corpus: Corpus, tokenizer: TextTokenizer, length: int) -> dict[str, list[list[int]]]:
-    """Pack each split in one line: the reference implementation."""
-    out = {}
-    for split in ("train", "valid"):
-        docs = [
-            d.text for i, d in enumerate(corpus.documents(None, None)) if split_of(i, 42) == split
-        ]
-        flat = [
-            i for text in docs if text.strip() for i in [*tokenizer.encode(text), tokenizer.eos_id]
-        ]
-        flat += [tokenizer.eos_id] * (-len(flat) % length)
-        out[split] = [flat[i : i + length] for i in range(0, len(flat), length)]
-    return out
+    """The windows of each split: the reference implementation."""
+    flat: dict[str, list[int]] = {"train": [], "valid": []}
+    for number, document in enumerate(corpus.documents(None, None)):
+        if document.text.strip():
+            ids = [*tokenizer.encode(document.text), tokenizer.eos_id]
+            flat[split_of(number, 42)] += ids
+    for ids in flat.values():
+        ids += [tokenizer.eos_id] * (-len(ids) % length)
+    return {
+        split: [ids[i : i + length] for i in range(0, len(ids), length)]
+        for split, ids in flat.items()
+    }
 
 
 @pytest.mark.parametrize("length", [2, 16, 1000])
@@ -52,12 +64,8 @@ def test_packing_loses_nothing(tmp_path: Path, length: int) -> None:
     assert report["tokens"] + report["filled"] == data.train.size + data.valid.size
     assert report["filled"] < 2 * length
     assert (report["train"], report["valid"]) == (len(data.train), len(data.valid))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "meta.json",
-        "train.bin",
-        "valid.bin",
-    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+    assert sorted(folder_bytes(tmp_path / "out")) == ["meta.json", "train.bin", "valid.bin"]
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
@@ -134,7 +142,7 @@ def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
 class Breaking(Stories):
     """Raises an error after a given number of documents."""
 
-    error: Exception
+    error: BaseException
     after: int = 50
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
@@ -146,12 +154,11 @@ def test_interrupted_run_keeps_progress(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(encode, "_BATCH", 100)
     monkeypatch.setattr(pack, "_SAVE_EVERY", 100)
     whole = Stories(sizes=(40,) * 80)
+    invalid = Breaking(sizes=whole.sizes, error=InputError("bad line"))
     with pytest.raises(InputError, match="bad line"):
-        prepare(
-            Breaking(sizes=whole.sizes, error=InputError("bad line")), "bytes", 64, tmp_path / "out"
-        )
+        prepare(invalid, "bytes", 64, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-    broken = Breaking(sizes=whole.sizes, error=KeyboardInterrupt())  # type: ignore[arg-type]
+    broken = Breaking(sizes=whole.sizes, error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         prepare(broken, "bytes", 64, tmp_path / "out")
     assert json.loads((tmp_path / "out.part" / "progress.json").read_text())["read"] > 30
@@ -166,13 +173,9 @@ def test_truncated_stream_is_rewritten(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(encode, "_BATCH", 300)
     monkeypatch.setattr(pack, "_SAVE_EVERY", 300)
     whole = Stories(sizes=(10,) * 40)
+    broken = Breaking(sizes=whole.sizes, after=25, error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        prepare(
-            Breaking(sizes=whole.sizes, after=25, error=KeyboardInterrupt()),  # type: ignore[arg-type]
-            "bytes",
-            64,
-            tmp_path / "out",
-        )
+        prepare(broken, "bytes", 64, tmp_path / "out")
     stream = tmp_path / "out.part" / "train.bin"
     kept = json.loads((tmp_path / "out.part" / "progress.json").read_text())["train"]
     os.truncate(stream, kept * 2 - 10)
@@ -262,3 +265,136 @@ def test_few_documents_hold_out_their_last_windows(tmp_path: Path) -> None:
     assert data.report["filled"] == 9
     assert load(text, tokenizer="bytes", length=10, part="all").valid.shape == (101, 10)
     assert len(load(text, tokenizer="bytes", length=10, part="all").train) == 0
+
+
+# Prepared folders and the cache
+
+
+def test_prepared_text_is_what_the_trainer_uses(prepared: Path) -> None:
+    data = load(prepared)
+    assert isinstance(data, TokenData)
+    assert isinstance(data.train, np.memmap)
+    assert data.length == 32
+    assert data.name == "stories"
+    rows = torch.from_numpy(data.train)
+    assert rows[torch.tensor([3, 0])].long().tolist() == data.train[[3, 0]].tolist()
+    assert data.texts("valid", 2) == [data.tokenizer.decode(row) for row in data.valid[:2].tolist()]
+    assert data.texts("train", 1)[0].encode() == bytes(data.train[0].tolist()[:32])
+    assert "documents kept" in data.summary()
+    assert "filled" in data.summary()
+    assert data.fingerprint == load(prepared, length=32, tokenizer="bytes", seed=42).fingerprint
+    assert data.source["length"] == 32
+    data.train[0, 0] = 5  # a private copy
+    assert load(prepared).train[0, 0] != 5 or data.fingerprint != load(prepared).fingerprint
+
+
+def test_options_for_raw_text_raise(prepared: Path) -> None:
+    options: dict[str, Any] = {"documents": "lines", "folder": ".", "streaming": True}
+    for name, value in options.items():
+        with pytest.raises(InputError, match=f"{name}=.* is only for raw text"):
+            load(prepared, **{name: value})
+    with pytest.raises(InputError, match=r"column='text' and folder='.' are only for raw text"):
+        load(prepared, column="text", folder=".")
+
+
+def test_uint16_reaches_torch(tmp_path: Path) -> None:
+    letters = "".join(map(chr, range(0x4E00, 0xD700)))
+    wide = CharacterTokenizer(letters)
+    (tmp_path / "a.txt").write_text(letters)
+    data = load(tmp_path / "a.txt", tokenizer=wide, length=100)
+    assert wide.vocab_size > 1 << 15
+    assert data.train.dtype == np.uint16
+    index = torch.tensor([2, 1])
+    assert torch.from_numpy(data.train)[index].long().tolist() == data.train[[2, 1]].tolist()
+    assert "".join(data.texts("train"))[:50] == letters[:50]
+
+
+def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "flipped": ("train.bin", lambda b: b[:9] + bytes([b[9] ^ 1]) + b[10:], "checksum"),
+    "flipped-valid": ("valid.bin", lambda b: b[:-1] + bytes([b[-1] ^ 1]), "checksum"),
+    "cut": ("train.bin", lambda b: b[:-1], "train.bin has"),
+    "meta-cut": ("meta.json", lambda b: b[:-30], "damaged: meta.json"),
+    "meta-changed": ("meta.json", lambda b: b.replace(b"stories", b"storeis"), "checksum"),
+    "meta-foreign": ("meta.json", lambda b: b"{}", "not prepared by cwdfm"),
+    "newer": ("meta.json", lambda b: b.replace(b'format": 1', b'format": 9'), "format 9.*upgrade"),
+}
+
+
+@pytest.mark.parametrize("row", DAMAGES)
+def test_damage_is_detected(prepared: Path, row: str) -> None:
+    name, change, message = DAMAGES[row]
+    damage(prepared / name, change)
+    with pytest.raises(InputError, match=message):
+        load(prepared)
+
+
+def test_missing_files_and_large_ones(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage(prepared / "train.bin", lambda b: b[:9] + bytes([b[9] ^ 1]) + b[10:])
+    with monkeypatch.context() as patch:
+        patch.setattr("cwdfm.data.text.prepared._VERIFY_UP_TO", 100)  # bytes
+        assert len(load(prepared).train)
+    (prepared / "valid.bin").unlink()
+    with pytest.raises(InputError, match=r"valid\.bin does not exist"):
+        load(prepared)
+
+
+def test_prepared_twice(prepared: Path, tmp_path: Path) -> None:
+    stamp = (prepared / "train.bin").stat().st_mtime_ns
+    calls: list[int] = []
+    prepare(Stories(sizes=SIZES), "bytes", 32, prepared, progress=calls.append)
+    assert calls == []
+    assert (prepared / "train.bin").stat().st_mtime_ns == stamp
+    with pytest.raises(InputError, match="other data or with other options"):
+        prepare(Stories(sizes=SIZES), "bytes", 33, prepared)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("mine")
+    with pytest.raises(InputError, match="contains other files"):
+        prepare(Stories(sizes=SIZES), "bytes", 32, tmp_path / "full")
+
+
+def test_the_cache_is_keyed_by_everything(tmp_path: Path, own_places: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(story(i, 20) for i in range(50)))
+    base: dict[str, Any] = {"tokenizer": "bytes", "length": 16}
+    first = load(path, **base)
+    assert load(path, **base).fingerprint == first.fingerprint
+    variants: list[dict[str, Any]] = [
+        {},
+        {"length": 17},
+        {"tokenizer": "chars"},
+        {"documents": "lines"},
+        {"documents": "lines", "seed": 1},
+        {"documents": "lines", "limit": 30},
+        {"part": "all"},
+    ]
+    for number, options in enumerate(variants, start=1):
+        load(path, **{**base, **options})
+        load(path, **{**base, **options})
+        assert len(list(own_places.iterdir())) == number, options
+    path.write_text("another " * 20)
+    assert load(path, **base).fingerprint != first.fingerprint
+    assert len(list(own_places.iterdir())) == len(variants) + 1
+    uncached = load(path, **{**base, "length": 9}, cache=False)
+    assert len(list(own_places.iterdir())) == len(variants) + 1
+    assert uncached.texts("train", 1) == ["another a"]
+
+
+@needs_gpt2
+def test_text_prepared_with_gpt2_needs_none_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("Some words. " * 40)
+    made = prepare(TextFiles.of(tmp_path / "a.txt", None, None), "gpt2", 16, tmp_path / "out")
+    monkeypatch.setattr("cwdfm.data.loader.find_tokenizer", lambda name: 1 / 0)
+    again = load(tmp_path / "out", tokenizer="gpt2")
+    assert np.array_equal(again.train, made.train)
+
+
+def test_ids_use_the_smallest_dtype() -> None:
+    for size, kind in ((2**15, "i2"), (2**15 + 1, "u2"), (2**16, "u2"), (2**16 + 1, "i4")):
+        assert token_dtype(size) == np.dtype(kind)
+        assert np.iinfo(kind).max >= size - 1

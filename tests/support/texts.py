@@ -64,8 +64,7 @@ class Stories(Corpus):
         return ()
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        found = (Document(f"story {i}", story(i, n)) for i, n in enumerate(self.sizes))
-        return islice(found, limit)
+        return islice((Document(story(i, n)) for i, n in enumerate(self.sizes)), limit)
 
     def origin(self) -> dict[str, Any]:
         return {"sizes": list(self.sizes)}

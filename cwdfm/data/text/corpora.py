@@ -1,22 +1,24 @@
 """Corpora by name, and `find_corpus`, which also accepts a user's files.
 
-Those that are settings of a `HubCorpus` are defined here. Others have a file of their own. A new
-corpus is one entry of `CORPORA`.
+A new corpus is a `Corpus`, here or in a file of its own, and one entry of `CORPORA`.
 """
 
+import platform
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from cwdfm.data.text.corpus import Corpus
+from cwdfm.data.dataset import Split
+from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.data.text.files import TextFiles, Unit
 from cwdfm.data.text.hub import HubCorpus
-from cwdfm.data.text.python_topics import PYTHON_TOPICS
-from cwdfm.data.text.text8 import TEXT8, Text8
 from cwdfm.errors import reject_options
 
 _TITLE = re.compile(r" ?= [^=](.*[^=])? = ?")
+_CUTS = {"train": (0, 90), "valid": (90, 95), "test": (95, 100)}  # percent of text8
 _THREE_PARTS = (("train", "train"), ("valid", "validation"), ("test", "test"))
 
 # 8,013,769 web pages linked from Reddit (Gokaslan and Cohen 2019), without a split of their own.
@@ -83,6 +85,57 @@ WIKITEXT_2, WIKITEXT_103 = (
     )
     for size in (2, 103)
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text8(Corpus):
+    """100 million lowercase letters and spaces from Wikipedia (Mahoney 2006), a single text.
+
+    Copies are cut differently, so the text of the hub or of a local folder (`text8.txt`) is joined
+    and split again: 90% for training, the next 5% for validation, the last 5% for testing.
+    """
+
+    hub: HubCorpus
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return tuple(_CUTS)
+
+    def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
+        text = "".join(document.text for document in self.hub.documents("all", limit)).strip("\n")
+        for name in ("train", "valid") if part is None else (part,):
+            start, stop = (len(text) * percent // 100 for percent in _CUTS[name])
+            split: Split = "train" if part is None and name == "train" else "valid"
+            yield Document(text[start:stop], split)
+
+    def origin(self) -> dict[str, Any]:
+        return self.hub.origin()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonTopics(Corpus):
+    """Python's help topics: English prose included in every Python, for trials without a network.
+
+    The texts of `help("STRINGS")` and others: about 80 documents, 500,000 characters.
+    """
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return ("all",)
+
+    def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
+        from pydoc_data.topics import topics
+
+        split: Split | None = None if part is None else "valid"
+        return (Document(text, split) for _, text in islice(sorted(topics.items()), limit))
+
+    def origin(self) -> dict[str, Any]:
+        return {"python": platform.python_version()}
+
+
+_TEXT8 = HubCorpus(name="text8", path="afmck/text8", parts=(("all", "all"),))
+TEXT8 = Text8(name="text8", tokenizer="chars", length=256, hub=_TEXT8)
+PYTHON_TOPICS = PythonTopics(name="python-topics", tokenizer="bytes", length=128)
 
 _ALL: tuple[Corpus, ...] = (
     OPENWEBTEXT,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cwdfm.data.dataset import Split
-from cwdfm.data.text.detokenize import DETOKENIZERS
+from cwdfm.data.text.detokenize import detokenize
 from cwdfm.errors import InputError
 
 
@@ -15,9 +15,8 @@ class Interrupted(InputError):
 
 
 class Document(NamedTuple):
-    """One document of a corpus, as read from its file."""
+    """One document of a corpus."""
 
-    place: str  # for messages: "a.jsonl, line 7", "document 12"
     text: str
     split: Split | None = None  # None: chosen by the document's number, see `pack`
 
@@ -50,5 +49,4 @@ class Corpus(ABC):
 
     def texts(self, part: str | None, limit: int | None) -> Iterator[str]:
         """The detokenized texts of the documents."""
-        clean = DETOKENIZERS[self.detokenizer] if self.detokenizer else str
-        return (clean(document.text) for document in self.documents(part, limit))
+        return (detokenize(each.text, self.detokenizer) for each in self.documents(part, limit))

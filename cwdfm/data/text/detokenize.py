@@ -5,7 +5,6 @@ cannot be restored.
 """
 
 import re
-from collections.abc import Callable
 
 _Rules = tuple[tuple[re.Pattern[str], str], ...]
 
@@ -26,30 +25,18 @@ _WIKITEXT = _rules((r" @([-,.])@ ", r"\1"), (r"(?<==) (?==)", ""), (r"(?m)^ | $"
 _LAMBADA = _rules((r"`` ?", '"'), (r" ?''", '"'), (r"` ", "'"))
 
 
-def _apply(text: str, *tables: _Rules) -> str:
-    for table in tables:
-        for pattern, new in table:
-            text = pattern.sub(new, text)
-    return text
-
-
-def wikitext(text: str) -> str:
-    """Undo `@-@`, `@,@` and `@.@` in words, spaces at line ends, and spaced punctuation."""
-    return _apply(text, _WIKITEXT, _PAIRS, _SHORT, _PUNCTUATION)
-
-
-def lambada(text: str) -> str:
-    """Undo Penn Treebank conventions, including double backticks for quotation marks."""
-    return _apply(text, _LAMBADA, _SHORT, _PUNCTUATION)
-
-
-def lm1b(text: str) -> str:
-    """Undo Penn Treebank conventions, with plain quotation marks."""
-    return _apply(text, _PAIRS, _SHORT, _PUNCTUATION)
-
-
-DETOKENIZERS: dict[str, Callable[[str], str]] = {
-    "wikitext": wikitext,
-    "lambada": lambada,
-    "lm1b": lm1b,
+DETOKENIZERS: dict[str, _Rules] = {
+    # `@-@`, `@,@` and `@.@` in words, spaces at line ends, spaced punctuation.
+    "wikitext": (*_WIKITEXT, *_PAIRS, *_SHORT, *_PUNCTUATION),
+    # Penn Treebank conventions, including double backticks for quotation marks.
+    "lambada": (*_LAMBADA, *_SHORT, *_PUNCTUATION),
+    # Penn Treebank conventions, with plain quotation marks.
+    "lm1b": (*_PAIRS, *_SHORT, *_PUNCTUATION),
 }
+
+
+def detokenize(text: str, name: str | None) -> str:
+    """Undo the tokenization into words by the conventions of a corpus; None for none."""
+    for pattern, new in DETOKENIZERS[name] if name else ():
+        text = pattern.sub(new, text)
+    return text

@@ -9,27 +9,28 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cwdfm.data.dataset import SPLITS, Split, token_dtype
-from cwdfm.data.text.corpus import Document, Interrupted
-from cwdfm.data.text.detokenize import DETOKENIZERS
+from cwdfm.data.text.corpus import Interrupted
+from cwdfm.data.text.detokenize import detokenize
 from cwdfm.data.text.tokenizer import TextTokenizer
 
 _PIECE = 1 << 16  # characters; longer documents are encoded in pieces
 _CALL = 1 << 20  # characters per call of the tokenizer, which bounds its memory
 _BATCH = 1 << 20  # characters per batch for a worker
-_BATCH_DOCUMENTS = 1 << 12
+_MAX_GROUP = 1 << 12  # documents or pieces, if these are short
 
 _GUARD = (
     "in a script, call this under `if __name__ == '__main__':`, because worker processes import "
     "the script again"
 )
 
-Batch = list[tuple[Split, Document]]
+T = TypeVar("T", bound=tuple[Any, ...])
+Batch = list[tuple[Split, str]]  # documents
 
 
 class Encoded(NamedTuple):
@@ -50,47 +51,38 @@ class Encoder:
         dtype = token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
         end = np.array([self.tokenizer.eos_id], dtype)
         found: dict[Split, list[NDArray[Any]]] = {s: [np.empty(0, dtype)] for s in SPLITS}
-        clean = DETOKENIZERS[self.detokenizer] if self.detokenizer else str
-        counts = Counter(read=len(batch))
-        pending: list[tuple[Split, str, bool]] = []  # split, piece, whether it ends a document
-        size = 0
-
-        def flush() -> None:
-            arrays = self.tokenizer.encode_batch([piece for _, piece, _ in pending])
-            for (split, _, last), ids in zip(pending, arrays, strict=True):
-                found[split] += [ids.astype(dtype), end] if last else [ids.astype(dtype)]
-            pending.clear()
-
-        for split, document in batch:
-            text = clean(document.text)
-            if not text.strip():
-                counts["blank"] += 1
-                continue
-            done = 0
-            for piece in self.tokenizer.split_text(text, _PIECE):
-                done += len(piece)
-                size += len(piece)
-                pending.append((split, piece, done == len(text)))
-                if size >= _CALL:
-                    flush()
-                    size = 0
-        flush()
+        kept = 0
+        for pieces in grouped(self._pieces(batch), _CALL):
+            arrays = self.tokenizer.encode_batch([piece for _, piece, _ in pieces])
+            for (split, _, last), array in zip(pieces, arrays, strict=True):
+                found[split] += [array.astype(dtype), end] if last else [array.astype(dtype)]
+                kept += last
         ids = {split: np.concatenate(parts) for split, parts in found.items()}
-        return Encoded(ids, counts + Counter({split: len(x) for split, x in ids.items()}))
+        sizes = {str(split): len(x) for split, x in ids.items()}
+        return Encoded(ids, Counter({"read": len(batch), "blank": len(batch) - kept, **sizes}))
+
+    def _pieces(self, batch: Batch) -> Iterator[tuple[Split, str, bool]]:
+        """(split, piece, whether it ends the document) of the documents that are not blank."""
+        for split, raw in batch:
+            text = detokenize(raw, self.detokenizer)
+            if text.strip():
+                *pieces, last = self.tokenizer.split_text(text, _PIECE)
+                yield from ((split, piece, False) for piece in pieces)
+                yield split, last, True
 
 
-def batches(documents: Iterable[tuple[Split, Document]]) -> Iterator[Batch]:
-    """Group documents into batches of similar size in characters."""
-    batch: Batch = []
-    size = 0
-    for item in documents:
-        batch.append(item)
-        size += len(item[1].text)
-        if size >= _BATCH or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Group tuples (split, text, ...) until their texts have `size` characters."""
+    group: list[T] = []
+    characters = 0
+    for item in items:
+        group.append(item)
+        characters += len(item[1])
+        if characters >= size or len(group) >= _MAX_GROUP:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
 def check_main_guard() -> None:
@@ -99,14 +91,17 @@ def check_main_guard() -> None:
         raise Interrupted(_GUARD)
 
 
-def encode(found: Iterable[Batch], encoder: Encoder, workers: int) -> Iterator[Encoded]:
-    """Encode batches in order, a few at a time, so memory use is constant.
+def encode(
+    documents: Iterable[tuple[Split, str]], encoder: Encoder, workers: int
+) -> Iterator[Encoded]:
+    """Encode batches of documents in order, a few at a time, so memory use is constant.
 
     workers: number of processes. With 1, this process does the work; the `tokenizers` library
     still uses all cores with threads.
     """
+    batches = grouped(documents, _BATCH)
     if workers == 1:
-        yield from map(encoder, found)
+        yield from map(encoder, batches)
         return
     context = multiprocessing.get_context("spawn")  # fork is unsafe with torch's threads
     # The encoder is not passed in `initargs`: a tokenizer is larger than the pipe they are sent
@@ -118,7 +113,7 @@ def encode(found: Iterable[Batch], encoder: Encoder, workers: int) -> Iterator[E
     pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(handed,))
     waiting: deque[Future[Encoded]] = deque()
     try:
-        for batch in found:
+        for batch in batches:
             waiting.append(pool.submit(_work, batch))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()

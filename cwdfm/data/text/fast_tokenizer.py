@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.readers import lines, local_data, readable, summarize_error
+from cwdfm.data.readers import local_data, readable, summarize_error
 from cwdfm.data.text.tokenizer import END, ByteTokenizer, TextTokenizer
 from cwdfm.errors import InputError, load_extra
 
@@ -30,7 +30,7 @@ _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _HUB_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 # Common end-of-text tokens, tried if there is no tokenizer_config.json.
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
-_SINGLE_SPACE = re.compile(r"\S \S")
+_SINGLE_SPACE = re.compile(r"(?<=\S) (?=\S)")
 _SET_END = "set eos_token in a tokenizer_config.json in the same folder, or pass end="
 
 
@@ -104,21 +104,18 @@ class FastTokenizer(TextTokenizer, kind="fast"):
         return [np.array(one.ids, dtype=np.int32) for one in found]
 
     @cached_property
-    def _splits_at_spaces(self) -> bool:
-        """Whether a single space always starts a token, as with GPT-2's pre-tokenizer."""
+    def boundary(self) -> "re.Pattern[str] | None":
+        """Single spaces, if these always start a token, as with GPT-2's pre-tokenizer."""
         parsed = json.loads(self.content)
         split = parsed.get("pre_tokenizer") or {}
-        return (
+        at_spaces = (
             parsed.get("normalizer") is None
             and split.get("type") == "ByteLevel"
             and split.get("use_regex", True)
             and not split.get("add_prefix_space", True)
             and all(token["special"] for token in parsed.get("added_tokens", []))
         )
-
-    def can_split(self, text: str, position: int) -> bool:
-        around = _SINGLE_SPACE.fullmatch(text, position - 1, position + 2)
-        return self._splits_at_spaces and around is not None
+        return _SINGLE_SPACE if at_spaces else None
 
     def decode_text(self, ids: Sequence[int]) -> str:
         return str(self._library.decode(list(ids), skip_special_tokens=False))
@@ -224,31 +221,21 @@ def gpt2_from_package() -> FastTokenizer | None:
 
 def _bpe_from_folder(folder: Path) -> FastTokenizer | None:
     """The byte-level BPE tokenizer of a folder with vocabulary and merges; None without them."""
-    for vocabulary, merges in _BPE_FILES:
-        if (folder / vocabulary).is_file() and (folder / merges).is_file():
-            return _bpe_from_files(folder / vocabulary, folder / merges)
-    return None
+    found = [[folder / name for name in names] for names in _BPE_FILES]
+    return next((_bpe_from_files(*pair) for pair in found if all(map(Path.is_file, pair))), None)
 
 
 def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
     """A byte-level BPE tokenizer from a vocabulary (JSON) and merges (one pair per line)."""
-    with readable(vocabulary):
-        text = vocabulary.read_text(encoding="utf-8")
+    bpe = load_extra("tokenizers.models", "text").BPE
     try:
-        ids = json.loads(text)
-    except json.JSONDecodeError as error:
+        ids, pairs = bpe.read_file(str(vocabulary), str(merges))
+    except Exception as error:  # the library raises plain Exceptions
         raise InputError(
-            f"{vocabulary}, line {error.lineno}: not JSON ({error.msg}); copy the file again"
+            f"{vocabulary} and {merges.name} cannot be read: {error} (the line #version does not "
+            f"count); copy the files again"
         ) from error
-    pairs = []
-    for number, line in enumerate(lines(merges), start=1):
-        pair = line.rstrip("\r\n").split(" ")
-        if (number == 1 and line.startswith("#version")) or pair == [""]:
-            continue
-        if len(pair) != 2:
-            raise InputError(f"{merges}, line {number}: a merge has two tokens, got {line!r}")
-        pairs.append(" ".join(pair))
-    if not isinstance(ids, dict) or END not in ids:
+    if END not in ids:
         raise InputError(f"{vocabulary} has no {END}; give GPT-2's files, or a tokenizer.json")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False}
     byte_level |= {"trim_offsets": True, "use_regex": True}
@@ -261,6 +248,6 @@ def _bpe_from_files(vocabulary: Path, merges: Path) -> FastTokenizer:
         "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": pairs},
+        "model": {"type": "BPE", "vocab": vocab, "merges": list(map(" ".join, pairs))},
     }
     return FastTokenizer.of(json.dumps(content), str(vocabulary), END)

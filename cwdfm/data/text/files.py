@@ -3,57 +3,60 @@
 import glob
 import io
 import json
+import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
-from cwdfm.data.readers import COMPRESSED, decoded, file_type, opened, readable, sha256
+from cwdfm.data.readers import (
+    COMPRESSED,
+    decoded,
+    file_type,
+    missing_column,
+    opened,
+    readable,
+    sha256,
+)
 from cwdfm.data.text.corpus import Corpus, Document
-from cwdfm.errors import InputError, check_choice, load_extra
+from cwdfm.errors import InputError, check_choice, load_extra, reject_options
 
 Unit = Literal["file", "paragraphs", "lines"]  # one document of a plain text file
-UNITS: tuple[Unit, ...] = ("file", "paragraphs", "lines")
 
 PLAIN = (".txt", ".text", ".md")
 JSON_LINES = (".jsonl", ".ndjson")
+IN_ARCHIVES = (*PLAIN, *JSON_LINES)
 ARCHIVES = (".tar", ".tgz", ".txz")
-SUFFIXES = (*PLAIN, *JSON_LINES, ".parquet", *ARCHIVES)
+SUFFIXES = (*IN_ARCHIVES, ".parquet", *ARCHIVES)
 
 _ROWS = 256  # rows of a parquet file read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(Corpus):
-    """A user's text files, in the order of their paths; see `records` for the formats."""
+    """A user's text files, in the order of their paths; see `read_texts` for the formats."""
 
     paths: tuple[Path, ...]
-    column: str = "text"
-    unit: Unit = "file"
+    column: str = "text"  # of a parquet file, or the field of JSON lines
+    unit: Unit = "file"  # one document of plain text
 
     @classmethod
     def of(
         cls, path: str | Path, column: str | None = None, unit: Unit | None = None
     ) -> "TextFiles":
         """The corpus of a file, of all text files in a folder, or of all that match a glob."""
-        check_choice("documents", unit or "file", UNITS)
+        check_choice("documents", unit or "file", get_args(Unit))
         name = Path(path).name.replace("*", "all")
         paths = tuple(find_files(path))
         types = {file_type(file) for file in paths}
-        if column is not None and types <= set(PLAIN):
-            raise InputError(
-                f"column={column!r} is only for parquet and JSON lines, but {path} is plain text; "
-                f"leave it out",
-                fields=("column",),
-            )
-        if unit is not None and not types & {*PLAIN, *ARCHIVES}:
-            raise InputError(
-                f"documents={unit!r} is only for plain text, but {path} has one document per row; "
-                f"leave it out",
-                fields=("documents",),
-            )
+        if types <= set(PLAIN):
+            reason = f"for parquet and JSON lines, but {path} is plain text"
+            reject_options(reason, column=column)
+        if not types & {*PLAIN, *ARCHIVES}:
+            reason = f"for plain text, but {path} has one document per row"
+            reject_options(reason, documents=unit)
         return cls(name=name, paths=paths, column=column or "text", unit=unit or "file")
 
     @property
@@ -61,9 +64,8 @@ class TextFiles(Corpus):
         return ("all",)
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
-        found = (item for path in self.paths for item in records(path, self.column, self.unit))
-        for place, text in islice(found, limit):
-            yield Document(place, text, None if part is None else "valid")
+        found = (text for path in self.paths for text in read_texts(path, self.column, self.unit))
+        return (Document(text, None if part is None else "valid") for text in islice(found, limit))
 
     def origin(self) -> dict[str, Any]:
         return {
@@ -86,20 +88,17 @@ def find_files(path: str | Path) -> list[Path]:
         return [root]
     if root.is_dir():
         what = "is a folder"
-        inside = (file for file in root.rglob("*") if not _hidden(file.relative_to(root)))
+        found = (file.relative_to(root) for file in root.rglob("*"))
+        inside = (root / file for file in found if not re.search(r"(^|/)\.", file.as_posix()))
     elif glob.has_magic(str(path)):
         what = "is a glob pattern"
         inside = (Path(file) for file in glob.iglob(str(path), recursive=True))  # noqa: PTH207
     else:
         raise InputError(f"{str(path)!r} does not exist; check the path")
-    found = sorted(file for file in inside if file.is_file() and is_text(file))
-    if not found:
+    files = sorted(file for file in inside if file.is_file() and is_text(file))
+    if not files:
         raise InputError(f"{str(path)!r} {what} without text files; supported are {suffixes}")
-    return found
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return files
 
 
 def is_text(path: Path) -> bool:
@@ -108,12 +107,8 @@ def is_text(path: Path) -> bool:
     return kind in SUFFIXES and (kind != ".parquet" or path.suffix.lower() not in COMPRESSED)
 
 
-def records(path: Path, column: str, unit: Unit) -> Iterator[tuple[str, str]]:
-    """(place, text) of each document of a file; the suffix selects the format.
-
-    column: the field of JSON lines, or the column of a parquet file.
-    unit: what forms one document of plain text: the file, a paragraph or a line.
-    """
+def read_texts(path: Path, column: str, unit: Unit) -> Iterator[str]:
+    """The documents of a file; the suffix selects the format."""
     kind = file_type(path)
     if kind == ".parquet":
         yield from _parquet(path, column)
@@ -124,36 +119,20 @@ def records(path: Path, column: str, unit: Unit) -> Iterator[tuple[str, str]]:
             yield from _stream(file, str(path), kind, column, unit)
 
 
-def _stream(
-    file: IO[bytes], place: str, kind: str, column: str, unit: Unit
-) -> Iterator[tuple[str, str]]:
+def _stream(file: IO[bytes], place: str, kind: str, column: str, unit: Unit) -> Iterator[str]:
     lines = decoded(file, place, newline=None)
     if kind in JSON_LINES:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                here = f"{place}, line {number}"
-                yield here, _field(line, column, here)
+                yield _field(line, column, f"{place}, line {number}")
     elif unit == "file":
-        yield place, "".join(lines)
+        yield "".join(lines)
     elif unit == "lines":
-        for number, line in enumerate(lines, start=1):
-            yield f"{place}, line {number}", line.rstrip("\n")
+        yield from (line.rstrip("\n") for line in lines)
     else:
-        yield from _paragraphs(lines, place)
-
-
-def _paragraphs(lines: Iterable[str], place: str) -> Iterator[tuple[str, str]]:
-    found: list[str] = []
-    start = 1
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            found.append(line)
-            continue
-        if found:
-            yield f"{place}, line {start}", "".join(found).rstrip("\n")
-        found, start = [], number + 1
-    if found:
-        yield f"{place}, line {start}", "".join(found).rstrip("\n")
+        for has_text, group in groupby(lines, lambda line: bool(line.strip())):
+            if has_text:
+                yield "".join(group).rstrip("\n")
 
 
 def _field(line: str, column: str, place: str) -> str:
@@ -198,32 +177,25 @@ def as_text(value: object, column: str, place: str) -> str:
     return value
 
 
-def _parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    parquet = load_extra("pyarrow.parquet", "text")
-    arrow = load_extra("pyarrow", "text")
+def _parquet(path: Path, column: str) -> Iterator[str]:
+    parquet, arrow = load_extra("pyarrow.parquet", "text"), load_extra("pyarrow", "text")
     number = 0
     try:
         with readable(path), parquet.ParquetFile(path, memory_map=True) as file:
             names = file.schema_arrow.names
             if column not in names:
-                raise InputError(
-                    f"{path} has no column {column!r}, its columns are "
-                    f"{', '.join(map(repr, names))}; name the one that contains the text with "
-                    f"column=",
-                    fields=("column",),
-                )
+                raise missing_column(path, column, names)
             for batch in file.iter_batches(batch_size=_ROWS, columns=[column]):
                 for value in batch.column(0).to_pylist():
                     number += 1
-                    place = f"{path}, row {number}"
-                    yield place, as_text(value, column, place)
+                    yield as_text(value, column, f"{path}, row {number}")
     except arrow.ArrowException as error:
         raise InputError(
             f"{path} is not a complete parquet file, after row {number}: {error}; copy it again"
         ) from error
 
 
-def _archive(path: Path, column: str, unit: Unit) -> Iterator[tuple[str, str]]:
+def _archive(path: Path, column: str, unit: Unit) -> Iterator[str]:
     """The documents of the text files in a tar archive, in archive order."""
     short = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix.lower())
     members = 0
@@ -231,9 +203,8 @@ def _archive(path: Path, column: str, unit: Unit) -> Iterator[tuple[str, str]]:
         with opened(path, short) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:
                 inner = PurePath(member.name)
-                kind = inner.suffix.lower()
-                hidden = inner.name.startswith(".")
-                if not member.isfile() or hidden or kind not in (*PLAIN, *JSON_LINES):
+                kind = "" if inner.name.startswith(".") else inner.suffix.lower()
+                if not member.isfile() or kind not in IN_ARCHIVES:
                     continue
                 content = archive.extractfile(member)
                 assert content is not None  # because it is a file
@@ -246,6 +217,4 @@ def _archive(path: Path, column: str, unit: Unit) -> Iterator[tuple[str, str]]:
             f"again"
         ) from error
     if not members:
-        raise InputError(
-            f"{path} contains no text files; supported are {', '.join((*PLAIN, *JSON_LINES))}"
-        )
+        raise InputError(f"{path} contains no text files; supported are {', '.join(IN_ARCHIVES)}")

@@ -9,7 +9,7 @@ from typing import Any
 from cwdfm.data.dataset import Split
 from cwdfm.data.readers import local_data, missing_column, sha256, summarize_error
 from cwdfm.data.text.corpus import Corpus, Document, Interrupted
-from cwdfm.data.text.files import Unit, as_text, find_files, records
+from cwdfm.data.text.files import Unit, as_text, find_files, read_texts
 from cwdfm.errors import InputError, load_extra
 
 # Prefixes of the local file names of each part, besides the hub's name of the part.
@@ -21,7 +21,7 @@ class HubCorpus(Corpus):
     """A dataset of the hub, memory-mapped or streamed, or a local folder with its files.
 
     The local folder is `folder`, or `$CWDFM_DATA/NAME` if it exists. It contains files or folders
-    `train*`, `valid*` (or `dev*`) and `test*` in any format of `records`.
+    `train*`, `valid*` (or `dev*`) and `test*` in any format of `read_texts`.
     """
 
     path: str  # on the hub
@@ -72,8 +72,7 @@ class HubCorpus(Corpus):
         self, part: str, split: Split | None, limit: int | None, start: int = 0
     ) -> Iterator[Document]:
         """At most `limit` documents of a part, after the first `start`."""
-        for number, text in enumerate(islice(self._texts(part, start), limit), start=start + 1):
-            yield Document(f"{part}, document {number}", text, split)
+        return (Document(text, split) for text in islice(self._texts(part, start), limit))
 
     def _texts(self, part: str, start: int = 0) -> Iterator[str]:
         if self.group is None:
@@ -82,7 +81,7 @@ class HubCorpus(Corpus):
 
     def _rows(self, part: str, start: int = 0) -> Iterator[str]:
         if (files := self._files(part)) is not None:
-            found = (text for file in files for _, text in records(file, self.column, self.unit))
+            found = (text for file in files for text in read_texts(file, self.column, self.unit))
             yield from islice(found, start, None)
             return
         rows = self._call("load_dataset", split=dict(self.parts)[part], streaming=self.streaming)
@@ -92,8 +91,7 @@ class HubCorpus(Corpus):
         try:
             for row in rows.select_columns([self.column]).skip(start):
                 number += 1
-                place = f"{self.path}, {part}, row {number}"
-                yield as_text(row[self.column], self.column, place)
+                yield as_text(row[self.column], self.column, f"{self.path}, {part}, row {number}")
         except InputError:
             raise
         except Exception as error:  # of many types, when streaming

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from cwdfm.cache import content_digest
 from cwdfm.data.dataset import SPLITS, Split, TokenData, token_dtype
-from cwdfm.data.text.corpus import Corpus, Document
-from cwdfm.data.text.encode import Encoder, batches, encode
+from cwdfm.data.text.corpus import Corpus
+from cwdfm.data.text.encode import Encoder, encode
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
 from cwdfm.files import write_json
@@ -98,7 +98,7 @@ class Packing:
         encoder = Encoder(self.tokenizer, self.corpus.detokenizer)
         unsaved = 0
         with self._streams["train"].open("ab") as train, self._streams["valid"].open("ab") as valid:
-            for ids, found in encode(batches(self._documents(counts["read"])), encoder, workers):
+            for ids, found in encode(self._documents(counts["read"]), encoder, workers):
                 append(train, ids["train"])
                 append(valid, ids["valid"])
                 counts += found
@@ -111,10 +111,10 @@ class Packing:
             self._save(counts, train, valid)
         return self._write_windows(counts)
 
-    def _documents(self, start: int) -> Iterator[tuple[Split, Document]]:
+    def _documents(self, start: int) -> Iterator[tuple[Split, str]]:
         found = self.corpus.documents(self.source["part"], self.source["limit"])
         for number, document in enumerate(islice(found, start, None), start=start):
-            yield document.split or split_of(number, self.source["seed"]), document
+            yield document.split or split_of(number, self.source["seed"]), document.text
 
     @property
     def _key(self) -> str:

@@ -7,7 +7,6 @@
 work once. `open_prepared` reads it; the corpus may be larger than memory.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ from cwdfm.data.dataset import (
     damaged,
     token_dtype,
 )
-from cwdfm.data.readers import readable
+from cwdfm.data.readers import readable, sha256
 from cwdfm.data.text.corpus import Corpus, Interrupted
 from cwdfm.data.text.encode import check_main_guard
 from cwdfm.data.text.fast_tokenizer import find_tokenizer
@@ -46,7 +45,6 @@ MAX_WORKERS = 4096
 
 _MAGIC = "cwdfm.text"
 _VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is opened
-_CHUNK = 1 << 22
 
 
 def prepare(
@@ -63,15 +61,8 @@ def prepare(
 ) -> TokenData:
     """Prepare a corpus in the folder `out`, or open it if it is already prepared.
 
-    tokenizer: a tokenizer, a name for `find_tokenizer`, or "chars" for the corpus's characters.
-    workers: number of tokenizing processes. With more than one, a script needs an
-        `if __name__ == "__main__":` guard.
-    part: prepare only this part of the corpus, all of it held out, for evaluation.
-    limit: use only the first documents (of each split, if the corpus has its own).
-    seed: seed of the split and of the order of held-out windows.
-    progress: called with the number of finished documents.
-
-    Unfinished work is kept in `out`.part, and the next call resumes it.
+    The options are those of `cwdfm.data.load`. Unfinished work is kept in `out`.part, and the next
+    call resumes it.
     """
     check_integer("workers", workers, most=MAX_WORKERS)
     if workers > 1:
@@ -121,23 +112,22 @@ def _pack(
         shutil.rmtree(work, ignore_errors=True)
         raise
     row_bytes = source["length"] * token_dtype(tokenizer.vocab_size).itemsize
+    os.truncate(work / "train.bin", report["train"] * row_bytes)
     meta = {
         "magic": _MAGIC,
         "format": FORMAT,
         "name": corpus.name,
         "length": source["length"],
         "rows": {split: report[split] for split in SPLITS},
-        "sha256": {s: checksum(work / f"{s}.bin", report[s] * row_bytes) for s in SPLITS},
+        "sha256": {split: sha256(work / f"{split}.bin") for split in SPLITS},
         "report": report,
         "source": source,
         "tokenizer": tokenizer.to_json(),
     }
     write_json(work / META, {**meta, "checksum": content_digest(meta)})
-    os.truncate(work / "train.bin", report["train"] * row_bytes)
-    for name in (VALID_STREAM, PROGRESS):
-        (work / name).unlink(missing_ok=True)
-    for leftover in work.glob("*.json.*.part"):  # of a killed process
-        leftover.unlink()
+    # The last are of a killed process.
+    for file in (work / VALID_STREAM, work / PROGRESS, *work.glob("*.json.*.part")):
+        file.unlink(missing_ok=True)
 
 
 def text_source(
@@ -157,26 +147,21 @@ def text_source(
     if part is not None:
         check_choice("part", part, corpus.part_names)
     return {
-        "corpus": corpus.name,
-        **corpus.origin(),
-        "detokenizer": corpus.detokenizer,
+        **{"corpus": corpus.name, **corpus.origin(), "detokenizer": corpus.detokenizer},
         "tokenizer": tokenizer if isinstance(tokenizer, str) else tokenizer.identity,
-        "length": length,
-        "packing": "documents with end tokens, joined and cut",
-        "part": part,
-        "limit": limit,
-        "seed": seed,
-        "unit": "documents",
+        **{"length": length, "part": part, "limit": limit, "seed": seed},
+        **{"packing": "documents with end tokens, joined and cut", "unit": "documents"},
         "preparation": PREPARATION,
     }
 
 
 def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:
     """The prepared data in `out`; None if it is missing or empty, InputError for other content."""
-    occupied = _is_occupied(out)  # before `is_prepared`: another process may finish in between
+    # Before `is_prepared`: another process may finish in between.
+    occupied = out.is_file() or (out.is_dir() and any(out.iterdir()))
     if is_prepared(out):
-        if read_meta(out)["source"] == source:
-            return open_prepared(out)
+        if (data := open_prepared(out)).source == source:
+            return data
         raise InputError(
             f"{out} contains text prepared from other data or with other options; choose a "
             f"different path, or delete it"
@@ -186,36 +171,20 @@ def _finished(out: Path, source: dict[str, Any]) -> TokenData | None:
     return None
 
 
-def _is_occupied(out: Path) -> bool:
-    """Whether `out` is a file or a non-empty folder."""
-    try:
-        return any(out.iterdir())
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        return out.exists()  # False if a parent is a file; then `check_writable` raises
-
-
 def is_prepared(folder: Path) -> bool:
     """Whether a folder contains prepared text."""
     return (folder / META).is_file()
 
 
-def open_prepared(folder: Path, verify: bool | None = None) -> TokenData:
-    """Open prepared text, memory-mapped; InputError if the folder is damaged or something else.
-
-    verify: whether to verify the checksums of all tokens; by default only up to 1 GiB. File sizes
-        are always verified.
-    """
-    meta = read_meta(folder)
+def open_prepared(folder: Path) -> TokenData:
+    """Open prepared text, memory-mapped; InputError if the folder is damaged or something else."""
+    meta = _read_meta(folder)
     tokenizer = tokenizer_from_json(meta["tokenizer"])
     dtype = token_dtype(tokenizer.vocab_size)
     arrays = {split: _map(folder, split, meta, dtype) for split in SPLITS}
-    if verify is None:
-        verify = sum(x.nbytes for x in arrays.values()) <= _VERIFY_UP_TO
-    if verify:
-        for split, x in arrays.items():
-            if checksum(folder / f"{split}.bin", x.nbytes) != meta["sha256"][split]:
+    if sum(x.nbytes for x in arrays.values()) <= _VERIFY_UP_TO:
+        for split in SPLITS:
+            if sha256(folder / f"{split}.bin") != meta["sha256"][split]:
                 raise damaged(folder, f"wrong checksum of {split}.bin")
     report, source = meta["report"], meta["source"]
     return TokenData(meta["name"], arrays["train"], arrays["valid"], tokenizer, report, {}, source)
@@ -225,16 +194,15 @@ def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any])
     path, shape = folder / f"{split}.bin", (meta["rows"][split], meta["length"])
     with readable(path):
         size = path.stat().st_size
-    if size < shape[0] * shape[1] * dtype.itemsize:
-        raise damaged(folder, f"{size:,} bytes of {path.name} are too few for {shape} ids")
+    if size != shape[0] * shape[1] * dtype.itemsize:
+        raise damaged(folder, f"{path.name} has {size:,} bytes, not those of {shape} ids")
     if not shape[0]:
         return np.empty(shape, dtype)
     # Copy on write, because torch warns about read-only arrays.
     return np.memmap(path, dtype=dtype.newbyteorder("<"), mode="c", shape=shape)
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
-    """Read and verify the metadata of a prepared folder."""
+def _read_meta(folder: Path) -> dict[str, Any]:
     with readable(folder / META):
         text = (folder / META).read_text(encoding="utf-8", errors="replace")
     try:
@@ -245,13 +213,3 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if meta.pop("checksum", None) != content_digest(meta):
         raise damaged(folder, f"wrong checksum of {META}")
     return dict(meta)
-
-
-def checksum(path: Path, size: int) -> str:
-    """The SHA-256 of the first `size` bytes of a file."""
-    digest = hashlib.sha256()
-    with readable(path), path.open("rb") as file:
-        while size and (data := file.read(min(size, _CHUNK))):
-            digest.update(data)
-            size -= len(data)
-    return digest.hexdigest()

@@ -21,7 +21,8 @@ from cwdfm.errors import InputError
 END = "<|endoftext|>"  # how `decode` shows the end-of-text token of every vocabulary
 MAX_HOLE = 65_536  # free tokens of one hole in a template
 
-_HOLE = re.compile(r"\[\[|\[([0-9]+)\]|\[")
+_ANYWHERE = re.compile("")
+_PART = re.compile(r"[^\[]+|\[\[|\[([0-9]+)\]|\[")  # of a template
 
 
 class TextTokenizer(Tokenizer):
@@ -40,13 +41,14 @@ class TextTokenizer(Tokenizer):
         """Whether the token of a word includes the space before it."""
         return False
 
+    @property
+    def boundary(self) -> "re.Pattern[str] | None":
+        """Matches where the text before and after can be encoded separately; None: nowhere."""
+        return _ANYWHERE
+
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         """The ids of each text, without end-of-text tokens."""
-
-    @abstractmethod
-    def can_split(self, text: str, position: int) -> bool:
-        """Whether text[:position] and text[position:] can be encoded separately."""
 
     @abstractmethod
     def decode_text(self, ids: Sequence[int]) -> str:
@@ -75,13 +77,13 @@ class TextTokenizer(Tokenizer):
     def split_text(self, text: str, size: int) -> Iterator[str]:
         """Split a text into pieces of about `size` characters that can be encoded separately."""
         start = 0
-        while len(text) - start > size:
-            positions = range(start + size, min(len(text), start + 2 * size))
-            cut = next((place for place in positions if self.can_split(text, place)), None)
-            if cut is None:  # searching to the end of the text would take quadratic time
+        while self.boundary is not None and len(text) - start > size:
+            # Searching to the end of the text would take quadratic time.
+            cut = self.boundary.search(text, start + size, start + 2 * size)
+            if cut is None:
                 break
-            yield text[start:cut]
-            start = cut
+            yield text[start : cut.start()]
+            start = cut.start()
         yield text[start:]
 
     def encode_template(self, template: str) -> list[int | None]:
@@ -91,23 +93,21 @@ class TextTokenizer(Tokenizer):
         belongs to the hole.
         """
         ids: list[int | None] = []
-        given, start, holes = "", 0, 0
-        for match in _HOLE.finditer(template):
-            given += template[start : match.start()]
-            start = match.end()
-            if match[0] == "[[":
-                given += "["
+        given = ""
+        for match in _PART.finditer(template):
+            if match[0] == "[[" or match[0][0] != "[":
+                given += match[0].replace("[[", "[")
                 continue
             size = self._hole_size(template, match)
             ids += self.encode(given.removesuffix(" ") if self.words_include_space else given)
             ids += [None] * size
-            given, holes = "", holes + 1
-        if not holes:
+            given = ""
+        if None not in ids:
             raise InputError(
                 f"the template {template!r} has no holes; write [12] for twelve free tokens, as "
                 f"in 'The [12] of the [3] was'"
             )
-        return ids + self.encode(given + template[start:])
+        return ids + self.encode(given)
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """The ids as they are if `whole`, else padded with free tokens to `length`."""
@@ -149,9 +149,6 @@ class ByteTokenizer(TextTokenizer, kind="bytes"):
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-
-    def can_split(self, text: str, position: int) -> bool:
-        return True
 
     def decode_text(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
@@ -214,9 +211,6 @@ class CharacterTokenizer(TextTokenizer, kind="characters"):
                 f"has them"
             )
         return ids
-
-    def can_split(self, text: str, position: int) -> bool:
-        return True
 
     def decode_text(self, ids: Sequence[int]) -> str:
         return "".join(self.characters[i] for i in ids)
