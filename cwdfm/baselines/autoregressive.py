@@ -17,7 +17,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from cwdfm.baselines.left_to_right import CachedModel, Chunk, ScaledProgress
+from cwdfm.baselines.left_to_right import CachedModel, Chunk
 from cwdfm.errors import InputError, check_bool
 from cwdfm.likelihood.bound import (
     Bound,
@@ -47,6 +47,7 @@ from cwdfm.ops.precision import product_dtype
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.solver import Samples
 from cwdfm.solver.base import DrawOptions
+from cwdfm.solver.sample import ScaledProgress
 from cwdfm.source import MaskSource
 
 
@@ -188,7 +189,7 @@ class LeftToRight(DrawOptions):
             network = CachedModel(model, cache, causal=True)
         if request.banned_tokens:
             network = BannedTokens(network, request.banned_tokens)
-        progress = ScaledProgress(request, batch, length)
+        progress = ScaledProgress(request.progress, batch, request.steps, length)
         for k in range(int(chunk.fixed.sum(1).min()), length):
             index_B = chunk.index
             u_B = uniform(request.seed, Purpose.PROPOSAL, index_B, k, torch.full_like(index_B, k))

@@ -96,18 +96,3 @@ class Chunk:
             Chunk(self.tokens[part], self.fixed[part], self.index[part])
             for part in batches(len(self.index), batch_size, self.index.device)
         ]
-
-
-class ScaledProgress:
-    """Reports progress in units of the requested steps, whatever the sampler's own unit is."""
-
-    def __init__(self, request: SampleRequest, batch: int, total: int) -> None:
-        self.request, self.batch, self.total = request, batch, total
-        self.reported = 0
-
-    def update(self, done: int) -> None:
-        """Report that `done` of the sampler's `total` units are finished."""
-        due = self.request.steps * done // self.total
-        if self.request.progress is not None and due > self.reported:
-            self.request.progress((due - self.reported) * self.batch)
-        self.reported = due

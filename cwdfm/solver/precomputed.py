@@ -82,17 +82,17 @@ def run_plan(
     draw: DrawOptions,
     state: State,
     plan: Plan,
-    report: Callable[[float], object],
+    report: Callable[[int], object],
 ) -> Tensor:
     """Run all rounds and return the finished tokens [B, N].
 
-    After each round `report` is called with the fraction of finished rounds.
+    After each round `report` is called with the number of finished rounds.
     """
     tokens_BN = state.tokens
     for number, each in enumerate(plan.rounds, start=1):
         current = replace(state, tokens=tokens_BN, step=state.step + each.step)
         tokens_BN, _ = propose(model, source, current, each.t, each.rows, draw)
-        report(number / len(plan.rounds))
+        report(number)
     return tokens_BN
 
 

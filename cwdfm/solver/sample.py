@@ -159,6 +159,21 @@ def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[T
     return indices
 
 
+class ScaledProgress:
+    """Reports progress in units of the requested steps, whatever the sampler's own unit is."""
+
+    def __init__(self, progress: Progress | None, batch: int, steps: int, total: int) -> None:
+        self.progress, self.batch, self.steps, self.total = progress, batch, steps, total
+        self.reported = 0
+
+    def update(self, done: int) -> None:
+        """Report that `done` of the sampler's `total` units are finished."""
+        due = self.steps * done // self.total
+        if self.progress is not None and due > self.reported:
+            self.progress((due - self.reported) * self.batch)
+        self.reported = due
+
+
 def _sample_reveals(
     model: Model,
     source: Source,
@@ -168,25 +183,14 @@ def _sample_reveals(
     progress: Progress | None,
 ) -> Samples:
     """Sample one batch with precomputed reveals."""
-    total, reported = len(state.index) * (len(times) - 1), 0
-
-    def report(fraction: float) -> None:
-        nonlocal reported
-        done = round(fraction * total)
-        if progress is not None:
-            progress(done - reported)
-        reported = done
-
     plan = Plan.of(reveals.step, times)
-    tokens_BN = run_plan(model, source, reveals.draw, state, plan, report)
-    report(1.0)  # also if the plan is empty
-    return Samples(
-        tokens=tokens_BN,
-        updates=(reveals.step >= 0).int(),
-        loops=torch.zeros_like(state.loops),
-        evaluations=plan.evaluations,
-        logit_evaluations=sum(len(each.rows) for each in plan.rounds),
-    )
+    rounds = max(1, len(plan.rounds))  # progress is complete also if the plan is empty
+    scaled = ScaledProgress(progress, len(state.index), len(times) - 1, rounds)
+    tokens_BN = run_plan(model, source, reveals.draw, state, plan, scaled.update)
+    scaled.update(rounds)
+    updates_BN, loops_BN = (reveals.step >= 0).int(), torch.zeros_like(state.loops)
+    logit_evaluations = sum(len(each.rows) for each in plan.rounds)
+    return Samples(tokens_BN, updates_BN, loops_BN, plan.evaluations, logit_evaluations)
 
 
 def _start(source: Source, schedule: Schedule, state: State, x_BN: Tensor, t: float) -> State:

@@ -11,6 +11,7 @@ from cwdfm.method.base import DataBatch
 from cwdfm.method.config import Task
 from cwdfm.model.transformer import DiT, Read
 from cwdfm.train.recipes import RECIPES
+from tests.support.models import constant
 
 VOCAB = 7
 
@@ -101,10 +102,7 @@ def test_ancestral_sampler_is_the_integrated_hazard() -> None:
     source, schedule = flow().source, flow().schedule
     solver = cwdfm.Euler(hazard="integrated")
     state = solver.init(source, torch.arange(500), 400, seed=4)
-
-    def even(x_t: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(*x_t.shape, VOCAB + 1)
-
+    even = constant(torch.zeros(VOCAB + 1))
     m, smaller = 0.8, 0.5
     after, _ = solver.step(even, source, schedule, state, 1 - m, 1 - smaller)
     share = float((after.tokens != VOCAB).double().mean())

@@ -36,7 +36,7 @@ from tests.support.exact_score import (
     flawed,
     rate_matrix,
 )
-from tests.support.models import SmallModel, SmallSplitModel
+from tests.support.models import SmallModel, SmallSplitModel, constant
 
 GRAPHS = ["absorb", "uniform"]
 NOISES: list[Noise] = [LogLinear(), Geometric()]
@@ -274,10 +274,7 @@ def test_standard_error_accounts_for_stratification() -> None:
     table = torch.randn(length, 4, generator=generator, dtype=torch.float64).log_softmax(-1)
     table = nn.functional.pad(table + math.log(4), (0, 1))
     x_1 = torch.randint(4, (24, length), generator=generator)
-
-    def model(x: Tensor, sigma: Tensor) -> Tensor:
-        return table.expand(len(x), length, 5)
-
+    model = constant(table)
     ask = SEDD(4).likelihood
     bounds = [ask(model, x_1, seed=s, draws=8) for s in range(60)]  # type: ignore[arg-type]
     real = np.var([b.nats_per_token for b in bounds], ddof=1)
@@ -302,10 +299,7 @@ def test_standard_error_includes_the_last_step(graph: str, monkeypatch: pytest.M
     monkeypatch.setattr("cwdfm.baselines.sedd.likelihood.TIME_EPSILON", 0.5)
     method = SEDD(3, graph)  # type: ignore[arg-type]
     x_1 = torch.tensor([[0, 1, 2, 1]]).expand(20_000, 4)
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return torch.tensor([0.0, 1.0, 0.5, 0.0])[: method.num_tokens].expand(*x_t.shape, -1)
-
+    model = constant(torch.tensor([0.0, 1.0, 0.5, 0.0])[: method.num_tokens])
     bound = method.likelihood(model, x_1, draws=4, batch_size=20_000)  # type: ignore[arg-type]
     spread = float(bound.nats_B.var()) / len(x_1)
     assert (bound.standard_error * bound.tokens / len(x_1)) ** 2 == pytest.approx(spread, rel=0.1)

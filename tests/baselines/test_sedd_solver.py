@@ -16,7 +16,7 @@ from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreEuler, Scor
 from cwdfm.method import Flow, SampleRequest
 from tests.support.exact import Array, correlated_target
 from tests.support.exact_score import SETTINGS, ExactScore, Model, Process, flawed
-from tests.support.models import SmallModel, SmallSplitModel
+from tests.support.models import SmallModel, SmallSplitModel, constant
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 GraphName = Literal["absorb", "uniform"]
@@ -150,10 +150,7 @@ def test_banned_token_gives_the_conditional_distribution(graph: GraphName) -> No
 def test_banned_token_keeps_the_rate_of_unmasking() -> None:
     """Each step unmasks as many tokens as before; a banned token always jumps away."""
     logits = torch.tensor([1.0, 0.0, 2.0, 0.5])
-
-    def model(x: Tensor, sigma: Tensor) -> Tensor:
-        return logits.expand(len(x), x.shape[1], 4)
-
+    model = constant(logits)
     free, left = (
         SEDD(3).sample(model, Analytic(), SampleRequest((200, 9), 7, banned_tokens=without))  # type: ignore[arg-type]
         for without in ((), (2,))
@@ -167,10 +164,7 @@ def test_banned_token_keeps_the_rate_of_unmasking() -> None:
 def test_temperature_and_top_p_change_the_target_of_jumps() -> None:
     """One masked token and one step: softmax(logits / temperature), truncated by top_p."""
     logits = torch.tensor([[1.0, 0.0, 2.0, 0.5]])
-
-    def model(x: Tensor, sigma: Tensor) -> Tensor:
-        return logits.expand(len(x), 1, 4)
-
+    model = constant(logits)
     n = 20_000
     x = SEDD(3).sample(model, Analytic(temperature=0.5), SampleRequest((n, 1), 1)).tokens  # type: ignore[arg-type]
     assert_follows(histogram(x, 3), (2 * logits[0, :3].double()).softmax(-1).numpy())
@@ -178,10 +172,7 @@ def test_temperature_and_top_p_change_the_target_of_jumps() -> None:
     assert set(x.flatten().tolist()) == {2}
     # the probability of a jump is unchanged: the same number of evaluations
     level = logits - logits[:, :3].logsumexp(-1) + math.log(3)
-
-    def normalized(x: Tensor, sigma: Tensor) -> Tensor:
-        return level.expand(len(x), x.shape[1], 4)
-
+    normalized = constant(level)
     cold, warm = (
         SEDD(3).sample(normalized, Analytic(temperature=t), SampleRequest((200, 9), 7))  # type: ignore[arg-type]
         for t in (0.3, 1.0)

@@ -13,16 +13,13 @@ from cwdfm.schedule import Linear
 from cwdfm.solver import Corrector, Euler, sample
 from cwdfm.source import MaskSource, UniformSource
 from cwdfm.weight import ContextWeight, Distance, Entropy, Neighbor
+from tests.support.models import constant
 from tests.support.stats import assert_differs, assert_follows, binomial, histogram
 
 LENGTH = 4
 SOURCE = MaskSource(2)
 WEIGHT = Neighbor(radius=1, scale=2.0)
-
-
-def blank(x: Tensor, t: Tensor) -> Tensor:
-    """A model with uniform predictions."""
-    return torch.zeros(*x.shape, SOURCE.num_tokens)
+blank = constant(torch.zeros(SOURCE.num_tokens))  # uniform predictions
 
 
 def placed(alpha: list[float], size: int) -> dict[tuple[int, ...], float]:
@@ -88,10 +85,7 @@ def test_number_of_jumps_equals_that_without_a_weight(weight: Neighbor) -> None:
     moved: dict[bool, list[int]] = {False: [0] * steps, True: [0] * steps}
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(length, SOURCE.num_tokens, generator=g) * 3
-
-    def uneven(x: Tensor, t: Tensor) -> Tensor:
-        return logits.expand(*x.shape, -1)
-
+    uneven = constant(logits)
     for counted, found in moved.items():
         solver = Euler(weight=weight, counted=counted, hazard="integrated")
         state = solver.init(SOURCE, torch.arange(n), length)

@@ -17,6 +17,7 @@ from cwdfm.likelihood.bound import BoundBatch, stratified_variance, stratum_offs
 from cwdfm.likelihood.elbo import KAPPA_END, flow_terms
 from tests.support.chains import SCHEDULE, model_of, source_of
 from tests.support.exact import Chain, correlated_target
+from tests.support.models import constant
 from tests.support.stats import assert_follows
 from tests.support.weights import PositionalBias
 
@@ -172,10 +173,7 @@ def test_weighted_bound_of_an_inexact_model() -> None:
     source = cwdfm.MaskSource(3)
     table = torch.zeros(4, 4, dtype=torch.float64)
     table[:, 0] = torch.tensor([0.0, 1.0, 2.0, 4.0])
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return table.expand(len(x_t), 4, 4)
-
+    model = constant(table)
     x_1 = torch.ones(2_000, 4, dtype=torch.int64)
     truth = float(-table[:, :3].log_softmax(-1)[:, 1].mean())
     bound = cwdfm.elbo(
@@ -258,10 +256,7 @@ def test_one_sequence_is_unbiased_over_seeds() -> None:
     length, source = 48, cwdfm.MaskSource(4)
     table = torch.randn(length, 5, generator=torch.manual_seed(1), dtype=torch.float64)
     x_1 = torch.randint(4, (1, length), generator=torch.manual_seed(2))
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return table.expand(len(x_t), length, 5)
-
+    model = constant(table)
     truth = -table[:, :4].log_softmax(-1).gather(1, x_1.T).mean()
     found = [
         cwdfm.elbo(model, source, SCHEDULE, x_1, seed=s, draws=2).nats_per_token for s in range(150)
@@ -298,10 +293,7 @@ def test_standard_error_accounts_for_stratification(draws: int) -> None:
     length, source = 32, cwdfm.MaskSource(4)
     generator = torch.manual_seed(0)
     table = torch.randn(length, 5, generator=generator, dtype=torch.float64)
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return table.expand(len(x_t), length, 5)
-
+    model = constant(table)
     x_1 = torch.randint(4, (24, length), generator=generator)
     bounds = [cwdfm.elbo(model, source, SCHEDULE, x_1, seed=s, draws=draws) for s in range(60)]
     real = np.var([b.nats_per_token for b in bounds], ddof=1)
@@ -323,10 +315,7 @@ def test_standard_error_includes_the_last_step(monkeypatch: pytest.MonkeyPatch) 
     """
     monkeypatch.setattr(importlib.import_module("cwdfm.likelihood.elbo"), "KAPPA_END", 0.5)
     source, x_1 = cwdfm.MaskSource(3), torch.tensor([[0, 1, 2, 1]]).expand(20_000, 4)
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return torch.tensor([0.0, 1.0, 0.5, 0.0]).expand(*x_t.shape, 4)
-
+    model = constant(torch.tensor([0.0, 1.0, 0.5, 0.0]))
     bound = cwdfm.elbo(model, source, SCHEDULE, x_1, draws=4, batch_size=20_000)
     spread = float(bound.nats_B.var()) / len(x_1)
     assert (bound.standard_error * bound.tokens / len(x_1)) ** 2 == pytest.approx(spread, rel=0.1)

@@ -20,7 +20,7 @@ from cwdfm.generation import generate, prompt_tokens
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.postprocess.base import combine
 from cwdfm.sample_file import read_samples
-from tests.support.models import SmallModel
+from tests.support.models import SmallModel, constant
 from tests.support.postprocess import MASK, SCHEDULE, UNIFORM, InconsistentSplitModel, N, V
 from tests.support.stats import assert_follows, histogram
 
@@ -79,10 +79,7 @@ def test_draws_are_independent_of_the_samples(source: cwdfm.Source, step: Step) 
     """With the same seed and no context, new tokens are independent of old ones (rate 1e-6)."""
     law = np.array([0.2, 0.3, 0.5])
     logits = torch.tensor([*np.log(law), 0.0][: source.num_tokens])
-
-    def model(x_t: Tensor, _: Tensor) -> Tensor:
-        return logits.expand(*x_t.shape, -1)
-
+    model = constant(logits)
     first = cwdfm.sample(model, source, SCHEDULE, cwdfm.Euler(), shape=(B, 1), steps=1, seed=5)
     then = apply(step, model, source, first.tokens, seed=5)
     both = torch.cat([first.tokens, then.tokens], dim=1)

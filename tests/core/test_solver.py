@@ -10,7 +10,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import expm
-from torch import Tensor
 
 import cwdfm
 from cwdfm.solver import euler
@@ -25,7 +24,7 @@ from tests.support.chains import (
 )
 from tests.support.chains import WEIGHTS as COMMON_WEIGHTS
 from tests.support.exact import Array, Chain, correlated_target, entropy, neighbor
-from tests.support.models import SmallModel
+from tests.support.models import SmallModel, constant
 from tests.support.stats import assert_differs, assert_follows, binomial, histogram
 
 
@@ -278,10 +277,7 @@ def test_one_step_is_the_paper_s_update_rule() -> None:
     x = torch.tensor([[4, 0, 4, 4, 4, 4, 1, 4]])
     alpha = weight(x != 4)[0]
     t, h = 0.4, 0.2
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return torch.tensor([0.0, 1.0, 2.0, 3.0, 9.0]).expand(*x_t.shape, 5)
-
+    model = constant(torch.tensor([0.0, 1.0, 2.0, 3.0, 9.0]))
     solver = cwdfm.Euler(weight=weight)
     state = solver.init(source, torch.arange(N_SAMPLES), 8)
     state = replace(state, tokens=x.repeat(N_SAMPLES, 1))
@@ -300,10 +296,7 @@ def test_corrector_keeps_the_marginals_of_the_path() -> None:
     """Many small steps with a strong corrector: kappa_t of the coordinates are revealed at t."""
     source = cwdfm.MaskSource(3)
     solver = cwdfm.Euler(corrector=cwdfm.Corrector(4.0, 0.5, 0.5), hazard="integrated")
-
-    def model(x_t: Tensor, t: Tensor) -> Tensor:
-        return torch.zeros(*x_t.shape, 4)
-
+    model = constant(torch.zeros(4))
     state = solver.init(source, torch.arange(4_000), 8)
     grid = np.linspace(0, 0.7, 300)
     for a, b in pairwise(grid):

@@ -28,9 +28,10 @@ from tests.support.exact import (
     neighbor,
 )
 from tests.support.kernels import interpreted, small_dit
-from tests.support.models import SmallModel, SmallSplitModel
+from tests.support.models import SmallModel, SmallSplitModel, constant
 from tests.support.stats import assert_differs, assert_follows, histogram
 
+flat_model = constant(torch.zeros(3))
 SCORES = ["confidence", "margin", "entropy"]
 SOLVERS = [
     *(cwdfm.TopK(score) for score in SCORES),  # type: ignore[arg-type]
@@ -63,10 +64,6 @@ class Uneven(SmallModel):
 
 class UnevenSplit(Uneven, SmallSplitModel):
     """The same model, split into trunk and head."""
-
-
-def flat_model(x_t: Tensor, t: Tensor) -> Tensor:
-    return torch.zeros(*x_t.shape, 3)
 
 
 def draw(chain: Chain, solver: cwdfm.Solver, steps: int, **options: Any) -> NDArray[np.int64]:

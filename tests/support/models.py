@@ -1,7 +1,14 @@
 """Small models for tests: a plain callable, and the same function with trunk and head."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+
+
+def constant(logits: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """A model with the same logits, [V] or [N, V], for every sequence and time."""
+    return lambda x_t, t: logits.expand(*x_t.shape, -1)
 
 
 class SmallModel(nn.Module):

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cwdfm.baselines.left_to_right import CachedModel, Chunk, ScaledProgress
+from cwdfm.baselines.left_to_right import CachedModel, Chunk
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.method.base import SampleRequest
 from cwdfm.model.attention import KVCache
@@ -19,6 +19,7 @@ from cwdfm.model.transformer import DiT
 from cwdfm.model.wrappers import BannedTokens
 from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver import Euler, Samples, Solver
+from cwdfm.solver.sample import ScaledProgress
 from cwdfm.source import MaskSource
 from cwdfm.weight.base import terms
 
@@ -95,7 +96,8 @@ class _BlockSampler:
         self.active_A = torch.arange(len(self.index), device=self.index.device)
         self.rows, self.steps = 0, 0
         total = sum(len(times) - 1 for times in self.grids)
-        self.progress = ScaledProgress(self.request, len(self.index), total)
+        asked, batch = self.request, len(self.index)
+        self.progress = ScaledProgress(asked.progress, batch, asked.steps, total)
 
     def run(self) -> Samples:
         """Sample all blocks."""
