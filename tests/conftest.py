@@ -88,7 +88,7 @@ def plain_norms(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def plain_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for rotary positions."""
-    monkeypatch.setattr("cwdfm.ops.rotary.fused_rotary", lambda _: False)
+    monkeypatch.setattr("cwdfm.ops.attention.fused_rotary", lambda _: False)
 
 
 @pytest.fixture

@@ -18,15 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cwdfm.ops.attention import rotate_qkv, short_attention
 from cwdfm.ops.dispatch import fused_short_attention
-from cwdfm.ops.rotary import rotate_qkv
-from cwdfm.ops.short_attention import short_attention
 
 # Rotated queries and keys, and values, each [B, H, M, d] -> attention output [B, H, M, d].
 AttentionFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Up to this length the memory-efficient kernel is PyTorch's fastest on a GPU, for inputs that
-# `cwdfm.ops.short_attention` does not support. Forward and backward of 2,048 sequences of 32
+# `cwdfm.ops.attention` does not support. Forward and backward of 2,048 sequences of 32
 # tokens, 12 heads of 64, bf16, on an H200: 0.89 ms, against 1.35 (cuDNN) and 2.76 (flash
 # attention). At 512 or 1,024 tokens cuDNN, the default, is fastest.
 SHORT = 64

@@ -6,11 +6,13 @@ Shapes: B batch, N length, D width, H heads, d = D / H, C conditioning width.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cwdfm.model.attention import AttentionFn, attend
 from cwdfm.ops.adaptive_norm import Residual, add_norm
-from cwdfm.ops.gelu import linear_gelu
+from cwdfm.ops.dispatch import fused_gelu
+from cwdfm.ops.precision import product_dtype
 
 
 class Block(nn.Module):
@@ -79,11 +81,20 @@ class Block(nn.Module):
         branch = Residual(self.out(attended_BND), gate1)
         h_BND, x_BND = add_norm(h_BND, branch, self.norm2, shift, scale, dropout)
         gate2 = None if gate2 is None else _untracked(gate2)
-        return h_BND, Residual(_untracked(self._mlp(x_BND)), gate2)
+        return h_BND, Residual(_untracked(self.down(linear_gelu(x_BND, self.up))), gate2)
 
-    def _mlp(self, x_BND: Tensor) -> Tensor:
-        y_BND: Tensor = self.down(linear_gelu(x_BND, self.up))
-        return y_BND
+
+def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
+    """GELU (tanh approximation) of layer(x), [..., out_features] for x [..., in_features].
+
+    Without gradients, cuBLAS applies bias and GELU in the epilogue of the matrix product. With
+    gradients the pre-activation has to be stored anyway, and torch.compile fuses the rest.
+    """
+    if not fused_gelu(x):
+        return F.gelu(layer(x), approximate="tanh")
+    x, weight, bias = (v.to(product_dtype(x)) for v in (x, layer.weight, layer.bias))
+    flat = torch._addmm_activation(bias, x.flatten(0, -2), weight.t(), use_gelu=True)
+    return flat.view(*x.shape[:-1], flat.shape[-1])
 
 
 def zero_init(layer: nn.Linear) -> nn.Linear:

@@ -17,7 +17,7 @@ from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model, SplitModel, TwoStageModel
 from cwdfm.ops.dispatch import fused_head
 from cwdfm.ops.host_copy import deferred_checks
-from cwdfm.ops.precision import CASTS, product_dtype
+from cwdfm.ops.precision import CASTS, product_dtype, weight_version
 from cwdfm.source import Source
 
 # Logits per chunk: few enough for a CPU's memory bus, enough to keep a GPU busy.
@@ -152,7 +152,7 @@ _COMPARED: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
 def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
     """Whether head(hidden) equals readout(hidden), tested on a few rows when weights change."""
     assert isinstance(model, nn.Module)
-    now = 0 if readout.weight.is_inference() else readout.weight._version
+    now = weight_version(readout.weight)
     version, agrees = _COMPARED.get(model, (-1, False))
     if version != now:
         few_kD = hidden_KD[:4]

@@ -28,8 +28,8 @@ from cwdfm.model.attention import (
 )
 from cwdfm.model.block import Block, modulation_vectors, zero_init
 from cwdfm.ops.adaptive_norm import Residual, add_norm
+from cwdfm.ops.attention import rotary
 from cwdfm.ops.cuda_graph import GraphedFunction
-from cwdfm.ops.rotary import rotary
 
 FREQUENCIES = 256
 MAX_PERIOD = 10_000.0

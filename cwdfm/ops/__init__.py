@@ -6,7 +6,7 @@
 - `head_draw`, `head_loss`: draws and losses fused with the linear head; `head_rows`: what the
   losses share.
 - `reveal`: Algorithm 1's loop on a GPU.
-- `rotary`, `short_attention`, `adaptive_norm`, `gelu`: parts of the transformer.
+- `attention`, `adaptive_norm`: parts of the transformer.
 - `host_copy`: asynchronous copies to the host. `cuda_graph`: capture and replay.
 
 The modules `triton_*` hold the kernels. They are imported only where they run.

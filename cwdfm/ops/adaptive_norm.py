@@ -47,33 +47,20 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """The residual stream h' and its norm x. Without shift and scale the norm is a plain one."""
     if fused_norm(h_BND):
-        return _fused(h_BND, residual, norm, shift_B1D, scale_B1D, dropout)
+        y_BND, gate_B1D = (None, None) if residual is None else residual
+        dropout = 0.0 if residual is None else dropout
+        # From the generator of F.dropout, without synchronizing.
+        seed = torch.randint(2**63 - 1, (1,), device=h_BND.device) if dropout > 0 else None
+        vectors = (norm.weight, shift_B1D, scale_B1D, seed)
+        options = (dropout, norm.eps, product_dtype(h_BND))
+        return _add_norm(h_BND, y_BND, gate_B1D, *vectors, *options)[:2]
     if residual is not None:
-        y_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
-        h_BND = h_BND + (y_BND if gate_B1D is None else gate_B1D * y_BND)
+        added_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
+        h_BND = h_BND + (added_BND if gate_B1D is None else gate_B1D * added_BND)
     x_BND: Tensor = norm(h_BND)
     if shift_B1D is None or scale_B1D is None:
         return h_BND, x_BND
     return h_BND, x_BND * (1 + scale_B1D) + shift_B1D
-
-
-def _fused(
-    h: Tensor,
-    residual: Residual | None,
-    norm: nn.LayerNorm,
-    shift: Tensor | None,
-    scale: Tensor | None,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
-    y, gate = (None, None) if residual is None else residual
-    seed = None
-    if y is not None and dropout > 0:
-        # From the generator of F.dropout, without synchronizing.
-        seed = torch.randint(2**63 - 1, (1,), device=h.device)
-    dtype = product_dtype(h)
-    arguments = (h, y, gate, norm.weight, shift, scale, seed, dropout, norm.eps, dtype)
-    out_h, x, _, _ = _add_norm(*arguments)
-    return out_h, x
 
 
 @torch.library.custom_op("cwdfm::add_norm", mutates_args=())
@@ -98,26 +85,13 @@ def _add_norm(
 
     batch, length, _ = h.shape
     tiles = -(-length // ROWS_FORWARD)
-    gate, shift, scale = (_contiguous_vectors(v) for v in (gate, shift, scale))
+    (gate, shift, scale), strides = _vectors(gate, shift, scale)
     outputs = _outputs(h, dtype)
     triton_adaptive_norm.add_norm[(batch * tiles,)](
-        h.contiguous(),
-        # Any tensor serves as a placeholder for a missing one.
-        h if y is None else y.contiguous(),
-        h if gate is None else gate,
-        weight,
-        h if shift is None else shift,
-        h if scale is None else scale,
-        h if seed is None else seed,
-        *outputs,
-        *(0 if v is None else v.stride(0) for v in (gate, shift, scale)),
-        length,
-        tiles,
-        eps,
-        BLOCK_ROWS=ROWS_FORWARD,
-        ADDS=y is not None,
-        **_options(h, gate, scale, seed, dropout),
-    )
+        h.contiguous(), None if y is None else y.contiguous(), gate, weight, shift, scale, seed,
+        *outputs, *strides, length, tiles, eps,
+        BLOCK_ROWS=ROWS_FORWARD, **_options(h, dropout),
+    )  # fmt: skip
     return outputs
 
 
@@ -154,30 +128,15 @@ def _add_norm_backward(
     """
     from cwdfm.ops import triton_adaptive_norm
 
-    out_h, out_y, sums = outputs = _gradients(h, gate, scale, dtype)
+    out_h, out_y, sums = _gradients(h, gate, scale, dtype)
     (batch, length, _), chunks = h.shape, sums.shape[1]
-    gate, scale = (_contiguous_vectors(v) for v in (gate, scale))
+    (gate, scale), strides = _vectors(gate, scale)
     triton_adaptive_norm.add_norm_backward[(batch * chunks,)](
-        h,
-        h if y is None else y.contiguous(),
-        h if gate is None else gate,
-        weight,
-        h if scale is None else scale,
-        h if seed is None else seed,
-        mean,
-        rstd,
-        h if d_h is None else d_h.contiguous(),
-        d_x.contiguous(),
-        *outputs,
-        *(0 if v is None else v.stride(0) for v in (gate, scale)),
-        length,
-        chunks,
-        BLOCK_ROWS=ROWS_BACKWARD,
-        CHUNK=CHUNK,
-        ADDS=dtype is not None,
-        STREAM=d_h is not None,
-        **_options(h, gate, scale, seed, dropout),
-    )
+        h, None if y is None else y.contiguous(), gate, weight, scale, seed, mean, rstd,
+        None if d_h is None else d_h.contiguous(), d_x.contiguous(),
+        out_h, None if dtype is None else out_y, sums, *strides, length, chunks,
+        BLOCK_ROWS=ROWS_BACKWARD, CHUNK=CHUNK, **_options(h, dropout),
+    )  # fmt: skip
     return out_h, out_y, sums
 
 
@@ -229,23 +188,15 @@ def _backward(ctx: Any, d_h: Tensor | None, d_x: Tensor | None, *_: None) -> tup
 _add_norm.register_autograd(_backward, setup_context=_save)
 
 
-def _options(
-    h: Tensor, gate: Tensor | None, scale: Tensor | None, seed: Tensor | None, dropout: float
-) -> dict[str, Any]:
+def _options(h: Tensor, dropout: float) -> dict[str, int]:
     """Compile-time options of both kernels."""
     width = h.shape[-1]
     block = max(WARP_WIDTH, 1 << (width - 1).bit_length())
-    return {
-        "WIDTH": width,
-        "BLOCK_WIDTH": block,
-        "GATED": gate is not None,
-        "MODULATED": scale is not None,
-        "DROPPED": 0 if seed is None else round(dropout * 2**24),
-        "num_warps": block // WARP_WIDTH,
-        "maxnreg": REGISTERS,
-    }
+    sizes = {"WIDTH": width, "BLOCK_WIDTH": block, "DROPPED": round(dropout * 2**24)}
+    return {**sizes, "num_warps": block // WARP_WIDTH, "maxnreg": REGISTERS}
 
 
-def _contiguous_vectors(v: Tensor | None) -> Tensor | None:
-    """v with contiguous vectors, as the kernels require."""
-    return v if v is None or v.stride(-1) == 1 else v.contiguous()
+def _vectors(*vectors: Tensor | None) -> tuple[list[Tensor | None], list[int]]:
+    """Vectors [B, 1, D] with contiguous rows, as the kernels require, and their strides."""
+    rows = [v if v is None or v.stride(-1) == 1 else v.contiguous() for v in vectors]
+    return rows, [0 if v is None else v.stride(0) for v in rows]

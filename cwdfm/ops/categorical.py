@@ -116,20 +116,10 @@ def row_draw(logits_KV: Tensor, u_K: Tensor, *, temperature: float = 1.0) -> Ten
     scratch = torch.empty(2, rows, blocks, dtype=torch.float32, device=logits_KV.device)
     with torch.cuda.device_of(logits_KV):
         draw_rows[(rows,)](
-            logits_KV,
-            u_K.contiguous(),
-            *scratch,
-            token_K,
-            logits_KV.stride(0),
-            vocab,
-            math.log2(math.e) / temperature,
-            BLOCK=BLOCK_BYTES // size,
-            BLOCKS=blocks,
-            TILE=tile,
-            LINE=LINE_BYTES,
-            STAGES=STAGES,
-            num_warps=max(1, tile // WARP_BLOCKS),
-        )
+            logits_KV, u_K.contiguous(), *scratch, token_K, logits_KV.stride(0), vocab,
+            math.log2(math.e) / temperature, BLOCK=BLOCK_BYTES // size, BLOCKS=blocks, TILE=tile,
+            LINE=LINE_BYTES, STAGES=STAGES, num_warps=max(1, tile // WARP_BLOCKS),
+        )  # fmt: skip
     check_rows(token_K < 0)
     return token_K.clamp(min=0)
 
@@ -203,9 +193,8 @@ def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     sure_K = (count_K > 0) & keep_KM[:, 0] & same_K & dropped_K1[:, 0]
 
     keep_KV = bucket_KV > last_K1
-    keep_KV[row_n, token_n] = torch.zeros_like(keep_KM).scatter(-1, order_KM, keep_KM)[
-        row_n, slot_n
-    ]
+    keep_KM = torch.zeros_like(keep_KM).scatter(-1, order_KM, keep_KM)
+    keep_KV[row_n, token_n] = keep_KM[row_n, slot_n]
     return keep_KV, sure_K
 
 
@@ -217,9 +206,8 @@ def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
             f"greedy sampling use a small one such as 0.01",
             fields=("temperature",),
         )
-    if (
-        not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1
-    ):  # distinguishable from 0 in float32
+    # At least 1e-6, which differs from 0 in float32.
+    if not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1:
         raise InputError(
             f"top_p must be a number from 1e-6 to 1, got {top_p!r}; 1.0 disables nucleus sampling",
             fields=("top_p",),

@@ -8,13 +8,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cwdfm.ops.dispatch import mode
+from cwdfm.ops import dispatch
+from cwdfm.ops.precision import weight_version
 
 MIN_LOOP = 16  # loops up to this length are not worth a capture
 WARMUP_CALLS = 3  # calls of a shape before it is captured: a shape seen once is not worth it
@@ -84,8 +85,7 @@ def _set_sync_debug_mode(mode: int | str) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-@dataclass(frozen=True)
-class _Captured:
+class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     x_t: Tensor
     t: Tensor
@@ -108,10 +108,11 @@ class GraphedFunction:
         """function(x_t, t)."""
         if not x_t.is_cuda or torch.is_grad_enabled():
             return self.function(x_t, t)
-        weights = tuple((p.data_ptr(), _version(p), p.dtype) for p in self.model.parameters())
+        weights = tuple((p.data_ptr(), weight_version(p), p.dtype) for p in self.model.parameters())
         if weights != self.weights:
             self._reset(weights)
-        key = (x_t.shape, x_t.device, t.dtype, _autocast_dtype(), self.model.training, mode())
+        state = (_autocast_dtype(), self.model.training, dispatch.MODE)
+        key = (x_t.shape, x_t.device, t.dtype, *state)
         self.calls[key] += 1
         if key not in self.graphs:
             if self.calls[key] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
@@ -179,20 +180,12 @@ class GraphedFunction:
                 p.data = x
 
 
-def _version(p: Tensor) -> int:
-    return 0 if p.is_inference() else p._version
-
-
 def _autocast_dtype() -> torch.dtype | None:
     """Autocast's dtype on CUDA; None if it is disabled."""
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
 
 
-_CAPTURE_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-
+@cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream for captures: one per device, because each stream keeps its own workspaces."""
-    if device not in _CAPTURE_STREAMS:
-        _CAPTURE_STREAMS[device] = torch.cuda.Stream(device)
-    return _CAPTURE_STREAMS[device]
+    return torch.cuda.Stream(device)

@@ -15,13 +15,14 @@ from importlib.util import find_spec
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
+from numba import njit
 from torch import Tensor
 
 from cwdfm.ops.precision import HALF, product_dtype
 
 MODE = os.environ.get("CWDFM_FUSED", "auto")
-NUMBA = find_spec("numba") is not None
 TRITON = find_spec("triton") is not None
+DTYPES = (*HALF, torch.float32)  # supported by the kernels
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # One program of the short attention holds a whole head of a sequence: its largest sizes.
 MAX_SHORT_LENGTH, MAX_HEAD_WIDTH = 64, 128
@@ -33,41 +34,41 @@ T = TypeVar("T")
 Launch = Callable[Concatenate[Tensor, P], T]
 
 
+def fused_device(device: torch.device) -> bool:
+    """Whether Triton generates uniforms and runs Algorithm 1's loop: one launch instead of many."""
+    return _enabled(device) and _triton_runs(device)
+
+
+def fused_elementwise(x: Tensor) -> bool:
+    """Whether Triton does elementwise work on x, in one pass over it."""
+    return x.dtype in DTYPES and fused_device(x.device)
+
+
 def fused_head(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether to fuse the head's matrix product in `dtype` with the draw or the loss.
 
     Without tensor cores cuBLAS is faster than Triton, so "auto" requires half precision.
     """
-    return _runs(device, dtype) and (MODE == "on" or (MODE == "auto" and dtype in HALF))
+    enabled = MODE == "on" or (MODE == "auto" and dtype in HALF)
+    return enabled and dtype in DTYPES and _triton_runs(device)
 
 
-def fused_elementwise(x: Tensor) -> bool:
-    """Whether Triton does elementwise work on x, in one pass over it."""
-    return _runs(x.device, x.dtype) and (MODE == "on" or (MODE == "auto" and x.is_cuda))
-
-
-def fused_reveal(device: torch.device) -> bool:
-    """Whether Triton runs Algorithm 1's loop."""
-    return _enabled(device) and _triton_runs(device)
-
-
-def fused_random(device: torch.device) -> bool:
-    """Whether Triton generates uniforms: one launch instead of eighty tensor operations."""
-    return _enabled(device) and _triton_runs(device)
+# The functions below are traceable by torch.compile.
 
 
 def fused_rotary(x: Tensor) -> bool:
-    """Whether Triton rotates queries and keys like x. Traceable by torch.compile."""
-    return _accepts(x)
+    """Whether Triton rotates queries and keys like x."""
+    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
+    return _enabled(x.device) and TRITON and here and x.dtype in DTYPES
 
 
 def fused_norm(h: Tensor) -> bool:
-    """Whether Triton fuses residual and adaptive norm of h. Traceable by torch.compile."""
-    return _accepts(h) and h.shape[-1] <= MAX_NORM_WIDTH
+    """Whether Triton fuses residual and adaptive norm of h."""
+    return fused_rotary(h) and h.shape[-1] <= MAX_NORM_WIDTH
 
 
 def fused_short_attention(qkv_BN3Hd: Tensor) -> bool:
-    """Whether Triton attends within short sequences in half precision. Traceable.
+    """Whether Triton attends within short sequences in half precision.
 
     Triton's interpreter treats bfloat16 as integers in products, so on a CPU only float16 works.
     """
@@ -78,18 +79,13 @@ def fused_short_attention(qkv_BN3Hd: Tensor) -> bool:
 
 
 def fused_gelu(x: Tensor) -> bool:
-    """Whether cuBLAS applies bias and GELU in the epilogue of a linear layer of x. Traceable.
+    """Whether cuBLAS applies bias and GELU in the epilogue of a linear layer of x.
 
     The epilogue is not differentiable. It uses the tanh approximation on a GPU only; on a CPU the
     same operator computes the exact GELU.
     """
     half = product_dtype(x) in HALF
     return x.is_cuda and half and not torch.is_grad_enabled() and MODE != "off"
-
-
-def mode() -> str:
-    """The current mode: "auto", "on" or "off"."""
-    return MODE
 
 
 @contextmanager
@@ -104,11 +100,7 @@ def plain() -> Iterator[None]:
 
 
 def numba_jit(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a loop over numpy arrays with numba if it is installed."""
-    if not NUMBA:
-        return function
-    from numba import njit
-
+    """Compile a loop over numpy arrays."""
     loop: Callable[..., None] = njit(cache=True, nogil=True)(function)
     return loop
 
@@ -129,16 +121,6 @@ def on_tensor_device(launch: Launch[P, T]) -> Launch[P, T]:
 
 def _enabled(device: torch.device) -> bool:
     return MODE == "on" or (MODE == "auto" and device.type == "cuda")
-
-
-def _accepts(x: Tensor) -> bool:
-    """Whether Triton kernels work on x. Limited to what torch.compile can trace."""
-    here = (x.is_cuda and torch.version.cuda is not None) or (x.is_cpu and INTERPRETED)
-    return _enabled(x.device) and TRITON and here and x.dtype in (*HALF, torch.float32)
-
-
-def _runs(device: torch.device, dtype: torch.dtype) -> bool:
-    return dtype in (*HALF, torch.float32) and _triton_runs(device)
 
 
 @cache

@@ -5,9 +5,9 @@ among blocks of the vocabulary, then inside one, in float64 with one counted uni
 
 1. `statistics` computes all logits in registers and keeps each block's maximum and sum of
    exponentials.
-2. `choose_blocks` finds the block that each row's draw draws into, and lists the rows of each
-block. 3. `block_masses_of` computes the logits of a block again for the rows that fell into it. 4.
-`choose_tokens` looks up the token.
+2. `choose_blocks` finds the block that each row's draw falls into, and lists the rows of each.
+3. `block_masses_of` computes the logits of a block again for the rows that fell into it.
+4. `choose_tokens` looks up the token.
 
 The tokens equal those of the plain path up to the rounding of logits. The logits of a row do not
 depend on other rows, nor on their number.
@@ -39,7 +39,7 @@ class Tile(NamedTuple):
 
 
 class BlockDraws(NamedTuple):
-    """The block that each row's draw draws into: see `draw_blocks`."""
+    """The block that each row's draw falls into: see `draw_blocks`."""
 
     counts: Tensor  # [C] int32: number of rows in the block
     members: Tensor  # [C, K] int32: these rows, in any order
@@ -94,9 +94,8 @@ def head_draw(
     # Deferred: waiting for the result here would leave the GPU idle.
     check_rows(draws.bad)
     mass_KW = block_masses_of(*head, draws.counts, draws.members, vocab, temperature)
-    return DrawnTokens(
-        choose_tokens(mass_KW, draws.share, draws.first), draws.entropy, draws.confidence
-    )
+    tokens_K = choose_tokens(mass_KW, draws.share, draws.first)
+    return DrawnTokens(tokens_K, draws.entropy, draws.confidence)
 
 
 @on_tensor_device
@@ -107,38 +106,20 @@ def statistics(
     vocab: int,
     temperature: float,
     scores: bool,
-    tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The results of `head_statistics`, each [C, K] float32; the last two only with `scores`."""
     from cwdfm.ops.triton_draw import head_statistics
 
     rows, width = hidden_KD.shape
-    tile = tile or statistics_tile(rows, hidden_KD.dtype)
+    tile = statistics_tile(rows, hidden_KD.dtype)
     blocks = -(-vocab // BLOCK)
     top, mass = (_empty(hidden_KD, blocks, rows) for _ in range(2))
     total, slope = (_empty(hidden_KD, blocks, rows) if scores else None for _ in range(2))
     head_statistics[(-(-rows // tile.rows) * blocks,)](
-        hidden_KD,
-        weight_VD,
-        weight_VD if bias_V is None else bias_V,
-        top,
-        mass,
-        mass if total is None else total,
-        mass if slope is None else slope,
-        rows,
-        vocab,
-        1 / temperature,
-        WIDTH=width,
-        BLOCK_ROWS=tile.rows,
-        BLOCK_VOCAB=BLOCK,
-        BLOCK_WIDTH=tile.width,
-        GROUP=GROUP,
-        HAS_BIAS=bias_V is not None,
-        TEMPERED=temperature != 1,
-        SCORES=scores,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+        hidden_KD, weight_VD, bias_V, top, mass, total, slope, rows, vocab, 1 / temperature,
+        WIDTH=width, BLOCK_ROWS=tile.rows, BLOCK_VOCAB=BLOCK, BLOCK_WIDTH=tile.width, GROUP=GROUP,
+        TEMPERED=temperature != 1, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
     return top, mass, total, slope
 
 
@@ -155,7 +136,7 @@ def choose_blocks(
     from cwdfm.ops.triton_draw import draw_blocks
 
     blocks, rows = top_CK.shape
-    scores = total_CK is not None and slope_CK is not None
+    scores = total_CK is not None
     make = partial(torch.empty, rows, device=top_CK.device)
     draws = BlockDraws(
         counts=torch.zeros(blocks, dtype=torch.int32, device=top_CK.device),
@@ -167,26 +148,9 @@ def choose_blocks(
         confidence=make(dtype=torch.float64) if scores else None,
     )
     draw_blocks[(rows,)](
-        top_CK,
-        mass_CK,
-        mass_CK if total_CK is None else total_CK,
-        mass_CK if slope_CK is None else slope_CK,
-        u_K.contiguous(),
-        draws.counts,
-        draws.members,
-        draws.first,
-        draws.share,
-        draws.bad,
-        draws.share if draws.entropy is None else draws.entropy,
-        draws.share if draws.confidence is None else draws.confidence,
-        rows,
-        blocks,
-        1 / temperature,
-        BLOCK=BLOCK,
-        BLOCKS=_power_of_two(blocks),
-        SCORES=scores,
-        num_warps=_warps(blocks),
-    )
+        top_CK, mass_CK, total_CK, slope_CK, u_K.contiguous(), *draws, rows, blocks,
+        1 / temperature, BLOCK=BLOCK, BLOCKS=_power_of_two(blocks), num_warps=_warps(blocks),
+    )  # fmt: skip
     return draws
 
 
@@ -206,24 +170,10 @@ def block_masses_of(
     (blocks, rows), tile = members_CK.shape, block_tile(hidden_KD.dtype)
     out = _empty(hidden_KD, rows, BLOCK)
     block_masses[(min(rows, -(-rows // tile.rows) + blocks),)](
-        hidden_KD,
-        weight_VD,
-        weight_VD if bias_V is None else bias_V,
-        counts_C,
-        members_CK,
-        out,
-        rows,
-        vocab,
-        1 / temperature,
-        WIDTH=hidden_KD.shape[1],
-        BLOCK_ROWS=tile.rows,
-        BLOCK_VOCAB=BLOCK,
-        BLOCK_WIDTH=tile.width,
-        BLOCKS=_power_of_two(blocks),
-        HAS_BIAS=bias_V is not None,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+        hidden_KD, weight_VD, bias_V, counts_C, members_CK, out, rows, vocab, 1 / temperature,
+        WIDTH=hidden_KD.shape[1], BLOCK_ROWS=tile.rows, BLOCK_VOCAB=BLOCK, BLOCK_WIDTH=tile.width,
+        BLOCKS=_power_of_two(blocks), num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
     return out
 
 

@@ -38,14 +38,8 @@ def head_log_prob(hidden_KD: Tensor, readout: nn.Linear, tokens_KJ: Tensor, voca
 
 class _HeadLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_KD: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        tokens_KJ: Tensor,
-        vocab: int,
-    ) -> Tensor:
+    def forward(ctx: Any, hidden_KD: Tensor, *rest: Any) -> Tensor:
+        weight, bias, tokens_KJ, vocab = rest
         head = aligned_head(weight, bias, vocab, hidden_KD.dtype)
         inside_KJ = tokens_KJ < vocab
         token_KJ = torch.where(inside_KJ, tokens_KJ, 0)
@@ -100,16 +94,8 @@ def head_cross_entropy(
 
 class _HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_KD: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        tokens_K: Tensor,
-        weights_K: Tensor,
-        vocab: int,
-        needs_grad: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, hidden_KD: Tensor, *rest: Any) -> Tensor:
+        weight, bias, tokens_K, weights_K, vocab, needs_grad = rest
         needs_grad = needs_grad and any(ctx.needs_input_grad)
         head = aligned_head(weight, bias, vocab, hidden_KD.dtype)
         inside_K = tokens_K < vocab

@@ -99,10 +99,7 @@ def softmax_rows(
 
 @on_tensor_device
 def _fused_rows(
-    logits_kV: Tensor,
-    vocab: int,
-    log_z_k: Tensor | None,
-    targets: tuple[Tensor, Tensor] | None,
+    logits_kV: Tensor, vocab: int, log_z_k: Tensor | None, targets: tuple[Tensor, Tensor] | None
 ) -> Tensor:
     from cwdfm.ops import triton_softmax
 
@@ -119,13 +116,9 @@ def _fused_rows(
         )
         return log_z_k
     triton_softmax.softmax_rows[(len(logits_kV),)](
-        *tensors,
-        J=count,
-        BLOCK_J=_power_of_two(count),
-        NORMALIZE=normalize,
-        GRADIENT=targets is not None,
-        **_options(logits_kV, vocab, held=False),
-    )
+        *tensors, J=count, BLOCK_J=_power_of_two(count), NORMALIZE=normalize,
+        GRADIENT=targets is not None, **_options(logits_kV, vocab, held=False),
+    )  # fmt: skip
     return log_z_k
 
 
@@ -147,17 +140,11 @@ def _options(logits_kV: Tensor, vocab: int, *, held: bool) -> dict[str, int]:
     full = vocab // (depth * lanes)
     tail = -(-(columns - full * depth * lanes) // lanes)
     return {
-        "VOCAB": vocab,
-        "COLUMNS": columns,
-        "LANES": lanes,
-        "WIDE": wide,
-        "DEPTH": depth,
-        "FULL": full,
-        "TAIL": _power_of_two(tail) if tail else 0,
-        "STAGES": HELD_STAGES if held else STAGES,
-        "num_warps": max(1, lanes // (32 * wide)),
+        "VOCAB": vocab, "COLUMNS": columns, "LANES": lanes, "WIDE": wide, "DEPTH": depth,
+        "FULL": full, "TAIL": _power_of_two(tail) if tail else 0,
+        "STAGES": HELD_STAGES if held else STAGES, "num_warps": max(1, lanes // (32 * wide)),
         "maxnreg": HELD_REGISTERS if held else REGISTERS,
-    }
+    }  # fmt: skip
 
 
 def _power_of_two(n: int) -> int:

@@ -93,48 +93,37 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class PendingChecks:
-    """Checks for non-finite logits whose results are still on their way to the host."""
-
-    def __init__(self) -> None:
-        self._pending: list[tuple[HostCopy, int]] = []
-
-    def add(self, bad_K: Tensor) -> None:
-        """Raise InputError if any row is bad: now on a CPU, once the result arrives on a GPU."""
-        self._pending.append((HostCopy(bad_K.sum()), len(bad_K)))
-        while self._pending and self._pending[0][0].ready:
-            self._check_first()
-
-    def wait(self) -> None:
-        """Wait for all pending results."""
-        while self._pending:
-            self._check_first()
-
-    def _check_first(self) -> None:
-        count, rows = self._pending.pop(0)
-        if bad := int(count.value):
-            raise not_finite(bad, rows)
-
-
-_CURRENT: ContextVar[PendingChecks | None] = ContextVar("pending_checks", default=None)
+# Checks for non-finite logits: the number of bad rows, on its way to the host, and of all rows.
+Pending = list[tuple[HostCopy, int]]
+_DEFERRED: ContextVar[Pending | None] = ContextVar("pending_checks", default=None)
 
 
 @contextmanager
 def deferred_checks() -> Iterator[None]:
     """Defer `check_rows` inside this context. All results are checked when it ends."""
-    pending = PendingChecks()
-    token = _CURRENT.set(pending)
+    pending: Pending = []
+    token = _DEFERRED.set(pending)
     try:
         yield
-        pending.wait()
+        _check(pending, wait=True)
     finally:
-        _CURRENT.reset(token)
+        _DEFERRED.reset(token)
 
 
 def check_rows(bad_K: Tensor) -> None:
-    """Raise InputError if any row of logits is bad: deferred inside `deferred_checks`, else now."""
-    current = _CURRENT.get()
-    pending = PendingChecks() if current is None else current
-    pending.add(bad_K)
-    if current is None:
-        pending.wait()
+    """Raise InputError if any row of logits is bad: now, or inside `deferred_checks` later.
+
+    There, a result is checked once it has arrived on the host, which on a CPU is immediately.
+    """
+    deferred = _DEFERRED.get()
+    pending = [] if deferred is None else deferred
+    pending.append((HostCopy(bad_K.sum()), len(bad_K)))
+    _check(pending, wait=deferred is None)
+
+
+def _check(pending: Pending, *, wait: bool) -> None:
+    """Check the results that have arrived; with `wait` all of them."""
+    while pending and (wait or pending[0][0].ready):
+        count, rows = pending.pop(0)
+        if bad := int(count.value):
+            raise not_finite(bad, rows)

@@ -22,6 +22,11 @@ def sum_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def weight_version(weight: Tensor) -> int:
+    """A number that in-place changes increase; 0 for tensors made in inference mode."""
+    return 0 if weight.is_inference() else weight._version
+
+
 class _Cast(NamedTuple):
     weight: Tensor  # a reference, so that no other tensor can get its id
     state: tuple[int, int]  # data pointer and version
@@ -44,7 +49,7 @@ class CastCache:
         if self._casts is None or weight.dtype == dtype:
             return weight.detach().to(dtype).contiguous()
         key = (id(weight), dtype)
-        state = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        state = (weight.data_ptr(), weight_version(weight))
         found = self._casts.get(key)
         if found is None or found.state != state:
             found = _Cast(weight, state, weight.detach().to(dtype).contiguous())

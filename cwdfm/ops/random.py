@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, describe
-from cwdfm.ops.dispatch import NUMBA, fused_random, numba_jit
+from cwdfm.ops.dispatch import fused_device, numba_jit
 
 _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -76,12 +76,11 @@ def uniform(
     check_seed(seed)
     if isinstance(step, int):
         check_step(step)
-    if index.device == position.device and fused_random(index.device):
+    if index.device == position.device and fused_device(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
     on_cpu = all(x.is_cpu for x in (index, step, position) if isinstance(x, Tensor))
-    if NUMBA and on_cpu and not torch.compiler.is_compiling():  # not traceable
-        return _looped_uniform(seed, purpose, index, step, position)
-    return _plain_uniform(seed, purpose, index, step, position)
+    looped = on_cpu and not torch.compiler.is_compiling()  # the loop is not traceable
+    return (_looped_uniform if looped else _plain_uniform)(seed, purpose, index, step, position)
 
 
 def _plain_uniform(
@@ -140,29 +139,20 @@ def _fused_uniform(
 ) -> Tensor:
     from cwdfm.ops import triton_random
 
-    steps = step if isinstance(step, Tensor) else index  # a placeholder if it is not read
-    index, steps, position = torch.broadcast_tensors(index, steps, position)
-    out = torch.empty(index.shape, dtype=torch.float64, device=index.device)
+    constant = isinstance(step, int)
+    counters = torch.broadcast_tensors(index, index if isinstance(step, int) else step, position)
+    out = torch.empty(counters[0].shape, dtype=torch.float64, device=index.device)
     if out.numel() == 0:
         return out
     if out.dim() != 2:
-        index, steps, position = (x.reshape(1, -1) for x in (index, steps, position))
+        counters = tuple(x.reshape(1, -1) for x in counters)
+    index, steps, position = counters
     with torch.cuda.device_of(out):
         triton_random.uniform[(-(-out.numel() // _BLOCK),)](
-            out,
-            index,
-            steps,
-            position,
-            out.numel(),
-            index.shape[1],
-            *index.stride(),
-            *steps.stride(),
-            *position.stride(),
-            *int32_words(seed, 0 if isinstance(step, Tensor) else step),
-            int(purpose),
-            STEPS=isinstance(step, Tensor),
-            BLOCK=_BLOCK,
-        )
+            out, index, None if constant else steps, position, out.numel(), index.shape[1],
+            *(stride for x in counters for stride in x.stride()),
+            *int32_words(seed, step if isinstance(step, int) else 0), int(purpose), BLOCK=_BLOCK,
+        )  # fmt: skip
     return out
 
 

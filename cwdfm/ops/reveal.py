@@ -5,9 +5,8 @@ from torch import Tensor
 
 BLOCK = 1024  # coordinates sorted at once
 CHUNK = 8  # maximum number of buckets read at once
-# Maximum number of buckets whose borders are held in registers. With 9, an H200 gives wrong results
-# in about one of 20 draws, while Triton's interpreter and the emulated PTX are correct (Triton
-# 3.6).
+# Maximum number of buckets whose borders are held in registers. With 9, an H200 draws wrongly about
+# one time in 20 (Triton 3.6), while Triton's interpreter and the emulated PTX are correct.
 MAX_REGISTER_BUCKETS = 8
 MAX_INT32_COORDINATES = 2048  # per program; beyond that its state uses 16-bit words
 WARP = 32  # threads
@@ -70,7 +69,7 @@ def _reveal(
     ascending: bool,
 ) -> Tensor:
     """Two launches with little host code before them, since the host is the bottleneck."""
-    from cwdfm.ops import triton_reveal, triton_reveal_few, triton_reveal_start
+    from cwdfm.ops import triton_reveal, triton_reveal_few
 
     length, neighbors = neighbors_NK.shape
     buckets = len(ratio_CC)
@@ -89,39 +88,16 @@ def _reveal(
     levels = 1 << (chunk * chunks - 1).bit_length()
     border_LB = torch.empty(levels + 2, batch, dtype=torch.int32, device=u_BN.device)
     with torch.cuda.device_of(u_BN):
-        triton_reveal_start.prepare[(batch,)](
-            state_3BN,
-            border_LB,
-            u_BN,
-            neighbors_NK,
-            *given,
-            batch,
-            length,
-            *words,
-            NEIGHBORS=neighbors,
-            BUCKETS=buckets,
-            LANES=levels,
-            BLOCK=BLOCK,
-            num_warps=4,
-        )
+        triton_reveal.prepare[(batch,)](
+            state_3BN, border_LB, u_BN, neighbors_NK, *given, batch, length, *words,
+            NEIGHBORS=neighbors, BUCKETS=buckets, LANES=levels, BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
         few = buckets <= MAX_REGISTER_BUCKETS
         kernel = triton_reveal_few.reveal_few if few else triton_reveal.reveal
         kernel[(-(-batch // lanes),)](
-            state_3BN,
-            border_LB,
-            u_BN,
-            neighbors_NK,
-            ratio_CC,
-            batch,
-            length,
-            u_BN.shape[1],
-            lanes,
-            NEIGHBORS=neighbors,
-            BUCKETS=buckets,
-            ASCENDING=ascending,
-            **({"ALONE": lanes == 1} if few else {"CHUNK": chunk}),
-            num_warps=1,
-            num_stages=1,
+            state_3BN, border_LB, u_BN, neighbors_NK, ratio_CC, batch, length, u_BN.shape[1], lanes,
+            NEIGHBORS=neighbors, BUCKETS=buckets, ASCENDING=ascending,
+            **({"ALONE": lanes == 1} if few else {"CHUNK": chunk}), num_warps=1, num_stages=1,
             enable_fp_fusion=False,  # a fused multiply-add rounds once, the CPU twice
-        )
+        )  # fmt: skip
     return state_3BN[0] == buckets

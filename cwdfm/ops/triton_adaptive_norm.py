@@ -39,31 +39,20 @@ def _dropout_factor(seed, row, BLOCK_WIDTH: tl.constexpr, DROPPED: tl.constexpr)
 
 @triton.jit(do_not_specialize=["length", "tiles"])
 def add_norm(
-    h,  # [B, N, D]
-    y,  # [B, N, D], if ADDS
-    gate,  # [B, D], with sequence stride `gate_stride`, if GATED
+    h, y,  # [B, N, D]; y may be None
+    gate,  # [B, D] or None; like shift and scale with its own stride from sequence to sequence
     weight,  # [D]
-    shift,  # [B, D], with sequence stride `shift_stride`, if MODULATED
-    scale,  # [B, D], with sequence stride `scale_stride`, if MODULATED
-    seed,  # [1], if DROPPED
-    out_h,  # [B, N, D]
-    out_x,  # [B, N, D]
-    mean,  # [B, N] output: mean of the rows of out_h
-    rstd,  # [B, N] output: 1 / their standard deviation
-    gate_stride,
-    shift_stride,
-    scale_stride,
-    length,
-    tiles,  # per sequence
+    shift, scale,  # [B, D], or both None
+    seed,  # [1], or None without dropout
+    out_h, out_x,  # [B, N, D] outputs
+    mean, rstd,  # [B, N] outputs: mean and 1 / standard deviation of the rows of out_h
+    gate_stride, shift_stride, scale_stride,
+    length, tiles,  # tiles per sequence
     eps,
-    WIDTH: tl.constexpr,  # D
-    BLOCK_WIDTH: tl.constexpr,  # a power of two >= WIDTH
+    WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,  # D, and a power of two >= D
     BLOCK_ROWS: tl.constexpr,
-    ADDS: tl.constexpr,
-    GATED: tl.constexpr,
-    MODULATED: tl.constexpr,
     DROPPED: tl.constexpr,  # dropout's p, times 2^24
-):
+):  # fmt: skip
     """out_h = h + gate * dropout(y), out_x = norm(out_h) * (1 + scale) + shift, for a tile."""
     program = tl.program_id(0)
     sequence = (program // tiles).to(tl.int64)
@@ -74,16 +63,16 @@ def add_norm(
     at = row[:, None] * WIDTH + column
     # All loads come before the row sums, which synchronize the threads.
     s = _load(h + at, valid)
-    if ADDS:
+    if y is not None:
         added = _load(y + at, valid)
-    if GATED:
+    if gate is not None:
         added *= _load(gate + sequence * gate_stride + column, inside)
     factor = _load(weight + column, inside)
-    if MODULATED:
+    if scale is not None:
         factor *= 1 + _load(scale + sequence * scale_stride + column, inside)
         offset = _load(shift + sequence * shift_stride + column, inside)
-    if ADDS:
-        if DROPPED:
+    if y is not None:
+        if seed is not None:
             added *= _dropout_factor(seed, row, BLOCK_WIDTH, DROPPED)
         s += added
     s = s.to(out_h.dtype.element_ty)
@@ -93,7 +82,7 @@ def add_norm(
     centered = tl.where(inside, s - average[:, None], 0.0)
     spread = tl.rsqrt(tl.sum(centered * centered, axis=1) / WIDTH + eps)
     x = centered * spread[:, None] * factor
-    if MODULATED:
+    if scale is not None:
         x += offset
     tl.store(out_x + at, x.to(out_x.dtype.element_ty), mask=valid)
     tl.store(mean + row, average, mask=place < length)
@@ -102,35 +91,20 @@ def add_norm(
 
 @triton.jit(do_not_specialize=["length", "chunks"])
 def add_norm_backward(
-    h,  # [B, N, D], after the addition
-    y,  # [B, N, D], if GATED
-    gate,  # [B, D], with sequence stride `gate_stride`, if GATED
-    weight,  # [D]
-    scale,  # [B, D], with sequence stride `scale_stride`, if MODULATED
-    seed,  # [1], if DROPPED
-    mean,  # [B, N]
-    rstd,  # [B, N]
-    d_out_h,  # [B, N, D], if STREAM
-    d_out_x,  # [B, N, D]
-    d_h,  # [B, N, D] output
-    d_y,  # [B, N, D] output, if ADDS
-    # [B, chunks, 1 + MODULATED + GATED, D] output: sums of d_out_x * xhat, d_out_x, d_h *
-    # dropout(y)
+    h, y,  # [B, N, D]; h after the addition; y if there is a gate
+    gate, weight, scale, seed,  # as in `add_norm`
+    mean, rstd,  # [B, N]
+    d_out_h, d_out_x,  # [B, N, D]; d_out_h may be None
+    d_h, d_y,  # [B, N, D] outputs; d_y may be None
+    # [B, chunks, .., D] output: sums of d_out_x * xhat; of d_out_x, if modulated; of d_h *
+    # dropout(y), if gated
     sums,
-    gate_stride,
-    scale_stride,
-    length,
-    chunks,  # per sequence
-    WIDTH: tl.constexpr,  # D
-    BLOCK_WIDTH: tl.constexpr,  # a power of two >= WIDTH
-    BLOCK_ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,  # rows summed by one program
-    ADDS: tl.constexpr,
-    GATED: tl.constexpr,
-    MODULATED: tl.constexpr,
-    STREAM: tl.constexpr,
-    DROPPED: tl.constexpr,  # dropout's p, times 2^24
-):
+    gate_stride, scale_stride,
+    length, chunks,  # chunks per sequence
+    WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, CHUNK: tl.constexpr,  # rows in registers, rows summed by a program
+    DROPPED: tl.constexpr,
+):  # fmt: skip
     """The gradients of `add_norm` for one chunk of a sequence.
 
     With xhat = (h - mean) rstd and g = d_out_x * weight * (1 + scale), d_h = d_out_h + rstd (g -
@@ -141,9 +115,9 @@ def add_norm_backward(
     first = program % chunks * CHUNK
     column, inside = _columns(WIDTH, BLOCK_WIDTH)
     factor = _load(weight + column, inside)
-    if MODULATED:
+    if scale is not None:
         factor *= 1 + _load(scale + sequence * scale_stride + column, inside)
-    if GATED:
+    if gate is not None:
         gated = _load(gate + sequence * gate_stride + column, inside)
     along = tl.zeros((1, BLOCK_WIDTH), dtype=tl.float32)
     total = tl.zeros((1, BLOCK_WIDTH), dtype=tl.float32)
@@ -156,9 +130,9 @@ def add_norm_backward(
         # All loads come before the row sums, which synchronize the threads.
         s = _load(h + at, valid)
         d = _load(d_out_x + at, valid)
-        if STREAM:
+        if d_out_h is not None:
             onward = _load(d_out_h + at, valid)
-        if GATED:
+        if gate is not None:
             added = tl.load(y + at, mask=valid, other=0.0)
         average = _load(mean + row, place < length)[:, None]
         spread = _load(rstd + row, place < length)[:, None]
@@ -166,22 +140,23 @@ def add_norm_backward(
         g = d * factor
         g_mean, g_along = tl.split(tl.sum(tl.join(g, g * xhat), axis=1) / WIDTH)
         change = spread * (g - g_mean[:, None] - xhat * g_along[:, None])
-        if STREAM:
+        if d_out_h is not None:
             change += onward
         tl.store(d_h + at, change.to(d_h.dtype.element_ty), mask=valid)
         along += tl.sum(d * xhat, axis=0, keep_dims=True)
-        if MODULATED:
+        if scale is not None:
             total += tl.sum(d, axis=0, keep_dims=True)
-        if ADDS:
-            if DROPPED:
+        if d_y is not None:
+            if seed is not None:
                 change *= _dropout_factor(seed, row, BLOCK_WIDTH, DROPPED)
-            if GATED:
+            if gate is not None:
                 through += tl.sum(change * added.to(tl.float32), axis=0, keep_dims=True)
                 change *= gated
             tl.store(d_y + at, change.to(d_y.dtype.element_ty), mask=valid)
-    out = sums + program.to(tl.int64) * ((1 + MODULATED + GATED) * WIDTH) + column
+    KINDS: tl.constexpr = 1 + (scale is not None) + (gate is not None)
+    out = sums + program.to(tl.int64) * (KINDS * WIDTH) + column
     tl.store(out, along, mask=inside)
-    if MODULATED:
+    if scale is not None:
         tl.store(out + WIDTH, total, mask=inside)
-    if GATED:
-        tl.store(out + (1 + MODULATED) * WIDTH, through, mask=inside)
+    if gate is not None:
+        tl.store(out + (KINDS - 1) * WIDTH, through, mask=inside)

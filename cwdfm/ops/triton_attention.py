@@ -30,35 +30,20 @@ def _copy(source, target, cos, sin, inside, HALF: tl.constexpr, ROTATE: tl.const
 
 @triton.jit(do_not_specialize=["rows", "length"])
 def rotate_parts(
-    q,  # [B, N, H, d] with the given strides, contiguous heads
-    k,  # same
-    v,  # same, if COPY
-    out_q,  # [B, N, H, d] with token stride `out_token` and head stride d
-    out_k,  # same
-    out_v,  # same, if COPY
-    cos,  # [N, d], both halves equal
-    sin,  # same
-    q_sequence,
-    q_token,
-    q_head,
-    k_sequence,
-    k_token,
-    k_head,
-    v_sequence,
-    v_token,
-    v_head,
+    q, k, v,  # [B, N, H, d] with the given strides, contiguous heads; v may be None
+    out_q, out_k, out_v,  # [B, N, H, d] with token stride `out_token` and head stride d
+    cos, sin,  # [N, d], both halves equal
+    q_sequence, q_token, q_head,  # strides
+    k_sequence, k_token, k_head,
+    v_sequence, v_token, v_head,
     out_token,
-    rows,
-    length,
-    HALF: tl.constexpr,  # d / 2
-    BLOCK_HALF: tl.constexpr,  # a power of two >= HALF
+    rows, length,
+    HALF: tl.constexpr, BLOCK_HALF: tl.constexpr,  # d / 2, and a power of two >= d / 2
     BLOCK_ROWS: tl.constexpr,
-    GROUP: tl.constexpr,  # heads per program, which share cosines and sines
-    GROUPS: tl.constexpr,
+    GROUP: tl.constexpr, GROUPS: tl.constexpr,  # heads per program, which share cosines and sines
     INVERSE: tl.constexpr,  # rotate by the negative angles
-    COPY: tl.constexpr,  # copy v to out_v
-):
-    """Rotate q and k for a tile of rows and a group of heads."""
+):  # fmt: skip
+    """Rotate q and k, and copy v, for a tile of rows and a group of heads."""
     program = tl.program_id(0)
     row = program // GROUPS * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     pair = tl.arange(0, BLOCK_HALF)
@@ -74,14 +59,14 @@ def rotate_parts(
     q += (sequence * q_sequence + position * q_token)[:, None] + pair[None, :]
     k += (sequence * k_sequence + position * k_token)[:, None] + pair[None, :]
     out = (row.to(tl.int64) * out_token)[:, None] + pair[None, :]
-    if COPY:
+    if v is not None:
         v += (sequence * v_sequence + position * v_token)[:, None] + pair[None, :]
     for j in tl.static_range(GROUP):
         head = program % GROUPS * GROUP + j
         at = out + head * (2 * HALF)
         _copy(q + head * q_head, out_q + at, c, s, inside, HALF, True)
         _copy(k + head * k_head, out_k + at, c, s, inside, HALF, True)
-        if COPY:
+        if v is not None:
             _copy(v + head * v_head, out_v + at, c, s, inside, HALF, False)
 
 
@@ -124,62 +109,17 @@ def _store_unrotated(target, x, y, c, s, inside, HALF: tl.constexpr):
 @triton.jit(do_not_specialize=["length"])
 def attend(
     qkv,  # [B, N, 3, H, d]
-    cos,  # [N, d], both halves equal, float32
-    sin,  # same
-    out,  # [B, N, H, d] output
+    cos, sin,  # [N, d], both halves equal, float32
+    grad,  # [B, N, H, d]: the gradient of the attention output; None to compute that output
+    out,  # [B, N, H, d] output; [B, N, 3, H, d] with `grad`
     length,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,  # d / 2
-    BLOCK: tl.constexpr,  # a power of two >= N, at least 16
-    BLOCK_HALF: tl.constexpr,  # same, >= HALF
+    BLOCK: tl.constexpr, BLOCK_HALF: tl.constexpr,  # powers of two >= N and HALF, at least 16
     FULL: tl.constexpr,  # whether N == BLOCK
     CAUSAL: tl.constexpr,
-):
-    """softmax(q k^T / sqrt(d)) v with rotated q and k, for one head of one sequence."""
-    WIDTH: tl.constexpr = 2 * HALF
-    ROW: tl.constexpr = HEADS * WIDTH
-    N = BLOCK if FULL else length
-    sequence = (tl.program_id(0) // HEADS).to(tl.int64)
-    head = tl.program_id(0) % HEADS
-    place = tl.arange(0, BLOCK)
-    pair = tl.arange(0, BLOCK_HALF)
-    column = tl.arange(0, 2 * BLOCK_HALF)
-    here = place < N
-    halves = here[:, None] & (pair < HALF)[None, :]
-    whole = here[:, None] & (column < WIDTH)[None, :]
-    half_at = place[:, None] * (3 * ROW) + pair[None, :]
-    angle_at = place[:, None] * WIDTH + pair[None, :]
-
-    q = qkv + sequence * N * (3 * ROW) + head * WIDTH
-    c = tl.load(cos + angle_at, mask=halves)
-    s = tl.load(sin + angle_at, mask=halves)
-    q1, q2 = _rotated(q + half_at, c, s, halves, HALF)
-    k1, k2 = _rotated(q + ROW + half_at, c, s, halves, HALF)
-    v_at = q + 2 * ROW + place[:, None] * (3 * ROW) + column[None, :]
-    v = tl.load(v_at, mask=whole, other=0.0)
-
-    e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FULL, CAUSAL)
-    result = tl.dot(e.to(v.dtype), v) * (1.0 / total)[:, None]
-    out += sequence * N * ROW + head * WIDTH
-    tl.store(out + place[:, None] * ROW + column[None, :], result.to(v.dtype), mask=whole)
-
-
-@triton.jit(do_not_specialize=["length"])
-def attend_backward(
-    qkv,  # [B, N, 3, H, d]
-    cos,  # [N, d], both halves equal, float32
-    sin,  # same
-    grad,  # [B, N, H, d]
-    d_qkv,  # [B, N, 3, H, d] output
-    length,
-    HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_HALF: tl.constexpr,
-    FULL: tl.constexpr,
-    CAUSAL: tl.constexpr,
-):
-    """The gradient of qkv from that of the output of `attend`, for one head of one sequence.
+):  # fmt: skip
+    """softmax(q k^T / sqrt(d)) v with rotated q and k, or its gradient, for one head of a sequence.
 
     With P the softmax and dO the gradient of the output: dV = P^T dO, dP = dO V^T, dS = P (dP -
     rowsum(P dP)) / sqrt(d), dQ = dS K, dK = dS^T Q, the last two rotated by the negative angles.
@@ -197,6 +137,7 @@ def attend_backward(
     whole = here[:, None] & (column < WIDTH)[None, :]
     half_at = place[:, None] * (3 * ROW) + pair[None, :]
     whole_at = place[:, None] * (3 * ROW) + column[None, :]
+    single_at = place[:, None] * ROW + column[None, :]
     angle_at = place[:, None] * WIDTH + pair[None, :]
 
     q = qkv + sequence * N * (3 * ROW) + head * WIDTH
@@ -205,20 +146,25 @@ def attend_backward(
     q1, q2 = _rotated(q + half_at, c, s, halves, HALF)
     k1, k2 = _rotated(q + ROW + half_at, c, s, halves, HALF)
     v = tl.load(q + 2 * ROW + whole_at, mask=whole, other=0.0)
-    grad += sequence * N * ROW + head * WIDTH
-    do = tl.load(grad + place[:, None] * ROW + column[None, :], mask=whole, other=0.0)
+    if grad is not None:
+        grad += sequence * N * ROW + head * WIDTH
+        do = tl.load(grad + single_at, mask=whole, other=0.0)
 
     e, total = _exponentials(q1, q2, k1, k2, place, here, WIDTH, FULL, CAUSAL)
-    p = e * (1.0 / total)[:, None]
-    dp = tl.dot(do, tl.trans(v))
-    ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * WIDTH**-0.5).to(v.dtype)
-    dq = d_qkv + sequence * N * (3 * ROW) + head * WIDTH
-    dv = tl.dot(tl.trans(p.to(v.dtype)), do)
-    tl.store(dq + 2 * ROW + whole_at, dv.to(v.dtype), mask=whole)
-
-    # Loaded again from the cache: keeping them would cost registers and so occupancy.
-    c = tl.load(cos + angle_at, mask=halves)
-    s = tl.load(sin + angle_at, mask=halves)
-    _store_unrotated(dq + half_at, tl.dot(ds, k1), tl.dot(ds, k2), c, s, halves, HALF)
-    ds = tl.trans(ds)
-    _store_unrotated(dq + ROW + half_at, tl.dot(ds, q1), tl.dot(ds, q2), c, s, halves, HALF)
+    if grad is None:
+        result = tl.dot(e.to(v.dtype), v) * (1.0 / total)[:, None]
+        out += sequence * N * ROW + head * WIDTH
+        tl.store(out + single_at, result.to(v.dtype), mask=whole)
+    else:
+        p = e * (1.0 / total)[:, None]
+        dp = tl.dot(do, tl.trans(v))
+        ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * WIDTH**-0.5).to(v.dtype)
+        dq = out + sequence * N * (3 * ROW) + head * WIDTH
+        dv = tl.dot(tl.trans(p.to(v.dtype)), do)
+        tl.store(dq + 2 * ROW + whole_at, dv.to(v.dtype), mask=whole)
+        # Loaded again from the cache: keeping them would cost registers and so occupancy.
+        c = tl.load(cos + angle_at, mask=halves)
+        s = tl.load(sin + angle_at, mask=halves)
+        _store_unrotated(dq + half_at, tl.dot(ds, k1), tl.dot(ds, k2), c, s, halves, HALF)
+        ds = tl.trans(ds)
+        _store_unrotated(dq + ROW + half_at, tl.dot(ds, q1), tl.dot(ds, q2), c, s, halves, HALF)

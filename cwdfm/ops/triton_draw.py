@@ -35,18 +35,16 @@ def _first_above(mass, u):
 def draw_rows(
     logits,  # [K, stride]
     u,  # [K] float64
-    top,  # [K, BLOCKS] float32 scratch: each block's largest logit
-    mass,  # [K, BLOCKS] float32 scratch: its sum of exp((l - top) / temperature)
+    top, mass,  # [K, BLOCKS] float32 scratch: max l and sum exp((l - top) / temperature) of blocks
     token,  # [K] int64 output; -1 where logits do not define a distribution
-    stride,
-    vocab,
+    stride, vocab,
     rate,  # log2(e) / temperature
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,  # C or more, a power of two
     TILE: tl.constexpr,  # blocks processed at once, a power of two up to BLOCKS
     LINE: tl.constexpr,  # bytes of the widest load
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """The first token of each row whose cumulative mass exceeds u * total."""
     row = tl.program_id(0).to(tl.int64)
     size: tl.constexpr = logits.dtype.element_ty.primitive_bitwidth // 8
@@ -95,25 +93,19 @@ def draw_rows(
 
 @triton.jit(do_not_specialize=["rows", "blocks"], do_not_specialize_on_alignment=["u"])
 def draw_blocks(
-    top,  # [C, K]: see `head_statistics`
-    mass,  # [C, K]
-    total,  # [C, K], if SCORES
-    slope,  # [C, K], if SCORES
+    top, mass, total, slope,  # [C, K]: see `head_statistics`
     u,  # [K] float64
     count,  # [C] int32 zeros; output: number of rows whose draw falls into the block
     members,  # [C, K] int32 output: these rows, in any order
     token,  # [K] int64 output: the first token of the row's block
     share,  # [K] float64 output: relative position of the draw inside the block, <= 1
     bad,  # [K] bool output: whether the logits do not define a distribution
-    entropy,  # [K] float64 output, if SCORES
-    confidence,  # [K] float64 output, if SCORES
-    rows,
-    blocks,
+    entropy, confidence,  # [K] float64 outputs, or both None
+    rows, blocks,
     rate,  # 1 / temperature
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,  # C or more, a power of two
-    SCORES: tl.constexpr,
-):
+):  # fmt: skip
     """The first block of each row whose cumulative mass exceeds u * total."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
@@ -133,7 +125,7 @@ def draw_blocks(
     tl.store(token + row, cell.to(tl.int64) * BLOCK)
     place = tl.atomic_add(count + cell, 1, sem="relaxed")
     tl.store(members + cell.to(tl.int64) * rows + place, row.to(tl.int32))
-    if SCORES:
+    if entropy is not None:
         # H = log Z - sum p (l - highest) and max p = 1 / Z, with Z = sum exp(l - highest).
         part = tl.exp(gap)
         totals = tl.load(total + at, mask=valid, other=0.0).to(tl.float64)
@@ -161,16 +153,12 @@ def draw_tokens(
 
 @triton.jit
 def _logits_tile(
-    hidden,
-    weight,
-    bias,
+    hidden, weight, bias,
     row,  # [BLOCK_ROWS] int64, all valid
     column,  # [BLOCK_VOCAB]; logits beyond the vocabulary are -inf
     vocab,
-    WIDTH: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-):
+    WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+):  # fmt: skip
     """The logits hidden[row] @ weight[column]^T + bias[column], float32."""
     rows: tl.constexpr = row.shape[0]
     columns: tl.constexpr = column.shape[0]
@@ -189,7 +177,7 @@ def _logits_tile(
             h = tl.load(hidden_at + start, mask=inside[None, :], other=0.0)
             w = tl.load(weight_at + start, mask=inside[:, None], other=0.0)
         logits = tl.dot(h, w, logits, input_precision="ieee")
-    if HAS_BIAS:
+    if bias is not None:
         logits += tl.load(bias + token).to(tl.float32)[None, :]
     return tl.where((column < vocab)[None, :], logits, float("-inf"))
 
@@ -197,24 +185,17 @@ def _logits_tile(
 @triton.jit(do_not_specialize=["rows"])
 def head_statistics(
     hidden,  # [K, D]
-    weight,  # [>= V, D]
-    bias,  # [>= V]
+    weight, bias,  # [>= V, D] and [>= V]; bias may be None
     top,  # [C, K] output: the block's largest logit
     mass,  # [C, K] output: sum of exp((l - top) / temperature)
-    total,  # [C, K] output, if SCORES: sum of exp(l - top)
-    slope,  # [C, K] output, if SCORES: sum of (l - top) exp(l - top)
-    rows,
-    vocab,
+    total, slope,  # [C, K] outputs or None: sums of exp(l - top) and of (l - top) exp(l - top)
+    rows, vocab,
     rate,  # 1 / temperature
     WIDTH: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_VOCAB: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_VOCAB: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     TEMPERED: tl.constexpr,
-    SCORES: tl.constexpr,
-):
+):  # fmt: skip
     """The contribution of each block of the vocabulary to each row's softmax."""
     # Tiles are ordered in groups of GROUP row tiles, so that concurrent programs share rows and
     # weights in the L2 cache.
@@ -229,17 +210,8 @@ def head_statistics(
     row = (tile * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     column = block * BLOCK_VOCAB + tl.arange(0, BLOCK_VOCAB)
     valid = row < rows
-    logits = _logits_tile(
-        hidden,
-        weight,
-        bias,
-        tl.minimum(row, rows - 1),
-        column,
-        vocab,
-        WIDTH,
-        BLOCK_WIDTH,
-        HAS_BIAS,
-    )
+    known = tl.minimum(row, rows - 1)
+    logits = _logits_tile(hidden, weight, bias, known, column, vocab, WIDTH, BLOCK_WIDTH)
     largest = tl.max(logits, axis=1)
     # A block of only -inf has mass 0, not NaN. A NaN or +inf among the logits becomes a NaN in the
     # sums, whatever the maximum is.
@@ -247,11 +219,8 @@ def head_statistics(
     gap = logits - shift[:, None]
     out = block.to(tl.int64) * rows + row
     tl.store(top + out, largest, mask=valid)
-    if TEMPERED:
-        tl.store(mass + out, tl.sum(tl.exp(gap * rate), axis=1), mask=valid)
-    else:
-        tl.store(mass + out, tl.sum(tl.exp(gap), axis=1), mask=valid)
-    if SCORES:
+    tl.store(mass + out, tl.sum(tl.exp(gap * rate if TEMPERED else gap), axis=1), mask=valid)
+    if total is not None:
         e = tl.exp(gap)
         tl.store(total + out, tl.sum(e, axis=1), mask=valid)
         finite = tl.where(e > 0, gap, 0.0)  # avoids 0 * inf
@@ -260,22 +229,15 @@ def head_statistics(
 
 @triton.jit(do_not_specialize=["rows"])
 def block_masses(
-    hidden,  # [K, D]
-    weight,  # [>= V, D]
-    bias,  # [>= V]
-    count,  # [C] int32: number of rows in the block
-    members,  # [C, K] int32: these rows
+    hidden, weight, bias,  # as in `head_statistics`
+    count, members,  # [C] and [C, K] int32: the number of rows in the block, and these rows
     out,  # [K, BLOCK_VOCAB]: exp((l - top) / temperature) of the row's block
-    rows,
-    vocab,
+    rows, vocab,
     rate,
     WIDTH: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_VOCAB: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_VOCAB: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
     BLOCKS: tl.constexpr,  # C or more, a power of two
-    HAS_BIAS: tl.constexpr,
-):
+):  # fmt: skip
     """The masses inside each row's block, for tiles of at most BLOCK_ROWS rows that share a block.
 
     Only the device knows the number of tiles, so the grid has the maximum number of programs, and
@@ -294,8 +256,6 @@ def block_masses(
         row = row.to(tl.int64)
         inside = tl.arange(0, BLOCK_VOCAB)
         column = block * BLOCK_VOCAB + inside
-        logits = _logits_tile(
-            hidden, weight, bias, row, column, vocab, WIDTH, BLOCK_WIDTH, HAS_BIAS
-        )
+        logits = _logits_tile(hidden, weight, bias, row, column, vocab, WIDTH, BLOCK_WIDTH)
         mass = tl.exp((logits - tl.max(logits, axis=1)[:, None]) * rate)
         tl.store(out + row[:, None] * BLOCK_VOCAB + inside[None, :], mass, mask=valid[:, None])

@@ -41,46 +41,19 @@ def draw(index, step, position, seed_low, seed_high, purpose):
     return bits.to(tl.float64) * UNIT
 
 
-# Not specialized, so that new values and shapes do not trigger compilation.
-@triton.jit(
-    do_not_specialize=[
-        "index",
-        "steps",
-        "position",
-        "total",
-        "columns",
-        "index_row",
-        "index_column",
-        "steps_row",
-        "steps_column",
-        "position_row",
-        "position_column",
-        "seed_low",
-        "seed_high",
-        "step",
-        "purpose",
-    ]
-)
+# No argument but `out` is specialized, so that new values and shapes do not trigger compilation.
+@triton.jit(do_not_specialize=range(1, 16))
 def uniform(
     out,  # [R, C] float64, contiguous
-    index,  # [R, C] int64, any strides
-    steps,  # same, if STEPS; otherwise `step` applies to all
-    position,  # [R, C] int64, any strides
-    total,  # R * C
-    columns,
-    index_row,  # strides
-    index_column,
-    steps_row,
-    steps_column,
-    position_row,
-    position_column,
-    seed_low,  # int32 with the bits of a 32-bit word, like seed_high and step
-    seed_high,
-    step,
+    index, steps, position,  # [R, C] int64, any strides; if steps is None, `step` applies to all
+    total, columns,  # R * C and C
+    index_row, index_column,  # strides
+    steps_row, steps_column,
+    position_row, position_column,
+    seed_low, seed_high, step,  # int32 with the bits of 32-bit words
     purpose,
-    STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """out = uniform(seed, purpose, index, step, position), element by element."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < total
@@ -88,7 +61,7 @@ def uniform(
     column = place - row * columns
     i = tl.load(index + row * index_row + column * index_column, mask=inside, other=0)
     p = tl.load(position + row * position_row + column * position_column, mask=inside, other=0)
-    if STEPS:
+    if steps is not None:
         s = tl.load(steps + row * steps_row + column * steps_column, mask=inside, other=0)
     else:
         s = step.to(tl.int64) & MASK32

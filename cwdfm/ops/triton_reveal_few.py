@@ -7,8 +7,7 @@ The ends of buckets are in registers, and the state of all neighbors is loaded a
 import triton
 import triton.language as tl
 
-from cwdfm.ops.triton_reveal import WARP
-from cwdfm.ops.triton_reveal_start import state_rows
+from cwdfm.ops.triton_reveal import WARP, state_rows
 
 PREFETCH = tl.constexpr(1024)  # elements loaded into the L1 cache at once
 
@@ -89,18 +88,9 @@ def _choose(u, begins, ends, ratio, active, BUCKETS: tl.constexpr, ASCENDING: tl
 
 @triton.jit
 def _reveal_one(
-    state,
-    neighbors,
-    chosen,
-    end,
-    place,
-    ends,
-    tails,
-    lasts,
-    active,
-    NEIGHBORS: tl.constexpr,
-    BUCKETS: tl.constexpr,
-):
+    state, neighbors, chosen, end, place, ends, tails, lasts, active,
+    NEIGHBORS: tl.constexpr, BUCKETS: tl.constexpr,
+):  # fmt: skip
     """Remove the member at `place`: its neighbors, their scores, and the new bucket ends."""
     bucket, order, slot = state
     i = tl.load(order + place, mask=active).to(tl.int32)
@@ -165,9 +155,8 @@ def _promote(state, near, scores, raised, NEIGHBORS: tl.constexpr, BUCKETS: tl.c
         tl.store(bucket + near[n], scores[n] + 1, mask=masked)
         tl.store(order + settled_holes[n], settled_lasts[n], mask=masked)
         tl.store(slot + settled_lasts[n], settled_holes[n], mask=masked)
-        tl.store(
-            order + ends[n], near[n], mask=masked
-        )  # after the two stores above: they may be equal
+        # After the two stores above: they may be equal.
+        tl.store(order + ends[n], near[n], mask=masked)
         tl.store(slot + near[n], ends[n], mask=masked)
     ends = ()
     for c in tl.static_range(BUCKETS - 1):
@@ -178,20 +167,14 @@ def _promote(state, near, scores, raised, NEIGHBORS: tl.constexpr, BUCKETS: tl.c
 
 @triton.jit(do_not_specialize=["uniforms", "batch", "length", "width", "lanes"])
 def reveal_few(
-    state,  # [3, B, N] from `prepare`; modified in place
-    border,  # [> BUCKETS + 1, B] int32, read-only
-    uniforms,  # [B, >= maximum number of draws] float64
-    neighbors,  # [N, K] int32; i itself stands for a missing neighbor, others are distinct
-    ratio,  # [C, C] float64: alpha(c) / alpha(d), at most 1
-    batch,
-    length,
-    width,  # of `uniforms`
-    lanes,  # sequences per program, at most WARP
+    state, border, uniforms, neighbors, ratio,  # as in `reveal`; border is only read, and
+    # neighbors of a coordinate are distinct, but for the missing ones
+    batch, length, width, lanes,
     NEIGHBORS: tl.constexpr,  # at most 8; a symmetric relation
     BUCKETS: tl.constexpr,  # NEIGHBORS + 1
-    ASCENDING: tl.constexpr,  # whether alpha increases with the score
+    ASCENDING: tl.constexpr,
     ALONE: tl.constexpr,  # whether `lanes` is 1
-):
+):  # fmt: skip
     """`triton_reveal.reveal` for few buckets; the end of bucket c, ends[c], is in a register."""
     lane = tl.arange(0, WARP)
     first = tl.program_id(0).to(tl.int64) * lanes

@@ -84,19 +84,15 @@ def _unpack(pairs):
 def softmax_held_rows(
     logits,  # [K, C]; overwritten by the gradient, 0 from V on
     log_z,  # [K] output
-    tokens,  # [K]
-    grad,  # [K]
+    tokens, grad,  # [K]
     rows,  # K
     zero,  # 0, opaque to the compiler
-    VOCAB: tl.constexpr,  # V
-    COLUMNS: tl.constexpr,  # C
-    LANES: tl.constexpr,
-    WIDE: tl.constexpr,  # columns per lane
-    DEPTH: tl.constexpr,
-    FULL: tl.constexpr,  # blocks of that depth
+    VOCAB: tl.constexpr, COLUMNS: tl.constexpr,  # V and C
+    LANES: tl.constexpr, WIDE: tl.constexpr,  # WIDE columns per lane
+    DEPTH: tl.constexpr, FULL: tl.constexpr,  # blocks of that depth
     TAIL: tl.constexpr,  # depth of the rest; 0 if there is none
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """log Z and d/dl of g log p(token), for rows that are held in registers.
 
     Each program loops over rows, and the next row is prefetched while one is processed.
@@ -142,21 +138,15 @@ def softmax_held_rows(
 def softmax_rows(
     logits,  # [K, C]; if GRADIENT, overwritten by the gradient, 0 from V on
     log_z,  # [K]; output if NORMALIZE, else input
-    tokens,  # [K, J], if GRADIENT
-    grad,  # [K, J], if GRADIENT
-    VOCAB: tl.constexpr,  # V
-    COLUMNS: tl.constexpr,  # C
-    J: tl.constexpr,
-    BLOCK_J: tl.constexpr,  # a power of two >= J
-    LANES: tl.constexpr,
-    WIDE: tl.constexpr,  # columns per lane
-    DEPTH: tl.constexpr,
-    FULL: tl.constexpr,  # blocks of that depth that contain only data tokens
-    TAIL: tl.constexpr,  # depth of the rest; 0 if there is none
+    tokens, grad,  # [K, J], if GRADIENT
+    VOCAB: tl.constexpr, COLUMNS: tl.constexpr,
+    J: tl.constexpr, BLOCK_J: tl.constexpr,  # BLOCK_J: a power of two >= J
+    LANES: tl.constexpr, WIDE: tl.constexpr,
+    DEPTH: tl.constexpr, FULL: tl.constexpr,  # blocks of that depth that contain only data tokens
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    GRADIENT: tl.constexpr,
-):
+    NORMALIZE: tl.constexpr, GRADIENT: tl.constexpr,
+):  # fmt: skip
     """log sum exp of a row's first V logits, and d/dl of sum_j g_j log p(token_j).
 
     The gradient is sum_j g_j (onehot(token_j) - p). There is one program per row. The second read

@@ -5,9 +5,8 @@ Neighbor scores take few values and change only around the last reveal, so the m
 are kept in buckets by score: choose a bucket by size times weight, a member uniformly, then move
 its neighbors one bucket up. That is exact, and costs O(window) per draw and O(N) in total.
 
-The bucket loop is plain Python over arrays, compiled by numba; without numba it is slow, with the
-same samples. On a GPU a Triton kernel takes the same steps. Tensors on other devices are copied to
-the CPU.
+The bucket loop is plain Python over arrays, compiled by numba. On a GPU a Triton kernel takes the
+same steps. Tensors on other devices are copied to the CPU.
 """
 
 from functools import lru_cache
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.ops import reveal
-from cwdfm.ops.dispatch import fused_random, fused_reveal, numba_jit
+from cwdfm.ops.dispatch import fused_device, numba_jit
 from cwdfm.ops.random import (
     Purpose,
     check_seed,
@@ -45,7 +44,7 @@ def reveal_drawn(
     sample indices; None means 0..B-1.
     """
     device = kappa_B.device
-    if isinstance(weight, Neighbor) and fused_random(device) and fused_reveal(device):
+    if isinstance(weight, Neighbor) and fused_device(device):
         check_seed(seed)
         check_step(step)
         words = (*int32_words(seed, step), int(Purpose.REVEAL), int(Purpose.ORDER))
@@ -102,7 +101,7 @@ def _tables(weight: Neighbor, length: int, device: torch.device) -> tuple[Tensor
 
 def _reveal_bucketed(weight: Neighbor, start_BN: Tensor, count_B: Tensor, u_BN: Tensor) -> Tensor:
     ascending = weight.scale >= 0
-    if fused_reveal(start_BN.device):
+    if fused_device(start_BN.device):
         tables = _tables(weight, start_BN.shape[1], start_BN.device)
         return reveal.reveal(start_BN, count_B, u_BN, *tables, ascending=ascending)
     neighbors_NK, ratio_CC = _tables(weight, start_BN.shape[1], torch.device("cpu"))

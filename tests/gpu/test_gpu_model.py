@@ -23,10 +23,9 @@ from cwdfm.model.attention import (
     CausalAttention,
     FullAttention,
 )
+from cwdfm.model.block import linear_gelu
 from cwdfm.model.transformer import DiTConfig
-from cwdfm.ops import dispatch
-from cwdfm.ops import short_attention as short
-from cwdfm.ops.gelu import linear_gelu
+from cwdfm.ops import attention, dispatch
 from tests.support import norms
 from tests.support.gpu import COMPILED
 from tests.support.kernels import moved_dit, perturbed, trained
@@ -220,11 +219,11 @@ def test_fused_short_attention_at_its_limits(causal: bool) -> None:
 def test_fused_short_attention_does_not_depend_on_the_batch() -> None:
     qkv = qkv_of((2048, 32, 12, 64), torch.bfloat16, "cuda").requires_grad_()
     rotation = rotation_of(32, 64, "cuda")
-    mixed = short.short_attention(qkv, rotation, causal=False)
+    mixed = attention.short_attention(qkv, rotation, causal=False)
     (grad,) = torch.autograd.grad(mixed, qkv, mixed.detach())
     for rows in (slice(1), slice(1000, 1003), slice(2047, 2048)):
         few = qkv[rows].detach().requires_grad_()
-        again = short.short_attention(few, rotation, causal=False)
+        again = attention.short_attention(few, rotation, causal=False)
         assert torch.equal(again, mixed[rows])
         assert torch.equal(torch.autograd.grad(again, few, again.detach())[0], grad[rows])
 
@@ -242,13 +241,13 @@ def test_transformer_trains_with_fused_short_attention(
     plain = trained(model, model.trunk, x)
     monkeypatch.setattr(dispatch, "MODE", "auto")
     ran: list[str] = []
-    launch = short._launch
+    launch = attention._launch_attention
 
-    def counted(kernel: Any, *rest: Any, **options: Any) -> None:
-        ran.append(kernel.__name__)
-        launch(kernel, *rest, **options)
+    def counted(*arguments: Any, **options: Any) -> None:
+        ran.append("attend" if arguments[3] is None else "attend_backward")
+        launch(*arguments, **options)
 
-    monkeypatch.setattr(short, "_launch", counted)
+    monkeypatch.setattr(attention, "_launch_attention", counted)
     torch._dynamo.reset()
     trunk = torch.compile(model.trunk, fullgraph=True) if compiled else model.trunk
     with half():

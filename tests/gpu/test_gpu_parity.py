@@ -12,7 +12,7 @@ import torch
 import cwdfm
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow import Flow
-from cwdfm.ops.dispatch import fused_random
+from cwdfm.ops.dispatch import fused_device
 from cwdfm.ops.random import Purpose, uniform, uniform_BN
 from cwdfm.path.algorithm1 import reveal_drawn, reveal_in_order
 from tests.support.examples import LENGTH, examples
@@ -52,11 +52,11 @@ def test_uniforms_of_any_shape_and_size_are_bit_identical(seed: int, step: int) 
 
 
 @pytest.mark.skipif(
-    not torch.cuda.is_available() or not fused_random(torch.device("cuda")),
+    not torch.cuda.is_available() or not fused_device(torch.device("cuda")),
     reason="no fused draws here",
 )
 def test_draws_and_reveals_neither_synchronize_nor_recompile() -> None:
-    from cwdfm.ops import triton_random, triton_reveal_few, triton_reveal_start
+    from cwdfm.ops import triton_random, triton_reveal, triton_reveal_few
 
     weight = cwdfm.Neighbor(1, 1.0)
 
@@ -71,7 +71,7 @@ def test_draws_and_reveals_neither_synchronize_nor_recompile() -> None:
                 reveal_drawn(weight, kappa, length, seed=5, step=step, index=given, fixed=None)
 
     device = torch.cuda.current_device()
-    kernels = (triton_random.uniform, triton_reveal_start.prepare, triton_reveal_few.reveal_few)
+    kernels = (triton_random.uniform, triton_reveal.prepare, triton_reveal_few.reveal_few)
     before = len(triton_random.uniform.device_caches[device][0])  # variants of other tests
     work(1)  # copies the weight's tables to the device
     compiled = [len(k.device_caches[device][0]) for k in kernels]

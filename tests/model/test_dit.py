@@ -26,7 +26,7 @@ from cwdfm.model.attention import (
 from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
 from cwdfm.model.transformer import DiT, DiTConfig, TimeEmbedding
-from cwdfm.ops.rotary import rotary, rotate
+from cwdfm.ops.attention import rotary, rotate
 
 
 def parameters(config: DiTConfig) -> int:

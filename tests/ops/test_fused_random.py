@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.ops import dispatch
-from cwdfm.ops.dispatch import fused_random
+from cwdfm.ops.dispatch import fused_device
 from cwdfm.ops.random import _BLOCK, Purpose, uniform, uniform_BN
 from tests.support.kernels import interpreted
 from tests.support.philox import KNOWN
@@ -29,7 +29,7 @@ def checked_draw(monkeypatch: pytest.MonkeyPatch) -> Draw:
         monkeypatch.setattr(dispatch, "MODE", "off")
         plain = uniform(seed, purpose, index, step, position)
         monkeypatch.setattr(dispatch, "MODE", "on")
-        assert fused_random(index.device)
+        assert fused_device(index.device)
         fused = uniform(seed, purpose, index, step, position)
         assert fused.dtype == torch.float64
         assert fused.shape == plain.shape
@@ -115,5 +115,5 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU only if forced; never on a device that Triton does not support."""
     for mode, wanted in (("on", True), ("auto", False), ("off", False)):
         monkeypatch.setattr(dispatch, "MODE", mode)
-        assert fused_random(torch.device("cpu")) is wanted
-        assert not fused_random(torch.device("meta"))
+        assert fused_device(torch.device("cpu")) is wanted
+        assert not fused_device(torch.device("meta"))

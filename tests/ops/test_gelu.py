@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from cwdfm.model import block
+from cwdfm.model.block import linear_gelu
 from cwdfm.ops import dispatch
-from cwdfm.ops import gelu as module
 from cwdfm.ops.dispatch import fused_gelu
-from cwdfm.ops.gelu import linear_gelu
 
 
 def test_epilogue_runs_on_gpus_in_half_precision_without_gradients(
@@ -36,7 +36,7 @@ def test_epilogue_matches_the_plain_expression(
         x, layer = x.bfloat16(), layer.bfloat16()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         plain = linear_gelu(x, layer)
-        monkeypatch.setattr(module, "fused_gelu", lambda _: True)
+        monkeypatch.setattr(block, "fused_gelu", lambda _: True)
         compiled = torch.compile(linear_gelu, backend="eager", fullgraph=True)
         for fused in (linear_gelu(x, layer), compiled(x, layer)):
             assert fused.dtype == torch.bfloat16

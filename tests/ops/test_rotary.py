@@ -16,9 +16,9 @@ from cwdfm.model.attention import (
     FullAttention,
     KVCache,
 )
+from cwdfm.ops import attention as module
 from cwdfm.ops import dispatch
-from cwdfm.ops import rotary as module
-from cwdfm.ops.rotary import rotate, rotate_qkv
+from cwdfm.ops.attention import rotate, rotate_qkv
 from tests.support.kernels import interpreted, moved_dit, trained
 from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, rotation_of
 
@@ -27,13 +27,13 @@ from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, 
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of tensors of every kernel launch; the kernel runs wherever it can."""
     moved: list[int] = []
-    launch = module._launch
+    launch = module._launch_rotation
 
     def counted(sources: Any, *rest: Any, **options: Any) -> None:
         moved.append(len(sources))
         launch(sources, *rest, **options)
 
-    monkeypatch.setattr(module, "_launch", counted)
+    monkeypatch.setattr(module, "_launch_rotation", counted)
     monkeypatch.setattr(dispatch, "MODE", "on")
     return moved
 

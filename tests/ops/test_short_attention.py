@@ -19,8 +19,8 @@ from cwdfm.model.attention import (
     KVCache,
     attend,
 )
+from cwdfm.ops import attention as module
 from cwdfm.ops import dispatch
-from cwdfm.ops import short_attention as module
 from tests.support.kernels import interpreted, moved_dit, trained
 from tests.support.rotary import qkv_of, rotation_of
 from tests.support.short_attention import (
@@ -40,13 +40,13 @@ CPU = torch.device("cpu")
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of launched kernels, which run wherever they can."""
     names: list[str] = []
-    launch = module._launch
+    launch = module._launch_attention
 
-    def counted(kernel: Any, *rest: Any, **options: Any) -> None:
-        names.append(kernel.__name__)
-        launch(kernel, *rest, **options)
+    def counted(*arguments: Any, **options: Any) -> None:
+        names.append("attend" if arguments[3] is None else "attend_backward")
+        launch(*arguments, **options)
 
-    monkeypatch.setattr(module, "_launch", counted)
+    monkeypatch.setattr(module, "_launch_attention", counted)
     monkeypatch.setattr(dispatch, "MODE", "on")
     return names
 

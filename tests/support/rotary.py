@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cwdfm.ops.rotary import rotary, rotate, rotate_qkv
+from cwdfm.ops.attention import rotary, rotate, rotate_qkv
 
 # B, N, H, d: the paper's heads; widths that are not powers of two; partial tiles.
 SHAPES = [(2, 5, 12, 64), (1, 40, 3, 12), (3, 7, 2, 6), (2, 33, 1, 2)]

@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.ops import short_attention as module
-from cwdfm.ops.rotary import rotary
-from cwdfm.ops.short_attention import short_attention
+from cwdfm.ops import attention
+from cwdfm.ops.attention import rotary, short_attention
 from tests.support.rotary import exactly, qkv_of, rotation_of
 
 HALF = torch.float16
@@ -59,15 +58,13 @@ def check_far_apart(dtype: torch.dtype, causal: bool, device: str) -> None:
 
 def check_bounds(length: int, width: int, causal: bool, device: str) -> None:
     """A sequence neither reads nor writes beyond its end."""
-    from cwdfm.ops.triton_attention import attend, attend_backward
-
     qkv = qkv_of((3, length, 2, width), HALF, device)
     grad = torch.randn_like(qkv[:, :, 0])
     qkv[2], grad[2] = float("nan"), float("nan")
     rotation = rotation_of(length, width, device)
     mixed, d_qkv = torch.full_like(grad, 7.0), torch.full_like(qkv, 7.0)
-    module._launch(attend, 512, qkv[:2], *rotation, mixed[:2], causal=causal)
-    module._launch(attend_backward, 512, qkv[:2], *rotation, grad[:2], d_qkv[:2], causal=causal)
+    attention._launch_attention(qkv[:2], *rotation, None, mixed[:2], causal=causal)
+    attention._launch_attention(qkv[:2], *rotation, grad[:2], d_qkv[:2], causal=causal)
     for out in (mixed, d_qkv):
         assert bool(out[:2].isfinite().all())
         assert bool((out[2] == 7.0).all())
