@@ -24,7 +24,7 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, mlp_ratio: int, dropout: float, *, conditioning: int | None
+        self, width: int, heads: int, mlp_ratio: int, dropout: float, conditioning: int | None
     ) -> None:
         super().__init__()
         inner = mlp_ratio * width
@@ -35,9 +35,7 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, bias=False)
         self.up = nn.Linear(width, inner)
         self.down = nn.Linear(inner, width)
-        self.modulation: nn.Linear | None = None
-        if conditioning is not None:
-            self.modulation = zero_init(nn.Linear(conditioning, 6 * width))
+        self.modulation = modulation_layer(conditioning, 6 * width)
 
     def forward(
         self,
@@ -102,6 +100,11 @@ def zero_init(layer: nn.Linear) -> nn.Linear:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def modulation_layer(conditioning: int | None, width: int) -> nn.Linear | None:
+    """A linear map of the time embedding, initialized to zero; None without conditioning."""
+    return None if conditioning is None else zero_init(nn.Linear(conditioning, width))
 
 
 def modulation_vectors(

@@ -158,12 +158,15 @@ def _is_head(model: SplitModel, readout: nn.Linear, hidden_KD: Tensor) -> bool:
         few_kD = hidden_KD[:4]
         logits = model.head(few_kD)
         check_not_probabilities(logits)
-        same = readout(few_kD)
-        agrees = logits.shape == same.shape and torch.allclose(
-            logits.float(), same.float(), rtol=0.02, atol=0.02, equal_nan=True
-        )
+        agrees = _close(logits, readout(few_kD))
         _COMPARED[model] = (now, agrees)
     return agrees
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Whether logits are equal up to rounding in half precision."""
+    near = {"rtol": 0.02, "atol": 0.02}
+    return a.shape == b.shape and torch.allclose(a.float(), b.float(), **near, equal_nan=True)
 
 
 def is_split(model: object) -> TypeGuard[SplitModel]:
@@ -183,10 +186,10 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
     few = 4  # positions suffice, without another [N, V] tensor
     with _describe_call(x_BN[:1], t_1, int(x_BN[:1].max())):
-        whole_KV = model(x_BN[:1], t_1)[0, :few].float()
+        whole_KV = model(x_BN[:1], t_1)[0, :few]
     check_finite(whole_KV)  # first, because NaN compares unequal
     hidden_KD = model.trunk(x_BN[:1], t_1)[0, :few]
-    split_KV = model.head(hidden_KD).float()
+    split_KV = model.head(hidden_KD)
     if is_two_stage(model):
         flat_K = torch.arange(len(hidden_KD), device=x_BN.device)
         staged_KD = model.second_stage(model.first_stage(x_BN[:1], t_1), flat_K)
@@ -195,7 +198,7 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
                 "the model sets two_stage, but second_stage(first_stage(x, t)) is not trunk(x, t); "
                 "set two_stage to False"
             )
-    if not torch.allclose(whole_KV, split_KV, rtol=0.02, atol=0.02, equal_nan=True):
+    if not _close(whole_KV, split_KV):
         raise InputError(
             "the model has a trunk and a head, but head(trunk(x, t)) is not model(x, t), and "
             "samplers call trunk and head. Move everything else into them, rename them, or pass "

@@ -26,7 +26,7 @@ from cwdfm.model.attention import (
     CausalAttention,
     FullAttention,
 )
-from cwdfm.model.block import Block, modulation_vectors, zero_init
+from cwdfm.model.block import Block, modulation_layer, modulation_vectors, zero_init
 from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.attention import rotary
 from cwdfm.ops.cuda_graph import GraphedFunction
@@ -82,9 +82,8 @@ class DiTConfig:
                 fields=("width",),
             )
         if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
-            raise InputError(
-                f"dropout must lie in [0, 1), got {self.dropout!r}", fields=("dropout",)
-            )
+            message = f"dropout must lie in [0, 1), got {self.dropout!r}"
+            raise InputError(message, fields=("dropout",))
         check_choice("time", self.time, ("given", "zero", "none"))
         check_choice("attention", self.attention, ("full", "causal", "block"))
         if self.attention == "block":
@@ -108,22 +107,12 @@ class DiT(nn.Module):
         self.position: nn.Parameter | None = None
         if config.positions:
             self.position = nn.Parameter(torch.randn(config.positions, config.width) * 0.02)
-        conditioned = config.time != "none"
-        self.time = TimeEmbedding(config.conditioning) if conditioned else None
-        self.blocks = nn.ModuleList(
-            Block(
-                config.width,
-                config.heads,
-                config.mlp_ratio,
-                config.dropout,
-                conditioning=config.conditioning if conditioned else None,
-            )
-            for _ in range(config.depth)
-        )
-        self.norm = nn.LayerNorm(config.width, bias=False)
-        self.modulation = (
-            zero_init(nn.Linear(config.conditioning, 2 * config.width)) if conditioned else None
-        )
+        width, conditioning = config.width, None if config.time == "none" else config.conditioning
+        self.time = None if conditioning is None else TimeEmbedding(conditioning)
+        sizes = (width, config.heads, config.mlp_ratio, config.dropout, conditioning)
+        self.blocks = nn.ModuleList(Block(*sizes) for _ in range(config.depth))
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.modulation = modulation_layer(conditioning, 2 * width)
         self.readout = zero_init(nn.Linear(config.width, config.num_tokens))
 
     def forward(self, x_t: Tensor, t: Tensor, read: Read | None = None) -> Tensor:
@@ -157,10 +146,7 @@ class DiT(nn.Module):
     def uncompiled(self) -> AbstractContextManager[object]:
         """Run compiled code eagerly: behind a cache, every call would be a new graph."""
         compiled = "trunk" in vars(self) or any("forward" in vars(b) for b in self.blocks)
-        stance: AbstractContextManager[object] = (
-            torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-        )
-        return stance
+        return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
     def trunk(self, x_t: Tensor, t: Tensor, pattern: AttentionPattern | None = None) -> Tensor:
         """Hidden vectors [B, N, D], including the final norm and its modulation.
@@ -210,8 +196,7 @@ class DiT(nn.Module):
         if self.time is not None:
             c_BC = self.time(t if self.config.time == "given" else torch.zeros_like(t))
         rotation = rotary(position_N, self.config.width // self.config.heads)
-        pending = None
-        last = len(self.blocks) - 1
+        pending, last = None, len(self.blocks) - 1
         for layer, block in enumerate(self.blocks[:last]):
             attention = pattern.attention_fn(layer, length, device)
             h_BND, pending = block(h_BND, pending, c_BC, rotation, attention)

@@ -65,44 +65,22 @@ class Adapted(nn.Module):
 
 
 class BannedTokens(nn.Module):
-    """A split model in which some tokens have probability zero."""
+    """A split model in which some tokens have probability zero; only its head is its own."""
 
-    def __init__(self, model: nn.Module, tokens: tuple[int, ...]) -> None:
+    def __init__(self, model: Any, tokens: tuple[int, ...]) -> None:
         super().__init__()
         self.model, self.tokens = model, list(tokens)
+        for name in ("trunk", "two_stage", "first_stage", "second_stage"):
+            if hasattr(model, name):
+                setattr(self, name, getattr(model, name))
+        if hasattr(model, "select"):
+            self.select = lambda active_B: BannedTokens(model.select(active_B), tokens)
 
     def forward(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self.head(self.trunk(x_t, t))
-
-    def trunk(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """The trunk of the wrapped model."""
-        hidden: Tensor = self.model.trunk(x_t, t)  # type: ignore[operator]
-        return hidden
-
-    @property
-    def select(self) -> Callable[[Tensor], "BannedTokens"] | None:
-        """`select` of the wrapped model, if it has per-sequence state."""
-        select = getattr(self.model, "select", None)
-        if select is None:
-            return None
-        return lambda active_B: BannedTokens(select(active_B), tuple(self.tokens))
-
-    @property
-    def two_stage(self) -> bool:
-        """Whether the wrapped model has a two-stage trunk."""
-        return bool(getattr(self.model, "two_stage", False))
-
-    def first_stage(self, x_t: Tensor, t: Tensor) -> Any:
-        """The first stage of the wrapped model."""
-        return self.model.first_stage(x_t, t)  # type: ignore[operator]
-
-    def second_stage(self, state: Any, flat_K: Tensor) -> Tensor:
-        """The second stage of the wrapped model."""
-        hidden: Tensor = self.model.second_stage(state, flat_K)  # type: ignore[operator]
-        return hidden
+        return self.head(self.model.trunk(x_t, t))
 
     def head(self, hidden: Tensor) -> Tensor:
         """The head of the wrapped model, with logit -inf for banned tokens."""
-        logits: Tensor = self.model.head(hidden).clone()  # type: ignore[operator]
+        logits: Tensor = self.model.head(hidden).clone()
         logits[..., self.tokens] = -torch.inf
         return logits

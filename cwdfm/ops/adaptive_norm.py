@@ -53,7 +53,8 @@ def add_norm(
         seed = torch.randint(2**63 - 1, (1,), device=h_BND.device) if dropout > 0 else None
         vectors = (norm.weight, shift_B1D, scale_B1D, seed)
         options = (dropout, norm.eps, product_dtype(h_BND))
-        return _add_norm(h_BND, y_BND, gate_B1D, *vectors, *options)[:2]
+        out_h, x, _, _ = _add_norm(h_BND, y_BND, gate_B1D, *vectors, *options)
+        return out_h, x
     if residual is not None:
         added_BND, gate_B1D = F.dropout(residual.y_BND, dropout), residual.gate_B1D
         h_BND = h_BND + (added_BND if gate_B1D is None else gate_B1D * added_BND)

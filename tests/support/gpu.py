@@ -8,11 +8,16 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from tests.support.kernels import interpreted
+
 COMPILED = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore"),  # performance hints of the compiler
     pytest.mark.skipif(find_spec("triton") is None, reason="no Triton"),
 ]
+
+# Kernels run in Triton's interpreter on a CPU, and compiled on a GPU.
+DEVICES = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=COMPILED)]
 
 
 @contextmanager
