@@ -5,7 +5,6 @@ Run there with `pytest -m gpu tests/gpu/test_gpu_head.py`.
 """
 
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -22,24 +21,18 @@ from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.head_rows import _accumulates_in_product
 from cwdfm.ops.host_copy import deferred_checks
 from cwdfm.ops.precision import CASTS
+from tests.support.gpu import COMPILED
+from tests.support.kernels import perturbed
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or find_spec("triton") is None,
-        reason="no CUDA device, or no Triton",
-    ),
-]
+pytestmark = COMPILED
 SCHEDULE = cwdfm.Polynomial(2.0)
-BELOW_ONE = 1 - 2.0**-53
 
 
-def head(width: int, num_tokens: int, dtype: torch.dtype, scale: float = 2.0) -> nn.Linear:
-    """A head whose logits have standard deviation `scale` on unit normal vectors."""
+def head(width: int, num_tokens: int, dtype: torch.dtype) -> nn.Linear:
+    """A head whose logits have standard deviation 2 on unit normal vectors."""
     torch.manual_seed(0)
     readout = nn.Linear(width, num_tokens)
-    nn.init.normal_(readout.weight, std=scale / width**0.5)
+    nn.init.normal_(readout.weight, std=2 / width**0.5)
     return readout.to("cuda", dtype).requires_grad_(False)
 
 
@@ -120,13 +113,8 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def small_dit(num_tokens: int) -> DiT:
-    torch.manual_seed(0)
     config = DiTConfig(num_tokens, width=64, depth=2, heads=2, conditioning=16, dropout=0.0)
-    model = DiT(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.cuda()
+    return perturbed(config).eval().cuda()
 
 
 @pytest.mark.parametrize("source", [cwdfm.MaskSource(300), cwdfm.UniformSource(300)], ids=str)
@@ -275,7 +263,6 @@ def test_products_accumulate_in_float32(dtype: torch.dtype) -> None:
     assert found == (version >= (2, 10))
 
 
-@pytest.mark.filterwarnings("ignore")  # performance hints of the compiler
 @pytest.mark.parametrize("by_block", [False, True])
 def test_compiled_trunk_trains_like_the_plain_one(by_block: bool) -> None:
     """The number of masked rows changes between steps, but not in the compiled part."""

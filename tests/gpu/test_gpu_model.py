@@ -28,9 +28,7 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import attention, dispatch
 from tests.support import norms
 from tests.support.gpu import COMPILED
-from tests.support.kernels import moved_dit, perturbed, trained
-from tests.support.rotary import SHAPES, check_layouts, check_rotation, qkv_of, rotation_of
-from tests.support.short_attention import check_bounds, check_far_apart, check_sizes
+from tests.support.kernels import assert_alike, moved_dit, perturbed, tokens, trained
 
 pytestmark = COMPILED
 
@@ -52,22 +50,6 @@ def half() -> AbstractContextManager[object]:
     return context
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (8, 1024, 12, 64), (3, 100, 5, 48)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rotation_and_gradient_are_exact(
-    shape: tuple[int, int, int, int], dtype: torch.dtype
-) -> None:
-    check_rotation(shape, dtype, "cuda")
-
-
-def test_gradients_may_come_in_any_layout() -> None:
-    check_layouts("cuda")
-
-
-def tokens(length: int) -> Tensor:
-    return torch.randint(0, 11, (3, length), generator=torch.manual_seed(2)).cuda()
-
-
 def apart(mine: list[Tensor], other: list[Tensor]) -> float:
     """The relative distance of all tensors together."""
     return float((flat(mine) - flat(other)).norm() / flat(other).norm())
@@ -75,12 +57,6 @@ def apart(mine: list[Tensor], other: list[Tensor]) -> float:
 
 def flat(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.detach().float().flatten() for part in parts])
-
-
-def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
-    """Compare norms: elements that cancel may have large relative errors."""
-    for a, b in zip(mine, other, strict=True):
-        assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +74,7 @@ def test_transformer_trains_as_with_plain_rotation(
     pattern: AttentionPattern, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32, with heads of 32, which FlexAttention supports."""
-    model, x = moved_dit(width=64).cuda(), tokens(length)
+    model, x = moved_dit(width=64).cuda(), tokens(length).cuda()
     fused = trained(model, model.trunk, x, pattern)
     monkeypatch.setattr(dispatch, "MODE", "off")
     assert_alike(fused, trained(model, model.trunk, x, pattern), 1e-3)
@@ -110,7 +86,7 @@ def test_compiled_half_precision_trains_like_plain_float32(
     by_block: bool, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short attention, rotation and their gradients in compiled code, in one graph each."""
-    model, x = moved_dit(width=64).cuda(), tokens(length)
+    model, x = moved_dit(width=64).cuda(), tokens(length).cuda()
     monkeypatch.setattr(dispatch, "MODE", "off")
     plain = trained(model, model.trunk, x)
     monkeypatch.setattr(dispatch, "MODE", "auto")
@@ -184,48 +160,13 @@ def test_fused_gelu_matches_the_plain_one(compiled: bool, monkeypatch: pytest.Mo
 
 
 def test_half_precision_without_autocast() -> None:
-    model, x = moved_dit(width=64).cuda().eval(), tokens(32)
+    model, x = moved_dit(width=64).cuda().eval(), tokens(32).cuda()
     t = torch.full((3,), 0.3, device="cuda")
     with torch.no_grad():
         full = model.trunk(x, t)
         halved = model.to(torch.bfloat16).trunk(x, t)
     assert halved.dtype == torch.bfloat16
     assert_alike([halved.float()], [full], 0.04)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [1, 5, 16, 32, 33, 64])
-@pytest.mark.parametrize(
-    ("width", "dtype"),
-    [
-        (16, torch.bfloat16),
-        (48, torch.bfloat16),
-        (64, torch.bfloat16),
-        (64, torch.float16),
-        (128, torch.bfloat16),
-    ],
-)
-def test_fused_short_attention(width: int, dtype: torch.dtype, length: int, causal: bool) -> None:
-    check_sizes(length, width, dtype, causal, "cuda")
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_fused_short_attention_at_its_limits(causal: bool) -> None:
-    check_far_apart(torch.float16, causal, "cuda")
-    for length in (5, 32, 33):
-        check_bounds(length, 64, causal, "cuda")
-
-
-def test_fused_short_attention_does_not_depend_on_the_batch() -> None:
-    qkv = qkv_of((2048, 32, 12, 64), torch.bfloat16, "cuda").requires_grad_()
-    rotation = rotation_of(32, 64, "cuda")
-    mixed = attention.short_attention(qkv, rotation, causal=False)
-    (grad,) = torch.autograd.grad(mixed, qkv, mixed.detach())
-    for rows in (slice(1), slice(1000, 1003), slice(2047, 2048)):
-        few = qkv[rows].detach().requires_grad_()
-        again = attention.short_attention(few, rotation, causal=False)
-        assert torch.equal(again, mixed[rows])
-        assert torch.equal(torch.autograd.grad(again, few, again.detach())[0], grad[rows])
 
 
 @pytest.mark.parametrize("pattern", [FullAttention(), CausalAttention()], ids=str)
@@ -235,7 +176,7 @@ def test_transformer_trains_with_fused_short_attention(
     pattern: AttentionPattern, length: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eager and compiled in one graph, against plain float32."""
-    model, x = moved_dit(width=128).cuda(), tokens(length)
+    model, x = moved_dit(width=128).cuda(), tokens(length).cuda()
     model.attention_pattern = pattern
     monkeypatch.setattr(dispatch, "MODE", "off")
     plain = trained(model, model.trunk, x)
@@ -257,28 +198,6 @@ def test_transformer_trains_with_fused_short_attention(
         usual = trained(model, model.trunk, x)
     # Half precision limits accuracy: gradients of the first layers mostly cancel.
     assert apart(mine, plain) < 1.5 * apart(usual, plain) + 0.01
-
-
-@pytest.mark.parametrize("shape", [*norms.SHAPES, (8, 1024, 768), (40, 60, 2048)], ids=str)
-@pytest.mark.parametrize("timed", [True, False])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_stream_norm_and_gradients_are_exact(
-    shape: tuple[int, int, int], timed: bool, dropout: float, dtype: torch.dtype
-) -> None:
-    """In float32, and in the dtypes of autocast."""
-    x = norms.given(shape, torch.float32, dtype, timed=timed, device="cuda")
-    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        norms.check_against_exact(x, dropout)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_first_norm_is_exact(dtype: torch.dtype) -> None:
-    norms.check_against_exact(norms.given((8, 100, 768), dtype, dtype, adds=False, device="cuda"))
-
-
-def test_dropout_zeroes_the_right_fraction() -> None:
-    norms.check_dropout("cuda")
 
 
 def test_norms_and_their_gradients_are_bitwise_reproducible() -> None:
@@ -315,7 +234,7 @@ def test_compiled_dropout_mask_is_the_same_in_the_backward_pass() -> None:
 @pytest.mark.parametrize("config", norms.NETWORKS, ids=str)
 @pytest.mark.parametrize("by_block", [False, True])
 def test_compiled_training_with_dropout_is_reproducible(config: DiTConfig, by_block: bool) -> None:
-    model, x = perturbed(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32)
+    model, x = perturbed(replace(config, width=64, depth=3, dropout=0.1)).cuda(), tokens(32).cuda()
     torch._dynamo.reset()
     model.compile_trunk(by_block=by_block)
 
@@ -335,7 +254,7 @@ def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32, with the same kernels for rotation and attention on both sides."""
-    model, x = perturbed(replace(config, width=64)).cuda(), tokens(160)
+    model, x = perturbed(replace(config, width=64)).cuda(), tokens(160).cuda()
     fused = trained(model, model.trunk, x)
     monkeypatch.setattr("cwdfm.ops.adaptive_norm.fused_norm", lambda h: False)
     assert_alike(fused, trained(model, model.trunk, x), 1e-4)

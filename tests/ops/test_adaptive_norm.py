@@ -16,7 +16,8 @@ from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import adaptive_norm as module
 from cwdfm.ops import dispatch
 from cwdfm.ops.adaptive_norm import CHUNK
-from tests.support.kernels import interpreted, perturbed, trained
+from tests.support.gpu import COMPILED, DEVICES
+from tests.support.kernels import assert_alike, interpreted, perturbed, tokens, trained
 from tests.support.norms import (
     FULL,
     HALF,
@@ -33,11 +34,8 @@ from tests.support.norms import (
     kept,
 )
 
-DTYPES = [
-    (FULL, FULL),
-    (FULL, HALF),
-    (HALF, HALF),
-]  # of the residual stream and the residual branch
+DTYPES = [(FULL, FULL), (FULL, HALF), (HALF, HALF)]  # of residual stream and residual branch
+TIMED = [(True, True), (False, True)]  # with and without a time embedding
 
 
 @pytest.fixture
@@ -61,29 +59,39 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 4)
 
 
-@interpreted
+WIDE = (*SHAPES, (8, 1024, 768), (40, 60, 2048))
+# Device, shape, dtypes, whether there is a time embedding and a residual, and dropout.
+CASES = [
+    *(("cpu", shape, dtypes, True, True, 0.0) for shape in SHAPES for dtypes in DTYPES),
+    *(("cpu", SHAPES[1], dtypes, True, False, 0.0) for dtypes in DTYPES),
+    *(("cpu", SHAPES[1], DTYPES[0], False, adds, 0.0) for adds in (True, False)),
+    *(("cpu", (2, CHUNK + 3, 20), DTYPES[0], *timed, p) for timed in TIMED for p in (0.1, 0.9)),
+    *(
+        ("cuda", shape, d, *t, p)
+        for shape in WIDE
+        for d in DTYPES
+        for t in TIMED
+        for p in (0.0, 0.1)
+    ),
+    *(("cuda", (8, 100, 768), dtypes, True, False, 0.0) for dtypes in DTYPES),
+]
+
+
 @pytest.mark.parametrize(
-    ("shape", "timed", "adds", "dtypes"),
-    [
-        *((shape, True, True, dtypes) for shape in SHAPES for dtypes in DTYPES),
-        *((SHAPES[1], True, False, dtypes) for dtypes in DTYPES),
-        *((SHAPES[1], False, adds, DTYPES[0]) for adds in (True, False)),
-    ],
+    ("device", "shape", "dtypes", "timed", "adds", "dropout"),
+    [pytest.param(*c, marks=interpreted if c[0] == "cpu" else COMPILED) for c in CASES],
     ids=str,
 )
 def test_stream_norm_and_gradients_are_exact(
-    shape: tuple[int, int, int],
-    timed: bool,
-    adds: bool,
-    dtypes: tuple[torch.dtype, torch.dtype],
-    launches: list[dict[str, Any]],
-) -> None:
-    x = given(shape, *dtypes, timed=timed, adds=adds)
-    with torch.autocast("cpu", HALF, enabled=dtypes == (FULL, HALF)):
-        check_against_exact(x)
-    assert len(launches) == 2  # forward and backward; the exact version launches none
-    assert launches[0] == launches[1]
-    assert launches[0]["DROPPED"] == 0
+    device: str, shape: tuple[int, int, int], dtypes: tuple[torch.dtype, torch.dtype], timed: bool,
+    adds: bool, dropout: float, launches: list[dict[str, Any]],
+) -> None:  # fmt: skip
+    x = given(shape, *dtypes, timed=timed, adds=adds, device=device)
+    with torch.autocast(device, HALF, enabled=dtypes == (FULL, HALF)):
+        check_against_exact(x, dropout)
+    # Forward and backward, and with dropout another one, which finds out its mask.
+    assert len(launches) == (3 if dropout else 2)
+    assert [seen["DROPPED"] > 0 for seen in launches] == [dropout > 0] * len(launches)
 
 
 @interpreted
@@ -116,19 +124,10 @@ def test_either_output_may_be_unused(
     assert without == [False, True]
 
 
-@interpreted
-def test_dropout_zeroes_the_right_fraction(launches: list[dict[str, Any]]) -> None:
-    check_dropout("cpu")
-
-
-@interpreted
-@pytest.mark.parametrize("dropout", [0.1, 0.9])
-@pytest.mark.parametrize("timed", [True, False])
-def test_dropout_mask_is_the_same_in_the_backward_pass(
-    dropout: float, timed: bool, launches: list[dict[str, Any]]
-) -> None:
-    check_against_exact(given((2, CHUNK + 3, 20), timed=timed), dropout)
-    assert [seen["DROPPED"] > 0 for seen in launches] == [True] * 3
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("launches")
+def test_dropout_zeroes_the_right_fraction(device: str) -> None:
+    check_dropout(device)
 
 
 @interpreted
@@ -200,10 +199,6 @@ def test_plain_expression_runs_otherwise(launches: list[dict[str, Any]]) -> None
     assert not launches
 
 
-def tokens(batch: int = 3, length: int = 16) -> Tensor:
-    return torch.randint(0, 11, (batch, length), generator=torch.Generator().manual_seed(2))
-
-
 @interpreted
 @pytest.mark.parametrize("config", NETWORKS, ids=str)
 @pytest.mark.usefixtures("short_chunks")
@@ -211,24 +206,23 @@ def test_transformer_trains_as_with_plain_norms(
     config: DiTConfig, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = perturbed(config)
-    fused = trained(model, model.trunk, tokens())
+    fused = trained(model, model.trunk, tokens(16))
     assert len(launches) == 2 * 5  # two per block and the last
     monkeypatch.setattr(dispatch, "MODE", "off")
-    for mine, other in zip(fused, trained(model, model.trunk, tokens()), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+    assert_alike(fused, trained(model, model.trunk, tokens(16)), 1e-4)
 
 
 @interpreted
 @pytest.mark.parametrize("config", NETWORKS, ids=str)
 def test_dropout_is_off_in_evaluation(config: DiTConfig, launches: list[dict[str, Any]]) -> None:
     model, t = perturbed(replace(config, dropout=0.5)), torch.full((3,), 0.3)
-    model(tokens(), t)
+    model(tokens(16), t)
     # The first norm has no pending residual.
     assert [seen["DROPPED"] > 0 for seen in launches] == [False] + [True] * 4
     launches.clear()
     model.eval()
     state = torch.get_rng_state()
-    model(tokens(), t)
+    model(tokens(16), t)
     assert not any(seen["DROPPED"] for seen in launches)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -241,15 +235,14 @@ def test_compiled_in_one_graph(
     config: DiTConfig, dropout: float, launches: list[dict[str, Any]]
 ) -> None:
     """With the "aot_eager" backend, which calls the operators; each call draws a new seed."""
-    model, x = perturbed(replace(config, dropout=dropout)), tokens(2, 4)
+    model, x = perturbed(replace(config, dropout=dropout)), tokens(4, batch=2)
     compiled = torch.compile(model.trunk, backend="aot_eager", fullgraph=True)
     for seed in (3, 4):
         torch.manual_seed(seed)
         plain = trained(model, model.trunk, x)
         launches.clear()
         torch.manual_seed(seed)
-        for mine, other in zip(trained(model, compiled, x), plain, strict=True):
-            torch.testing.assert_close(mine, other)
+        assert_alike(trained(model, compiled, x), plain, 1e-5)
         assert len(launches) == 10
     with torch.no_grad():
         first, second = (compiled(x, torch.full((2,), 0.3)) for _ in range(2))
@@ -262,12 +255,11 @@ def test_compiled_in_one_graph(
 @pytest.mark.usefixtures("short_chunks")
 def test_two_graphs_serve_all_blocks(launches: list[dict[str, Any]]) -> None:
     """One for the first block, which has no pending residual, and one for all others."""
-    model, x = perturbed(replace(SMALL, depth=3)), tokens(2, 4)
+    model, x = perturbed(replace(SMALL, depth=3)), tokens(4, batch=2)
     plain = trained(model, model.trunk, x)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     for block in model.blocks:
         block.forward = torch.compile(block.forward, backend=counter, fullgraph=True)
-    for mine, other in zip(trained(model, model.trunk, x), plain, strict=True):
-        torch.testing.assert_close(mine, other)
+    assert_alike(trained(model, model.trunk, x), plain, 1e-5)
     assert counter.frame_count == 2

@@ -43,6 +43,16 @@ def trained(
     return [hidden, *torch.autograd.grad((hidden * target).sum(), weights)]
 
 
+def tokens(length: int, batch: int = 3) -> Tensor:
+    return torch.randint(0, 11, (batch, length), generator=torch.manual_seed(2))
+
+
+def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
+    """Compare norms: elements that cancel may have large relative errors."""
+    for a, b in zip(mine, other, strict=True):
+        assert float((a - b).detach().norm()) <= tolerance * float(b.detach().norm())
+
+
 class CastTime(nn.Module):
     """Casts the time embedding, which is computed in float32, to another precision."""
 
