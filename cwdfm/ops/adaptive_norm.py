@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cwdfm.ops.dispatch import fused_norm, on_tensor_device
+from cwdfm.ops.dispatch import fused_norm
 from cwdfm.ops.precision import product_dtype
 
 # Rows per program in registers, with four columns per thread: as many loads in flight as 64
@@ -65,7 +65,6 @@ def add_norm(
 
 
 @torch.library.custom_op("cwdfm::add_norm", mutates_args=())
-@on_tensor_device
 def _add_norm(
     h: Tensor,
     y: Tensor | None,
@@ -88,11 +87,12 @@ def _add_norm(
     tiles = -(-length // ROWS_FORWARD)
     (gate, shift, scale), strides = _vectors(gate, shift, scale)
     outputs = _outputs(h, dtype)
-    triton_adaptive_norm.add_norm[(batch * tiles,)](
-        h.contiguous(), None if y is None else y.contiguous(), gate, weight, shift, scale, seed,
-        *outputs, *strides, length, tiles, eps,
-        BLOCK_ROWS=ROWS_FORWARD, **_options(h, dropout),
-    )  # fmt: skip
+    with torch.cuda.device_of(h):
+        triton_adaptive_norm.add_norm[(batch * tiles,)](
+            h.contiguous(), None if y is None else y.contiguous(), gate, weight, shift, scale, seed,
+            *outputs, *strides, length, tiles, eps,
+            BLOCK_ROWS=ROWS_FORWARD, **_options(h, dropout),
+        )  # fmt: skip
     return outputs
 
 
@@ -107,7 +107,6 @@ def _outputs(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 @torch.library.custom_op("cwdfm::add_norm_backward", mutates_args=())
-@on_tensor_device
 def _add_norm_backward(
     h: Tensor,
     y: Tensor | None,
@@ -132,12 +131,13 @@ def _add_norm_backward(
     out_h, out_y, sums = _gradients(h, gate, scale, dtype)
     (batch, length, _), chunks = h.shape, sums.shape[1]
     (gate, scale), strides = _vectors(gate, scale)
-    triton_adaptive_norm.add_norm_backward[(batch * chunks,)](
-        h, None if y is None else y.contiguous(), gate, weight, scale, seed, mean, rstd,
-        None if d_h is None else d_h.contiguous(), d_x.contiguous(),
-        out_h, None if dtype is None else out_y, sums, *strides, length, chunks,
-        BLOCK_ROWS=ROWS_BACKWARD, CHUNK=CHUNK, **_options(h, dropout),
-    )  # fmt: skip
+    with torch.cuda.device_of(h):
+        triton_adaptive_norm.add_norm_backward[(batch * chunks,)](
+            h, None if y is None else y.contiguous(), gate, weight, scale, seed, mean, rstd,
+            None if d_h is None else d_h.contiguous(), d_x.contiguous(),
+            out_h, None if dtype is None else out_y, sums, *strides, length, chunks,
+            BLOCK_ROWS=ROWS_BACKWARD, CHUNK=CHUNK, **_options(h, dropout),
+        )  # fmt: skip
     return out_h, out_y, sums
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cwdfm.ops.dispatch import fused_rotary, on_tensor_device
+from cwdfm.ops.dispatch import fused_rotary
 
 ROTARY_BASE = 10_000.0
 BLOCK_PAIRS = 1024  # per program in registers: 16 bytes per thread and load
@@ -78,7 +78,6 @@ class _RotateQKV(torch.autograd.Function):
 
 
 @torch.library.custom_op("cwdfm::rotate_forward", mutates_args=())
-@on_tensor_device
 def _rotate_forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys [B, N, H, d] of qkv [B, N, 3, H, d]."""
     q, k = _like_values(qkv), _like_values(qkv)
@@ -93,7 +92,6 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("cwdfm::rotate_backward", mutates_args=())
-@on_tensor_device
 def _rotate_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from those of its rotated parts, [B, N, H, d] each."""
     packed = _packed(dq)
@@ -135,12 +133,13 @@ def _launch_rotation(
     groups = heads // group
     missing = (None,) * (3 - len(sources))
     strides = [stride for source in sources for stride in source.stride()[:3]]
-    rotate_parts[(-(-rows // block_rows) * groups,)](
-        *sources, *missing, *targets, *missing, cos.contiguous(), sin.contiguous(),
-        *strides, *[0, 0, 0] * len(missing), targets[0].stride(1), rows, length,
-        HALF=half, BLOCK_HALF=block_half, BLOCK_ROWS=block_rows, GROUP=group, GROUPS=groups,
-        INVERSE=inverse, num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(cos):
+        rotate_parts[(-(-rows // block_rows) * groups,)](
+            *sources, *missing, *targets, *missing, cos.contiguous(), sin.contiguous(),
+            *strides, *[0, 0, 0] * len(missing), targets[0].stride(1), rows, length,
+            HALF=half, BLOCK_HALF=block_half, BLOCK_ROWS=block_rows, GROUP=group, GROUPS=groups,
+            INVERSE=inverse, num_warps=4,
+        )  # fmt: skip
 
 
 def short_attention(qkv_BN3Hd: Tensor, rotation: Rotation, *, causal: bool) -> Tensor:
@@ -165,7 +164,6 @@ class _ShortAttention(torch.autograd.Function):
 
 
 @torch.library.custom_op("cwdfm::short_attention_forward", mutates_args=())
-@on_tensor_device
 def _attend_forward(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """Attention output [B, N, H, d] of qkv [B, N, 3, H, d]."""
     out = _like_values(qkv)
@@ -179,7 +177,6 @@ def _(qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
 
 
 @torch.library.custom_op("cwdfm::short_attention_backward", mutates_args=())
-@on_tensor_device
 def _attend_backward(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, causal: bool) -> Tensor:
     """The gradient [B, N, 3, H, d] of qkv from that of the output, [B, N, H, d]."""
     d_qkv = qkv.new_empty(qkv.shape)
@@ -202,8 +199,9 @@ def _launch_attention(
     # Tensor core products need at least 16 rows and columns.
     block, block_half = (max(16, 1 << (size - 1).bit_length()) for size in (length, width // 2))
     warp_pairs = WARP_PAIRS if grad is None else WARP_PAIRS_BACKWARD
-    attend[(batch * heads,)](
-        qkv.contiguous(), cos.contiguous(), sin.contiguous(), grad, out, length,
-        HEADS=heads, HALF=width // 2, BLOCK=block, BLOCK_HALF=block_half, FULL=length == block,
-        CAUSAL=causal, num_warps=min(MAX_WARPS, max(1, block * block_half // warp_pairs)),
-    )  # fmt: skip
+    with torch.cuda.device_of(cos):
+        attend[(batch * heads,)](
+            qkv.contiguous(), cos.contiguous(), sin.contiguous(), grad, out, length,
+            HEADS=heads, HALF=width // 2, BLOCK=block, BLOCK_HALF=block_half, FULL=length == block,
+            CAUSAL=causal, num_warps=min(MAX_WARPS, max(1, block * block_half // warp_pairs)),
+        )  # fmt: skip

@@ -10,9 +10,8 @@ The environment variable CWDFM_FUSED selects the Triton kernels:
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from importlib.util import find_spec
-from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from numba import njit
@@ -28,10 +27,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MAX_SHORT_LENGTH, MAX_HEAD_WIDTH = 64, 128
 MAX_NORM_WIDTH = 2048  # one program of the adaptive norm holds a row in registers
 SHARED_BYTES = 164 * 2**10  # shared memory per multiprocessor that the largest tile needs
-
-P = ParamSpec("P")
-T = TypeVar("T")
-Launch = Callable[Concatenate[Tensor, P], T]
 
 
 def fused_device(device: torch.device) -> bool:
@@ -103,20 +98,6 @@ def numba_jit(function: Callable[..., None]) -> Callable[..., None]:
     """Compile a loop over numpy arrays."""
     loop: Callable[..., None] = njit(cache=True, nogil=True)(function)
     return loop
-
-
-def on_tensor_device(launch: Launch[P, T]) -> Launch[P, T]:
-    """Run a function with the GPU of its first argument as the current device.
-
-    Triton launches on the current device, which may differ from that of the tensors.
-    """
-
-    @wraps(launch)
-    def launched(first: Tensor, /, *rest: P.args, **named: P.kwargs) -> T:
-        with torch.cuda.device_of(first):
-            return launch(first, *rest, **named)
-
-    return launched
 
 
 def _enabled(device: torch.device) -> bool:

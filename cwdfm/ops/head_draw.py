@@ -7,7 +7,7 @@ among blocks of the vocabulary, then inside one, in float64 with one counted uni
    exponentials.
 2. `choose_blocks` finds the block that each row's draw falls into, and lists the rows of each.
 3. `block_masses_of` computes the logits of a block again for the rows that fell into it.
-4. `choose_tokens` looks up the token.
+4. The kernel `draw_tokens` looks up the token.
 
 The tokens equal those of the plain path up to the rounding of logits. The logits of a row do not
 depend on other rows, nor on their number.
@@ -16,12 +16,11 @@ Shapes: K rows, D width, V data tokens, C blocks of W = BLOCK tokens.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cwdfm.ops.dispatch import on_tensor_device
 from cwdfm.ops.host_copy import check_rows
 from cwdfm.ops.precision import CASTS, product_dtype
 
@@ -36,6 +35,36 @@ class Tile(NamedTuple):
     width: int
     warps: int
     stages: int
+
+
+class Head(NamedTuple):
+    """The distributions softmax((hidden @ weight^T + bias)[:vocab] / temperature)."""
+
+    hidden: Tensor  # [K, D]
+    weight: Tensor  # [>= V, D]
+    bias: Tensor | None  # [>= V]
+    vocab: int
+    temperature: float
+
+    @property
+    def blocks(self) -> int:
+        """The number C of blocks of the vocabulary."""
+        return -(-self.vocab // BLOCK)
+
+    def empty(self, rows: int, columns: int) -> Tensor:
+        """A tensor for results, float32."""
+        return torch.empty(rows, columns, dtype=torch.float32, device=self.hidden.device)
+
+    def launch(
+        self, kernel: Any, programs: int, tile: Tile, *tensors: Tensor | None, **options: int
+    ) -> None:
+        """Run a kernel that computes logits."""
+        rows, width = self.hidden.shape
+        kernel[(programs,)](
+            self.hidden, self.weight, self.bias, *tensors, rows, self.vocab, 1 / self.temperature,
+            WIDTH=width, BLOCK_ROWS=tile.rows, BLOCK_VOCAB=BLOCK, BLOCK_WIDTH=tile.width,
+            num_warps=tile.warps, num_stages=tile.stages, **options,
+        )  # fmt: skip
 
 
 class BlockDraws(NamedTuple):
@@ -58,22 +87,6 @@ class DrawnTokens(NamedTuple):
     confidence: Tensor | None  # [K] float64: the largest probability, at temperature 1
 
 
-def statistics_tile(rows: int, dtype: torch.dtype) -> Tile:
-    """The tile of `statistics`; small for few rows, where reading the weights dominates."""
-    if dtype == torch.float32:
-        return Tile(rows=32, width=16, warps=8, stages=2)
-    if rows <= 2048:
-        return Tile(rows=64, width=64, warps=4, stages=4)
-    return Tile(rows=128, width=64, warps=8, stages=3)
-
-
-def block_tile(dtype: torch.dtype) -> Tile:
-    """The tile of `block_masses_of`: few rows share a block."""
-    if dtype == torch.float32:
-        return Tile(rows=16, width=16, warps=8, stages=2)
-    return Tile(rows=64, width=64, warps=8, stages=3)
-
-
 def head_draw(
     hidden_KD: Tensor,
     readout: nn.Linear,
@@ -87,43 +100,43 @@ def head_draw(
 
     `u_K` are float64 uniforms in [0, 1), K > 0. `scores` adds entropy and confidence.
     """
+    from cwdfm.ops.triton_draw import draw_tokens
+
     dtype = product_dtype(hidden_KD)
-    head = (hidden_KD.to(dtype).contiguous(), CASTS.get(readout.weight, dtype), readout.bias)
-    stats = statistics(*head, vocab, temperature, scores)
-    draws = choose_blocks(*stats, u_K, temperature)
-    # Deferred: waiting for the result here would leave the GPU idle.
-    check_rows(draws.bad)
-    mass_KW = block_masses_of(*head, draws.counts, draws.members, vocab, temperature)
-    tokens_K = choose_tokens(mass_KW, draws.share, draws.first)
-    return DrawnTokens(tokens_K, draws.entropy, draws.confidence)
+    hidden_KD, weight_VD = hidden_KD.to(dtype).contiguous(), CASTS.get(readout.weight, dtype)
+    head = Head(hidden_KD, weight_VD, readout.bias, vocab, temperature)
+    with torch.cuda.device_of(hidden_KD):
+        draws = choose_blocks(*statistics(head, scores), u_K, temperature)
+        # Deferred: waiting for the result here would leave the GPU idle.
+        check_rows(draws.bad)
+        mass_KW, token_K = block_masses_of(head, draws), draws.first  # overwritten by the token
+        options = {"BLOCK": BLOCK, "num_warps": _warps(BLOCK)}
+        draw_tokens[(len(mass_KW),)](mass_KW, draws.share, token_K, **options)
+    return DrawnTokens(token_K, draws.entropy, draws.confidence)
 
 
-@on_tensor_device
-def statistics(
-    hidden_KD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    vocab: int,
-    temperature: float,
-    scores: bool,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+def statistics_tile(rows: int, dtype: torch.dtype) -> Tile:
+    """The tile of `statistics`; small for few rows, where reading the weights dominates."""
+    if dtype == torch.float32:
+        return Tile(rows=32, width=16, warps=8, stages=2)
+    if rows <= 2048:
+        return Tile(rows=64, width=64, warps=4, stages=4)
+    return Tile(rows=128, width=64, warps=8, stages=3)
+
+
+def statistics(head: Head, scores: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The results of `head_statistics`, each [C, K] float32; the last two only with `scores`."""
     from cwdfm.ops.triton_draw import head_statistics
 
-    rows, width = hidden_KD.shape
-    tile = statistics_tile(rows, hidden_KD.dtype)
-    blocks = -(-vocab // BLOCK)
-    top, mass = (_empty(hidden_KD, blocks, rows) for _ in range(2))
-    total, slope = (_empty(hidden_KD, blocks, rows) if scores else None for _ in range(2))
-    head_statistics[(-(-rows // tile.rows) * blocks,)](
-        hidden_KD, weight_VD, bias_V, top, mass, total, slope, rows, vocab, 1 / temperature,
-        WIDTH=width, BLOCK_ROWS=tile.rows, BLOCK_VOCAB=BLOCK, BLOCK_WIDTH=tile.width, GROUP=GROUP,
-        TEMPERED=temperature != 1, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+    rows, blocks = len(head.hidden), head.blocks
+    tile = statistics_tile(rows, head.hidden.dtype)
+    top, mass = (head.empty(blocks, rows) for _ in range(2))
+    total, slope = (head.empty(blocks, rows) if scores else None for _ in range(2))
+    programs, options = -(-rows // tile.rows) * blocks, {"TEMPERED": head.temperature != 1}
+    head.launch(head_statistics, programs, tile, top, mass, total, slope, GROUP=GROUP, **options)
     return top, mass, total, slope
 
 
-@on_tensor_device
 def choose_blocks(
     top_CK: Tensor,
     mass_CK: Tensor,
@@ -154,36 +167,18 @@ def choose_blocks(
     return draws
 
 
-@on_tensor_device
-def block_masses_of(
-    hidden_KD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    counts_C: Tensor,
-    members_CK: Tensor,
-    vocab: int,
-    temperature: float,
-) -> Tensor:
+def block_masses_of(head: Head, draws: BlockDraws) -> Tensor:
     """exp((l - top) / temperature) [K, W], float32, of the tokens of each row's block."""
     from cwdfm.ops.triton_draw import block_masses
 
-    (blocks, rows), tile = members_CK.shape, block_tile(hidden_KD.dtype)
-    out = _empty(hidden_KD, rows, BLOCK)
-    block_masses[(min(rows, -(-rows // tile.rows) + blocks),)](
-        hidden_KD, weight_VD, bias_V, counts_C, members_CK, out, rows, vocab, 1 / temperature,
-        WIDTH=hidden_KD.shape[1], BLOCK_ROWS=tile.rows, BLOCK_VOCAB=BLOCK, BLOCK_WIDTH=tile.width,
-        BLOCKS=_power_of_two(blocks), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    return out
-
-
-@on_tensor_device
-def choose_tokens(mass_KW: Tensor, share_K: Tensor, first_K: Tensor) -> Tensor:
-    """The drawn tokens [K], written over `first_K`."""
-    from cwdfm.ops.triton_draw import draw_tokens
-
-    draw_tokens[(len(mass_KW),)](mass_KW, share_K, first_K, BLOCK=BLOCK, num_warps=_warps(BLOCK))
-    return first_K
+    full = head.hidden.dtype == torch.float32
+    tile = Tile(16, 16, warps=8, stages=2) if full else Tile(64, 64, warps=8, stages=3)
+    rows, blocks = len(head.hidden), head.blocks
+    mass_KW = head.empty(rows, BLOCK)
+    programs = min(rows, -(-rows // tile.rows) + blocks)  # few rows share a block
+    tensors = (draws.counts, draws.members, mass_KW)
+    head.launch(block_masses, programs, tile, *tensors, BLOCKS=_power_of_two(blocks))
+    return mass_KW
 
 
 def _power_of_two(n: int) -> int:
@@ -193,7 +188,3 @@ def _power_of_two(n: int) -> int:
 def _warps(cells: int) -> int:
     """One warp per 256 float64 masses, eight per thread, so that sums stay within a warp."""
     return max(1, _power_of_two(cells) // 256)
-
-
-def _empty(like: Tensor, rows: int, columns: int) -> Tensor:
-    return torch.empty(rows, columns, dtype=torch.float32, device=like.device)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.ops.dispatch import fused_elementwise, on_tensor_device
+from cwdfm.ops.dispatch import fused_elementwise
 from cwdfm.ops.precision import HALF, sum_dtype
 
 # Logits per chunk: few enough for a CPU's memory bus, enough to keep a GPU busy. On a GPU each
@@ -85,7 +85,8 @@ def softmax_rows(
     d/dl sum_j g_j log p(token_j), and by 0 after the data tokens.
     """
     if fused_elementwise(logits_kV):
-        return _fused_rows(logits_kV, vocab, log_z_k, targets)
+        with torch.cuda.device_of(logits_kV):
+            return _fused_rows(logits_kV, vocab, log_z_k, targets)
     full = logits_kV[:, :vocab].to(sum_dtype(logits_kV))
     log_z_k = full.logsumexp(-1) if log_z_k is None else log_z_k
     if targets is not None:
@@ -97,7 +98,6 @@ def softmax_rows(
     return log_z_k
 
 
-@on_tensor_device
 def _fused_rows(
     logits_kV: Tensor, vocab: int, log_z_k: Tensor | None, targets: tuple[Tensor, Tensor] | None
 ) -> Tensor:

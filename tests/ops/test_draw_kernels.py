@@ -357,8 +357,10 @@ def test_summary_from_blocks_matches_the_whole() -> None:
     total_KC = gap_KCW.exp().sum(-1)
     slope_KC = (gap_KCW.exp() * gap_KCW.masked_fill(gap_KCW == -torch.inf, 0)).sum(-1)
     mass_KC = (gap_KCW / 0.7).exp().sum(-1)
-    top, *rest = (x.T.float().contiguous() for x in (top_KC, mass_KC, total_KC, slope_KC))
-    falls = choose_blocks(top, *rest, torch.full((6,), 0.5, dtype=torch.float64), 0.7)
+    found = [x.T.float().contiguous() for x in (top_KC, mass_KC, total_KC, slope_KC)]
+    top, mass, total, slope = found
+    u = torch.full((6,), 0.5, dtype=torch.float64)
+    falls = choose_blocks(top, mass, total, slope, u, 0.7)
     logits_KV = logits_KCW.flatten(1)
     torch.testing.assert_close(falls.entropy, prediction_entropy(logits_KV), atol=1e-12, rtol=1e-6)
     torch.testing.assert_close(falls.confidence, logits_KV.softmax(-1).amax(-1), atol=0, rtol=1e-6)

@@ -18,8 +18,6 @@ from cwdfm.model.transformer import DiT
 from cwdfm.ops import dispatch, head_rows
 from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.precision import CASTS, CastCache
-from cwdfm.ops.reveal import reveal
-from cwdfm.path import algorithm1
 from cwdfm.weight.entropy import prediction_entropy
 from tests.support.kernels import interpreted, small_dit
 
@@ -117,38 +115,45 @@ def test_half_precision_sums_gradients_in_float32(monkeypatch: pytest.MonkeyPatc
     assert float((mine - true).norm() / true.norm()) < 0.02
 
 
+def assert_head_matches(
+    loss: cwdfm.Loss, batch: cwdfm.PathSample, source: cwdfm.Source, *, per_token: bool = False
+) -> None:
+    """The loss and all gradients, from the head and from logits."""
+    model = small_dit(source.num_tokens)
+    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE, per_token=per_token)
+    read = partial(loss.from_head, batch=batch, schedule=SCHEDULE, per_token=per_token)
+    ours = model(batch.x_t, batch.t, read)
+    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
+    factor = torch.rand(plain.shape, dtype=torch.float64)
+    mine, other = (gradients(model, (factor * value).sum()) for value in (ours, plain))
+    for a, b in zip(mine, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize(("source", "loss"), CASES_OF_LOSS, ids=str)
 @pytest.mark.parametrize("prompted", [False, True])
 def test_losses_from_the_head_match_the_plain_ones(
     source: cwdfm.Source, loss: cwdfm.Loss, prompted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Value and all gradients, float64, in chunks of 5 rows."""
+    """In float64, in chunks of 5 rows."""
     monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cpu": 5 * 11})
-    model, batch = small_dit(source.num_tokens), small_batch(source, prompted=prompted)
-    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE)
-    read = partial(loss.from_head, batch=batch, schedule=SCHEDULE)
-    ours = model(batch.x_t, batch.t, read)
-    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
-    for mine, other in zip(gradients(model, ours), gradients(model, plain), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-9)
+    assert_head_matches(loss, small_batch(source, prompted=prompted), source)
 
 
 @pytest.mark.parametrize("loss", [cwdfm.NELBO(weight=WEIGHT), cwdfm.Bregman("masked", WEIGHT)])
 def test_context_weighted_bound_from_the_head_matches_the_plain_one(loss: cwdfm.Loss) -> None:
     source = SOURCES[0]
-    model, plain_batch = small_dit(source.num_tokens), small_batch(source)
+    plain = small_batch(source)
     path = cwdfm.ContextPath(source, SCHEDULE, WEIGHT)
-    batch = path.sample(plain_batch.x_1, plain_batch.t, seed=2)
-    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE)
-    ours = model(batch.x_t, batch.t, partial(loss.from_head, batch=batch, schedule=SCHEDULE))
-    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
-    for mine, other in zip(gradients(model, ours), gradients(model, plain), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-9)
+    assert_head_matches(loss, path.sample(plain.x_1, plain.t, seed=2), source)
 
 
-def test_head_computes_needed_rows_once_where_possible(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_terms_from_the_head_match_the_plain_ones() -> None:
+    batch = small_batch(SOURCES[0], prompted=True)
+    assert_head_matches(cwdfm.NELBO(), batch, SOURCES[0], per_token=True)
+
+
+def test_head_computes_needed_rows_once_where_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which function of the head each loss calls, and with how many rows."""
     source = SOURCES[0]
     model, batch = small_dit(source.num_tokens), small_batch(source)
@@ -175,19 +180,6 @@ def test_head_computes_needed_rows_once_where_possible(
         model(batch.x_t, batch.t, read)
         assert arguments == [(pass_, rows)], loss
         arguments.clear()
-
-
-def test_terms_from_the_head_match_the_plain_ones_and_are_differentiable() -> None:
-    source = SOURCES[0]
-    model, batch = small_dit(source.num_tokens), small_batch(source, prompted=True)
-    loss, factor_BN = cwdfm.NELBO(), torch.rand(batch.x_t.shape, dtype=torch.float64)
-    plain = loss(model(batch.x_t, batch.t), batch, SCHEDULE, per_token=True)
-    read = partial(loss.from_head, batch=batch, schedule=SCHEDULE, per_token=True)
-    ours = model(batch.x_t, batch.t, read)
-    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-9)
-    mine = gradients(model, (factor_BN * ours).sum())
-    for a, b in zip(mine, gradients(model, (factor_BN * plain).sum()), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-9)
 
 
 def test_nothing_masked_gives_zero_and_finite_gradients() -> None:
@@ -253,10 +245,6 @@ def test_other_weights_need_their_logits() -> None:
     assert (cwdfm.Neighbor(1, 1.0) + cwdfm.Distance(1.0)).needs_only_summary
     with pytest.raises(TypeError, match="the logits themselves"):
         cwdfm.Margin(1.0).summary_score(torch.zeros(1), torch.ones(1))
-
-
-# From here on: Triton kernels in the interpreter. It does not support bfloat16 products, so float16
-# serves as half precision.
 
 
 @pytest.fixture
@@ -360,45 +348,3 @@ def test_readout_is_compared_with_the_head_again_after_training() -> None:
     with torch.no_grad():
         model.readout.weight.add_(0.1)
     assert fusible_hidden(model, *arguments) is None
-
-
-@interpreted
-@pytest.mark.usefixtures("forced")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_training_kernels_in_the_interpreter(dtype: torch.dtype) -> None:
-    readout = nn.Linear(8, 5001).to(dtype)
-    hidden = torch.randn(9, 8).to(dtype).requires_grad_()
-    tokens = torch.randint(0, 5001, (9, 2))  # id 5000 is outside the vocabulary
-    tokens[0] = 5000
-    inside = tokens < 5000
-    exact_readout = nn.Linear(8, 5001)
-    exact_readout.load_state_dict(readout.state_dict())
-    exact = exact_readout(hidden.float())[:, :5000].log_softmax(-1)
-    exact = exact.gather(1, tokens.clamp(max=4999))
-    ours = head_log_prob(hidden, readout, tokens, 5000)
-    tolerance = 1e-4 if dtype == torch.float32 else 0.01
-    close = partial(torch.testing.assert_close, atol=tolerance, rtol=tolerance)
-    close(ours[inside], exact[inside])
-    assert bool((ours[~inside] == -torch.inf).all())
-    weight = torch.rand(9, 2)
-    (mine,) = torch.autograd.grad((weight * ours)[inside].sum(), hidden)
-    (other,) = torch.autograd.grad((weight * exact)[inside].sum(), hidden)
-    close(mine.float(), other.float())
-
-
-@interpreted
-@pytest.mark.parametrize(
-    "weight",
-    [cwdfm.Neighbor(1, 1.0), cwdfm.Neighbor(2, -0.7), cwdfm.Neighbor(3, 0.5, "cut")],
-    ids=str,
-)
-def test_kernel_of_algorithm_1_matches_the_cpu_loop(weight: cwdfm.Neighbor) -> None:
-    g = torch.manual_seed(0)
-    start = torch.rand(5, 19, generator=g) < 0.2
-    count = (torch.rand(5, generator=g) * ((~start).sum(1) + 1)).long()
-    count[0], count[1] = 0, (~start[1]).sum()
-    u = torch.rand(5, 19, generator=g, dtype=torch.float64)
-    tables = algorithm1._tables(weight, 19, torch.device("cpu"))
-    found = reveal(start, count, u, *tables, ascending=weight.scale >= 0)
-    assert torch.equal(found, algorithm1.reveal_in_order(weight, start, count, u))
-    assert torch.equal((found & ~start).sum(1), count)

@@ -104,8 +104,11 @@ def test_value_and_gradients(dtype: torch.dtype, vocab: int, ids: int, bias: boo
 def test_head_log_prob_agrees(dtype: torch.dtype) -> None:
     """`head_log_prob` of several tokens per row, with gradients known only in the backward pass."""
     case = Case(dtype, 130, 131)
-    tokens_KJ = torch.stack([case.tokens, case.tokens.flip(0), case.tokens], dim=1)
+    outside = torch.full_like(case.tokens, 130)
+    tokens_KJ = torch.stack([case.tokens, case.tokens.flip(0), case.tokens, outside], dim=1)
     log_p_KJ = head_log_prob(case.hidden, case.readout, tokens_KJ, 130)
+    assert bool((log_p_KJ[:, 3] == -torch.inf).all())
+    log_p_KJ = log_p_KJ[:, :3]
     general = torch.autograd.grad(-(case.weights * log_p_KJ.sum(1)).sum(), case.leaves)
     flipped = Case(dtype, 130, 131)
     flipped.tokens = case.tokens.flip(0)
