@@ -199,63 +199,6 @@ def test_training_matches_the_plain_one(
     assert float(difference) < tolerance * float(total)
 
 
-def trainable(rows: int, width: int, vocab: int, dtype: torch.dtype) -> list[Tensor]:
-    """Hidden vectors, weight and bias (including the mask id) as leaves."""
-    readout, hidden = head(width, vocab + 1, dtype), rows_of(rows, width, dtype)[0]
-    return [x.detach().requires_grad_() for x in (hidden, readout.weight, readout.bias)]
-
-
-def cross_entropy_of(leaves: list[Tensor], tokens: Tensor, weights: Tensor) -> Tensor:
-    readout = nn.Linear(1, 1)
-    readout.weight, readout.bias = (nn.Parameter(x) for x in leaves[1:])
-    value = head_cross_entropy(leaves[0], readout, tokens, weights, len(leaves[1]) - 1)
-    leaves[1:] = readout.parameters()
-    return value
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    ("rows", "width", "vocab"), [(1, 256, 33), (300, 256, 8192), (3001, 768, 50257)]
-)
-def test_cross_entropy_and_its_gradients_in_one_pass(
-    rows: int, width: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Against autograd in float32, in chunks of at most 1,024 rows; twice through one graph."""
-    monkeypatch.setattr("cwdfm.ops.head_rows.MAX_ELEMENTS", {"cuda": 1024 * vocab, "cpu": 1})
-    leaves = trainable(rows, width, vocab, dtype)
-    g = torch.manual_seed(2)
-    tokens = torch.randint(0, vocab, (rows,), generator=g).cuda()
-    weights = torch.rand(rows, generator=g).cuda() * 3
-    weights[1::7] = 0.0
-    exact_leaves = [x.detach().float().requires_grad_() for x in leaves]
-    logits = nn.functional.linear(*exact_leaves)[:, :vocab]
-    exact = weights @ nn.functional.cross_entropy(logits, tokens, reduction="none")
-    ours = cross_entropy_of(leaves, tokens, weights)
-    tolerance = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 1e-2}[dtype]
-    torch.testing.assert_close(ours, exact, rtol=tolerance, atol=1e-4)
-    others = torch.autograd.grad(0.3 * exact, exact_leaves)
-    for _ in range(2):
-        mine = torch.autograd.grad(0.3 * ours, leaves, retain_graph=True)
-        for a, b in zip(mine, others, strict=True):
-            assert a.dtype == dtype
-            assert float((a.float() - b).norm()) < tolerance * float(b.norm())
-            assert float(a.float().norm()) > 0
-    assert bool((mine[0][1::7] == 0).all())
-    assert bool((mine[1][vocab:] == 0).all())
-    with torch.no_grad():
-        torch.testing.assert_close(cross_entropy_of(leaves, tokens, weights), ours.detach())
-
-
-def test_the_upstream_factor_is_not_rounded_to_half_precision() -> None:
-    """1/3 in bfloat16 is off by 0.2%, equally for all entries of a gradient."""
-    leaves = trainable(100, 256, 700, torch.bfloat16)
-    tokens, weights = torch.arange(100).cuda(), torch.ones(100).cuda()
-    value = cross_entropy_of(leaves, tokens, weights)
-    (whole,) = torch.autograd.grad(value, leaves[0], retain_graph=True)
-    (third,) = torch.autograd.grad(value / 3, leaves[0])
-    assert torch.equal(third, (whole.float() * torch.tensor(1 / 3)).bfloat16())
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_products_accumulate_in_float32(dtype: torch.dtype) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])

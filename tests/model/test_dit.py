@@ -27,6 +27,7 @@ from cwdfm.model.predict import is_split
 from cwdfm.model.presets import SIZES, preset
 from cwdfm.model.transformer import DiT, DiTConfig, TimeEmbedding
 from cwdfm.ops.attention import rotary, rotate
+from tests.support import kernels
 
 
 def parameters(config: DiTConfig) -> int:
@@ -56,14 +57,8 @@ def test_smaller_presets(name: str, low: float, high: float) -> None:
     assert set(SIZES) == {"debug", "4m", "17m", "40m", "base"}
 
 
-def perturbed(config: DiTConfig) -> DiT:
-    """A model with perturbed zero-initialized layers, so that every layer has an effect."""
-    torch.manual_seed(0)
-    model = DiT(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+def perturbed(config: DiTConfig, scale: float = 0.1) -> DiT:
+    return kernels.perturbed(config, scale).eval()
 
 
 SMALL = DiTConfig(num_tokens=11, width=32, depth=2, heads=2, conditioning=16)
@@ -241,23 +236,22 @@ def enabled() -> set[SDPBackend]:
 
 
 def test_bad_configurations() -> None:
-    with pytest.raises(cwdfm.InputError, match="width 30 with 4 heads"):
-        DiTConfig(num_tokens=5, width=30, heads=4)
-    with pytest.raises(
-        cwdfm.InputError, match="one of 'debug', '4m', '17m', '40m', 'base', got '5m'"
-    ):
+    sizes = ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"width": 30, "heads": 4}, "width 30 with 4 heads"),
+        ({"dropout": 1.0}, "dropout"),
+        *(({"positions": wrong}, "positions must be an integer >= 0") for wrong in (-1, 8.5, True)),
+        *(
+            ({name: wrong}, f"{name}.*>= 1, got {wrong}")
+            for name in sizes
+            for wrong in (0, 1.5, True)
+        ),
+    ]
+    for changes, message in cases:
+        with pytest.raises(cwdfm.InputError, match=message):
+            replace(SMALL, **changes)
+    with pytest.raises(cwdfm.InputError, match="'debug', '4m', '17m', '40m', 'base', got '5m'"):
         preset("5m", 40)
-    with pytest.raises(cwdfm.InputError, match="dropout"):
-        DiTConfig(num_tokens=5, dropout=1.0)
-    for name in ("num_tokens", "width", "depth", "heads", "conditioning", "mlp_ratio"):
-        for wrong in (0, 1.5, True):
-            with pytest.raises(
-                cwdfm.InputError, match=f"{name} must be an integer >= 1, got {wrong!r}"
-            ):
-                replace(SMALL, **{name: wrong})  # type: ignore[arg-type]
-    for wrong in (-1, 8.5, True):
-        with pytest.raises(cwdfm.InputError, match="positions must be an integer >= 0"):
-            replace(SMALL, positions=wrong)  # type: ignore[arg-type]
     short = DiT(replace(SMALL, positions=8))
     with pytest.raises(cwdfm.InputError, match=r"8 learned positions.*length 12"):
         short(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1))
@@ -267,31 +261,16 @@ def test_bad_configurations() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
 @torch.no_grad()
 def test_two_stage_trunk(time: str, share: float) -> None:
-    """At few, most or no coordinates; each sequence at a different time."""
-    torch.manual_seed(0)
-    config = DiTConfig(7, width=16, depth=2, heads=2, conditioning=8, time=time)  # type: ignore[arg-type]
-    model = DiT(config).eval()
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.3)
-    x, t = torch.randint(7, (5, 9)), torch.rand(5)
-    place = (torch.rand(x.numel()) < share).nonzero()[:, 0]
-    found = model.second_stage(model.first_stage(x, t), place)
-    assert found.shape == (len(place), 16)
-    whole = model.trunk(x, t).flatten(0, 1)[place]
-    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
-def test_two_stage_trunk_of_one_block() -> None:
-    torch.manual_seed(0)
-    model = DiT(DiTConfig(7, width=16, depth=1, heads=2)).eval()
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.3)
-    x, t, place = torch.randint(7, (5, 9)), torch.rand(5), torch.tensor([3, 44, 0])
-    whole = model.trunk(x, t).flatten(0, 1)[place]
-    torch.testing.assert_close(
-        model.second_stage(model.first_stage(x, t), place), whole, rtol=1e-5, atol=1e-5
-    )
+    """At few, most or no coordinates; each sequence at a different time; of one block or two."""
+    config = DiTConfig(7, width=16, heads=2, conditioning=8, time=time)  # type: ignore[arg-type]
+    for depth in (1, 2):
+        model = perturbed(replace(config, depth=depth), 0.3)
+        x, t = torch.randint(7, (5, 9)), torch.rand(5)
+        place = (torch.rand(x.numel()) < share).nonzero()[:, 0]
+        found = model.second_stage(model.first_stage(x, t), place)
+        assert found.shape == (len(place), 16)
+        whole = model.trunk(x, t).flatten(0, 1)[place]
+        torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
 
 
 class Silent(DiT):
@@ -304,11 +283,8 @@ class Silent(DiT):
 @torch.no_grad()
 def test_a_modified_trunk_is_not_split_into_stages() -> None:
     """An overridden trunk, or one with a hook on its last block, is called as a whole."""
-    torch.manual_seed(0)
-    config = DiTConfig(7, width=16, depth=2, heads=2)
-    plain, silent = DiT(config).eval(), Silent(config).eval()
-    for parameter in plain.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.5)
+    plain = perturbed(DiTConfig(7, width=16, depth=2, heads=2), 0.5)
+    silent = Silent(plain.config).eval()
     silent.load_state_dict(plain.state_dict())
     assert plain.two_stage
     assert not silent.two_stage
@@ -331,7 +307,6 @@ def test_stages_that_differ_from_the_trunk_are_rejected() -> None:
             return super().second_stage(state, flat_K) + 1
 
     model = Wrong(DiTConfig(7, width=16, depth=2, heads=2)).eval()
+    arguments = (cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler())
     with pytest.raises(cwdfm.InputError, match="set two_stage to False"):
-        cwdfm.sample(
-            model, cwdfm.UniformSource(7), cwdfm.Linear(), cwdfm.Euler(), shape=(2, 9), steps=3
-        )
+        cwdfm.sample(model, *arguments, shape=(2, 9), steps=3)

@@ -267,10 +267,10 @@ def test_inputs_of_short_attention_may_come_in_any_layout() -> None:
     assert torch.equal(mine, OPS.short_attention_backward(grad, qkv, *rotation, True))
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=COMPILED)])
-def test_short_attention_does_not_depend_on_the_batch(device: str) -> None:
-    qkv = qkv_of((2048, 32, 12, 64), BF16, device).requires_grad_()
-    rotation = rotation_of(32, 64, device)
+@pytest.mark.gpu
+def test_short_attention_does_not_depend_on_the_batch() -> None:
+    qkv = qkv_of((2048, 32, 12, 64), BF16, "cuda").requires_grad_()
+    rotation = rotation_of(32, 64, "cuda")
     mixed = short_attention(qkv, rotation, causal=False)
     (grad,) = torch.autograd.grad(mixed, qkv, mixed.detach())
     for rows in (slice(1), slice(1000, 1003), slice(2047, 2048)):

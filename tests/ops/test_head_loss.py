@@ -21,7 +21,6 @@ from tests.support.kernels import interpreted
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 # Data tokens, ids, bias: fewer ids than a multiple of the tile (with a mask), more, and equal.
 HEADS = [(130, 131, True), (64, 70, True), (128, 128, False)]
-WIDTH, ROWS = 12, 13
 
 
 @pytest.fixture(params=["off", *(pytest.param(p, marks=interpreted) for p in ("on", "held"))])
@@ -40,16 +39,19 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 class Case:
     """Rows in `dtype`, and the same values in float64."""
 
-    def __init__(self, dtype: torch.dtype, vocab: int, ids: int, *, bias: bool = True) -> None:
+    def __init__(
+        self, dtype: torch.dtype, vocab: int = 130, ids: int = 131, bias: bool = True,
+        rows: int = 13, width: int = 12, device: str = "cpu",
+    ) -> None:  # fmt: skip
         g = torch.manual_seed(0)
         self.vocab = vocab
-        self.hidden = torch.randn(ROWS, WIDTH, generator=g).to(dtype).requires_grad_()
-        self.readout = nn.Linear(WIDTH, ids, bias=bias).to(dtype)
+        self.hidden = torch.randn(rows, width, generator=g).to(device, dtype).requires_grad_()
+        self.readout = nn.Linear(width, ids, bias=bias).to(device, dtype)
         with torch.no_grad():
             for parameter in self.readout.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=g))
-        self.tokens = torch.randint(0, vocab, (ROWS,), generator=g)
-        self.weights = torch.rand(ROWS, generator=g) * 3
+                parameter.copy_(torch.randn(parameter.shape, generator=g) * (12 / width) ** 0.5)
+        self.tokens = torch.randint(0, vocab, (rows,), generator=g).to(device)
+        self.weights = torch.rand(rows, generator=g).to(device) * 3
         self.weights[::7] = 0.0
 
     @property
@@ -70,8 +72,9 @@ class Case:
 
 
 def assert_near(ours: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+    tolerance = TOLERANCE[dtype] * (10 if ours.is_cuda else 1)  # longer sums
     distance = float((ours.detach().double() - exact).norm())
-    assert distance <= TOLERANCE[dtype] * float(exact.norm()), distance
+    assert distance <= tolerance * float(exact.norm()), distance
 
 
 @pytest.mark.parametrize(
@@ -83,34 +86,56 @@ def assert_near(ours: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
 )
 @pytest.mark.usefixtures("path")
 def test_value_and_gradients(dtype: torch.dtype, vocab: int, ids: int, bias: bool) -> None:
-    """With an upstream factor other than 1, and weights of 0."""
-    case = Case(dtype, vocab, ids, bias=bias)
+    check_value_and_gradients(Case(dtype, vocab, ids, bias), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "width", "vocab"), [(1, 256, 33), (300, 256, 8192), (3001, 768, 50257)]
+)
+def test_value_and_gradients_of_large_heads(
+    rows: int, width: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chunks of at most 1,024 rows."""
+    monkeypatch.setattr(head_rows, "MAX_ELEMENTS", {"cuda": 1024 * vocab, "cpu": 1})
+    case = Case(dtype, vocab, vocab + 1, rows=rows, width=width, device="cuda")
+    case.weights[0] = 0.0 if rows > 1 else 1.0
+    check_value_and_gradients(case, dtype)
+
+
+def check_value_and_gradients(case: Case, dtype: torch.dtype) -> None:
+    """With weights of 0, without gradients, and with a factor that bfloat16 would round by 0.2%."""
     value, gradients = case.exact(factor=0.3)
     ours = case.value()
     assert ours.shape == ()
     assert ours.dtype == torch.promote_types(dtype, torch.float32)
     assert_near(ours, value, dtype)
-    mine = torch.autograd.grad(0.3 * ours, case.leaves)
+    with torch.no_grad():
+        torch.testing.assert_close(case.value(), ours.detach())
+    mine = torch.autograd.grad(0.3 * ours, case.leaves, retain_graph=True)
+    (whole,) = torch.autograd.grad(ours, case.hidden)
+    assert torch.equal(mine[0], (whole.float() * 0.3).to(dtype)) or dtype == torch.float64
     for leaf, gradient, exact in zip(case.leaves, mine, gradients, strict=True):
         assert gradient.dtype == leaf.dtype
         assert gradient.is_contiguous()
         assert_near(gradient, exact, dtype)
-    assert bool((mine[0][::7] == 0).all())  # rows of weight 0
-    assert all(bool((x[vocab:] == 0).all()) for x in mine[1:])  # ids after the data tokens
+    assert bool((mine[0][case.weights == 0] == 0).all())
+    assert all(bool((x[case.vocab :] == 0).all()) for x in mine[1:])  # ids after the data tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("path")
 def test_head_log_prob_agrees(dtype: torch.dtype) -> None:
     """`head_log_prob` of several tokens per row, with gradients known only in the backward pass."""
-    case = Case(dtype, 130, 131)
+    case = Case(dtype)
     outside = torch.full_like(case.tokens, 130)
     tokens_KJ = torch.stack([case.tokens, case.tokens.flip(0), case.tokens, outside], dim=1)
     log_p_KJ = head_log_prob(case.hidden, case.readout, tokens_KJ, 130)
     assert bool((log_p_KJ[:, 3] == -torch.inf).all())
     log_p_KJ = log_p_KJ[:, :3]
     general = torch.autograd.grad(-(case.weights * log_p_KJ.sum(1)).sum(), case.leaves)
-    flipped = Case(dtype, 130, 131)
+    flipped = Case(dtype)
     flipped.tokens = case.tokens.flip(0)
     sums = [2 * a + b for a, b in zip(case.exact()[1], flipped.exact()[1], strict=True)]
     for mine, exact in zip(general, sums, strict=True):
@@ -160,7 +185,7 @@ def test_gradcheck() -> None:
 @pytest.mark.usefixtures("path")
 def test_ids_outside_the_vocabulary() -> None:
     """log p = -inf: 0 where the weight is 0, else infinite, without gradient in both cases."""
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     case.tokens[::7] = 130  # of weight 0
     value, gradients = case.exact()
     assert_near(case.value(), value, torch.float32)
@@ -175,7 +200,7 @@ def test_ids_outside_the_vocabulary() -> None:
 
 @pytest.mark.usefixtures("path")
 def test_impossible_token_is_scaled_by_its_weight() -> None:
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     with torch.no_grad():
         case.readout.bias[5] = -torch.inf
     case.tokens[case.tokens == 5] = 6
@@ -190,7 +215,7 @@ def test_impossible_token_is_scaled_by_its_weight() -> None:
 
 @pytest.mark.usefixtures("path")
 def test_nan_logits_give_nan() -> None:
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     with torch.no_grad():
         case.readout.weight[77, 3] = torch.nan
     assert bool(case.value().isnan())
@@ -199,7 +224,7 @@ def test_nan_logits_give_nan() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("path")
 def test_no_rows_give_zero(dtype: torch.dtype) -> None:
-    case = Case(dtype, 130, 131)
+    case = Case(dtype)
     none = (case.hidden[:0], case.readout, case.tokens[:0], case.weights[:0])
     value = head_cross_entropy(*none, 130)
     assert value.item() == 0
@@ -211,7 +236,7 @@ def test_no_rows_give_zero(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("path")
 def test_backward_passes_accumulate() -> None:
     """Two graphs, and one graph twice: the first pass does not consume the saved gradients."""
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     _, gradients = case.exact(factor=1 + 2 + 0.5)
     case.value().backward()
     again = case.value()
@@ -225,7 +250,7 @@ def test_backward_passes_accumulate() -> None:
 
 
 def test_second_derivatives_are_not_supported() -> None:
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     (gradient,) = torch.autograd.grad(case.value() ** 2, case.hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
@@ -234,7 +259,7 @@ def test_second_derivatives_are_not_supported() -> None:
 @pytest.mark.usefixtures("path")
 def test_autocast() -> None:
     """Products in half precision, gradients of float32 leaves in float32."""
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     value, gradients = case.exact()
     with torch.autocast("cpu", torch.bfloat16):
         ours = case.value()
@@ -249,7 +274,7 @@ def test_autocast() -> None:
 def test_gradients_are_computed_only_if_required(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(torch.float32, 130, 131)
+    case = Case(torch.float32)
     value, _ = case.exact()
     made: list[int] = []
     real = head_rows.GradientSums

@@ -44,7 +44,7 @@ def trained(
 
 
 def tokens(length: int, batch: int = 3) -> Tensor:
-    return torch.randint(0, 11, (batch, length), generator=torch.manual_seed(2))
+    return torch.randint(0, 11, (batch, length), generator=torch.Generator().manual_seed(2))
 
 
 def assert_alike(mine: list[Tensor], other: list[Tensor], tolerance: float) -> None:
