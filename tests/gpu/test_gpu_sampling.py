@@ -18,18 +18,15 @@ from cwdfm.solver.precomputed import Plan, run_plan
 from cwdfm.source import MaskSource, Source, UniformSource
 from cwdfm.weight import Distance, Entropy, Neighbor
 from tests.support.gpu import COMPILED, no_waiting
+from tests.support.kernels import perturbed
 
 pytestmark = COMPILED
 VOCAB, LENGTH, BATCH = 50, 24, 16
 
 
 def network(source: Source) -> DiT:
-    torch.manual_seed(0)
-    net = DiT(DiTConfig(num_tokens=source.num_tokens, width=64, depth=2, heads=4)).eval()
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return net.requires_grad_(False).cuda()
+    config = DiTConfig(num_tokens=source.num_tokens, width=64, depth=2, heads=4)
+    return perturbed(config, 0.1).eval().requires_grad_(False).cuda()
 
 
 def inputs(batch: int = BATCH, seed: int = 0) -> tuple[Tensor, Tensor]:

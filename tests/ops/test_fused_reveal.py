@@ -3,22 +3,18 @@
 Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
 
-import os
-from importlib.util import find_spec
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.ops import dispatch
 from cwdfm.ops import reveal as launch
 from cwdfm.path import algorithm1
+from tests.support.kernels import in_both_modes, interpreted
 
-pytestmark = pytest.mark.skipif(
-    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
+pytestmark = interpreted
 LENGTH = 12
 WEIGHTS = [
     cwdfm.Neighbor(1, 1.0),
@@ -165,11 +161,7 @@ def test_more_than_255_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_counts_and_uniforms_drawn_by_the_kernel(
-    length: int,
-    with_fixed: bool,
-    with_index: bool,
-    dtype: torch.dtype,
-    monkeypatch: pytest.MonkeyPatch,
+    length: int, with_fixed: bool, with_index: bool, dtype: torch.dtype
 ) -> None:
     """Including invalid values, which are rejected only later."""
     kappa = torch.tensor([0.0, 0.3, 1.0, -1.0, 2.0, torch.nan, 0.7], dtype=dtype)
@@ -177,56 +169,32 @@ def test_counts_and_uniforms_drawn_by_the_kernel(
         kappa = kappa.clamp(max=0.01)  # fewer draws
     index = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**63 - 1, -3])
     fixed = torch.rand(len(kappa), length, generator=torch.manual_seed(0)) < 0.2
-    masks = []
-    for mode in ("off", "on"):
-        monkeypatch.setattr(dispatch, "MODE", mode)
-        for seed, step in ((0, 0), (2**64 - 1, 2**32 - 1)):
-            found = algorithm1.reveal_drawn(
-                cwdfm.Neighbor(1, 1.0, "cut"),
-                kappa,
-                length,
-                seed=seed,
-                step=step,
-                index=index if with_index else None,
-                fixed=fixed if with_fixed else None,
-            )
-            assert found.dtype == torch.bool
-            masks.append(found)
-    assert torch.equal(masks[0], masks[2])
-    assert torch.equal(masks[1], masks[3])
+    given = {"index": index if with_index else None, "fixed": fixed if with_fixed else None}
+    weight = cwdfm.Neighbor(1, 1.0, "cut")
+    for seed, step in ((0, 0), (2**64 - 1, 2**32 - 1)):
+        numbers = {"seed": seed, "step": step}
+        draw = partial(algorithm1.reveal_drawn, weight, kappa, length, **numbers, **given)
+        plain, found = in_both_modes(draw)
+        assert found.dtype == torch.bool
+        assert torch.equal(found, plain)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS[::2], ids=str)
 def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]
-    masks = []
-    for mode in ("off", "on"):
-        monkeypatch.setattr(dispatch, "MODE", mode)
-        masks.append(
-            algorithm1.reveal_drawn(weight, kappa, LENGTH, seed=7, step=1, index=None, fixed=None)
-        )
-    assert torch.equal(*masks)
-
-
-def test_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for mode in ("off", "on"):
-        monkeypatch.setattr(dispatch, "MODE", mode)
-        found = algorithm1.reveal_drawn(
-            cwdfm.Neighbor(1, 1.0), torch.ones(0), 5, seed=0, step=0, index=None, fixed=None
-        )
-        assert found.shape == (0, 5)
+    for kappa_B in (kappa, kappa[:0]):
+        given = {"seed": 7, "step": 1, "index": None, "fixed": None}
+        draw = partial(algorithm1.reveal_drawn, weight, kappa_B, LENGTH, **given)
+        plain, found = in_both_modes(draw)
         assert found.dtype == torch.bool
+        assert torch.equal(found, plain)
 
 
-def test_paths_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = cwdfm.ContextPath(
-        cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), cwdfm.Neighbor(1, 1.0, "cut")
-    )
+def test_paths_use_the_kernel() -> None:
+    weight = cwdfm.Neighbor(1, 1.0, "cut")
+    path = cwdfm.ContextPath(cwdfm.MaskSource(7), cwdfm.Polynomial(2.0), weight)
     x_1, t = torch.zeros(5, LENGTH, dtype=torch.int64), torch.linspace(0, 1, 5)
-    samples = []
-    for mode in ("off", "on"):
-        monkeypatch.setattr(dispatch, "MODE", mode)
-        samples.append(path.sample(x_1, t, seed=3))
-    assert torch.equal(samples[0].x_t, samples[1].x_t)
-    assert torch.equal(samples[0].revealed, samples[1].revealed)
+    plain, found = in_both_modes(lambda: path.sample(x_1, t, seed=3))
+    assert torch.equal(plain.x_t, found.x_t)
+    assert torch.equal(plain.revealed, found.revealed)

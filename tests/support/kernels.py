@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TypeVar
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from cwdfm.model.attention import AttentionPattern
 from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.ops import dispatch
+
+T = TypeVar("T")
 
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
@@ -41,6 +45,15 @@ def trained(
     weights = [p for name, p in model.named_parameters() if "readout" not in name]
     target = torch.linspace(-1, 1, hidden.numel(), device=x.device).view_as(hidden)
     return [hidden, *torch.autograd.grad((hidden * target).sum(), weights)]
+
+
+def in_both_modes(run: Callable[[], T]) -> tuple[T, T]:
+    """The results without kernels and with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "MODE", "off")
+        plain = run()
+        patch.setattr(dispatch, "MODE", "on")
+        return plain, run()
 
 
 def tokens(length: int, batch: int = 3) -> Tensor:
