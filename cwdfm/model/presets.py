@@ -16,13 +16,4 @@ SIZES = {
 def preset(name: str, num_tokens: int, *, dropout: float = 0.1, positions: int = 0) -> DiTConfig:
     """The configuration of a named size for a vocabulary of `num_tokens` ids."""
     check_choice("model", name, tuple(SIZES))
-    width, depth, heads, conditioning = SIZES[name]
-    return DiTConfig(
-        num_tokens=num_tokens,
-        width=width,
-        depth=depth,
-        heads=heads,
-        conditioning=conditioning,
-        dropout=dropout,
-        positions=positions,
-    )
+    return DiTConfig(num_tokens, *SIZES[name], dropout=dropout, positions=positions)

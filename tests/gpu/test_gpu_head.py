@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import cwdfm
 from cwdfm.model.transformer import DiT, DiTConfig
@@ -21,7 +20,7 @@ from cwdfm.ops.head_loss import head_cross_entropy, head_log_prob
 from cwdfm.ops.head_rows import _accumulates_in_product
 from cwdfm.ops.host_copy import deferred_checks
 from cwdfm.ops.precision import CASTS
-from tests.support.gpu import COMPILED
+from tests.support.gpu import COMPILED, Operators
 from tests.support.kernels import perturbed
 
 pytestmark = COMPILED
@@ -78,24 +77,14 @@ def test_many_rows_in_one_block(rows: int, dtype: torch.dtype) -> None:
 
 def test_a_draw_needs_few_launches() -> None:
     """Besides four kernels: clearing counters, counting bad rows, and the copy to the host."""
-    arguments: list[str] = []
-
-    class Seen(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            arguments.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
     readout = head(768, 50258, torch.float32)
     hidden, u = rows_of(500, 768, torch.bfloat16)
     with deferred_checks(), CASTS.enabled(), torch.autocast("cuda", torch.bfloat16):
         for _ in range(2):  # the first one casts the weight
-            arguments.clear()
-            with Seen():  # type: ignore[no-untyped-call]
+            with Operators() as ran:
                 head_draw(hidden, readout, u, 50257, scores=True)
     on_the_host = ("empty", "empty_like", "detach", "_local_scalar_dense")
-    launched = [name for name in arguments if name not in on_the_host]
+    launched = [name for name in ran.names if name not in on_the_host]
     assert sorted(launched) == ["copy_", "sum", "zeros"]
 
 

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cwdfm.model.attention import (
     SHORT,
@@ -27,22 +26,10 @@ from cwdfm.model.block import linear_gelu
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops import attention, dispatch
 from tests.support import norms
-from tests.support.gpu import COMPILED
+from tests.support.gpu import COMPILED, Operators
 from tests.support.kernels import assert_alike, moved_dit, perturbed, tokens, trained
 
 pytestmark = COMPILED
-
-
-class Operators(TorchDispatchMode):
-    """The names of the operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def half() -> AbstractContextManager[object]:
