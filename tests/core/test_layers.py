@@ -81,7 +81,6 @@ LOCAL_MODULES = {
     "triton_random",
     "triton_reveal",
     "triton_reveal_few",
-    "triton_reveal_start",
 }
 
 
