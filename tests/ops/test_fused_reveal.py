@@ -4,6 +4,7 @@ Run where Triton can be imported: TRITON_INTERPRET=1 pytest this file.
 """
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -169,12 +170,16 @@ def test_counts_and_uniforms_drawn_by_the_kernel(
         kappa = kappa.clamp(max=0.01)  # fewer draws
     index = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7, 2**63 - 1, -3])
     fixed = torch.rand(len(kappa), length, generator=torch.manual_seed(0)) < 0.2
-    given = {"index": index if with_index else None, "fixed": fixed if with_fixed else None}
+    given: dict[str, Any] = {
+        "index": index if with_index else None,
+        "fixed": fixed if with_fixed else None,
+    }
     weight = cwdfm.Neighbor(1, 1.0, "cut")
     for seed, step in ((0, 0), (2**64 - 1, 2**32 - 1)):
-        numbers = {"seed": seed, "step": step}
-        draw = partial(algorithm1.reveal_drawn, weight, kappa, length, **numbers, **given)
-        plain, found = in_both_modes(draw)
+        given |= {"seed": seed, "step": step}
+        plain, found = in_both_modes(
+            partial(algorithm1.reveal_drawn, weight, kappa, length, **given)
+        )
         assert found.dtype == torch.bool
         assert torch.equal(found, plain)
 
@@ -184,7 +189,7 @@ def test_drawn_for_any_weight(weight: cwdfm.Neighbor, monkeypatch: pytest.Monkey
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     kappa = torch.tensor([0.5, 0.9, 0.2], dtype=torch.float64).repeat_interleave(2)[::2]
     for kappa_B in (kappa, kappa[:0]):
-        given = {"seed": 7, "step": 1, "index": None, "fixed": None}
+        given: dict[str, Any] = {"seed": 7, "step": 1, "index": None, "fixed": None}
         draw = partial(algorithm1.reveal_drawn, weight, kappa_B, LENGTH, **given)
         plain, found = in_both_modes(draw)
         assert found.dtype == torch.bool
