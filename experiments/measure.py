@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from experiments import paper
-from experiments.scale import JUDGE, Scale, held_out, size
+from experiments.scale import EVALUATORS, Scale, held_out, size
 from experiments.store import Store
 from experiments.table import Column, Value
 from experiments.tasks.base import Corpus, Task
@@ -115,21 +115,21 @@ class TextMeasure(Measure):
         return Column("MAUVE", True, "zero"), perplexity, entropy
 
     def tasks(self, samples: Sample | HeldOut) -> tuple[Task, ...]:
-        judge = JUDGE[self.scale]
-        scored = Text(samples, judge)
-        return scored, MauveScore(scored, Text(held_out("text", self.scale, 1), judge))
+        evaluator = EVALUATORS[self.scale]
+        scored = Text(samples, evaluator)
+        return scored, MauveScore(scored, Text(held_out("text", self.scale, 1), evaluator))
 
     def values(self, store: Store, samples: Sample | HeldOut) -> tuple[Value, ...]:
         read, compared = (store.result(task) for task in self.tasks(samples))
-        mauve = judged = entropy = Value(None)
+        mauve = perplexity = entropy = Value(None)
         if compared is not None:
             mauve = Value(compared["result"]["mauve"], compared["result"]["std"], 3)
         if read is not None:
             found = read["result"]["perplexity"]["perplexity"]
-            judged = Value(found["value"], found["fold_std"], 1)
+            perplexity = Value(found["value"], found["fold_std"], 1)
             found = read["result"]["statistics"]["entropy"]
             entropy = Value(found["value"], found["fold_std"], 2)
-        return mauve, judged, entropy
+        return mauve, perplexity, entropy
 
     def reported(self, name: str) -> tuple[Value, ...]:
         """Comparable only at paper scale: elsewhere corpus and evaluator differ."""

@@ -10,7 +10,7 @@ from experiments.tasks.sample import HeldOut
 
 Scale = Literal["smoke", "small", "paper"]
 
-JUDGE = {"smoke": "any", "small": "SmolLM2-135M", "paper": "gpt2-large"}
+EVALUATORS = {"smoke": "any", "small": "SmolLM2-135M", "paper": "gpt2-large"}
 CORPORA: tuple[Corpus, ...] = ("text", "molecules")
 NAMES: dict[Corpus, str] = {"text": "text", "molecules": "QM9"}  # in titles
 

@@ -77,14 +77,14 @@ class Text(Task):
     def run(self, folder: Path, store: Store, resources: Resources) -> Result:
         path = self._path(resources)
         # Load it first: the store must not remember the fingerprint of something else.
-        judge = load_evaluator(path, self.dtype, str(resources.torch_device()))
+        evaluator = load_evaluator(path, self.dtype, str(resources.torch_device()))
         store.check_fingerprint(evaluator_key(self.judge), evaluator_fingerprint(path))
         found = read_samples(store.folder(self.samples) / SAMPLES)
         folds = min(5, len(found.texts))
-        np.save(folder / "features.npy", judge.features(found.texts))
+        np.save(folder / "features.npy", evaluator.features(found.texts))
         tokens = torch.tensor(found.tokens)
         return {
-            "perplexity": generative_perplexity(found.texts, judge, folds=folds).to_json(),
+            "perplexity": generative_perplexity(found.texts, evaluator, folds=folds).to_json(),
             "statistics": text_statistics(tokens, folds=folds).to_json(),
         }
 

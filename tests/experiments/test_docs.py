@@ -53,9 +53,9 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [words for page in HAND_WRITTEN for words in commands((ROOT / page).read_text())]
     run = [words for words in found if words[1:] not in (["list"], ["--help"])]
     assert {words[0] for words in run} == set(COMMANDS) - {"bench", "demo"}
-    for verb, *words in run:
+    for name, *words in run:
         with pytest.raises(Parsed):
-            COMMANDS[verb].main(words)
+            COMMANDS[name].main(words)
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN)

@@ -1,4 +1,4 @@
-"""Small language models and their tokenizers, to judge text with."""
+"""Small language models that evaluate text, and their tokenizers."""
 
 from pathlib import Path
 from typing import Any
