@@ -20,6 +20,7 @@ import torch
 import cwdfm
 from cwdfm.cli import perplexity
 from cwdfm.cli.options import flag
+from cwdfm.metrics.mauve import mauve_score
 from experiments import listing, paper
 from experiments.catalog import EXPERIMENTS
 from experiments.catalog.baselines import KINDS
@@ -58,7 +59,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Store:
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.filterwarnings("ignore", message="MAUVE of .* samples is coarse")
         # Three MAUVE scores per set of samples instead of six.
-        patch.setattr(score, "mauve_score", partial(score.mauve_score, resamples=2))
+        patch.setattr(score, "mauve_score", partial(mauve_score, resamples=2))
         outcome = run_tasks(store, tasks, resources, log=lambda _: None)
     assert outcome.complete, outcome
     for name, plan in plans.items():
