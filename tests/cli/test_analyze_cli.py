@@ -233,7 +233,7 @@ def test_invalid_input(
         ([*bound, "qm9"], "which are the model's: qm9 is read as molecules"),
         (
             ["perplexity", folder / "molecules", "--data", whale],
-            "got a tokenizer of smiles",
+            "than the one requested ('smiles', ",
         ),
         ([*bound, tmp_path / "no.txt"], "does not exist"),
         ([*bound, tmp_path / "short"], "was prepared with length=8, requested was 16"),

@@ -513,7 +513,10 @@ def test_range_errors_name_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
         ([*text, "--workers", "1000000000"], "cwdfm: --workers must be an integer <= 4,096, got 1"),
         (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
-        (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
+        (
+            ["prepare", "a.smi", "--out", "a.npz", "--column", "x"],
+            "cwdfm: --column x is only for tab",
+        ),
         (
             ["eval", "a.smi", "--data", "a.csv"],
             "its columns are 'name', 'structure'",
