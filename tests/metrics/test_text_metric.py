@@ -24,7 +24,7 @@ from cwdfm.metrics.folds import Estimate, fold_slices
 from cwdfm.metrics.mauve import Embedder, mauve_score
 from cwdfm.metrics.perplexity import _retokenize, cut_text, generative_perplexity
 from cwdfm.metrics.text import text_statistics
-from cwdfm.metrics.text_model import length_batches, token_budget
+from cwdfm.metrics.text_model import length_batches, model_fingerprint, token_budget
 from tests.support.evaluators import (
     CONTEXT,
     END,
@@ -495,6 +495,30 @@ def test_invalid_gguf_files(tmp_path: Path) -> None:
     path.write_bytes(b"hello")
     with pytest.raises(InputError, match=r"cannot be loaded .*GGUF"):
         EvaluatorLM(str(path), device="cpu").load()
+
+
+def test_fingerprints_distinguish_models_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names, sizes and both ends of the files."""
+    folder, zeros = tmp_path / "evaluator", bytes(3 << 16)
+    folder.mkdir()
+
+    def identity(content: bytes, name: str = "weights") -> str:
+        for old in folder.iterdir():
+            old.unlink()
+        (folder / name).write_bytes(content)
+        return str(model_fingerprint(str(folder))["files"])
+
+    ends = [zeros, zeros[:-1] + b"1", b"1" + zeros[:-1], zeros + b"0"]
+    assert len({*map(identity, ends), identity(zeros, "other")}) == 5
+    assert identity(zeros) == identity(zeros)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert model_fingerprint("~/evaluator")["files"] == identity(zeros)
+    one = (folder / "weights").rename(tmp_path / "evaluator.gguf")
+    alone = model_fingerprint(str(one))["files"]  # the name of a single file does not count
+    assert model_fingerprint(str(one.rename(tmp_path / "other.gguf")))["files"] == alone
+    assert model_fingerprint("gpt2-large") == {"model": "gpt2-large", "files": None}
 
 
 def perplexity(samples: Any, **options: Any) -> Callable[[LoadedEvaluatorLM], object]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import sys
 from dataclasses import replace
@@ -15,7 +14,6 @@ from cwdfm.cli import demo, evaluate
 from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.metrics.text_model import model_fingerprint
 from cwdfm.report import Evaluation, MoleculeReference, Picture, Table, TextSettings, gather
 from cwdfm.report.evaluate import sample_kind
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
@@ -270,25 +268,6 @@ def test_figures_of_several_models_have_distinct_names() -> None:
     assert suffixes("a", "a") == [""]
     assert suffixes("runs/a", "b.") == ["-runs-a", "-b"]
     assert suffixes("Run", "run") == ["-1-Run", "-2-run"]
-
-
-def test_fingerprint_covers_names_and_both_ends_of_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, block = tmp_path / "evaluator", 1 << 16
-    folder.mkdir()
-
-    def identity(content: bytes, name: str = "weights") -> object:
-        for old in folder.iterdir():
-            old.unlink()
-        (folder / name).write_bytes(content)
-        return model_fingerprint(str(folder))["files"]
-
-    zeros = bytes(3 * block)
-    one, last = identity(zeros), identity(zeros[:-1] + b"1")
-    assert len({one, last, identity(b"1" + zeros[:-1]), identity(zeros, "other")}) == 4
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert model_fingerprint(f"~{os.sep}evaluator")["files"] is not None
 
 
 def test_the_page_shows_all_content(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from cwdfm.metrics.folds import Estimate
 from cwdfm.metrics.mauve import Embedder, FeatureModel, Mauve, mauve_score
 from cwdfm.metrics.perplexity import Perplexity, generative_perplexity
 from cwdfm.metrics.text import TextStatistics, text_statistics
-from cwdfm.metrics.text_model import model_fingerprint
 from cwdfm.report.sample_set import File, SampleSet
 from cwdfm.report.table import format_estimate
 from cwdfm.report.text import ScoredText, _excerpts, _notes, explanation, pictures, summary
@@ -224,18 +223,6 @@ def test_an_interrupted_evaluation_resumes(
     seen = counted(monkeypatch)
     assert len(run(*given)["sets"]) == 3  # without --force, since nothing is overwritten
     assert seen == ["score 22"]
-
-
-def test_fingerprints_distinguish_models_of_the_same_name(tmp_path: Path) -> None:
-    (tmp_path / "weights").write_bytes(b"a" * 200_000)
-    one = model_fingerprint(str(tmp_path))
-    assert model_fingerprint(str(tmp_path)) == one
-    (tmp_path / "weights").write_bytes(b"b" * 200_000)
-    assert model_fingerprint(str(tmp_path)) != one
-    renamed = (tmp_path / "weights").rename(tmp_path / "evaluator.gguf")
-    alone = model_fingerprint(str(renamed))["files"]
-    assert model_fingerprint(str(renamed.rename(tmp_path / "other.gguf")))["files"] == alone
-    assert model_fingerprint("gpt2-large") == {"model": "gpt2-large", "files": None}
 
 
 # A non-default value of each setting.
