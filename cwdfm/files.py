@@ -164,6 +164,24 @@ def check_output_file(path: Path, *, force: bool) -> None:
         )
 
 
+@contextmanager
+def write_errors(path: Path, intact: str = "") -> Iterator[None]:
+    """Turn an OSError inside the block into an InputError that says how to fix it.
+
+    `intact` is what the failure has not damaged, if the same command is to be run again with the
+    same path.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror or error}"
+        if not intact:
+            raise InputError(f"{reason}; {write_advice(error)}") from error
+        raise InputError(
+            f"{reason}; {intact}. {retry_advice(error, path)} and run the same command again"
+        ) from error
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether the error is due to a full disk, a quota or a file size limit."""
     return error.errno in _DISK_FULL

@@ -3,19 +3,24 @@
 `.jsonl`: a header object (options, model card, provenance), followed by one object per sample.
 `.csv`: the columns index and text.
 `.smi`, `.txt`: one text per line; texts cannot contain line breaks.
+
+`PartialSamples` holds the finished part of a file while it is sampled.
 """
 
 import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cwdfm.distributed import exclusive, rank
 from cwdfm.errors import InputError
-from cwdfm.files import replacing, write_advice
+from cwdfm.files import replacing, write_errors, write_json
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # formats with one text per line
@@ -73,13 +78,8 @@ def write_samples(path: Path, samples: SampleFile) -> None:
     check_format(path)
     if path.suffix in LINES:
         _check_lines(path, samples.texts)
-    try:
-        with replacing(path) as part:
-            part.write_text("".join(_lines(path, samples)), newline="")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror or error}; {write_advice(error)}"
-        ) from error
+    with write_errors(path), replacing(path) as part:
+        part.write_text("".join(_lines(path, samples)), newline="")
 
 
 def _check_lines(path: Path, texts: Sequence[str]) -> None:
@@ -191,3 +191,68 @@ def _non_empty(path: Path, samples: SampleFile) -> SampleFile:
     if not samples.texts:
         raise InputError(f"{path} contains no samples; sample again")
     return samples
+
+
+class PartialSamples:
+    """The finished batches of an output FILE, from which an interrupted job resumes.
+
+    The folder FILE.parts holds one JSON file per batch, with the settings of its job. Sample i of a
+    seed does not depend on the batch or process that draws it. Batches can therefore be finished in
+    any order, and a job can resume with a different batch size or number of processes.
+    """
+
+    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+        self.out, self.folder = out, out.with_name(out.name + ".parts")
+        self.settings = settings
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Raise an error if another job is writing the same file."""
+        if rank() == 0:
+            with write_errors(self.folder, "finished samples are kept"):
+                self.folder.mkdir(exist_ok=True)
+        other = f"another run is sampling {self.out} (use torchrun to share the work)"
+        with exclusive(self.folder, other):
+            try:
+                yield
+            finally:
+                if rank() == 0 and not list(self.folder.glob("*.json")):
+                    self.discard()
+
+    def open(self, *, force: bool) -> set[int]:
+        """Start or resume the job. Returns the numbers of the finished samples.
+
+        Batches of a job with different settings raise an error, or are deleted with `force`.
+        """
+        others = [path for path, found in self._batches() if found is None]
+        if others and not force:
+            raise InputError(
+                f"{self.folder} holds part of a job with different settings; repeat those settings "
+                f"to resume it, choose a different out, or delete it with force=True",
+                fields=("out", "force"),
+            )
+        for path in others:
+            path.unlink(missing_ok=True)
+        return set(self.records())
+
+    def _batches(self) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+        """The saved batches; None for those with different settings. Damaged files are skipped."""
+        for path in self.folder.glob("*.json"):
+            with suppress(ValueError):  # truncated, for example by a power failure
+                batch = json.loads(path.read_text())
+                yield path, batch["samples"] if batch.get("settings") == self.settings else None
+
+    def add(self, records: dict[int, dict[str, Any]]) -> None:
+        """Save finished samples, by number."""
+        path = self.folder / f"{min(records)}-{max(records)}.json"
+        with write_errors(path, "finished samples are kept"):
+            write_json(path, {"settings": self.settings, "samples": records})
+
+    def records(self) -> dict[int, dict[str, Any]]:
+        """All finished samples, in order."""
+        found = (batch for _, batch in self._batches() if batch is not None)
+        return dict(sorted((int(i), row) for batch in found for i, row in batch.items()))
+
+    def discard(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)

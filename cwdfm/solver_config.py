@@ -1,94 +1,37 @@
 """Solvers by name, as chosen on the command line and in experiments.
 
-Each name has a config: a frozen dataclass whose fields are exactly the options of that solver. To
-add a solver, write its config here and add it to `SOLVERS`.
+A name stands for a config, a frozen dataclass whose fields are exactly the options of that solver,
+and a function that builds the solver from it. To add a solver, add a line to `SOLVERS`, and a
+config if it has options of its own.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, Literal, NamedTuple
 
-from cwdfm.baselines.autoregressive import LeftToRight
-from cwdfm.baselines.bd3lm.method import BlockDiffusion
-from cwdfm.baselines.bd3lm.solver import BlockSolver
-from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
+from cwdfm.baselines import Analytic, LeftToRight, ScoreEuler
 from cwdfm.config import added
 from cwdfm.errors import InputError
 from cwdfm.method.base import Method
-from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, Solver, TopK
-from cwdfm.solver.unmasking_order import Score
+from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, TopK
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
 from cwdfm.weight.neighbor import Boundary
 
-Name = Literal[
-    "auto",
-    "euler",
-    "ancestral",
-    "neighbor",
-    "entropy",
-    "neighbor-counted",
-    "entropy-counted",
-    "neighbor-share",
-    "entropy-inverse",
-    "first-hitting",
-    "confidence",
-    "margin",
-    "low-entropy",
-    "entropy-bound",
-    "left-to-right",
-    "analytic",
-    "score-euler",
-]
+Weighted = Literal["neighbor", "entropy", "neighbor-counted", "entropy-counted"]
+Printed = Literal["neighbor-share", "entropy-inverse"]  # the weights as printed in the paper
+Unmasking = Literal["first-hitting", "confidence", "margin", "low-entropy", "entropy-bound"]
+Baseline = Literal["left-to-right", "analytic", "score-euler"]
+Name = Literal["auto", "euler", "ancestral", Weighted, Printed, Unmasking, Baseline]
 Hazard = Literal["euler", "integrated"]
 POWER = 0.5  # default exponent of the corrector
 
 
 @dataclass(frozen=True)
-class SolverConfig(ABC):
+class SolverConfig:
     """Options that all solvers share."""
 
     temperature: float = 1.0  # temperature of the predictions
     top_p: float = 1.0  # nucleus sampling: keep the most likely tokens up to this probability
-
-    @abstractmethod
-    def solver(self) -> Any:
-        """The solver, with default options of its draws."""
-
-    def build(self) -> Any:
-        """Create the solver."""
-        return replace(self.solver(), temperature=self.temperature, top_p=self.top_p)
-
-
-@dataclass(frozen=True)
-class FirstHittingConfig(SolverConfig):
-    """Exact simulation, one token per step."""
-
-    def solver(self) -> FirstHitting:
-        return FirstHitting()
-
-
-@dataclass(frozen=True)
-class TopKConfig(SolverConfig):
-    """Top-k unmasking by the largest probability."""
-
-    score: ClassVar[Score] = "confidence"
-
-    def solver(self) -> TopK:
-        return TopK(self.score)
-
-
-@dataclass(frozen=True)
-class MarginConfig(TopKConfig):
-    """Top-k unmasking by the margin between the two largest probabilities."""
-
-    score = "margin"
-
-
-@dataclass(frozen=True)
-class LowEntropyConfig(TopKConfig):
-    """Top-k unmasking by low entropy."""
-
-    score = "entropy"
 
 
 @dataclass(frozen=True)
@@ -97,87 +40,58 @@ class EntropyBoundConfig(SolverConfig):
 
     gamma: float = 0.1  # bound on the dependence between tokens revealed at once, in nats
 
-    def solver(self) -> EntropyBound:
-        return EntropyBound(self.gamma)
-
 
 @dataclass(frozen=True)
-class LeftToRightConfig(SolverConfig):
-    """Autoregressive sampling."""
-
-    def solver(self) -> LeftToRight:
-        return LeftToRight()
-
-
-@dataclass(frozen=True)
-class AnalyticConfig(SolverConfig):
-    """SEDD's analytic sampler."""
-
-    def solver(self) -> Analytic:
-        return Analytic()
-
-
-@dataclass(frozen=True)
-class ScoreEulerConfig(SolverConfig):
-    """SEDD's Euler sampler."""
-
-    def solver(self) -> ScoreEuler:
-        return ScoreEuler()
-
-
-@dataclass(frozen=True)
-class AncestralConfig(SolverConfig):
-    """MDLM's ancestral sampler: Euler with the integrated hazard."""
-
-    def solver(self) -> Euler:
-        return Euler(hazard="integrated")
-
-
-@dataclass(frozen=True)
-class EulerConfig(SolverConfig):
-    """Euler steps, without a context weight."""
-
+class _HazardConfig(SolverConfig):
     hazard: Hazard = "euler"  # integrated: exact without a weight
+
+
+@dataclass(frozen=True)
+class EulerConfig(_HazardConfig):
+    """Euler steps, with a corrector."""
+
     corrector: float = 0.0  # scale of the corrector; 0 for none
     corrector_power: float = POWER  # a = b in the corrector's strength, scale t^a (1 - t)^b
 
-    @property
-    def weight(self) -> Weight | None:
-        """The context weight."""
-        return None
-
-    def solver(self) -> Euler:
+    def build(self, weight: Weight | None = None) -> Euler:
+        """The Euler solver with a context weight."""
         corrector = Corrector(self.corrector, self.corrector_power, self.corrector_power)
         if not self.corrector and self.corrector_power != POWER:
             raise InputError(
                 "corrector_power must be omitted without a corrector; set corrector=",
                 fields=("corrector_power", "corrector"),
             )
-        return Euler(self.weight, self.hazard, corrector=corrector if self.corrector else None)
+        return Euler(weight, self.hazard, corrector=corrector if self.corrector else None)
 
 
 @dataclass(frozen=True)
-class NeighborConfig(EulerConfig):
-    """The paper's neighbor solver."""
+class NeighborCountedConfig(_HazardConfig):
+    """The neighbor solver with as many jumps per step as Euler."""
 
     radius: int = 1  # radius of the neighborhood, in tokens
     scale: float = 4.0  # log-weight of each revealed neighbor
     boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
 
-    @property
     def weight(self) -> Neighbor:
+        """The context weight."""
         return Neighbor(self.radius, self.scale, self.boundary)
 
 
 @dataclass(frozen=True)
-class EntropyConfig(EulerConfig):
-    """The paper's entropy solver."""
+class EntropyCountedConfig(_HazardConfig):
+    """The entropy solver with as many jumps per step as Euler."""
 
     beta: float = 6.0  # reduction of the log-weight per nat of entropy
 
-    @property
-    def weight(self) -> Entropy:
-        return Entropy(self.beta)
+
+@dataclass(frozen=True)
+class NeighborConfig(NeighborCountedConfig, EulerConfig):
+    """The paper's neighbor solver."""
+
+
+@dataclass(frozen=True)
+class EntropyConfig(EntropyCountedConfig, EulerConfig):
+    """The paper's entropy solver."""
 
 
 @dataclass(frozen=True)
@@ -187,73 +101,49 @@ class NeighborShareConfig(EulerConfig):
     radius: int = 1  # radius of the neighborhood, in tokens
     boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
 
-    @property
-    def weight(self) -> NeighborShare:
-        return NeighborShare(self.radius, self.boundary)
+
+class NamedSolver(NamedTuple):
+    """A solver's options, and how it is built from them."""
+
+    config: type[SolverConfig]
+    make: Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class EntropyInverseConfig(EulerConfig):
-    """The weight 1 / H as printed in the paper."""
-
-    @property
-    def weight(self) -> EntropyInverse:
-        return EntropyInverse()
-
-
-@dataclass(frozen=True)
-class NeighborCountedConfig(SolverConfig):
-    """The neighbor solver with as many jumps per step as Euler."""
-
-    hazard: Hazard = "euler"  # integrated: exact without a weight
-    radius: int = 1  # radius of the neighborhood, in tokens
-    scale: float = 4.0  # log-weight of each revealed neighbor
-    boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
-
-    def solver(self) -> Euler:
-        weight = Neighbor(self.radius, self.scale, self.boundary)
-        return Euler(weight, self.hazard, counted=True)
-
-
-@dataclass(frozen=True)
-class EntropyCountedConfig(SolverConfig):
-    """The entropy solver with as many jumps per step as Euler."""
-
-    hazard: Hazard = "euler"  # integrated: exact without a weight
-    beta: float = 6.0  # reduction of the log-weight per nat of entropy
-
-    def solver(self) -> Euler:
-        return Euler(Entropy(self.beta), self.hazard, counted=True)
-
-
-SOLVERS: dict[str, type[SolverConfig]] = {
-    "euler": EulerConfig,
-    "ancestral": AncestralConfig,
-    "neighbor": NeighborConfig,
-    "entropy": EntropyConfig,
-    "neighbor-counted": NeighborCountedConfig,
-    "entropy-counted": EntropyCountedConfig,
-    "neighbor-share": NeighborShareConfig,
-    "entropy-inverse": EntropyInverseConfig,
-    "first-hitting": FirstHittingConfig,
-    "confidence": TopKConfig,
-    "margin": MarginConfig,
-    "low-entropy": LowEntropyConfig,
-    "entropy-bound": EntropyBoundConfig,
-    "left-to-right": LeftToRightConfig,
-    "analytic": AnalyticConfig,
-    "score-euler": ScoreEulerConfig,
+SOLVERS: dict[str, NamedSolver] = {
+    "euler": NamedSolver(EulerConfig, EulerConfig.build),
+    "ancestral": NamedSolver(SolverConfig, lambda _: Euler(hazard="integrated")),
+    "neighbor": NamedSolver(NeighborConfig, lambda c: c.build(c.weight())),
+    "entropy": NamedSolver(EntropyConfig, lambda c: c.build(Entropy(c.beta))),
+    "neighbor-counted": NamedSolver(
+        NeighborCountedConfig, lambda c: Euler(c.weight(), c.hazard, counted=True)
+    ),
+    "entropy-counted": NamedSolver(
+        EntropyCountedConfig, lambda c: Euler(Entropy(c.beta), c.hazard, counted=True)
+    ),
+    "neighbor-share": NamedSolver(
+        NeighborShareConfig, lambda c: c.build(NeighborShare(c.radius, c.boundary))
+    ),
+    "entropy-inverse": NamedSolver(EulerConfig, lambda c: c.build(EntropyInverse())),
+    "first-hitting": NamedSolver(SolverConfig, lambda _: FirstHitting()),
+    "confidence": NamedSolver(SolverConfig, lambda _: TopK("confidence")),
+    "margin": NamedSolver(SolverConfig, lambda _: TopK("margin")),
+    "low-entropy": NamedSolver(SolverConfig, lambda _: TopK("entropy")),
+    "entropy-bound": NamedSolver(EntropyBoundConfig, lambda c: EntropyBound(c.gamma)),
+    "left-to-right": NamedSolver(SolverConfig, lambda _: LeftToRight()),
+    "analytic": NamedSolver(SolverConfig, lambda _: Analytic()),
+    "score-euler": NamedSolver(SolverConfig, lambda _: ScoreEuler()),
 }
 
 
-def default_name(method: Method) -> Name:
-    """The name of the solver that a method uses by default."""
-    return cast(Name, method.default_solver)
+def build_solver(name: str, config: SolverConfig) -> Any:
+    """Create the solver of this name with these options."""
+    solver = SOLVERS[name].make(config)
+    return replace(solver, temperature=config.temperature, top_p=config.top_p)
 
 
 def option_names(solver: str) -> frozenset[str]:
-    """The names of a solver's options, including those of the draws."""
-    return frozenset(field.name for field in fields(SOLVERS[solver]))
+    """The names of a solver's options, including those that all solvers share."""
+    return frozenset(field.name for field in fields(SOLVERS[solver].config))
 
 
 SHARED_OPTIONS = frozenset(field.name for field in fields(SolverConfig))
@@ -263,25 +153,6 @@ SPECIFIC_OPTIONS = frozenset().union(*map(option_names, SOLVERS)) - SHARED_OPTIO
 def solvers_with(option: str) -> list[str]:
     """The names of the solvers that have an option."""
     return [solver for solver in SOLVERS if option in option_names(solver)]
-
-
-def for_method(solver: Any, method: Method, stop: int | None = None) -> Any:
-    """Adapt a solver to a method: inside the blocks of BD3LM, windows are cut at the ends.
-
-    With `stop`, BD3LM ends a sample after this token.
-    """
-    if not isinstance(method, BlockDiffusion):
-        if stop is not None:
-            raise InputError(
-                "stop must be omitted with this model: only bd3lm samples block by block; other "
-                "samples have their full length, and decoding cuts them at the end token",
-                fields=("stop",),
-            )
-        return solver
-    weight = getattr(solver, "weight", None)
-    if isinstance(weight, Neighbor | NeighborShare):
-        solver = replace(solver, weight=replace(weight, boundary="cut"))
-    return BlockSolver(solver, stop) if isinstance(solver, Solver) else solver
 
 
 @dataclass(frozen=True)
@@ -304,17 +175,9 @@ class SolverChoice:
     stop: bool = False
     corrector_power: float = added(POWER)
 
-    def resolved(self, method: Method) -> Self:
-        """Replace "auto" by the method's default solver."""
-        return replace(self, solver=default_name(method)) if self.solver == "auto" else self
-
-    def config(self) -> SolverConfig:
-        """The config of the named solver."""
-        return SOLVERS[self.solver](
-            **{option: getattr(self, option) for option in option_names(self.solver)}
-        )
-
     def build(self, method: Method, end_token: int | None = None) -> Any:
-        """Create the solver for a method."""
-        solver = self.resolved(method).config().build()
-        return for_method(solver, method, end_token if self.stop else None)
+        """Create the solver for a method; "auto" is the method's default solver."""
+        name = method.default_solver if self.solver == "auto" else self.solver
+        options = {option: getattr(self, option) for option in option_names(name)}
+        solver = build_solver(name, SOLVERS[name].config(**options))
+        return method.adapt(solver, end_token if self.stop else None)

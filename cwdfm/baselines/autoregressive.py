@@ -58,6 +58,7 @@ class Autoregressive(Method):
     default_solver = "left-to-right"
     exact = True
     causal_block = 1
+    step_per_token = True
 
     vocab_size: int
 

@@ -13,14 +13,14 @@ from cwdfm.cli.options import cores, parse
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample import Job, file_header
 from cwdfm.cli.sample_options import Options as Sampling
-from cwdfm.cli.sample_options import postprocessing
 from cwdfm.errors import load_extra
 from cwdfm.generation import generate
 from cwdfm.metrics.molecule import score_molecules
 from cwdfm.pretrained import load
 from cwdfm.report import MoleculeReference, check_folder, evaluate
 from cwdfm.sample_file import SampleFile, write_samples
-from cwdfm.solver_config import SOLVERS as SOLVER_CONFIGS
+from cwdfm.solver_config import SOLVERS as NAMED_SOLVERS
+from cwdfm.solver_config import build_solver
 
 MODELS = ("qm9-uniform-small", "qm9-mask-small")
 SOLVERS: tuple[Literal["euler", "neighbor", "entropy"], ...] = ("euler", "neighbor", "entropy")
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
             n=n,
             steps=k,
             solver=solver,
-            solver_options=SOLVER_CONFIGS[solver](),
+            solver_options=NAMED_SOLVERS[solver].config(),
         )
         for model, solver, k in product(MODELS, SOLVERS, steps)
     ]
@@ -102,10 +102,9 @@ def workers(limit: int) -> ProcessPoolExecutor:
 def draw(cell: Sampling) -> tuple[Sampling, list[str]]:
     """Write the same file as `cwdfm sample` with these options; returns the samples too."""
     trained = load(cell.model)
-    job = Job(
-        trained, cell, cell.solver_options.build(), postprocessing(cell), length=trained.length
-    )
-    out = generate(trained, job.solver, n=cell.n, steps=cell.steps, batch_size=BATCH)
+    solver = build_solver(cell.solver, cell.solver_options)
+    job = Job(trained, cell, solver, {}, length=trained.length)
+    out = generate(trained, solver, n=cell.n, steps=cell.steps, batch_size=BATCH)
     tokens = out.tokens.tolist()
     texts = [trained.tokenizer.decode(row) for row in tokens]
     write_samples(cell.out, SampleFile(texts, tokens, file_header(job)))

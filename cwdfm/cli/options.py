@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -40,9 +40,14 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def flags_given(arguments: list[str]) -> set[str]:
+    """The flags on a command line, without values and with hyphens."""
+    return {word.partition("=")[0].replace("_", "-") for word in arguments}
+
+
 def fields_given(options: type, arguments: list[str]) -> set[str]:
     """The fields of `options`, nested ones included, that a command line sets."""
-    words = {word.partition("=")[0].replace("_", "-") for word in arguments}
+    words = flags_given(arguments)
     return {name for name in leaf_names(options) if words & {flag(name), flag(f"no_{name}")}}
 
 
@@ -108,6 +113,25 @@ def model_first(command: str, arguments: list[str]) -> list[str]:
             f"`cwdfm {command} MODEL {arguments[0]} ...`"
         )
     return arguments
+
+
+def check_applies(
+    options: object, given: set[str], choice: str, effective: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Reject options that were given but have no effect with the chosen values.
+
+    `effective[field]` are the values of the option `choice` with which `field` has an effect. If
+    `choice` has several values, one of them is enough.
+    """
+    chosen = getattr(options, choice)
+    chosen = (chosen,) if isinstance(chosen, str) else chosen
+    for name, values in effective.items():
+        if name in given and not set(chosen) & set(values):
+            raise InputError(
+                f"{flag(name)} applies only with {flag(choice)} {' and '.join(values)}, got "
+                f"{flag(choice)} {' and '.join(chosen)}; omit {flag(name)}, or change "
+                f"{flag(choice)}"
+            )
 
 
 def check_empty(arguments: list[str]) -> None:

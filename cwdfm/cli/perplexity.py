@@ -4,20 +4,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from cwdfm.cli.options import by_flags, check_window, fields_given, model_first, parse
-from cwdfm.cli.unused_options import check_applies, check_exact
+from cwdfm.cli.options import (
+    by_flags,
+    check_applies,
+    check_window,
+    fields_given,
+    flag,
+    model_first,
+    parse,
+)
 from cwdfm.data import TokenData
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
-from cwdfm.files import check_output_file, write_advice, write_json
+from cwdfm.files import check_output_file, write_errors, write_json
 from cwdfm.likelihood.dataset import DatasetLikelihood, held_out_likelihood, load_held_out
+from cwdfm.method import Method
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
 from cwdfm.report.table import Table, format_estimate
 from cwdfm.weight import Neighbor, Weight
 
-APPLIES_WITH = {"radius": {"weight": ("neighbor",)}, "scale": {"weight": ("neighbor",)}}
 COLUMNS = ("data", "perplexity", "bits per token", "nats per token", "sequences", "tokens")
 
 
@@ -54,7 +61,7 @@ def main(arguments: list[str]) -> None:
     given = fields_given(Options, arguments)
     with by_flags(Options):
         check(options)
-    check_applies(options, given, APPLIES_WITH)
+    check_applies(options, given, "weight", {"radius": ("neighbor",), "scale": ("neighbor",)})
     weight = context_weight(options)
     with process_group(options.device) as device:
         trained = load(options.model, device)
@@ -101,6 +108,16 @@ def check(options: Options) -> None:
         check_output_file(options.out, force=options.force)
 
 
+def check_exact(given: set[str], model: str, method: Method) -> None:
+    """Reject options of random draws if the likelihood is exact, without random draws."""
+    for name in ("draws", "seed"):
+        if name in given and method.exact:
+            raise InputError(
+                f"{flag(name)} applies only to likelihood bounds, but the likelihood of {model} "
+                f"({type(method).__name__}) is exact; omit it"
+            )
+
+
 def context_weight(options: Options) -> Weight | None:
     """The weight of the sampling chain whose likelihood is evaluated."""
     return Neighbor(options.radius, options.scale) if options.weight == "neighbor" else None
@@ -140,9 +157,5 @@ def write(
             for name, data, result in zip(options.data, datasets, results, strict=True)
         ],
     }
-    try:
+    with write_errors(path):
         write_json(path, record)
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror or error}; {write_advice(error)}"
-        ) from error

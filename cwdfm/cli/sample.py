@@ -4,14 +4,11 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from cwdfm.baselines.autoregressive import Autoregressive
-from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.cli.options import by_flags, check_window
-from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.cli.progress import Progress
 from cwdfm.cli.sample_options import (
     Options,
@@ -22,7 +19,6 @@ from cwdfm.cli.sample_options import (
     settings,
     wrong_solver,
 )
-from cwdfm.cli.unused_options import check_steps
 from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
@@ -31,9 +27,9 @@ from cwdfm.method import Method
 from cwdfm.pretrained.load import load, unfinished_steps
 from cwdfm.pretrained.model import Pretrained
 from cwdfm.provenance import provenance
-from cwdfm.sample_file import LINES, SampleFile, write_samples
+from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
-from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, default_name, for_method
+from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
 
 
 @dataclass(frozen=True)
@@ -49,9 +45,10 @@ class Job:
     @property
     def progress_steps(self) -> int:
         """The largest number of times that progress counts each sample."""
-        steps = self.options.steps + sum(each.progress_steps for each in self.postprocessing.steps)
-        reject = self.postprocessing.reject
-        return steps * reject.max_tries if reject else steps
+        chosen = self.postprocessing
+        steps = (chosen.get("refine"), chosen.get("resample"))
+        total = self.options.steps + sum(step.progress_steps for step in steps if step)
+        return total * (chosen["reject"].max_tries if "reject" in chosen else 1)
 
 
 def main(arguments: list[str]) -> None:
@@ -60,18 +57,17 @@ def main(arguments: list[str]) -> None:
     with options.flag_names:
         check(options)
         steps = postprocessing(options)
-        solver = None if options.solver == "auto" else options.solver_options.build()
+        named = options.solver != "auto"
+        solver = build_solver(options.solver, options.solver_options) if named else None
     with process_group(options.device) as device:
         trained = load(options.model, device)
         note_unfinished(trained, options)
         job = make_job(trained, options, given, solver, steps)
-        options = job.options
         if options.compile:
             trained.model.compile_trunk(by_block=True)
         trained.model.capture_trunk()
-        partial = PartialSamples(
-            options.out, settings(options) | {"weights": trained.fingerprint()}
-        )
+        identity = settings(job.options) | {"weights": trained.fingerprint()}
+        partial = PartialSamples(options.out, identity)
         with partial.lock():
             todo = broadcast(remaining(partial, options) if rank() == 0 else None)
             start = time.perf_counter()
@@ -95,17 +91,19 @@ def make_job(
     `given` are the options named on the command line. A `solver` of None is the default.
     """
     method = trained.method
-    if options.solver == "auto":
+    if solver is None:
         options = default_solver(options, method, given)
         with options.flag_names:
-            solver = options.solver_options.build()
-    if options.grid != Options.grid and isinstance(method, Autoregressive):
-        raise InputError(
-            f"--grid does not apply to {options.model}, which takes one step per token; omit it"
-        )
-    length = sample_length(trained, options)
-    check_steps(given, options.model, method, options.steps, length)
-    requested = options.steps
+            solver = build_solver(options.solver, options.solver_options)
+    length, requested = sample_length(trained, options), options.steps
+    if method.step_per_token:
+        wrong_steps = "steps" in given and requested != length
+        if wrong_steps or options.grid != Options.grid:
+            name = f"--steps {requested}" if wrong_steps else "--grid"
+            raise InputError(
+                f"{name} does not apply to {options.model} ({type(method).__name__}), which takes "
+                f"one step for each of its {length} tokens; omit it"
+            )
     options = replace(options, steps=method.steps(requested, length))
     if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
         raise InputError(
@@ -113,11 +111,10 @@ def make_job(
             f"write a .jsonl file (with tokens, as required by eval) or a .csv file"
         )
     with options.flag_names:
-        solver = for_method(solver, method, trained.tokenizer.eos_id if options.stop else None)
+        solver = method.adapt(solver, trained.tokenizer.eos_id if options.stop else None)
         check_window(getattr(solver, "weight", None), length)
-        if isinstance(solver, Solver):
-            for step in steps.steps:
-                step.check(solver)
+        if isinstance(solver, Solver) and "refine" in steps:
+            steps["refine"].check(solver)
     if rank() == 0:
         note_steps(method, options, requested, length)
     return Job(trained, options, solver, steps, length)
@@ -125,17 +122,15 @@ def make_job(
 
 def default_solver(options: Options, method: Method, given: Collection[str]) -> Options:
     """Replace --solver auto by the method's default solver."""
-    name = default_name(method)
-    config = SOLVERS[name]
+    name, chosen = cast(Name, method.default_solver), options.solver_options
+    config = SOLVERS[name].config
     names = {field.name for field in fields(config)}
-    for option in (field.name for field in fields(options.solver_options)):
+    for option in (field.name for field in fields(chosen)):
         if option in given and option not in names:
             raise wrong_solver(option, name)
-    shared = {option: getattr(options.solver_options, option) for option in SHARED_OPTIONS}
-    same = isinstance(options.solver_options, config)
-    return replace(
-        options, solver=name, solver_options=options.solver_options if same else config(**shared)
-    )
+    if not isinstance(chosen, config):
+        chosen = config(**{option: getattr(chosen, option) for option in SHARED_OPTIONS})
+    return replace(options, solver=name, solver_options=chosen)
 
 
 def file_header(job: Job) -> dict[str, Any]:
@@ -152,12 +147,12 @@ def file_header(job: Job) -> dict[str, Any]:
 
 def sample_length(trained: Pretrained, options: Options) -> int:
     """The number of tokens per sample."""
-    check_positions(trained, options, options.length or trained.length)  # before building a list
+    length = options.length or trained.length
+    check_positions(trained, options, length)  # before a list of that length is made
+    texts = {"prompt": options.prompt, "template": options.template}
     with by_flags(Options):
-        tokens, _ = prompt_tokens(
-            trained, length=options.length, prompt=options.prompt, template=options.template
-        )
-    length = len(tokens) if tokens is not None else options.length or trained.length
+        tokens, _ = prompt_tokens(trained, length=options.length, **texts)
+    length = length if tokens is None else len(tokens)
     check_positions(trained, options, length)  # a template has its own length
     return length
 
@@ -177,24 +172,23 @@ def note_unfinished(trained: Pretrained, options: Options) -> None:
     """Print a note if the model's training is not finished."""
     short = unfinished_steps(options.model, trained)
     if short is not None and rank() == 0:
-        print(
-            f"note: training of {options.model} is not finished: sampling from its checkpoint at "
-            f"step {short[0]} of {short[1]}",
-            file=sys.stderr,
-        )
+        where = f"its checkpoint at step {short[0]} of {short[1]}"
+        note = f"training of {options.model} is not finished: sampling from {where}"
+        print(f"note: {note}", file=sys.stderr)
 
 
 def note_steps(method: Method, options: Options, requested: int, length: int) -> None:
     """Print a note if the number of steps is changed, or too small for the solver."""
-    if isinstance(method, BlockDiffusion) and requested < options.steps:
+    block = None if method.step_per_token else method.causal_block
+    if block and requested < options.steps:
         print(
-            f"note: {options.model} has {options.steps} blocks of {method.block} tokens and needs "
+            f"note: {options.model} has {options.steps} blocks of {block} tokens and needs "
             f"at least one step per block: using {options.steps} steps instead of {requested}"
         )
     if options.solver not in ("first-hitting", "entropy-bound"):
         return
     if options.steps < length:
-        last = "last step of a block" if isinstance(method, BlockDiffusion) else "last step"
+        last = "last step of a block" if block else "last step"
         print(
             f"note: {options.solver} needs up to one step per token; with {options.steps} steps "
             f"for {length} tokens the {last} draws all remaining tokens at once. Use --steps "
@@ -210,7 +204,8 @@ def note_steps(method: Method, options: Options, requested: int, length: int) ->
 
 def remaining(partial: PartialSamples, options: Options) -> Sequence[int]:
     """The numbers of the samples that are not finished yet."""
-    done = partial.open(force=options.force)
+    with by_flags(Options):
+        done = partial.open(force=options.force)
     if done:
         print(f"resuming: {len(done)} of {options.n} samples are finished")
     return [i for i in range(options.n) if i not in done] if done else range(options.n)
@@ -218,19 +213,17 @@ def remaining(partial: PartialSamples, options: Options) -> Sequence[int]:
 
 def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> None:
     """Sample the numbers in `todo` and save each batch."""
-    trained, options, steps = job.trained, job.options, job.postprocessing
+    trained, options = job.trained, job.options
     share = f" (this process: {len(todo)})" if world_size() > 1 else ""
     size = options.batch_size or auto_batch_size(trained, job.length)
     device = next(trained.model.parameters()).device
-    first = 0
-    total = max(1, len(todo) * job.progress_steps)
+    half = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
+    first, total = 0, max(1, len(todo) * job.progress_steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
             index = list(todo[first : first + size])
             try:
-                with torch.autocast(
-                    device.type, torch.bfloat16, enabled=options.precision == "bfloat16"
-                ):
+                with half:
                     samples = generate(
                         trained,
                         job.solver,
@@ -241,18 +234,14 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
                         length=options.length,
                         prompt=options.prompt,
                         template=options.template,
-                        refine=steps.refine,
-                        resample=steps.resample,
-                        reject=steps.reject,
                         index=torch.tensor(index),
                         batch_size=len(index),
                         progress=progress.advance,
+                        **job.postprocessing,
                     )
             except torch.OutOfMemoryError as error:
                 if size == 1:
-                    raise InputError(
-                        f"a single sequence does not fit in memory: {error}"
-                    ) from error
+                    raise InputError(f"one sequence does not fit in memory: {error}") from error
                 size = max(1, size // 2)
                 progress.say(f"out of memory: continuing with batches of {size} sequences")
                 progress.reach(first * job.progress_steps)
@@ -274,15 +263,14 @@ def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int
 
 def finish(options: Options, partial: PartialSamples, header: dict[str, Any]) -> None:
     """Combine the saved batches into the output file."""
-    found = partial.records()
-    if len(found) < options.n:
+    done = list(partial.records().values())
+    if len(done) < options.n:
         raise RunError(
-            f"{partial.folder} holds only {len(found)} of {options.n} samples: another run of the "
+            f"{partial.folder} holds only {len(done)} of {options.n} samples: another run of the "
             f"same command may already have written {options.out}. If that file is complete, "
             f"delete {partial.folder}; otherwise run the same command again. Use torchrun to let "
             f"several processes share the work"
         )
-    done = list(found.values())
     header["evaluations"] = sum(record["evaluations"] for record in done)
     if options.reject_below:
         accepted = sum(record["plausibility"] >= options.reject_below for record in done)

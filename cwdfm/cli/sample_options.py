@@ -1,16 +1,23 @@
 """The options of `cwdfm sample`, and the objects built from them."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from cwdfm.cli.options import by_flags, fields_given, flag, model_first, parse
+from cwdfm.cli.options import (
+    by_flags,
+    fields_given,
+    flag,
+    flags_given,
+    model_first,
+    parse,
+    value_given,
+)
 from cwdfm.errors import MAX_LENGTH, MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file
 from cwdfm.ops.random import check_seed
-from cwdfm.postprocess import Postprocess, Refine, Reject, Resample
+from cwdfm.postprocess import Refine, Reject, Resample
 from cwdfm.sample_file import POSTPROCESS_OPTIONS, check_format
 from cwdfm.solver_config import (
     SOLVERS,
@@ -76,30 +83,15 @@ class Options:
     @property
     def flag_names(self) -> AbstractContextManager[None]:
         """Let errors name the flags of the command line instead of the fields."""
-        own = {each.name: each.name for each in fields(self.solver_options)}
-        return by_flags(Options, **own)
-
-
-@dataclass(frozen=True)
-class Postprocessing:
-    """The postprocessing steps to apply, None for those that are not."""
-
-    refine: Refine | None
-    resample: Resample | None
-    reject: Reject | None
-
-    @property
-    def steps(self) -> list[Postprocess]:
-        """The steps that improve samples."""
-        return [step for step in (self.refine, self.resample) if step is not None]
+        return by_flags(Options, **{each.name: each.name for each in fields(self.solver_options)})
 
 
 def parse_options(arguments: list[str]) -> tuple[Options, set[str]]:
     """Parse the command line. Returns the options and the names of those given explicitly."""
     words = model_first("sample", arguments)
-    name = solver_name(words)
+    name = value_given("solver", words) or "auto"
     check_solver_flags(name, words)
-    config = SOLVERS.get(name, EulerConfig)()
+    config = SOLVERS[name].config() if name in SOLVERS else EulerConfig()
     options = parse(
         "sample MODEL",
         words,
@@ -108,25 +100,13 @@ def parse_options(arguments: list[str]) -> tuple[Options, set[str]]:
     return options, fields_given(Options, words) | fields_given(type(config), words)
 
 
-def solver_name(words: Sequence[str]) -> str:
-    """The value of --solver, the last one if there are several."""
-    found = "auto"
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, given, value = word.partition("=")
-        if name == "--solver":
-            found = value if given else following
-    return found
-
-
 def check_solver_flags(solver: str, words: list[str]) -> None:
     """Raise an error for flags that belong to other solvers."""
-    if solver != "auto" and solver not in SOLVERS:
-        return  # the parser reports the unknown name
-    allowed = option_names("euler" if solver == "auto" else solver)
-    given = {word.partition("=")[0].replace("_", "-") for word in words}
-    for option in sorted(SPECIFIC_OPTIONS - allowed):
-        if flag(option) in given:
-            raise wrong_solver(option, "euler" if solver == "auto" else solver)
+    solver = "euler" if solver == "auto" else solver
+    if solver in SOLVERS:  # otherwise the parser reports the unknown name
+        for option in sorted(SPECIFIC_OPTIONS - option_names(solver)):
+            if flag(option) in flags_given(words):
+                raise wrong_solver(option, solver)
 
 
 def wrong_solver(option: str, solver: str) -> InputError:
@@ -144,50 +124,46 @@ def check(options: Options) -> None:
     check_format(options.out)
     if options.length is not None:
         check_integer("length", options.length, 3, MAX_LENGTH)
-    if options.batch_size:
-        check_integer("batch_size", options.batch_size)
+    check_integer("batch_size", options.batch_size, 0)
     check_output_file(options.out, force=options.force)
     check_seed(options.seed)
+    for name, least in (("refine", 0), ("refine_steps", 1), ("resample", 0), ("max_tries", 1)):
+        check_integer(name, getattr(options, name), least, MAX_STEPS)
     for enabling, names in POSTPROCESS_OPTIONS.items():
         for name in names:
             if not getattr(options, enabling) and getattr(options, name) != getattr(Options, name):
                 raise InputError(f"{flag(name)} requires {flag(enabling)}; give both, or neither")
 
 
+class Postprocessing(TypedDict, total=False):
+    """The postprocessing steps to apply: arguments of `generate`."""
+
+    refine: Refine
+    resample: Resample
+    reject: Reject
+
+
+# The options that set a field of a postprocessing step, where they are not called STEP_FIELD.
+_OPTIONS = {
+    "refine_rounds": "refine",
+    "resample_rounds": "resample",
+    "reject_threshold": "reject_below",
+    "reject_max_tries": "max_tries",
+}
+
+
 def postprocessing(options: Options) -> Postprocessing:
     """Build the postprocessing steps."""
-    check_integer("refine", options.refine, 0, MAX_STEPS)
-    check_integer("refine_steps", options.refine_steps, most=MAX_STEPS)
-    check_integer("resample", options.resample, 0, MAX_STEPS)
-    check_integer("max_tries", options.max_tries, most=MAX_STEPS)
-    refine = resample = reject = None
-    if options.refine:
-        with _flags(Refine, "refine", rounds="refine"):
-            refine = Refine(
-                options.refine,
-                options.refine_noise_fraction,
-                options.refine_steps,
-                options.refine_temperature,
-            )
-    if options.resample:
-        with _flags(Resample, "resample", rounds="resample"):
-            resample = Resample(
-                options.resample,
-                options.resample_noise_fraction,
-                options.resample_threshold,
-                options.resample_temperature,
-                tokens_per_round=options.resample_tokens_per_round,
-            )
-    if options.reject_below:
-        with _flags(Reject, "reject", threshold="reject_below", max_tries="max_tries"):
-            reject = Reject(options.reject_below, options.max_tries, options.reject_noise_fraction)
-    return Postprocessing(refine, resample, reject)
-
-
-def _flags(config: type, prefix: str, **others: str) -> AbstractContextManager[None]:
-    """Let errors name flags: --PREFIX-FIELD for each field of a config, except for `others`."""
-    names = {each.name: f"{prefix}_{each.name}" for each in fields(config)}
-    return by_flags(Options, **names | others)
+    steps: Postprocessing = {}
+    kinds: dict[str, type] = {"refine": Refine, "resample": Resample, "reject": Reject}
+    for (step, kind), enabling in zip(kinds.items(), POSTPROCESS_OPTIONS, strict=True):
+        if getattr(options, enabling):
+            names = {each.name: f"{step}_{each.name}" for each in fields(kind)}
+            names = {name: _OPTIONS.get(option, option) for name, option in names.items()}
+            values = {n: getattr(options, o) for n, o in names.items() if hasattr(options, o)}
+            with by_flags(Options, **names):
+                steps[step] = kind(**values)  # type: ignore[literal-required]
+    return steps
 
 
 def settings(options: Options) -> dict[str, Any]:

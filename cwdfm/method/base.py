@@ -76,6 +76,7 @@ class Method(ABC):
     """How a network is sampled and scored. Subclasses are frozen dataclasses."""
 
     default_solver: ClassVar[str]  # the name of its solver in `cwdfm.solver_config.SOLVERS`
+    step_per_token: ClassVar[bool] = False  # it always takes one step per token, without a grid
 
     @property
     @abstractmethod
@@ -102,6 +103,16 @@ class Method(ABC):
     def steps(self, requested: int, length: int) -> int:
         """The number of steps that sampling takes, given the requested number."""
         return requested
+
+    def adapt(self, solver: Any, stop: int | None = None) -> Any:
+        """Adapt a solver to this method. With `stop`, samples end after this token."""
+        if stop is not None:
+            raise InputError(
+                "stop must be omitted with this model: only bd3lm samples block by block; other "
+                "samples have their full length, and decoding cuts them at the end token",
+                fields=("stop",),
+            )
+        return solver
 
     @abstractmethod
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from cwdfm.errors import InputError, load_extra
-from cwdfm.files import replacing, retry_advice
+from cwdfm.errors import load_extra
+from cwdfm.files import replacing, write_errors
 
 
 class Logger(Protocol):
@@ -37,14 +37,8 @@ class JsonLines:
         pass
 
     def record(self, record: Mapping[str, Any]) -> None:
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise InputError(
-                f"cannot write {self.path}: {error.strerror or error}; the checkpoints are intact. "
-                f"{retry_advice(error, self.path)} and run the same command again"
-            ) from error
+        with write_errors(self.path, "the checkpoints are intact"), self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:
         pass

@@ -195,9 +195,7 @@ def test_mask_source_updates_each_token_once(
 
 
 def error_message(
-    arguments: Sequence[object],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: Sequence[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     """Run the command with invalid input, check exit code 2 and return the message."""
     monkeypatch.setattr("sys.argv", ["cwdfm", *words(*arguments)])
@@ -231,10 +229,7 @@ def test_invalid_input(
         (["perplexity", text, "--data"], "no data; give at least one"),
         (["perplexity", "nowhere", "--data", whale], "neither a folder nor a bundled model"),
         ([*bound, "qm9"], "which are the model's: qm9 is read as molecules"),
-        (
-            ["perplexity", folder / "molecules", "--data", whale],
-            "than the one requested ('smiles', ",
-        ),
+        (["perplexity", folder / "molecules", "--data", whale], "requested ('smiles', "),
         ([*bound, tmp_path / "no.txt"], "does not exist"),
         ([*bound, tmp_path / "short"], "was prepared with length=8, requested was 16"),
         ([*bound, whale, "--rows", -1], "rows must be an integer >= 0"),

@@ -198,10 +198,7 @@ def test_invalid_input(tmp_path: Path) -> None:
         ([*context, "--path-radius", 16], "--path-radius 16 is too large"),
         ([*context, "--data", "no.txt"], "text: .txt with a text tokenizer, .jsonl"),
         (["demo", "--out", __file__], "is a file"),
-        (
-            ["prepare", __file__, "--out", "a", "--streaming"],
-            "--streaming is only for",
-        ),
+        (["prepare", __file__, "--out", "a", "--streaming"], "--streaming is only for"),
         (["sample", "nowhere", "--out", tmp_path / "a.smi"], "nor a bundled model"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.doc"], "must end in"),
         (["sample", "qm9-mask-small", "--out", tmp_path / "a.smi", "--n", 0], "--n must be"),
@@ -513,14 +510,8 @@ def test_range_errors_name_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ([*text, "--length", "8", "--workers", "0"], "cwdfm: --workers must be an integer >= 1"),
         ([*text, "--workers", "1000000000"], "cwdfm: --workers must be an integer <= 4,096, got 1"),
         (["eval", "a.smi", "--data", "none", "--fold-size", "0"], "cwdfm: --fold-size must be an"),
-        (
-            ["prepare", "a.smi", "--out", "a.npz", "--column", "x"],
-            "cwdfm: --column x is only for tab",
-        ),
-        (
-            ["eval", "a.smi", "--data", "a.csv"],
-            "its columns are 'name', 'structure'",
-        ),
+        (["prepare", "a.smi", "--out", "a.npz", "--column", "x"], "cwdfm: --column x is for tab"),
+        (["eval", "a.smi", "--data", "a.csv"], "its columns are 'name', 'structure'"),
     ):
         ended = command(*line)
         assert ended.returncode == 2

@@ -19,7 +19,6 @@ from cwdfm.baselines import METHODS
 from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, train
 from cwdfm.cli import sample as sample_cli
 from cwdfm.cli.main import COMMANDS, main
-from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.cli.sample_options import Options, parse_options, settings
@@ -29,7 +28,7 @@ from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow_config import LOSSES, PATHS
 from cwdfm.report import TextSettings
-from cwdfm.sample_file import SampleFile, read_samples, write_samples
+from cwdfm.sample_file import PartialSamples, SampleFile, read_samples, write_samples
 from cwdfm.solver_config import SOLVERS
 from cwdfm.train.config import TrainConfig
 from experiments.cli import options as repro_options
@@ -71,7 +70,7 @@ def test_processes_share_the_work(tmp_path: Path, expected: list[list[int]]) -> 
 KILLED = """
 import os, signal
 from cwdfm.cli.main import main
-from cwdfm.cli.partial_samples import PartialSamples
+from cwdfm.sample_file import PartialSamples
 add = PartialSamples.add
 def add_and_kill(partial, records):
     add(partial, records)
@@ -91,7 +90,7 @@ def test_a_killed_job_resumes(
     killed = subprocess.run(line, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
     assert killed.returncode == -signal.SIGKILL
     parts = tmp_path / "a.jsonl.parts"
-    before = [path.name for path in parts.glob("*.piece")]
+    before = [path.name for path in parts.glob("*.json")]
     assert len(before) == 3
     assert not out.exists()
     cut = parts / before.pop()  # truncate a file, as a power failure would
@@ -129,7 +128,7 @@ def test_force_resumes_the_same_job(
     assert "resuming: 1 of 12" in capsys.readouterr().out
     assert read_samples(out).texts[3] == "kept"
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
-    (tmp_path / "a.jsonl.parts" / "settings.json").write_text("broken")
+    parts.folder.joinpath("3-3.json").write_text('{"settings": {}, "samples": {}}')
     sample_main([*line, "--force"])
     assert read_samples(out).tokens == expected
     assert read_samples(out).texts[3] != "kept"
@@ -200,7 +199,7 @@ def test_every_option_has_help() -> None:
     """Each field of each command's options has a comment, which becomes its help text."""
     shown = [Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
     shown += [*CONFIGS, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
-    shown += [*SOLVERS.values(), repro_options.Options]
+    shown += [*(each.config for each in SOLVERS.values()), repro_options.Options]
     nested = (
         "config",
         "solver_options",
@@ -358,19 +357,13 @@ WRONG = [
         "--radius is an option of --solver neighbor, neighbor-counted, neighbor-share, not",
     ),
     (["--solver", "entropy", "--scale", "2"], "not of entropy; omit it"),
-    (
-        ["--solver", "euler", "--beta", "3"],
-        "--solver entropy, entropy-counted, not of euler",
-    ),
+    (["--solver", "euler", "--beta", "3"], "--solver entropy, entropy-counted, not of euler"),
     (["--gamma", "1"], "--gamma is an option of --solver entropy-bound, not of euler"),
     (
         ["--solver", "margin", "--hazard", "integrated"],
         "--hazard is an option of --solver euler, neigh",
     ),
-    (
-        ["--resample-noise-fraction", "0.3"],
-        "--resample-noise-fraction requires --resample",
-    ),
+    (["--resample-noise-fraction", "0.3"], "--resample-noise-fraction requires --resample"),
     (["--resample-threshold", "0.2", "--refine", "1"], "--resample-threshold requires --resample"),
     (["--max-tries", "3"], "--max-tries requires --reject-below"),
     (

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cwdfm.cli.partial_samples import PartialSamples
 from cwdfm.data import SmilesTokenizer, TokenData
 from cwdfm.errors import InputError
 from cwdfm.files import (
@@ -23,7 +22,7 @@ from cwdfm.files import (
     retry_advice,
     write_json,
 )
-from cwdfm.sample_file import SampleFile, write_samples
+from cwdfm.sample_file import PartialSamples, SampleFile, write_samples
 from experiments.store import Store
 
 
@@ -131,7 +130,7 @@ def test_full_disk_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     writers: dict[str, Callable[[], None]] = {
         "a.smi": lambda: write_samples(tmp_path / "a.smi", SampleFile(["C"])),
         "a.npz": lambda: data.save(tmp_path / "a.npz"),
-        "settings.json": lambda: PartialSamples(tmp_path / "b.smi", {}).add({0: {}}),
+        "0-0.json": lambda: PartialSamples(tmp_path / "b.smi", {}).add({0: {}}),
     }
     for code, space in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)):
 

@@ -1,7 +1,7 @@
 """Block diffusion as a method: its network, sampling and likelihood."""
 
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from cwdfm.path import MixturePath
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples, Solver
 from cwdfm.source import MaskSource
+from cwdfm.weight import Neighbor, NeighborShare
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,13 @@ class BlockDiffusion(Method):
     def steps(self, requested: int, length: int) -> int:
         """At least one step per block."""
         return max(requested, length // self.block)
+
+    def adapt(self, solver: Any, stop: int | None = None) -> Any:
+        """Cut context windows at the ends of a block, and step block by block."""
+        weight = getattr(solver, "weight", None)
+        if isinstance(weight, Neighbor | NeighborShare):
+            solver = replace(solver, weight=replace(weight, boundary="cut"))
+        return BlockSolver(solver, stop) if isinstance(solver, Solver) else solver
 
     def sample(self, model: nn.Module, solver: object, request: SampleRequest) -> Samples:
         """Sample block by block. A plain `Solver` of flows is used inside the blocks."""
