@@ -10,10 +10,10 @@ builds only classes that its caller lists, so a config file cannot name anything
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_choice
 
 C = TypeVar("C")
 
@@ -24,11 +24,6 @@ def added(default: Any) -> Any:
     This keeps the stored form, and every checksum of it, the same as before the field existed.
     """
     return dataclasses.field(default=default, metadata={"added": True})
-
-
-def added_fields(kind: type) -> dict[str, Any]:
-    """The fields declared with `added`, with their defaults."""
-    return {f.name: f.default for f in dataclasses.fields(kind) if f.metadata.get("added")}
 
 
 def one_of(choices: Mapping[str, type], default: str) -> Any:
@@ -67,11 +62,7 @@ def from_flat(kind: type[C], fields: Mapping[str, Any]) -> C:
         part = _part(field)
         if choices := choices_of(field):
             chosen = fields.get(field.name, getattr(part, field.name))
-            if chosen not in choices:
-                names = ", ".join(map(repr, choices))
-                raise InputError(
-                    f"{field.name} must be one of {names}, got {chosen!r}", fields=(field.name,)
-                )
+            check_choice(field.name, chosen, tuple(choices))
             values[field.name] = from_flat(choices[chosen], fields)
         elif part is not None:
             values[field.name] = from_flat(part, fields)
@@ -80,28 +71,28 @@ def from_flat(kind: type[C], fields: Mapping[str, Any]) -> C:
     return kind(**values)
 
 
-def choice_names(kind: type) -> list[str]:
-    """The parts of a nested config that have alternatives, outer ones first."""
-    found: list[str] = []
+def _leaves(kind: type) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each leaf of a nested config, with the choices under which the config has it."""
     for field in dataclasses.fields(kind):
         part = _part(field)
         if choices := choices_of(field):
-            found.append(field.name)
-            parts = list(choices.values())
+            for chosen, alternative in choices.items():
+                for name, deeper in _leaves(alternative):
+                    yield name, ({} if name == field.name else {field.name: chosen}) | deeper
+        elif part is not None:
+            yield from _leaves(part)
         else:
-            parts = [] if part is None else [part]
-        found += [name for each in parts for name in choice_names(each)]
-    return list(dict.fromkeys(found))
+            yield field.name, {}
+
+
+def choice_names(kind: type) -> list[str]:
+    """The parts of a nested config that have alternatives, outer ones first."""
+    return list(dict.fromkeys(choice for _, choices in _leaves(kind) for choice in choices))
 
 
 def leaf_names(kind: type) -> set[str]:
     """The names of all leaves of a nested config, those of every alternative included."""
-    found: set[str] = set()
-    for field in dataclasses.fields(kind):
-        part = _part(field)
-        parts = list(choices_of(field).values()) or ([] if part is None else [part])
-        found |= {name for each in parts for name in leaf_names(each)} if parts else {field.name}
-    return found
+    return {name for name, _ in _leaves(kind)}
 
 
 def conditions(kind: type, name: str) -> list[dict[str, str]]:
@@ -110,18 +101,7 @@ def conditions(kind: type, name: str) -> list[dict[str, str]]:
     `loss_radius` of a training config gives [{"method": "flow", "loss": "sce"}]; a leaf that does
     not depend on a choice gives [{}], an unknown one [].
     """
-    found = []
-    for field in dataclasses.fields(kind):
-        part = _part(field)
-        if choices := choices_of(field):
-            for chosen, alternative in choices.items():
-                under = {} if name == field.name else {field.name: chosen}
-                found += [under | deeper for deeper in conditions(alternative, name)]
-        elif part is not None:
-            found += conditions(part, name)
-        elif field.name == name:
-            found.append({})
-    return found
+    return [choices for leaf, choices in _leaves(kind) if leaf == name]
 
 
 def check_applies(config: Any, name: str, settled: Collection[str] = ()) -> None:
@@ -148,12 +128,12 @@ def check_applies(config: Any, name: str, settled: Collection[str] = ()) -> None
 def to_config(value: Any) -> Any:
     """A JSON-compatible description of a value built from the library's dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        for name, default in added_fields(type(value)).items():
-            if fields[name] == default:
-                del fields[name]
-        stored = {name: to_config(each) for name, each in fields.items()}
-        return {"class": type(value).__name__, **stored}
+        stored = {"class": type(value).__name__}
+        for field in dataclasses.fields(value):
+            each = getattr(value, field.name)
+            if not (field.metadata.get("added") and each == field.default):
+                stored[field.name] = to_config(each)
+        return stored
     if isinstance(value, tuple | list):
         return [to_config(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):

@@ -17,6 +17,7 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_choice, check_integer, describe
 from cwdfm.ops.random import Purpose, sample_index, uniform
 
+__all__ = ["Cosine", "Linear", "Polynomial", "Schedule", "stratified_times", "time_grid"]
 Spacing = Literal["t", "kappa"]
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from cwdfm.errors import InputError
 from cwdfm.ops.random import Purpose, uniform_BN
 
+__all__ = ["MaskSource", "Source", "UniformSource"]
+
 
 @dataclass(frozen=True)
 class Source(ABC):

@@ -97,9 +97,9 @@ def make_job(
             solver = build_solver(options.solver, options.solver_options)
     length, requested = sample_length(trained, options), options.steps
     if method.step_per_token:
-        wrong_steps = "steps" in given and requested != length
-        if wrong_steps or options.grid != Options.grid:
-            name = f"--steps {requested}" if wrong_steps else "--grid"
+        steps_given = "steps" in given and requested != length
+        if steps_given or options.grid != Options.grid:
+            name = f"--steps {requested}" if options.grid == Options.grid else "--grid"
             raise InputError(
                 f"{name} does not apply to {options.model} ({type(method).__name__}), which takes "
                 f"one step for each of its {length} tokens; omit it"

@@ -208,7 +208,7 @@ def loggers(options: Options, run: Run) -> list[Logger]:
     return found
 
 
-class Terminal:
+class Terminal(Logger):
     """A progress bar, and a line for each log record."""
 
     def __init__(self, run: Run) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.files import read_tensors, retry_advice, write_tensors
+from cwdfm.files import read_tensors, write_errors, write_tensors
 from cwdfm.pretrained.format import checksum, verify
 from cwdfm.pretrained.model import Pretrained
 
@@ -26,36 +26,26 @@ _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
 
 
 def save_checkpoint(
-    folder: Path,
-    step: int,
-    model: Pretrained,
-    tensors: dict[str, Tensor],
-    meta: dict[str, Any],
-    keep: int,
-) -> Path:
-    """Write checkpoint `step`, then delete all but the newest `keep` and the best one."""
-    final = folder / f"step-{step:08d}"
-    part = folder / f".part-{step:08d}"
+    folder: Path, model: Pretrained, tensors: dict[str, Tensor], meta: dict[str, Any], keep: int
+) -> None:
+    """Write a checkpoint, then delete all but the newest `keep` and the best one."""
+    final, part = (folder / f"{name}-{meta['step']:08d}" for name in ("step", ".part"))
     shutil.rmtree(part, ignore_errors=True)
     try:
-        part.mkdir(parents=True)
-        model.save_pretrained(part)
-        write_tensors(part / _TRAINING, tensors)
-        digests = {file.name: checksum(file) for file in sorted(part.iterdir())}
-        record = {"format": FORMAT, "step": step, "sha256": digests, **meta}
-        (part / "meta.json").write_text(json.dumps(record, indent=2))
-        for file in part.iterdir():
-            _sync(file)
-        shutil.rmtree(final, ignore_errors=True)
-        part.rename(final)
-    except OSError as error:
+        with write_errors(final, "earlier checkpoints are intact"):
+            part.mkdir(parents=True)
+            model.save_pretrained(part)
+            write_tensors(part / _TRAINING, tensors)
+            digests = {file.name: checksum(file) for file in sorted(part.iterdir())}
+            record = {"format": FORMAT, "sha256": digests, **meta}
+            (part / "meta.json").write_text(json.dumps(record, indent=2))
+            for file in part.iterdir():
+                _sync(file)
+            shutil.rmtree(final, ignore_errors=True)
+            part.rename(final)
+    finally:
         shutil.rmtree(part, ignore_errors=True)
-        raise InputError(
-            f"cannot write checkpoint {final}: {error.strerror or error}; earlier checkpoints are "
-            f"intact. {retry_advice(error, folder)} and run the same command again"
-        ) from error
     _prune(folder, final, keep, f"step-{meta['best_step']:08d}")
-    return final
 
 
 def _prune(folder: Path, newest: Path, keep: int, best: str) -> None:
@@ -72,9 +62,10 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-????????"))
 
 
-def load_latest(
-    folder: Path,
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
+Loaded = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
+
+
+def load_latest(folder: Path) -> Loaded | None:
     """Averaged weights, training tensors and meta data of the newest valid checkpoint.
 
     None if there is no checkpoint. A damaged one is skipped with a warning; if all are damaged, it
@@ -87,7 +78,7 @@ def load_latest(
             verify(path)
         except InputError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             damaged = f"checkpoint {path} is damaged ({error})"
             warnings.warn(f"{damaged}; using the previous one", stacklevel=2)
             continue
@@ -111,32 +102,12 @@ def _read_meta(path: Path) -> dict[str, Any]:
         )
     if meta["format"] == 2:
         meta["config"] = meta.pop("recipe")
-    if not _is_valid(meta):
-        raise ValueError("its meta.json has missing or invalid entries")
+    if missing := {"step", "config", "data", "best", "best_step", "losses"} - meta.keys():
+        raise ValueError(f"meta.json lacks {', '.join(sorted(missing))}")
     return meta
-
-
-def _is_valid(meta: Any) -> bool:
-    """Whether meta data have the entries that a run resumes from."""
-    match meta:
-        case {
-            "step": int(step),
-            "config": dict(),
-            "data": str(),
-            "best": None | int() | float(),
-            "best_step": int(),
-            "losses": list(losses),
-            **others,
-        }:
-            numbers = all(isinstance(loss, int | float) for loss in losses)
-            return 0 <= step < 2**31 and numbers and isinstance(others.get("earlier", []), list)
-    return False
 
 
 def _sync(path: Path) -> None:
     """Flush a file to disk before its name appears."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

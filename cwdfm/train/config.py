@@ -24,9 +24,19 @@ from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained
-from cwdfm.train.parallel import Parallel
+from cwdfm.train.execution import Parallel
 
 MAX_COUNT = 10**9  # steps, sequences, samples: steps x batch_size must fit into 64 bits
+
+
+def _check_counts(config: object, *names: str, least: int = 1) -> None:
+    for name in names:
+        check_integer(name, getattr(config, name), least, MAX_COUNT)
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise InputError(f"{name} must lie in [0, 1), got {value}", fields=(name,))
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_integer("length", self.length, 3, MAX_LENGTH)
-        check_integer("train_rows", self.train_rows, 0, MAX_COUNT)
+        _check_counts(self, "train_rows", least=0)
         check_bool("fix_first", self.fix_first)
 
 
@@ -81,19 +91,16 @@ class OptimizerConfig:
     ema: float = 0.9999  # decay of the averaged weights, which evaluation uses
 
     def __post_init__(self) -> None:
-        check_integer("steps", self.steps, most=MAX_COUNT)
-        check_integer("batch_size", self.batch_size, most=MAX_COUNT)
-        check_integer("warmup", self.warmup, 0, MAX_COUNT)
+        _check_counts(self, "steps", "batch_size")
+        _check_counts(self, "warmup", least=0)
         check_positive("learning_rate", self.learning_rate)
         check_positive("clip", self.clip)
         for name in ("ema", "beta1", "beta2"):
             _check_fraction(name, getattr(self, name))
         for name in ("weight_decay", "min_learning_rate"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(
-                    f"{name} must be a finite number >= 0, got {getattr(self, name)}",
-                    fields=(name,),
-                )
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                message = f"{name} must be a finite number >= 0, got {value}"
+                raise InputError(message, fields=(name,))
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ class RuntimeConfig:
     parallel: Parallel = "ddp"  # under torchrun: replicate (ddp) or shard (fsdp) the model
 
     def __post_init__(self) -> None:
-        check_integer("accumulation", self.accumulation, most=MAX_COUNT)
+        _check_counts(self, "accumulation")
         check_choice("precision", self.precision, ("float32", "bfloat16"))
         check_choice("parallel", self.parallel, get_args(Parallel))
         check_bool("compile", self.compile)
@@ -124,10 +131,8 @@ class EvaluationConfig:
     preview_steps: int = 64  # sampling steps of these samples
 
     def __post_init__(self) -> None:
-        for name in ("log_every", "validate_every", "validation_rows", "preview_steps"):
-            check_integer(name, getattr(self, name), most=MAX_COUNT)
-        for name in ("elbo_rows", "previews"):
-            check_integer(name, getattr(self, name), 0, MAX_COUNT)
+        _check_counts(self, "log_every", "validate_every", "validation_rows", "preview_steps")
+        _check_counts(self, "elbo_rows", "previews", least=0)
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,7 @@ class CheckpointConfig:
     keep: int = 2  # checkpoints to keep, in addition to the best
 
     def __post_init__(self) -> None:
-        check_integer("checkpoint_every", self.checkpoint_every, most=MAX_COUNT)
-        check_integer("keep", self.keep, most=MAX_COUNT)
+        _check_counts(self, "checkpoint_every", "keep")
 
 
 @dataclass(frozen=True)
@@ -226,8 +230,3 @@ def settings_of(trained: Pretrained) -> dict[str, Any]:
     if "masked_only" in trained_with:
         settings["masked_only"] = trained_with["masked_only"]
     return settings
-
-
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise InputError(f"{name} must lie in [0, 1), got {value}", fields=(name,))

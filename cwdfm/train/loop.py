@@ -11,10 +11,9 @@ import torch
 from cwdfm.distributed import broadcast, rank, world_size
 from cwdfm.errors import NotFinite, RunError
 from cwdfm.train.checkpoint import checkpoints
-from cwdfm.train.loggers import JsonLines, Logger
+from cwdfm.train.loggers import JsonLines, Logger, SpeedMeter, peak_flops, training_flops
 from cwdfm.train.optimizer import learning_rate
 from cwdfm.train.run import Run
-from cwdfm.train.speed import SpeedMeter, peak_flops, training_flops
 from cwdfm.train.validation import validate
 
 SYNC_EVERY = 10  # steps between checks whether the first process was interrupted
@@ -34,9 +33,8 @@ def fit(run: Run, loggers: Sequence[Logger] = ()) -> int:
     Raises `Diverged`, before a checkpoint is written, if the loss is not finite or exceeds ten
     times that of a uniform prediction, or if a weight is not finite.
     """
-    all_loggers: list[Logger] = list(loggers) if rank() == 0 else []
-    if rank() == 0:
-        all_loggers.append(JsonLines(run.out / "metrics.jsonl", run.step))
+    own = JsonLines(run.out / "metrics.jsonl", run.step) if rank() == 0 else None
+    all_loggers = [] if own is None else [*loggers, own]
     meter = speed_meter(run)
     with interruptible() as caught:
         with ExitStack() as stack:
@@ -65,8 +63,11 @@ def after_step(run: Run, meter: SpeedMeter, loggers: Sequence[Logger], *, stoppi
         record |= {"loss": loss, "learning_rate": rate} | meter.read(run.step)
     improved = False
     if run.step % config.evaluation.validate_every == 0 or last:
-        with meter.paused(), diverged_if_not_finite(run):
-            record |= validate(run)
+        try:
+            with meter.paused():
+                record |= validate(run)
+        except NotFinite as error:
+            raise diverged(run, "the model's predictions are NaN or infinite") from error
         improved = record_best(run, record["validation_loss"])
     # Log before saving. Records after the checkpoint are dropped when a run resumes, whereas a
     # record that was never written would be lost.
@@ -75,7 +76,8 @@ def after_step(run: Run, meter: SpeedMeter, loggers: Sequence[Logger], *, stoppi
             logger.record(record)
     if run.step % config.checkpoint.checkpoint_every == 0 or last or stopping or improved:
         with meter.paused():
-            check_weights(run)
+            if not run.is_finite():  # before the weights replace a good checkpoint
+                raise diverged(run, "the weights are NaN or infinite")
             run.save()
 
 
@@ -101,30 +103,15 @@ def check_loss(run: Run, loss: float) -> None:
     ceiling = (10 * math.log(run.task.method.num_tokens) + 10) * run.objective.worst_weight
     if not loss < ceiling:
         problem = f"has exploded to {loss:.3g}" if loss > 0 else "is NaN"
-        raise Diverged(diagnosis(run, f"the loss {problem}"))
+        raise diverged(run, f"the loss {problem}")
 
 
-def check_weights(run: Run) -> None:
-    """Stop a run before non-finite weights replace a good checkpoint."""
-    if not run.is_finite():
-        raise Diverged(diagnosis(run, "the weights are NaN or infinite"))
-
-
-@contextmanager
-def diverged_if_not_finite(run: Run) -> Iterator[None]:
-    """Report non-finite predictions during a validation as a divergence of the run."""
-    try:
-        yield
-    except NotFinite as error:
-        raise Diverged(diagnosis(run, "the model's predictions are NaN or infinite")) from error
-
-
-def diagnosis(run: Run, problem: str) -> str:
-    """The message for a run that diverged."""
+def diverged(run: Run, problem: str) -> Diverged:
+    """The error for a run that diverged."""
     kept = checkpoints(run.out / "checkpoints")
     last = f"the checkpoint {kept[-1]} is kept" if kept else "there is no checkpoint yet"
     rate = learning_rate(run.config.optimizer, run.step - 1)
-    return (
+    return Diverged(
         f"{problem} by step {run.step} (learning rate {rate:.2g}); {last}. Try a smaller "
         f"learning rate, a longer warmup, or float32 precision"
     )

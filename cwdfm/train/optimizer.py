@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cwdfm.train.config import OptimizerConfig
-from cwdfm.train.parallel import local
+from cwdfm.train.execution import local
 
 
 def learning_rate(config: OptimizerConfig, step: int) -> float:

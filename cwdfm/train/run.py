@@ -28,9 +28,15 @@ from cwdfm.schedule import stratified_times
 from cwdfm.train.batches import EpochStream, Prefetch, subset
 from cwdfm.train.checkpoint import load_latest, save_checkpoint
 from cwdfm.train.config import TrainConfig
-from cwdfm.train.cuda_graph import GraphedTrunk
+from cwdfm.train.execution import (
+    GraphedTrunk,
+    gathered,
+    local,
+    no_gradient_sync,
+    parallelize,
+    sharded_like,
+)
 from cwdfm.train.optimizer import WeightAverage, learning_rate, make_optimizer
-from cwdfm.train.parallel import gathered, local, no_gradient_sync, parallelize, sharded_like
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # the optimizer state of a parameter
 
@@ -92,9 +98,9 @@ class Run:
         dropout have not been shown to be correct.
         """
         runtime = self.config.runtime
-        single = world_size() == 1 and self.device.type == "cuda"
+        single = world_size() == 1 and self.device.type == "cuda" and runtime.accumulation == 1
         plain = self.task.model.attention != "block" and self.config.model.dropout == 0
-        return single and runtime.compile and plain and runtime.accumulation == 1
+        return single and runtime.compile and plain
 
     def fixed(self, x_1: Tensor) -> Tensor:
         """The tokens [B, N] that are given: the first one, if the config says so."""
@@ -183,8 +189,8 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         """The config, and the settings that were different before the run resumed, if any."""
-        config = asdict(self.config)
-        return {"config": config, "earlier": self.earlier} if self.earlier else {"config": config}
+        earlier = {"earlier": self.earlier} if self.earlier else {}
+        return {"config": asdict(self.config), **earlier}
 
     def is_finite(self) -> bool:
         """Whether all weights, averages and moments are finite. Every process must call it."""
@@ -206,6 +212,7 @@ class Run:
                     tensors[f"{key}.{name}"] = gathered(state[key])
         if rank() == 0:
             meta = {
+                "step": self.step,
                 **self.settings(),
                 "data": self.data.fingerprint,
                 "best": self.best if self.best_step >= 0 else None,
@@ -213,8 +220,8 @@ class Run:
                 "losses": [float(loss) for loss in self.losses],
                 "objective": self.objective.state(),
             }
-            folder = self.out / "checkpoints"
-            save_checkpoint(folder, self.step, model, tensors, meta, self.config.checkpoint.keep)
+            keep = self.config.checkpoint.keep
+            save_checkpoint(self.out / "checkpoints", model, tensors, meta, keep)
 
     def resume(self) -> bool:
         """Resume from the newest valid checkpoint. Returns False if there is none."""
@@ -245,11 +252,8 @@ class Run:
         """The checkpoint's value of each setting that changed. Rejects changes that matter."""
         theirs = TrainConfig.from_flat(**flatten(meta["config"])).flat()
         ours = self.config.flat()
-        changed = {
-            name: theirs.get(name)
-            for name in ours.keys() | theirs.keys()
-            if name != "data" and theirs.get(name) != ours.get(name)  # data: compared below
-        }
+        changed = {n: theirs.get(n) for n in ours | theirs if theirs.get(n) != ours.get(n)}
+        changed.pop("data", None)  # compared below
         # Where validations change the objective, their schedule affects the training.
         free = RESUMABLE if self.objective.state() else (*RESUMABLE, "validate_every")
         if wrong := sorted(changed.keys() - set(free)):
@@ -262,9 +266,8 @@ class Run:
             )
         if meta["data"] != self.data.fingerprint:
             raise InputError(
-                f"{self.out} holds a run on different data than {self.data.name}: the sequences or "
-                f"the vocabulary differ; choose a different output folder, or use the data of "
-                f"that run"
+                f"{self.out} holds a run on different data than {self.data.name} (sequences or "
+                f"vocabulary); choose a different output folder, or use the data of that run"
             )
         return changed
 
@@ -281,28 +284,25 @@ def _check_batch_size(config: TrainConfig) -> None:
 
 def _check_data(config: TrainConfig, data: TokenData) -> None:
     """Reject data that do not fit the config."""
+    name, train, valid = data.name, len(data.train), len(data.valid)
     length, train_rows = config.data.length, config.data.train_rows
     if data.length != length:
         raise InputError(
-            f"{data.name} has sequences of {data.length} tokens, and the config has length "
-            f"{length}; set length to {data.length}, or prepare the data again",
+            f"{name} has sequences of {data.length} tokens, and the config has length {length}; "
+            f"set length to {data.length}, or prepare the data again",
             fields=("length",),
         )
-    if not len(data.train):
+    if not train:
         part = data.source.get("part")
         remedy = "more data" if part is None else f"data prepared without part {part!r}"
         raise InputError(
-            f"{data.name} has no training sequences: all {len(data.valid):,} are held out; use "
-            f"{remedy}"
+            f"{name} has no training sequences: all {valid:,} are held out; use {remedy}"
         )
-    if train_rows > len(data.train):
+    if train_rows > train:
         raise InputError(
-            f"train_rows {train_rows:,} exceeds the {len(data.train):,} training sequences of "
-            f"{data.name}; use at most that many, or 0 for all",
+            f"train_rows {train_rows:,} exceeds the {train:,} training sequences of {name}; use at "
+            f"most that many, or 0 for all",
             fields=("train_rows",),
         )
-    if not len(data.valid):
-        raise InputError(
-            f"{data.name} has no validation sequences: all {len(data.train):,} are for training; "
-            f"use more data"
-        )
+    if not valid:
+        raise InputError(f"{name} has no validation sequences: all {train:,} are for training")

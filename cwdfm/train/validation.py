@@ -1,12 +1,11 @@
 """Validation during training: held-out loss, likelihood bound and sample previews."""
 
-from collections.abc import Callable
-
 import torch
+from torch import Tensor
 
-from cwdfm.data.smiles import canonical
+from cwdfm.data import SmilesTokenizer, canonical
 from cwdfm.distributed import broadcast, rank
-from cwdfm.errors import InputError
+from cwdfm.errors import NotInstalled
 from cwdfm.generation import generate
 from cwdfm.method import Objective
 from cwdfm.pretrained import Pretrained
@@ -16,13 +15,6 @@ from cwdfm.train.run import Run
 
 CHUNK = 512  # sequences per forward pass
 VALIDATION_STEP = 2**31  # step number of the counted randomness, beyond all training steps
-
-# Metrics of a few samples that are cheap to compute, by kind of tokenizer.
-QUICK_METRICS: dict[str, Callable[[list[str]], dict[str, float]]] = {
-    "smiles": lambda texts: {
-        "valid_share": sum(canonical(text) is not None for text in texts) / len(texts)
-    },
-}
 
 
 def validate(run: Run) -> dict[str, float]:
@@ -40,13 +32,17 @@ def validate(run: Run) -> dict[str, float]:
     return record | run.objective.state()
 
 
+def held_out(run: Run, limit: int) -> Tensor:
+    """The first held-out sequences, at most `limit`."""
+    return run.valid_rows.at(torch.arange(min(len(run.valid_rows), limit)))
+
+
 @torch.no_grad()
 def adapted(run: Run, trained: Pretrained) -> Objective:
     """The objective adapted to the held-out sequences, the same on all processes."""
     state = None
     if rank() == 0:
-        n = min(len(run.valid_rows), run.config.evaluation.validation_rows)
-        x_1 = run.valid_rows.at(torch.arange(n))
+        x_1 = held_out(run, run.config.evaluation.validation_rows)
         with run.precision():
             state = run.objective.adapted(trained.model, x_1, run.fixed(x_1)).state()
     return run.objective.restored(broadcast(state))
@@ -68,30 +64,27 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
 
 def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
     """Held-out negative log-likelihood in nats per token, or its bound with standard error."""
-    n = min(len(run.valid_rows), run.config.evaluation.elbo_rows)
-    x_1 = run.valid_rows.at(torch.arange(n))
+    x_1 = held_out(run, run.config.evaluation.elbo_rows)
+    options = {"seed": run.config.seed, "draws": 4}
     with run.precision():
-        bound = trained.method.likelihood(
-            trained.model, x_1, seed=run.config.seed, draws=4, fixed=run.fixed(x_1)
-        )
+        bound = trained.method.likelihood(trained.model, x_1, fixed=run.fixed(x_1), **options)
     if bound.exact:
         return {"nats_per_token": bound.nats_per_token}
     return {"elbo": bound.nats_per_token, "elbo_error": bound.standard_error}
 
 
 def preview(run: Run, trained: Pretrained) -> dict[str, float]:
-    """Write a few samples to the run's folder, and return metrics that are cheap to compute."""
-    evaluation = run.config.evaluation
+    """Write a few samples to the run's folder, and return the share of valid molecules."""
+    n, steps = run.config.evaluation.previews, run.config.evaluation.preview_steps
     with run.precision():
-        out = generate(
-            trained, n=evaluation.previews, steps=evaluation.preview_steps, seed=run.config.seed
-        )
+        out = generate(trained, n=n, steps=steps, seed=run.config.seed)
     tokens = out.tokens.tolist()
     texts = [trained.tokenizer.decode(row) for row in tokens]
     path = run.out / "previews" / f"step-{run.step:08d}.jsonl"
     write_samples(path, SampleFile(texts, tokens, {"step": run.step}))
-    metrics = QUICK_METRICS.get(trained.tokenizer.kind)
+    if trained.tokenizer.kind != SmilesTokenizer.kind:
+        return {}
     try:
-        return metrics(texts) if metrics else {}
-    except InputError:  # RDKit is not installed
+        return {"valid_share": sum(canonical(text) is not None for text in texts) / n}
+    except NotInstalled:  # RDKit is an optional dependency
         return {}

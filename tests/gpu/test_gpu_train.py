@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cwdfm.train.config import TrainConfig
-from cwdfm.train.cuda_graph import WARMUP_CALLS, GraphedTrunk
+from cwdfm.train.execution import WARMUP_CALLS, GraphedTrunk
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import Run
 from experiments.bench.subject import random_data

@@ -57,12 +57,6 @@ class Send(Logger):
         if step == self.at:
             os.kill(os.getpid(), self.number)
 
-    def record(self, record: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 def send_when_saving(number: int, step: int) -> None:
     """Send a signal to this process while a checkpoint is being written."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from cwdfm.distributed import barrier, process_group, rank
+from cwdfm.train.execution import Parallel
 from cwdfm.train.loop import fit
-from cwdfm.train.parallel import Parallel
 from tests.support.train_script import Send, make_run, recipe, train
 
 PARALLEL: tuple[Parallel, ...] = ("ddp", "fsdp")

@@ -36,13 +36,12 @@ from cwdfm.train import loop
 from cwdfm.train.batches import EpochStream, subset
 from cwdfm.train.checkpoint import _prune, checkpoints, load_latest
 from cwdfm.train.config import TrainConfig
-from cwdfm.train.loggers import JsonLines, TensorBoard, WeightsAndBiases
+from cwdfm.train.execution import Parallel
+from cwdfm.train.loggers import JsonLines, TensorBoard, WeightsAndBiases, training_flops
 from cwdfm.train.loop import Diverged, fit
 from cwdfm.train.optimizer import WeightAverage, learning_rate
-from cwdfm.train.parallel import Parallel
 from cwdfm.train.recipes import RECIPES
 from cwdfm.train.run import RESUMABLE, Run
-from cwdfm.train.speed import training_flops
 from tests.support.train_script import (
     VOCAB,
     counting,
@@ -267,18 +266,12 @@ def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     assert run.step == 7
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"step": None}, {"step": -1}, {"step": 10**20}, {"config": []}, {"losses": 3}, {"best": "x"}],
-)
-def test_edited_checkpoint_is_skipped(tmp_path: Path, change: dict[str, object]) -> None:
+def test_checkpoint_with_damaged_meta_data_is_skipped(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=14)))
     note = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
     written = json.loads(note.read_text())
-    (name,) = change
-    lacking = {key: value for key, value in written.items() if key != name}
-    for meta in (json.dumps(written | change), json.dumps(lacking), "[" * 10**5):
-        note.write_text(meta)
+    for meta in (written | {"format": None}, {**written, "sha256": 3}, [], {"format": 3}):
+        note.write_text(json.dumps(meta))
         run = make_run(tmp_path, recipe(steps=14))
         with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the previous one"):
             assert run.resume()
