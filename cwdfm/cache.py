@@ -3,10 +3,6 @@
 Each entry is named by a digest of a JSON description of everything the result depends on, so a
 changed input never finds an outdated entry. Entries are written atomically. Damaged entries are
 rebuilt, and one process at a time builds an entry.
-
-    Cache(folder).json(key)                 # a small result, or None
-    Cache(folder).put_json(key, result)
-    cached(path, make, read=..., write=...)  # any file format
 """
 
 import hashlib
@@ -94,7 +90,7 @@ def cached(
         try:
             stack.enter_context(locked(path))
         except OSError as error:
-            _warn(f"the result is not cached: cannot write into {path.parent}: {error}")
+            _warn_not_cached(f"cannot write into {path.parent}: {error}")
             return make()
         if (found := _read_entry(path, read, warn=False)) is not None:  # built while we waited
             return found
@@ -102,7 +98,7 @@ def cached(
         try:
             write(value, path)
         except (InputError, OSError) as error:
-            _warn(f"the result is not cached: {error}")
+            _warn_not_cached(error)
         return value
 
 
@@ -111,11 +107,11 @@ def _read_entry(path: Path, read: Callable[[Path], T], *, warn: bool = True) -> 
         return read(path) if path.exists() else None
     except (InputError, OSError) as error:
         if warn:
-            _warn(f"the cached entry is damaged and will be rebuilt: {error}")
+            message = f"the cached entry is damaged and will be rebuilt: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
         return None
 
 
-def _warn(message: str) -> None:
-    hint = "set CWDFM_CACHE to a writable folder"
-    text = f"{message} ({hint})" if "not cached" in message else message
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
+def _warn_not_cached(reason: object) -> None:
+    message = f"the result is not cached: {reason} (set CWDFM_CACHE to a writable folder)"
+    warnings.warn(message, RuntimeWarning, stacklevel=3)

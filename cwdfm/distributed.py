@@ -44,9 +44,9 @@ def process_group(device: str) -> Iterator[torch.device]:
 
 
 def check_environment(*, gpu_by_rank: bool) -> None:
-    """Raise an InputError if only some of torchrun's environment variables are set.
+    """Reject an environment with RANK but without torchrun's other variables.
 
-    Other schedulers set RANK without the rest.
+    Some schedulers set only RANK.
     """
     numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if gpu_by_rank else ()))
     wrong = [name for name in numbers if not os.environ.get(name, "").isdecimal()]

@@ -30,9 +30,8 @@ _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    The temporary file lies in the same folder, which makes the final rename atomic. Its name is
-    unique, so concurrent writers do not disturb each other; the last one to finish wins. Missing
-    parent folders are created. If the block fails, the temporary file is deleted.
+    It is in the same folder, so that the rename is atomic, and its name is unique: of several
+    writers, the last one wins. Missing parent folders are created.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,8 +53,7 @@ def write_json(path: Path, data: object) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
     """Write tensors in the safetensors format, converted to `dtype` if given.
 
-    Raises:
-        OSError: the file cannot be written; `errno` is set where safetensors reports it.
+    An OSError has its `errno` where safetensors reports it.
     """
     on_cpu = {name: x.detach().to(dtype=dtype).contiguous().cpu() for name, x in tensors.items()}
     try:
@@ -98,8 +96,8 @@ def locked(path: Path) -> Iterator[None]:
 def held(folder: Path) -> Iterator[bool]:
     """Try to hold the lock of an existing folder, without waiting; yields whether it succeeded.
 
-    The operating system releases the lock when the process ends, so stale locks do not occur.
-    On file systems without locks, filelock falls back to a lock file with the holder's process id.
+    The operating system releases the lock when the process ends. On file systems without locks,
+    filelock falls back to a lock file with the holder's process id.
     """
     with ExitStack() as stack:
         try:
@@ -114,28 +112,19 @@ def held(folder: Path) -> Iterator[bool]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise an InputError if `path` cannot be created.
-
-    Reasons are a file in place of a parent folder, a broken symbolic link, and a missing
-    permission.
-    """
+    """Raise an InputError if `path` cannot be created."""
+    problem = ""
     for link in (path, *path.parents):
         if os.path.islink(link) and not os.path.exists(link):  # noqa: PTH110, PTH114
             target = os.readlink(link)  # noqa: PTH115
-            raise InputError(
-                f"{path} cannot be written: {link} is a symbolic link to {target}, which does not "
-                f"exist; create the target, or choose a different path"
-            )
+            problem = f"{link} is a symbolic link to {target}, which does not exist"
     parent = _nearest_existing(path)
-    if not parent.is_dir():
-        raise InputError(
-            f"{path} cannot be written: {parent} is a file, not a folder; choose a different path"
-        )
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(
-            f"{path} cannot be written: no permission to write into {parent}; choose a different "
-            f"path"
-        )
+    if not problem and not parent.is_dir():
+        problem = f"{parent} is a file, not a folder"
+    if not problem and not os.access(parent, os.W_OK | os.X_OK):
+        problem = f"no permission to write into {parent}"
+    if problem:
+        raise InputError(f"{path} cannot be written: {problem}; choose a different path")
 
 
 def _nearest_existing(path: Path) -> Path:

@@ -68,20 +68,18 @@ def generate(
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
-    if refine is not None:
-        check_instance("refine", refine, Refine, "Refine(rounds=2, noise_fraction=0.1)")
-    if resample is not None:
-        check_instance("resample", resample, Resample, "Resample(rounds=40, threshold=0.8)")
-    if reject is not None:
-        check_instance("reject", reject, Reject, "Reject(threshold=0.97)")
+    examples = (Refine(2, 0.1), Resample(40, threshold=0.8), Reject(0.97))
+    for step, example in zip((refine, resample, reject), examples, strict=True):
+        if step is not None:
+            kind = type(example)
+            check_instance(kind.__name__.lower(), step, kind, str(example))
     postprocess = tuple(step for step in (refine, resample) if step is not None)
     if (postprocess or reject is not None) and not isinstance(trained.method, Flow):
         raise InputError(
             f"refine, resample and reject require a flow, and this model was trained with "
             f"{type(trained.method).__name__}; omit them, or use a flow model"
         )
-    length = trained.length if length is None else length
-    length = length if tokens is None else len(tokens)
+    length = (length or trained.length) if tokens is None else len(tokens)
     request = SampleRequest(
         shape=(n, length),
         steps=steps,
@@ -91,7 +89,7 @@ def generate(
         fixed=fixed,
         index=index,
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
-        banned_tokens=() if template is None else special_tokens(trained),
+        banned_tokens=() if template is None else _special_tokens(trained),
         postprocess=postprocess,
         reject=reject,
         progress=progress,
@@ -99,8 +97,8 @@ def generate(
     return trained.method.sample(trained.model, solver, request)
 
 
-def special_tokens(trained: Pretrained) -> tuple[int, ...]:
-    """The begin, end and padding ids. They are not text, so that templates never use them."""
+def _special_tokens(trained: Pretrained) -> tuple[int, ...]:
+    """The begin, end and padding ids. They are not text, so templates never use them."""
     tokenizer = trained.tokenizer
     return tuple(sorted({tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id}))
 
@@ -153,9 +151,7 @@ def auto_batch_size(trained: Pretrained, length: int | None = None) -> int:
 
     The default length is the model's.
     """
-    length = trained.length if length is None else length
-    model = trained.model
-    device = next(model.parameters()).device
-    bytes_each = length * model.config.width * 4 * _ACTIVATIONS
+    device = next(trained.model.parameters()).device
+    bytes_each = (length or trained.length) * trained.model.config.width * 4 * _ACTIVATIONS
     budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
     return max(1, min(budget // bytes_each, _MAX_BATCH.get(device.type, 256)))

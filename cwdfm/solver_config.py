@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from cwdfm.baselines import Analytic, LeftToRight, ScoreEuler
+from cwdfm.baselines.autoregressive import LeftToRight
+from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.config import added
 from cwdfm.errors import InputError
 from cwdfm.method.base import Method

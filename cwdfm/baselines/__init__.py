@@ -7,7 +7,7 @@ add the config to `METHODS`.
 from cwdfm.baselines.autoregressive import AutoregressiveConfig
 from cwdfm.baselines.bd3lm.objective import BD3LMConfig
 from cwdfm.baselines.sedd.objective import SEDDConfig
-from cwdfm.method.config import MethodConfig
+from cwdfm.method.base import MethodConfig
 from cwdfm.method.flow_config import FlowConfig, MDLMConfig
 
 # All methods by name. Training, saved models and the commands read this table.

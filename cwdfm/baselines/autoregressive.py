@@ -30,12 +30,13 @@ from cwdfm.likelihood.bound import (
 from cwdfm.method.base import (
     DataBatch,
     Method,
+    MethodConfig,
     Objective,
     SampleRequest,
+    Task,
     TrainingBatch,
     refuse_solver,
 )
-from cwdfm.method.config import MethodConfig, Task
 from cwdfm.model.attention import KVCache
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import check_split, evaluating, fusible_hidden, predict_logits

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     plan = [
         Sampling(
             model=model,
-            out=place(options.out, model, solver, k),
+            out=options.out / "samples" / f"{model}-{solver}-{k}.jsonl",
             n=n,
             steps=k,
             solver=solver,
@@ -71,11 +71,6 @@ def main(arguments: list[str]) -> None:
     print(f"\n{evaluation.table.text()}\n\nwritten: {options.out / 'report.html'}\n{HINT}")
 
 
-def place(out: Path, model: str, solver: str, steps: int) -> Path:
-    """The sample file of one setting."""
-    return out / "samples" / f"{model}-{solver}-{steps}.jsonl"
-
-
 def load_reference(data: str) -> MoleculeReference | None:
     """Load the data and show progress, since preparing it for the first time takes a while."""
     print(f"reading {data} (about 20 seconds the first time) ...", end="", flush=True)
@@ -91,12 +86,8 @@ def load_reference(data: str) -> MoleculeReference | None:
 
 def workers(limit: int) -> ProcessPoolExecutor:
     """One single-threaded process per core, which is faster than one process with many threads."""
-    return ProcessPoolExecutor(
-        min(cores(), limit),
-        mp_context=get_context("spawn"),
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
+    spawn = get_context("spawn")
+    return ProcessPoolExecutor(min(cores(), limit), spawn, torch.set_num_threads, (1,))
 
 
 def draw(cell: Sampling) -> tuple[Sampling, list[str]]:

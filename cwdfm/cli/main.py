@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import torch
 
@@ -32,15 +32,9 @@ COMMANDS = {
     "train": Command(train.main, "train a model from a recipe"),
     "sample": Command(sample.main, "sample sequences from a trained model"),
     "eval": Command(evaluate.main, "score samples and write a report with figures"),
-    "perplexity": Command(
-        perplexity.main, "bound the perplexity of a model on held-out data", resumable=False
-    ),
-    "analyze": Command(
-        analyze.main, "analyze models and solvers: context, updates", resumable=False
-    ),
-    "demo": Command(
-        demo.main, "sample the bundled models and write a report (3 minutes)", resumable=False
-    ),
+    "perplexity": Command(perplexity.main, "bound the perplexity on held-out data", False),
+    "analyze": Command(analyze.main, "analyze models and solvers: context, updates", False),
+    "demo": Command(demo.main, "sample the bundled models and write a report (3 minutes)", False),
 }
 EXAMPLES = """
 try it without data or training:
@@ -53,7 +47,9 @@ Run `cwdfm COMMAND --help` for the options of a command, `cwdfm --version` for t
 def main() -> None:
     """Entry point of the `cwdfm` command."""
     arguments = sys.argv[1:]
-    replace_unencodable_output()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # instead of failing on an ASCII terminal
     check_utf8(arguments)
     if arguments[:1] == ["--version"]:
         print(f"cwdfm {__version__}")
@@ -71,19 +67,9 @@ def main() -> None:
         command.main(arguments[1:])
 
 
-def replace_unencodable_output() -> None:
-    """Replace characters that the output encoding cannot represent instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 @contextmanager
 def exit_on_error(*, resumable: bool) -> Iterator[None]:
-    """Turn expected errors of a command into a message and an exit code.
-
-    `resumable`: whether the same command resumes after an interruption.
-    """
+    """Turn expected errors of a command into a message and an exit code."""
     try:
         with notes():
             yield
@@ -96,7 +82,8 @@ def exit_on_error(*, resumable: bool) -> Iterator[None]:
         action = "resumes" if resumable else "starts over"
         fail(f"interrupted; the same command {action}", code=130)
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and "DefaultCPUAllocator" not in str(error):  # torch's only hint for the CPU
             raise
         fail("out of memory; reduce the batch size, the sequence length or the number of samples")
     except BrokenPipeError:  # the reader closed the pipe, for example `head`
@@ -114,16 +101,9 @@ def notes() -> Iterator[None]:
     with warnings.catch_warnings():
         default = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if not Path(filename).is_relative_to(package):
-                default(message, category, filename, lineno, file, line)
+        def show(message: Warning | str, kind: type[Warning], file: str, *rest: Any) -> None:
+            if not Path(file).is_relative_to(package):
+                default(message, kind, file, *rest)
             elif str(message) not in shown:
                 shown.add(str(message))
                 print(f"note: {message}", file=sys.stderr)
@@ -139,12 +119,6 @@ def check_utf8(arguments: list[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             fail(f"{word!r} is not valid UTF-8; rename files and folders with such names")
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; for the CPU, torch reports it only in the message."""
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "DefaultCPUAllocator" in str(error)
 
 
 def fail(message: str, code: int = 2) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cwdfm.cli.options import (
     by_flags,
@@ -13,7 +13,6 @@ from cwdfm.cli.options import (
     model_first,
     parse,
 )
-from cwdfm.data import TokenData
 from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_errors, write_json
@@ -73,21 +72,20 @@ def main(arguments: list[str]) -> None:
         for name, data in zip(options.data, datasets, strict=True):
             count = min(len(data.valid), options.rows or len(data.valid))
             print(f"{name}: {count:,} of {len(data.valid):,} sequences", flush=True)
-            results.append(
-                held_out_likelihood(
-                    trained,
-                    data,
-                    weight=weight,
-                    limit=options.rows or None,
-                    draws=options.draws,
-                    seed=options.seed,
-                    batch_size=options.batch_size or None,
-                )
+            result = held_out_likelihood(
+                trained,
+                data,
+                weight=weight,
+                limit=options.rows or None,
+                draws=options.draws,
+                seed=options.seed,
+                batch_size=options.batch_size or None,
             )
-    if options.out is not None:
-        write(options.out, options, trained, datasets, results)
+            results.append(result)
     print(table(options, results).text())
     if options.out is not None:
+        sources = [data.source for data in datasets]
+        write(options.out, options, trained, sources, results)
         print(f"written: {options.out}")
 
 
@@ -125,25 +123,26 @@ def context_weight(options: Options) -> Weight | None:
 
 def table(options: Options, results: list[DatasetLikelihood]) -> Table:
     """One row per dataset, with standard errors after ±."""
-    rows = []
-    for name, result in zip(options.data, results, strict=True):
-        perplexity = format_estimate(result.perplexity, result.perplexity_error)
-        cells = (
-            perplexity if result.exact else f"<= {perplexity}",
+    rows = tuple(
+        (
+            name,
+            ("" if result.exact else "<= ")
+            + format_estimate(result.perplexity, result.perplexity_error),
             f"{result.bits_per_token:.4f}",
             format_estimate(result.nats_per_token, result.standard_error),
             f"{result.sequences:,} of {result.of:,}",
             f"{result.tokens:,}",
         )
-        rows.append((name, *cells))
-    return Table(COLUMNS, tuple(rows), (options.model,) * len(rows))
+        for name, result in zip(options.data, results, strict=True)
+    )
+    return Table(COLUMNS, rows, (options.model,) * len(rows))
 
 
 def write(
     path: Path,
     options: Options,
     trained: Pretrained,
-    datasets: list[TokenData],
+    sources: list[dict[str, Any]],
     results: list[DatasetLikelihood],
 ) -> None:
     """Write all numbers and their provenance to a JSON file."""
@@ -153,8 +152,8 @@ def write(
         "weights": trained.fingerprint(),
         "fix_first": trained.fix_first,
         "results": [
-            {"data": name, "source": data.source, **result.to_json()}
-            for name, data, result in zip(options.data, datasets, results, strict=True)
+            {"data": name, "source": source, **result.to_json()}
+            for name, source, result in zip(options.data, sources, results, strict=True)
         ],
     }
     with write_errors(path):

@@ -78,9 +78,7 @@ def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
 def _molecules(options: Options) -> TokenData:
     """Write molecules to a .npz file."""
     if options.out.suffix != ".npz":
-        raise InputError(
-            f"molecules are written as a .npz file, got --out {options.out}; add the suffix"
-        )
+        raise InputError(f"for molecules, --out must end in .npz, got {options.out}")
     existing = None if options.force else _existing(options.out)
     if existing is None:
         check_output_file(options.out, force=options.force)
@@ -92,14 +90,9 @@ def _molecules(options: Options) -> TokenData:
         check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
         raise InputError("--seed is only for randomized SMILES; omit it, or set --randomized")
+    how = {"length": options.length, "limit": options.limit, "column": options.column}
     with Progress("rows", None) as progress:
-        data = load(
-            options.corpus,
-            length=options.length,
-            limit=options.limit,
-            column=options.column,
-            progress=progress.reach,
-        )
+        data = load(options.corpus, progress=progress.reach, **how)
     if existing is not None:
         if _is_same(existing, data, options):
             return existing
@@ -108,10 +101,9 @@ def _molecules(options: Options) -> TokenData:
             f"choose a different path, or overwrite it with --force"
         )
     if options.randomized is not None:
+        count, seed = options.randomized, options.seed or 0
         with Progress("molecules", None) as progress:
-            data = randomize(
-                data, options.randomized, seed=options.seed or 0, progress=progress.reach
-            )
+            data = randomize(data, count, seed=seed, progress=progress.reach)
     data.save(options.out)
     return data
 

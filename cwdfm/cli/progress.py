@@ -2,7 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from cwdfm.errors import load_extra
@@ -27,17 +26,11 @@ class Progress:
     def __enter__(self) -> Self:
         if self.bar is not None:
             self.bar.start()
-            self.task = self.bar.add_task(
-                self.what, total=self.total, completed=self.done, notes=""
-            )
+            state = {"total": self.total, "completed": self.done, "notes": ""}
+            self.task = self.bar.add_task(self.what, **state)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 
@@ -57,11 +50,9 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        if not self.shown:
-            return
         if self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False)
-        else:
+        elif self.shown:
             print(text, flush=True)
 
     def _print_line(self) -> None:

@@ -24,8 +24,7 @@ from cwdfm.distributed import barrier, broadcast, process_group, rank, world_siz
 from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
-from cwdfm.pretrained.load import load, unfinished_steps
-from cwdfm.pretrained.model import Pretrained
+from cwdfm.pretrained.model import Pretrained, load, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver

@@ -13,7 +13,6 @@ import torch
 from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse, value_given
 from cwdfm.cli.progress import Progress
 from cwdfm.config import check_applies, choice_names
-from cwdfm.data import TokenData
 from cwdfm.data import load as load_tokens
 from cwdfm.distributed import barrier, exclusive, process_group, rank, world_size
 from cwdfm.errors import InputError, load_extra
@@ -66,9 +65,8 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
         with removed_on_error(options.out, created):
             run = make_run(options, init, device)
         say(f"{name}: {describe(run)}")
-        resumed = run.resume()
-        finished = run.step == run.config.optimizer.steps
-        if resumed:
+        if run.resume():
+            finished = run.step == run.config.optimizer.steps
             say("all steps are done" if finished else f"resuming from step {run.step}")
         if rank() == 0:
             write_json(options.out / "recipe.json", {**run.settings(), **run.card})
@@ -146,31 +144,19 @@ def usage(arguments: list[str]) -> NoReturn:
 
 def make_run(options: Options, init: Pretrained | None, device: torch.device) -> Run:
     """Load the data and set up the run."""
-    config = options.config
+    config, data = options.config, options.config.data
     if init is not None:
-        first = ", first token fixed" if config.data.fix_first else ""
-        say(
-            f"continuing from {config.model.init}: its network and vocabulary, {init.method}, "
-            f"length {config.data.length}{first}"
-        )
-    tokens = load_data(config, init)
-    say(tokens.summary())
-    return Run(config, tokens, options.out, device, init=init, card={"training": provenance()})
-
-
-def load_data(config: TrainConfig, init: Pretrained | None) -> TokenData:
-    """The training data. The first process prepares them, the others read the cache."""
+        first = ", first token fixed" if data.fix_first else ""
+        what = f"its network and vocabulary, {init.method}, length {data.length}{first}"
+        say(f"continuing from {config.model.init}: {what}")
     if rank():
-        barrier()
-    tokens = load_tokens(
-        config.data.data,
-        length=config.data.length,
-        column=config.data.column,
-        tokenizer=config.data.tokenizer if init is None else init.tokenizer,
-    )
+        barrier()  # the first process prepares the data, the others read the cache
+    tokenizer = data.tokenizer if init is None else init.tokenizer
+    tokens = load_tokens(data.data, length=data.length, column=data.column, tokenizer=tokenizer)
     if not rank():
         barrier()
-    return tokens
+    say(tokens.summary())
+    return Run(config, tokens, options.out, device, init=init, card={"training": provenance()})
 
 
 @contextmanager
@@ -219,20 +205,16 @@ class Terminal(Logger):
         self.progress.advance()
 
     def record(self, record: Mapping[str, Any]) -> None:
-        self.progress.advance(0, notes=_brief(record))
+        notes = ""  # next to the progress bar: loss, speed and utilization
+        if "loss" in record:
+            notes = f"loss {record['loss']:.4f}, {record['tokens_per_second']:,.0f} tokens/s"
+        if "flop_utilization" in record:
+            notes += f", {record['flop_utilization']:.0%} of peak"
+        self.progress.advance(0, notes=notes)
         self.progress.say("  ".join(f"{key} {value:.5g}" for key, value in record.items()))
 
     def close(self) -> None:
-        self.progress.__exit__(None, None, None)
-
-
-def _brief(record: Mapping[str, Any]) -> str:
-    """Loss, speed and utilization, shown next to the progress bar."""
-    if "loss" not in record:
-        return ""
-    notes = f"loss {record['loss']:.4f}, {record['tokens_per_second']:,.0f} tokens/s"
-    fraction = record.get("flop_utilization")
-    return notes if fraction is None else f"{notes}, {fraction:.0%} of peak"
+        self.progress.__exit__()
 
 
 def say(text: str) -> None:

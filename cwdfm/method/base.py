@@ -1,10 +1,13 @@
-"""Methods and objectives.
+"""Methods, objectives and their configs.
 
 A `Method` is stored with the model. It defines how sequences are sampled from the network and how
 their likelihood is computed. An `Objective` is used only in training: it corrupts data to make the
 network's input, and computes the loss from the network's output. Everything else (transformer,
 trainer, data, commands, metrics) is shared between all methods, so that comparisons of two methods
-differ only in the method.
+differ only in the method. A `MethodConfig` describes both, with only the settings of that method.
+
+A method is added with these classes in a package of its own, and a line in
+`cwdfm.baselines.METHODS`.
 """
 
 from abc import ABC, abstractmethod
@@ -182,6 +185,36 @@ class Objective(ABC):
     def restored(self, state: dict[str, float]) -> "Objective":
         """The objective with the parameters of a saved `state`."""
         return self
+
+
+@dataclass(frozen=True)
+class Task:
+    """The objects that a config describes, for one vocabulary."""
+
+    method: Method
+    objective: Objective
+    model: DiTConfig
+
+
+@dataclass(frozen=True)
+class MethodConfig(ABC):
+    """What to train: a method, its objective, and what it requires of the network."""
+
+    method_class: ClassVar[type[Method]]  # the class that saved models name
+
+    method: str  # the training method: flow, mdlm, sedd, bd3lm or ar; each has its own options
+
+    @abstractmethod
+    def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
+        """The objects for `vocab_size` data tokens, a network size and a sequence length."""
+
+    @classmethod
+    @abstractmethod
+    def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
+        """The fields that a trained model fixes when training continues from it.
+
+        None if the model was not trained by this method.
+        """
 
 
 def refuse_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:

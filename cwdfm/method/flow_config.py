@@ -9,8 +9,7 @@ from cwdfm.errors import InputError, check_bool, check_choice, check_integer, ch
 from cwdfm.loss import NELBO, Bregman, CrossEntropy, Loss, ScaledCrossEntropy
 from cwdfm.loss.base import Coordinates
 from cwdfm.loss.scaled import RevealedWeight
-from cwdfm.method.base import Method
-from cwdfm.method.config import MethodConfig, Task
+from cwdfm.method.base import Method, MethodConfig, Task
 from cwdfm.method.flow import Flow, FlowObjective
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.path import MixturePath, path_for
@@ -136,24 +135,25 @@ class FlowConfig(MethodConfig):
         if self.source == "mask":
             return
         loss, context = self.loss, isinstance(self.path, ContextPathConfig)
+        problem = ""
         if isinstance(loss, NELBOConfig) and context and not loss.masked_only:
-            raise InputError(
+            problem = (
                 "the nelbo loss on a context path leaves out revealed tokens, so with a uniform "
                 "source the network does not learn to keep correct tokens; use loss ce or sce, "
-                "or source mask, or set masked_only if this is intended",
-                fields=("masked_only",),
+                "or source mask, or set masked_only if this is intended"
             )
-        if isinstance(loss, BregmanConfig) and context:
-            raise InputError(
+        elif isinstance(loss, BregmanConfig) and context:
+            problem = (
                 "the bregman loss on a context path needs a mask source: with a uniform source "
                 "alpha is not a function of x_t; use loss ce or sce, or source mask"
             )
-        if isinstance(loss, BregmanConfig) and loss.masked_only:
-            raise InputError(
+        elif isinstance(loss, BregmanConfig) and loss.masked_only:
+            problem = (
                 "the bregman loss on masked tokens only needs a mask source: with a uniform "
-                "source the other terms do not vanish; do not set masked_only",
-                fields=("masked_only",),
+                "source the other terms do not vanish; do not set masked_only"
             )
+        if problem:
+            raise InputError(problem, fields=("masked_only",))
 
     def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
         self._check_loss()
@@ -166,11 +166,11 @@ class FlowConfig(MethodConfig):
 
     @classmethod
     def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
-        if not (isinstance(method, Flow) and isinstance(method.schedule, Polynomial)):
-            return None
-        source = "mask" if isinstance(method.source, MaskSource) else "uniform"
-        power = method.schedule.power
-        return {"method": "flow", "source": source, "power": power, "time": model.time}
+        match method:
+            case Flow(source, Polynomial(power)):
+                kind = "mask" if isinstance(source, MaskSource) else "uniform"
+                return {"method": "flow", "source": kind, "power": power, "time": model.time}
+        return None
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,10 @@ class MDLMConfig(MethodConfig):
 
     @classmethod
     def settings_of(cls, method: Method, model: DiTConfig) -> dict[str, Any] | None:
-        masked = isinstance(method, Flow) and isinstance(method.source, MaskSource)
-        linear = isinstance(method, Flow) and isinstance(method.schedule, Linear)
-        return {"method": "mdlm"} if masked and linear and model.time == "zero" else None
+        match method:
+            case Flow(MaskSource(), Linear()) if model.time == "zero":
+                return {"method": "mdlm"}
+        return None
 
 
 def _neighbor(part: str, radius: int, scale: float, length: int) -> Neighbor:

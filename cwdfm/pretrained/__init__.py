@@ -1,6 +1,5 @@
 """Trained models on disk: loading, saving, and formats of other projects."""
 
-from cwdfm.pretrained.load import bundled_models, load
-from cwdfm.pretrained.model import Pretrained
+from cwdfm.pretrained.model import Pretrained, bundled_models, load
 
 __all__ = ["Pretrained", "bundled_models", "load"]

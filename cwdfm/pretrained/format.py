@@ -6,8 +6,6 @@ tokenizer, whether the first token is fixed, and a card that records the trainin
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +43,8 @@ def read_model(folder: Path) -> dict[str, Any]:
             f"a checkpoint or a model of `cwdfm train`, or a folder written by save_pretrained"
         ) from error
     except PermissionError as error:
-        raise InputError(
-            f"no permission to read {error.filename}; change its permissions, or choose another "
-            f"model"
-        ) from error
+        message = f"no permission to read {error.filename}; grant it, or choose another model"
+        raise InputError(message) from error
     except InputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -73,18 +69,12 @@ def _read_own(folder: Path, config: Any) -> tuple[dict[str, Any], DiTConfig, dic
             f"{folder} has format {config['format']}, newer than this version's {FORMAT}; update "
             f"the library"
         )
-    with _naming_file(folder / "config.json"):
-        fields, shape = _read_config(config)
-    return fields, shape, weights
-
-
-@contextmanager
-def _naming_file(path: Path) -> Iterator[None]:
-    """Add the file's name to errors about its content."""
     try:
-        yield
+        fields, shape = _read_config(config)
     except InputError as error:
+        path = folder / "config.json"
         raise InputError(f"{path} is invalid: {error}; copy or train the model again") from error
+    return fields, shape, weights
 
 
 def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
@@ -97,7 +87,11 @@ def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
             f"unknown fields {', '.join(unknown)}; known are {', '.join(sorted(known))}; put other "
             f"information under card"
         )
-    shape, method = from_config(config["model"], CLASSES), _read_method(config)
+    if config["format"] == 1:
+        method = Flow(*(from_config(config[name], CLASSES) for name in ("source", "schedule")))
+    else:
+        method = from_config(config["method"], CLASSES)
+    shape = from_config(config["model"], CLASSES)
     tokenizer = tokenizer_from_json(config["tokenizer"])
     check_instance("model", shape, DiTConfig, "DiTConfig(num_tokens=34)")
     check_instance("method", method, Method, "Flow(MaskSource(30), Linear())")
@@ -112,14 +106,6 @@ def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
         )
     plain = {name: config[name] for name in ("length", "fix_first", "card")}
     return {"method": method, "tokenizer": tokenizer, **plain}, shape
-
-
-def _read_method(config: dict[str, Any]) -> Method:
-    if config["format"] == 1:
-        parts = (from_config(config[name], CLASSES) for name in ("source", "schedule"))
-        return Flow(*parts)
-    method: Method = from_config(config["method"], CLASSES)
-    return method
 
 
 def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:

@@ -1,7 +1,8 @@
-"""A trained model with everything that sampling needs."""
+"""A trained model with everything that sampling needs, loaded by name or path."""
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -12,32 +13,26 @@ from cwdfm.config import to_config
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.device import find_device
 from cwdfm.errors import InputError
-from cwdfm.files import replacing, write_tensors
+from cwdfm.files import replacing, write_json, write_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.format import FORMAT, read_model
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
+BUNDLED = Path(__file__).parent.parent / "bundled"
+
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A trained model.
+    """A trained model."""
 
-    - `model`: the network, in evaluation mode.
-    - `method`: how the network was trained, and so how it is sampled and scored.
-    - `tokenizer`: between text and data tokens.
-    - `length`: tokens per sequence in training.
-    - `fix_first`: whether the first token was always given in training.
-    - `card`: how the model was trained; free form, stored as JSON.
-    """
-
-    model: DiT
-    method: Method
-    tokenizer: Tokenizer
-    length: int
-    fix_first: bool = False
-    card: dict[str, Any] = field(default_factory=dict)
+    model: DiT  # the network, in evaluation mode
+    method: Method  # how the network was trained, and so how it is sampled and scored
+    tokenizer: Tokenizer  # between text and data tokens
+    length: int  # tokens per sequence in training
+    fix_first: bool = False  # whether the first token was always given in training
+    card: dict[str, Any] = field(default_factory=dict)  # how it was trained; stored as JSON
 
     @property
     def source(self) -> Source:
@@ -54,9 +49,8 @@ class Pretrained:
         """The method, if it is a discrete flow; InputError otherwise."""
         if not isinstance(self.method, Flow):
             raise InputError(
-                f"this needs a discrete flow, with a source and a schedule, and the model was "
-                f"trained as {type(self.method).__name__}; use a model trained with method flow or "
-                f"mdlm"
+                f"this requires a discrete flow, but the model was trained as "
+                f"{type(self.method).__name__}; use a model trained with method flow or mdlm"
             )
         return self.method
 
@@ -79,12 +73,10 @@ class Pretrained:
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the model to a folder, with weights in `dtype`."""
-        folder = Path(folder)
-        with replacing(folder / "model.safetensors") as part:
+        with replacing(Path(folder, "model.safetensors")) as part:
             write_tensors(part, self.model.state_dict(), dtype)
         config = {"format": FORMAT, **self._config(), "card": self.card}
-        with replacing(folder / "config.json") as part:
-            part.write_text(json.dumps(config, indent=2) + "\n")
+        write_json(Path(folder, "config.json"), config)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -93,3 +85,64 @@ class Pretrained:
         trained = cls(**read_model(Path(folder)))
         trained.model.to(target)
         return trained
+
+
+def bundled_models() -> list[str]:
+    """The names of the models that come with the library."""
+    return sorted(path.name for path in BUNDLED.iterdir() if (path / "config.json").exists())
+
+
+def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pretrained:
+    """Load a trained model: a bundled one by name, or a folder (also one of MDLM's authors).
+
+    The folder of a training run gives its trained model, or else its newest checkpoint.
+    """
+    folder, device = Path(name_or_folder), find_device(device)
+    if (found := _model_folder(name_or_folder)) is not None:
+        return Pretrained.from_pretrained(found, device)
+    if not folder.is_dir():
+        raise InputError(
+            f"{str(name_or_folder)!r} is neither a folder nor a bundled model; the bundled models "
+            f"are {', '.join(bundled_models())}"
+        )
+    checkpoints = sorted(folder.glob("checkpoints/step-*"), reverse=True)
+    for checkpoint in checkpoints:
+        try:
+            return Pretrained.from_pretrained(checkpoint, device)
+        except InputError as error:
+            if checkpoint == checkpoints[-1]:
+                raise
+            warnings.warn(f"{error}; using the previous one", stacklevel=2)
+    if (folder / "recipe.json").exists():
+        raise InputError(
+            f"{folder} is a training run without a checkpoint; continue it to its first checkpoint "
+            f"(see checkpoint_every)",
+            fields=("checkpoint_every",),
+        )
+    return Pretrained.from_pretrained(folder, device)
+
+
+def unfinished_steps(name_or_folder: str | Path, trained: Pretrained) -> tuple[int, int] | None:
+    """(steps done, steps planned) if `load` took a checkpoint of an unfinished run, else None.
+
+    None also for a checkpoint that was given by its own path, and for a run that completed its
+    steps but did not save its model.
+    """
+    if _model_folder(name_or_folder) is not None:
+        return None
+    match trained.card:
+        case {"steps": int(done), "config": {"optimizer": {"steps": int(planned)}}}:
+            pass
+        case {"steps": int(done), "recipe": {"steps": int(planned)}}:  # an older version's card
+            pass
+        case _:
+            return None
+    return (done, planned) if done < planned else None
+
+
+def _model_folder(name_or_folder: str | Path) -> Path | None:
+    """The folder of a bundled model, a saved model or a finished run; None otherwise."""
+    if str(name_or_folder) in bundled_models():
+        return BUNDLED / name_or_folder
+    folders = (Path(name_or_folder), Path(name_or_folder) / "model")
+    return next((folder for folder in folders if (folder / "config.json").exists()), None)

@@ -19,7 +19,7 @@ from cwdfm.errors import (
     check_integer,
     check_positive,
 )
-from cwdfm.method.config import MethodConfig, Task
+from cwdfm.method.base import MethodConfig, Task
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops.random import check_seed

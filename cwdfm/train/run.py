@@ -19,8 +19,7 @@ from cwdfm.config import flatten
 from cwdfm.data import TokenData
 from cwdfm.distributed import all_reduce_mean, rank, world_size
 from cwdfm.errors import InputError
-from cwdfm.method.base import DataBatch, Objective, TrainingBatch
-from cwdfm.method.config import Task
+from cwdfm.method.base import DataBatch, Objective, Task, TrainingBatch
 from cwdfm.model.transformer import DiT
 from cwdfm.ops.random import derive_seed
 from cwdfm.pretrained import Pretrained

@@ -7,8 +7,7 @@ import torch
 
 import cwdfm
 from cwdfm.method import Flow, FlowObjective
-from cwdfm.method.base import DataBatch
-from cwdfm.method.config import Task
+from cwdfm.method.base import DataBatch, Task
 from cwdfm.model.transformer import DiT, Read
 from cwdfm.train.recipes import RECIPES
 from tests.support.models import constant

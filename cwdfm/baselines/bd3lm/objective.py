@@ -15,8 +15,15 @@ from cwdfm.baselines.bd3lm.solver import check_length
 from cwdfm.errors import MAX_LENGTH, InputError, check_bool, check_instance, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import DataBatch, Forward, Method, Objective, TrainingBatch
-from cwdfm.method.config import MethodConfig, Task
+from cwdfm.method.base import (
+    DataBatch,
+    Forward,
+    Method,
+    MethodConfig,
+    Objective,
+    Task,
+    TrainingBatch,
+)
 from cwdfm.model.positions import Positions
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.path import MixturePath, PathSample

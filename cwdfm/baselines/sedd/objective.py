@@ -15,8 +15,7 @@ from cwdfm.baselines.sedd.graph import LogitSums
 from cwdfm.baselines.sedd.method import SEDD
 from cwdfm.errors import check_choice
 from cwdfm.loss.base import TIME_EPSILON
-from cwdfm.method.base import DataBatch, Method, Objective, TrainingBatch
-from cwdfm.method.config import MethodConfig, Task
+from cwdfm.method.base import DataBatch, Method, MethodConfig, Objective, Task, TrainingBatch
 from cwdfm.model.positions import Positions
 from cwdfm.model.transformer import DiTConfig
 from cwdfm.ops.head_loss import head_log_prob

@@ -1,6 +1,8 @@
-"""A training step, piece by piece: each setting of the config takes effect."""
+"""A training step, piece by piece: each setting takes effect, and the records are right."""
 
+import json
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import cwdfm
 from cwdfm.train import validation as validation
-from cwdfm.train.batches import EpochStream
-from cwdfm.train.optimizer import WeightAverage
+from cwdfm.train.batches import EpochStream, Prefetch
+from cwdfm.train.loop import fit, record_best, speed_meter
+from cwdfm.train.optimizer import WeightAverage, learning_rate
 from cwdfm.train.run import Run
 from cwdfm.train.validation import validate
 from tests.support.stats import assert_differs, assert_follows, histogram
@@ -171,3 +175,97 @@ def test_validation_loss_does_not_depend_on_the_batch_size(
     assert 0 < rows % 7 < 4
     monkeypatch.setattr(validation, "CHUNK", 7)
     assert validate(run)["validation_loss"] == pytest.approx(whole, rel=1e-6)
+
+
+def test_records_cover_the_steps_since_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record has the mean of their losses and the learning rate of the last step."""
+    run = make_run(
+        tmp_path,
+        recipe(steps=6, log_every=4, validate_every=6, elbo_rows=0, previews=0, dropout=0.0),
+    )
+    losses: list[float] = []
+    plain = Run.train_step
+
+    def noted(run: Run) -> Tensor:
+        losses.append(float(loss := plain(run)))
+        return loss
+
+    monkeypatch.setattr(Run, "train_step", noted)
+    fit(run)
+    first, last = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert first["loss"] == pytest.approx(sum(losses[:4]) / 4)
+    assert last["loss"] == pytest.approx(sum(losses[4:]) / 2)
+    for record in (first, last):
+        assert record["learning_rate"] == learning_rate(run.config.optimizer, record["step"] - 1)
+
+
+def test_speed_excludes_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps of 16 sequences of 16 tokens take ten seconds, six of them in validation."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    run = make_run(tmp_path, recipe())
+    meter = speed_meter(run)
+    now, run.step = 2.0, 5
+    with meter.paused():
+        now = 8.0
+    now = 10.0
+    assert meter.read(run.step)["tokens_per_second"] == 5 * 16 * 16 / 4
+    now, run.step = 11.0, 6
+    assert meter.read(run.step)["tokens_per_second"] == 16 * 16
+
+
+def test_validation_uses_the_averaged_weights(tmp_path: Path) -> None:
+    run = stirred(tmp_path, dropout=0.0, previews=0, elbo_rows=10)
+    found = validate(run)
+    for parameter in run.model.parameters():
+        torch.nn.init.constant_(parameter, 7.0)  # the raw weights are not used
+    assert validate(run) == found
+    trained = run.averaged()
+    x_1 = torch.from_numpy(run.data.valid).long()
+    flow = trained.flow
+    bound = cwdfm.elbo(trained.model, flow.source, flow.schedule, x_1, draws=4, seed=0)
+    assert found["elbo"] == pytest.approx(bound.nats_per_token, rel=1e-6)
+    assert found["elbo_error"] == pytest.approx(bound.standard_error, rel=1e-6)
+
+
+def test_earliest_of_equal_losses_is_the_best(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe(keep=1))
+    for step, loss, best in ((1, 2.0, True), (2, 2.0, False), (3, math.nan, False), (4, 1.0, True)):
+        run.step = step
+        assert record_best(run, loss) == best
+    assert (run.best, run.best_step) == (1.0, 4)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_get_returns_the_item_of_its_key_whatever_was_started(device: str) -> None:
+    prefetch: Prefetch[int, torch.Tensor]
+    prefetch = Prefetch(lambda key: torch.full((3,), key, device=device), torch.device(device))
+    found = []
+    for key, started in [(1, 2), (2, 9), (3, 4), (4, 4), (4, 5)]:
+        found.append(prefetch.get(key))
+        prefetch.start(started)
+    assert [int(x[0]) for x in found] == [1, 2, 3, 4, 4]
+
+
+@pytest.mark.gpu
+def test_memory_in_use_is_not_reused() -> None:
+    """The device is busy long before it reads an item, and by then the next one exists."""
+    device = torch.device("cuda")
+    prefetch: Prefetch[int, torch.Tensor]
+    prefetch = Prefetch(lambda key: torch.full((2**20,), key, device=device), device)
+    square = torch.randn(4096, 4096, device=device)
+    sums = []
+    for key in range(50):
+        item = prefetch.get(key)
+        for _ in range(4):
+            square = torch.nn.functional.normalize(square @ square)
+        sums.append(item.sum())
+        prefetch.release(item)
+        del item
+        prefetch.start(key + 1)
+    assert [int(x) for x in sums] == [key * 2**20 for key in range(50)]
