@@ -108,7 +108,7 @@ def notes() -> Iterator[None]:
                 shown.add(str(message))
                 print(f"note: {message}", file=sys.stderr)
 
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 

@@ -90,9 +90,10 @@ def _molecules(options: Options) -> TokenData:
         check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
         raise InputError("--seed is only for randomized SMILES; omit it, or set --randomized")
-    how = {"length": options.length, "limit": options.limit, "column": options.column}
+    length, limit, column = options.length, options.limit, options.column
     with Progress("rows", None) as progress:
-        data = load(options.corpus, progress=progress.reach, **how)
+        tick = progress.reach
+        data = load(options.corpus, length=length, limit=limit, column=column, progress=tick)
     if existing is not None:
         if _is_same(existing, data, options):
             return existing

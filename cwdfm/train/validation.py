@@ -65,9 +65,9 @@ def validation_loss(run: Run, trained: Pretrained) -> float:
 def likelihood(run: Run, trained: Pretrained) -> dict[str, float]:
     """Held-out negative log-likelihood in nats per token, or its bound with standard error."""
     x_1 = held_out(run, run.config.evaluation.elbo_rows)
-    options = {"seed": run.config.seed, "draws": 4}
+    fixed, seed = run.fixed(x_1), run.config.seed
     with run.precision():
-        bound = trained.method.likelihood(trained.model, x_1, fixed=run.fixed(x_1), **options)
+        bound = trained.method.likelihood(trained.model, x_1, seed=seed, draws=4, fixed=fixed)
     if bound.exact:
         return {"nats_per_token": bound.nats_per_token}
     return {"elbo": bound.nats_per_token, "elbo_error": bound.standard_error}

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from cwdfm.data import load as load_tokens
 from cwdfm.data.dataset import CacheMode
 from cwdfm.data.readers import file_type
 from cwdfm.pretrained import Pretrained, load
+from cwdfm.train.loggers import Logger
 from cwdfm.train.loop import fit
 from cwdfm.train.run import Run
 from experiments.recipe import Recipe
@@ -80,7 +80,7 @@ def _reset_compiler(recipe: Recipe) -> None:
         _last_compiled[:] = fields
 
 
-class Snapshots:
+class Snapshots(Logger):
     """Saves the averaged model after the given steps."""
 
     def __init__(self, run: Run, steps: tuple[int, ...], folder: Path) -> None:
@@ -89,12 +89,6 @@ class Snapshots:
     def step(self, step: int) -> None:
         if step in self.steps:
             self.run.averaged().save_pretrained(self.folder / f"model-{step}")
-
-    def record(self, record: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def load_model(

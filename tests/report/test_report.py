@@ -483,7 +483,7 @@ def test_demo(
 ) -> None:
     """The output folder may contain the results of an earlier demo."""
     monkeypatch.setattr(demo, "cores", lambda: 1)  # starting a worker costs more than its samples
-    samples_before = demo.place(tmp_path / "demo", demo.MODELS[0], "euler", 2)
+    samples_before = tmp_path / "demo" / "samples" / f"{demo.MODELS[0]}-euler-2.jsonl"
     samples_before.parent.mkdir(parents=True)
     for old in (samples_before, tmp_path / "demo" / "report.html"):
         old.write_text("old")

@@ -262,7 +262,8 @@ def test_checkpoint_with_damaged_meta_data_is_skipped(tmp_path: Path) -> None:
     fit(make_run(tmp_path, recipe(steps=14)))
     note = checkpoints(tmp_path / "checkpoints")[-1] / "meta.json"
     written = json.loads(note.read_text())
-    for meta in (written | {"format": None}, {**written, "sha256": 3}, [], {"format": 3}):
+    damaged = (written | {"format": None}, written | {"sha256": 3}, {"format": 3}, None)
+    for meta in damaged:
         note.write_text(json.dumps(meta))
         run = make_run(tmp_path, recipe(steps=14))
         with pytest.warns(UserWarning, match=r"step-00000014 is damaged .*using the previous one"):
@@ -701,8 +702,8 @@ def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: st
     assert torch.isfinite(value)
 
 
-COLUMNS = ("data", "batch_size", "length", "learning_rate", "min_learning_rate", "warmup")
-COLUMNS += ("weight_decay", "steps")
+COLUMNS = ["data", "batch_size", "length", "learning_rate", "min_learning_rate", "warmup"]
+COLUMNS += ["weight_decay", "steps"]
 PAPER = {
     "qm9-paper": ("qm9", 2048, 32, 3e-5, 3e-7, 1000, 0.01, 25_000),
     "owt-paper": ("openwebtext", 512, 1024, 3e-4, 3e-6, 2500, 0.03, 1_000_000),
