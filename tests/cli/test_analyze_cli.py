@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,12 @@ import pytest
 import torch
 
 import cwdfm
-from cwdfm.cli import analyze, main, perplexity
+from cwdfm.cli import analyze, perplexity
 from cwdfm.data import ByteTokenizer, SmilesTokenizer, TextFiles, load, prepare
 from cwdfm.generation import generate
 from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.metrics.analysis import context_analysis, update_statistics
+from tests.support.command import command, rejected
 from tests.support.tiny import MODEL_LENGTH as LENGTH
 from tests.support.tiny import tiny_model
 
@@ -194,24 +193,7 @@ def test_mask_source_updates_each_token_once(
     assert read(tmp_path / "more" / "updates.json")["solvers"]["Euler"]["updates_per_token"] > 1.0
 
 
-def error_message(
-    arguments: Sequence[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """Run the command with invalid input, check exit code 2 and return the message."""
-    monkeypatch.setattr("sys.argv", ["cwdfm", *words(*arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main.main()
-    printed = capsys.readouterr()
-    assert exit_.value.code == 2, (arguments, printed)
-    return printed.err + printed.out
-
-
-def test_invalid_input(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_invalid_input(folder: Path, tmp_path: Path) -> None:
     text, whale, out = folder / "text", folder / "whale", tmp_path / "out"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.json").write_text("mine")
@@ -220,7 +202,9 @@ def test_invalid_input(
     bound = ["perplexity", text, "--data"]
     context = ["analyze", "context", text, "--data", whale, "--out"]
     updates = ["analyze", "updates", text, "--out"]
+    entropy = [*updates, out, "--solvers", "euler", "entropy"]
     weighted = "applies only with --weight neighbor, got --weight none"
+    solvers = "applies only with --solvers"
     cases: list[tuple[list[object], str]] = [
         (["analyse"], "unknown command 'analyse'"),
         (["analyze"], "an analysis is required: context, updates"),
@@ -260,37 +244,28 @@ def test_invalid_input(
         ([*updates, out, "--top-p", 2], "--top-p must"),
         ([*updates, full], "is not empty"),
         ([*updates, out, "--seed", -1], "cwdfm: --seed must be an integer in 0..2^64-1"),
+        ([*updates, out, "--beta", 6], f"--beta {solvers} entropy, got --solvers euler and neigh"),
         (
-            [*updates, out, "--beta", 6.0],
-            "--beta applies only with --solvers entropy, got --solvers euler and neighbor",
+            [*entropy, "--radius", 2],
+            f"--radius {solvers} neighbor, got --solvers euler and entropy",
         ),
-        (
-            [*updates, out, "--solvers", "euler", "entropy", "--radius", 2],
-            "--radius applies only with --solvers neighbor, got --solvers euler and entropy",
-        ),
-        (
-            [*updates, out, "--solvers", "euler", "--scale", 2],
-            "--scale applies only with --solvers neighbor, got --solvers euler",
-        ),
+        ([*entropy[:-1], "--scale", 2], f"--scale {solvers} neighbor, got --solvers euler;"),
     ]
     for arguments, message in cases:
-        assert message in (said := error_message(arguments, monkeypatch, capsys)), (arguments, said)
+        assert message in rejected(*arguments), arguments
         assert not out.exists(), arguments
     assert [path.name for path in full.iterdir()] == ["mine.json"]
     assert (full / "mine.json").read_text() == "mine"
 
 
 def test_window_size_is_checked_before_sampling(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The window of the second solver is checked before the first one draws samples."""
     drawn: list[object] = []
     monkeypatch.setattr(analyze, "generate", lambda *_, **__: drawn.append(None))
     line = ["analyze", "updates", folder / "text", "--out", tmp_path / "out", "--radius", 8]
-    printed = error_message(line, monkeypatch, capsys)
+    printed = rejected(*line)
     assert "cwdfm: --radius 8 is too large for 16" in printed
     assert printed.endswith("; use --radius below 16/2\n")  # this command has no --boundary
     assert not drawn
@@ -307,19 +282,15 @@ def test_missing_matplotlib_is_reported_first(
     assert not (tmp_path / "out").exists()
 
 
-def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in (
-        (["--help"], "perplexity"),
-        (["perplexity", "--help"], "--draws"),
-        (["analyze", "context", "--help"], "--radius"),
-        (["analyze", "updates", "--help"], "--solvers"),
+def test_help() -> None:
+    for line, message in (
+        ("--help", "perplexity"),
+        ("perplexity --help", "--draws"),
+        ("analyze context --help", "--radius"),
+        ("analyze updates --help", "--solvers"),
+        ("analyze --help", "context  Difficulty of masked tokens"),
+        ("analyze --help", "updates  Number of updates per token"),
     ):
-        monkeypatch.setattr("sys.argv", ["cwdfm", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main.main()
-        assert exit_.value.code == 0
-        assert message in capsys.readouterr().out
-    analyze.main(["--help"])
-    printed = capsys.readouterr().out
-    assert re.search("context +Difficulty of masked tokens", printed)
-    assert re.search("updates +Number of updates per token", printed)
+        ended = command(*line.split())
+        assert ended.returncode == 0
+        assert message in ended.stdout

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import command
+from tests.support.command import command, rejected
 
 HUGE = 10**30
 MODEL = "qm9-mask-small"
@@ -130,10 +130,7 @@ def test_invalid_input(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "a.csv").write_text("name,structure\nethane,CC\n")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    ended = command(*shlex.split(line))
-    assert ended.returncode == 2
-    assert CASES[line] in " ".join((ended.stderr + ended.stdout).split())
-    assert "Traceback" not in ended.stderr
+    assert CASES[line] in " ".join(rejected(*shlex.split(line)).split())
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -1,7 +1,6 @@
 """`cwdfm perplexity`: padding does not count, data parts are chosen, wrong input is rejected."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
-from cwdfm.cli import main, perplexity
+from cwdfm.cli import perplexity
 from cwdfm.data import ByteTokenizer, TextFiles, load, prepare
 from cwdfm.data.text.pack import held_out_padding
 from cwdfm.likelihood.dataset import dataset_likelihood
@@ -20,6 +19,7 @@ from cwdfm.method import Flow, Method
 from cwdfm.model.presets import preset
 from cwdfm.model.transformer import DiT
 from cwdfm.report.table import format_estimate
+from tests.support.command import rejected
 
 pytest.importorskip("safetensors", reason="needs the extra 'cli'")
 pytest.importorskip("tyro", reason="needs the extra 'cli'")
@@ -228,30 +228,16 @@ def test_errors_for_molecules_suggest_what_the_command_allows(
     assert scored(Path("qm9-mask-small"), "a.smi", out=tmp_path / "a.json")["tokens"] > 0
 
 
-def test_another_tokenizer_and_another_length(
-    models: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_tokenizer_and_another_length(models: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the whale and the sea " * 9)
     prepare(TextFiles.of(tmp_path / "a.txt"), "chars", 8, tmp_path / "chars", part="all")
     prepare(TextFiles.of(tmp_path / "a.txt"), "bytes", 8, tmp_path / "bytes", part="all")
+    tokenizers = ("different tokenizer ('characters', ", "('bytes', 257")
     for name, parts in {
-        "chars": (
-            "different tokenizer ('characters', ",
-            "('bytes', 257",
-            "with length=8",
-            "was 16",
-        ),
+        "chars": (*tokenizers, "with length=8", "was 16"),
         "bytes": ("was prepared with length=8, requested was 16",),
     }.items():
-        line = ["cwdfm", "perplexity", models / "mask", "--data", tmp_path / name]
-        monkeypatch.setattr(sys, "argv", [str(word) for word in line])
-        with pytest.raises(SystemExit) as stop:
-            main.main()
-        assert stop.value.code == 2
-        said = " ".join(capsys.readouterr().err.split())
+        said = " ".join(rejected("perplexity", models / "mask", "--data", tmp_path / name).split())
         for part in (*parts, "again with the requested values"):
             assert part in said
         assert "with length 16 and bytes tokens, which are the model's" in said

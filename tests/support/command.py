@@ -37,3 +37,11 @@ def command(*arguments: object) -> Ended:
         except SystemExit as left:
             code = left.code
     return Ended(int(str(code or 0)), out.getvalue(), err.getvalue())
+
+
+def rejected(*arguments: object) -> str:
+    """What a command says that rejects its input: exit code 2 and a message."""
+    ended = command(*arguments)
+    assert ended.returncode == 2, (arguments, ended)
+    assert "Traceback" not in ended.stderr
+    return ended.stderr + ended.stdout
