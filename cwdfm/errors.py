@@ -1,8 +1,7 @@
-"""Exceptions, and the checks of input that raise them.
+"""Exceptions, and the checks of input that raise them before any work starts.
 
-Every message says what was given, what is allowed and how to fix it. Checks run before any work
-starts, so invalid input never wastes a partial run. On a GPU, values are checked asynchronously
-while the first kernels run; see `cwdfm/ops`.
+Every message says what was given, what is allowed and how to fix it. On a GPU, values are checked
+asynchronously while the first kernels run; see `cwdfm/ops`.
 """
 
 import math
@@ -22,11 +21,7 @@ _MAX_QUOTED = 200  # characters of a value quoted in a message
 
 
 class InputError(ValueError):
-    """Invalid input. The message says what was given, what is allowed and what to do.
-
-    `fields` are the parameter names that the message mentions: the command line replaces them by
-    its flags.
-    """
+    """Invalid input. The command line replaces the parameter names `fields` by its flags."""
 
     def __init__(self, message: str, *, fields: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -78,9 +73,7 @@ def check_token_tensor(name: str, x_BN: Tensor) -> None:
             f"for a single sequence use {name}[None], for other integer types {name}.long()"
         )
     if x_BN.numel() == 0:
-        raise InputError(
-            f"{name} is empty ({describe(x_BN)}); give at least one sequence of at least one token"
-        )
+        raise InputError(f"{name} is empty ({describe(x_BN)}); give at least one token")
 
 
 def check_token_range(name: str, num_tokens: int, low: int, high: int) -> None:
@@ -125,8 +118,7 @@ def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
 def check_finite(logits: Tensor) -> None:
     """Require that every row of logits [..., V] defines a distribution.
 
-    NaN, +inf and rows of only -inf are rejected. Single entries of -inf are fine: they are tokens
-    of probability zero.
+    Single entries of -inf are fine: they are tokens of probability zero.
     """
     top = logits.amax(dim=-1)
     if not bool(torch.isfinite(top).all()):
@@ -151,9 +143,8 @@ def check_positive(name: str, value: float) -> None:
 def check_scale(name: str, value: float) -> None:
     """Require the scale of a weight to be a number small enough that no score overflows."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e6:
-        raise InputError(
-            f"{name} must be a number between -1e6 and 1e6, got {value!r}", fields=(name,)
-        )
+        message = f"{name} must be a number between -1e6 and 1e6, got {value!r}"
+        raise InputError(message, fields=(name,))
 
 
 def check_integer(name: str, value: int, least: int = 1, most: int = MAX_INT) -> None:
@@ -173,9 +164,8 @@ def check_bool(name: str, value: bool) -> None:
 def check_instance(name: str, value: object, kind: type, example: str) -> None:
     """Require an instance of `kind`; `example` shows a valid value."""
     if not isinstance(value, kind):
-        raise InputError(
-            f"{name} must be a {kind.__name__} such as {example}, got {value!r}", fields=(name,)
-        )
+        message = f"{name} must be a {kind.__name__} such as {example}, got {value!r}"
+        raise InputError(message, fields=(name,))
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -204,14 +194,10 @@ def check_strings(
 ) -> None:
     """Require a non-empty sequence (or another `kind` of collection) of strings."""
     if isinstance(texts, str) or not isinstance(texts, kind):
-        raise InputError(
-            f"{name} must be a {kind.__name__.lower()} of {what}, such as a list, "
-            f"got {describe(texts)}"
-        )
+        plural = f"{kind.__name__.lower()} of {what}, such as a list"
+        raise InputError(f"{name} must be a {plural}, got {describe(texts)}")
     if not texts:
         raise InputError(f"{name} is empty; give at least one string")
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(
-                f"{name} must contain strings, got {describe(text)}; decode tokens first"
-            )
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        found = describe(wrong[0])
+        raise InputError(f"{name} must contain strings, got {found}; decode tokens first")

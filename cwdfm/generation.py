@@ -80,6 +80,8 @@ def generate(
             f"{type(trained.method).__name__}; omit them, or use a flow model"
         )
     length = (length or trained.length) if tokens is None else len(tokens)
+    words = trained.tokenizer
+    special = {words.bos_id, words.eos_id, words.pad_id}  # not text: templates never use them
     request = SampleRequest(
         shape=(n, length),
         steps=steps,
@@ -89,18 +91,12 @@ def generate(
         fixed=fixed,
         index=index,
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
-        banned_tokens=() if template is None else _special_tokens(trained),
+        banned_tokens=() if template is None else tuple(sorted(special)),
         postprocess=postprocess,
         reject=reject,
         progress=progress,
     )
     return trained.method.sample(trained.model, solver, request)
-
-
-def _special_tokens(trained: Pretrained) -> tuple[int, ...]:
-    """The begin, end and padding ids. They are not text, so templates never use them."""
-    tokenizer = trained.tokenizer
-    return tuple(sorted({tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id}))
 
 
 def prompt_tokens(

@@ -49,16 +49,12 @@ def _revision() -> str | None:
     Outside a git checkout this is `$CWDFM_REVISION`, for copies of the code, or None.
     """
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        line = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        folder = Path(__file__).parent
+        shown = subprocess.check_output(line, cwd=folder, stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("CWDFM_REVISION")
-    return commit.stdout.strip()
+    return shown.strip()
 
 
 @cache

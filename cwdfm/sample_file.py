@@ -76,20 +76,14 @@ def check_format(path: Path) -> None:
 def write_samples(path: Path, samples: SampleFile) -> None:
     """Write a sample file atomically; the suffix selects the format."""
     check_format(path)
-    if path.suffix in LINES:
-        _check_lines(path, samples.texts)
-    with write_errors(path), replacing(path) as part:
-        part.write_text("".join(_lines(path, samples)), newline="")
-
-
-def _check_lines(path: Path, texts: Sequence[str]) -> None:
-    """Require texts without line breaks, which would be read back as several samples."""
-    for number, text in enumerate(texts, start=1):
-        if text.splitlines() not in ([], [text]):
+    for number, text in enumerate(samples.texts if path.suffix in LINES else (), start=1):
+        if text.splitlines() not in ([], [text]):  # it would be read back as several samples
             raise InputError(
                 f"sample {number} contains a line break, but {path} has one text per line; use a "
                 f".jsonl or .csv file"
             )
+    with write_errors(path), replacing(path) as part:
+        part.write_text("".join(_lines(path, samples)), newline="")
 
 
 def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
@@ -114,31 +108,30 @@ def read_samples(path: Path) -> SampleFile:
     """
     check_format(path)
     try:
-        with path.open(
-            newline="", encoding="utf-8-sig"
-        ) as file:  # spreadsheets write a byte order mark
-            text = file.read()
+        text = path.read_bytes().decode("utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; give a sample file") from error
     if path.suffix == ".jsonl":
-        return _from_json(path, text.removesuffix("\n").split("\n") if text else [])
-    if path.suffix == ".csv":
-        csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-        try:
-            rows = list(csv.DictReader(io.StringIO(text, newline="")))
-        except csv.Error as error:
-            raise InputError(f"{path} is not a CSV file ({error}); sample again") from error
-        samples = SampleFile(_column(path, rows) if rows else [])
-    elif path.suffix == ".smi":
-        samples = SampleFile([(line.split(maxsplit=1) or [""])[0] for line in text.splitlines()])
+        samples = _from_json(path, text.removesuffix("\n").split("\n") if text else [])
+    elif path.suffix == ".csv":
+        samples = SampleFile(_column(path, text))
     else:
-        samples = SampleFile(text.splitlines())
-    return _non_empty(path, samples)
+        lines = text.splitlines()
+        named = path.suffix == ".smi"
+        samples = SampleFile([(x.split(maxsplit=1) or [""])[0] for x in lines] if named else lines)
+    if not samples.texts:
+        raise InputError(f"{path} contains no samples; sample again")
+    return samples
 
 
-def _column(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
+def _column(path: Path, text: str) -> list[str]:
     """The texts of a table."""
-    names = {str(name).lower(): name for name in reversed(rows[0])}
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise InputError(f"{path} is not a CSV file ({error}); sample again") from error
+    names = {str(name).lower(): name for name in reversed(rows[0])} if rows else {"text": "text"}
     found = next((names[name] for name in ("text", "smiles") if name in names), None)
     if found is None:
         raise InputError(
@@ -153,44 +146,31 @@ def _from_json(path: Path, lines: Sequence[str]) -> SampleFile:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
+            problem = _problem(records[-1], header=number == 1)
         except (ValueError, RecursionError) as error:  # ValueError also for numbers of many digits
+            problem = f"is not JSON ({error}): the file may be truncated"
+        if problem:
             raise InputError(
-                f"{path}, line {number} is not JSON ({error}); the file may be truncated: sample "
-                f"again"
-            ) from error
-    if not all(isinstance(record, dict) for record in records):
-        raise InputError(
-            f"{path} has lines that are not JSON objects; give a file written by `sample`"
-        )
+                f"{path}, line {number} {problem}; give a file written by `sample`, or sample again"
+            )
     head = records.pop(0) if records and "text" not in records[0] else {}
-    if not isinstance(head.get("options", {}), dict):
-        raise InputError(f"the options in the header of {path} are not a JSON object; sample again")
-    if not all(_is_text(record.get("text")) for record in records):
-        raise InputError(f"{path} has lines without 'text'; give a file written by `sample`")
     tokens = [record["tokens"] for record in records if "tokens" in record]
-    if not all(map(_are_ids, tokens)):
-        raise InputError(
-            f"{path} has lines whose 'tokens' are not ids; give a file written by `sample`"
-        )
-    complete = len(tokens) == len(records)
     texts = [record["text"] for record in records]
-    return _non_empty(path, SampleFile(texts, tokens if complete else None, head))
+    return SampleFile(texts, tokens if len(tokens) == len(records) else None, head)
 
 
-def _is_text(value: object) -> bool:
-    """Whether the value is a string without unpaired surrogates."""
-    return isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value))
-
-
-def _are_ids(value: object) -> bool:
-    """Whether the value is a list of token ids."""
-    return isinstance(value, list) and all(type(i) is int and 0 <= i < 2**31 for i in value)
-
-
-def _non_empty(path: Path, samples: SampleFile) -> SampleFile:
-    if not samples.texts:
-        raise InputError(f"{path} contains no samples; sample again")
-    return samples
+def _problem(record: Any, *, header: bool) -> str:
+    """What is wrong with a line: it has `text` and optionally `tokens`, or is the header."""
+    if not isinstance(record, dict):
+        return "is not a JSON object"
+    if header and "text" not in record:
+        options = isinstance(record.get("options", {}), dict)
+        return "" if options else "is a header whose options are not a JSON object"
+    text, tokens = record.get("text"), record.get("tokens", [])
+    if not isinstance(text, str) or _SURROGATE.search(text):
+        return "has no valid 'text'"
+    ids = isinstance(tokens, list) and all(type(i) is int and 0 <= i < 2**31 for i in tokens)
+    return "" if ids else "has 'tokens' that are not ids"
 
 
 class PartialSamples:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_integer, describe
+from cwdfm.errors import InputError, check_integer, describe
 from cwdfm.ops.random import Purpose, sample_index, uniform
 
 __all__ = ["Cosine", "Linear", "Polynomial", "Schedule", "stratified_times", "time_grid"]
@@ -132,9 +132,9 @@ def time_grid(
         raise InputError(f"a grid must start at a time in [0, 1), got {first}")
     if isinstance(spacing, Tensor):
         return _check_grid(spacing, steps, first)
-    if not isinstance(spacing, str):
-        raise InputError(f"grid must be 't', 'kappa' or a tensor of times, got {spacing!r}")
-    check_choice("grid", spacing, ("t", "kappa"))
+    if spacing not in ("t", "kappa"):
+        message = f"grid must be 't', 'kappa' or a tensor of times, got {spacing!r}"
+        raise InputError(message, fields=("grid",))
     if spacing == "t":
         return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
     begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))
@@ -161,8 +161,7 @@ def _check_grid(grid: Tensor, steps: int, first: float) -> Tensor:
 def stratified_times(seed: int, step: int, index_B: Tensor, total: int) -> Tensor:
     """Stratified uniform times [B] for training step `step`: t_i = (i + u_i) / total.
 
-    `index_B` holds positions 0..total-1 in the *global* batch, so the strata cover all of it
-    however it is split into processes and accumulation steps.
+    `index_B` holds positions 0..total-1 in the global batch, however it is split into processes.
     """
     check_integer("total", total)
     index_B = sample_index(index_B, len(index_B), index_B.device)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import check_integer
 from cwdfm.ops.random import Purpose, uniform_BN
 
 __all__ = ["MaskSource", "Source", "UniformSource"]
@@ -21,14 +21,10 @@ __all__ = ["MaskSource", "Source", "UniformSource"]
 class Source(ABC):
     """p_0, factorized over coordinates."""
 
-    vocab_size: int
+    vocab_size: int  # the number of data tokens, without the mask
 
     def __post_init__(self) -> None:
-        if not isinstance(self.vocab_size, int) or self.vocab_size < 2:
-            raise InputError(
-                f"vocab_size, the number of data tokens without the mask, must be an integer >= 2, "
-                f"got {self.vocab_size!r}"
-            )
+        check_integer("vocab_size", self.vocab_size, 2)
 
     @property
     @abstractmethod

@@ -50,7 +50,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # instead of failing on an ASCII terminal
-    check_utf8(arguments)
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            fail(f"{word!r} is not valid UTF-8; rename files and folders with such names")
     if arguments[:1] == ["--version"]:
         print(f"cwdfm {__version__}")
         sys.exit(0)
@@ -110,15 +114,6 @@ def notes() -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
-
-
-def check_utf8(arguments: list[str]) -> None:
-    """Require arguments that are valid UTF-8."""
-    for word in arguments:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            fail(f"{word!r} is not valid UTF-8; rename files and folders with such names")
 
 
 def fail(message: str, code: int = 2) -> None:

@@ -54,11 +54,10 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
 def value_given(name: str, arguments: list[str]) -> str | None:
     """The value that a command line gives to a field; None if it does not set it."""
     found = None
-    for place, word in enumerate(arguments):
+    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
         given, equals, value = word.partition("=")
         if given.replace("_", "-") == flag(name):
-            following = arguments[place + 1 : place + 2]
-            found = value if equals else next(iter(following), None)
+            found = value if equals else following
     return found
 
 
@@ -66,11 +65,9 @@ def value_given(name: str, arguments: list[str]) -> str | None:
 def by_flags(options: type, **others: str) -> Iterator[None]:
     """Let the errors of the library name flags instead of Python arguments.
 
-    Only the names in `InputError.fields` are replaced: `name=value` by `--name value` and
-    `name=False` by `--no-name`. A name without `=` is replaced where the message has no
-    `name=value` for it. Advice at the end such as `, or name='value'` is removed if the command
-    has no such flag. `others` maps further argument names to the fields of `options` that set
-    them.
+    Only the names in `InputError.fields` are replaced: `name=value` by `--name value`,
+    `name=False` by `--no-name`, or else the plain name. Advice such as `, or name='value'` is
+    removed if the command has no such flag. `others` maps further argument names to fields.
     """
     try:
         yield
@@ -140,10 +137,8 @@ def check_empty(arguments: list[str]) -> None:
     for word in arguments:
         name = word.partition("=")[0] if word.startswith("--") else name
         if word in ("", f"{name}=") and name not in TEXTS:
-            raise InputError(
-                f"{name or 'an argument'} is empty; check that the shell variable is set, or omit "
-                f"the option"
-            )
+            what = name or "an argument"
+            raise InputError(f"{what} is empty; check that the shell variable is set, or omit it")
 
 
 def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T:
@@ -155,15 +150,10 @@ def parse(command: str, arguments: list[str], defaults: Callable[[Any], T]) -> T
     check_empty(arguments)
     tyro = load_extra("tyro", "cli")
     default = defaults(tyro.MISSING)
+    settings = {"prog": f"cwdfm {command}", "config": (tyro.conf.OmitArgPrefixes,)}
     with by_flags(type(default)):
         with _own_errors():
-            filled: T = tyro.cli(
-                type(default),
-                args=arguments,
-                prog=f"cwdfm {command}",
-                default=default,
-                config=(tyro.conf.OmitArgPrefixes,),
-            )
+            filled: T = tyro.cli(type(default), args=arguments, default=default, **settings)
         _check_device(filled)  # before an output folder is created
     return filled
 

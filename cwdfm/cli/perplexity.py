@@ -17,7 +17,6 @@ from cwdfm.distributed import process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_errors, write_json
 from cwdfm.likelihood.dataset import DatasetLikelihood, held_out_likelihood, load_held_out
-from cwdfm.method import Method
 from cwdfm.ops.random import check_seed
 from cwdfm.pretrained import Pretrained, load
 from cwdfm.provenance import provenance
@@ -64,7 +63,12 @@ def main(arguments: list[str]) -> None:
     weight = context_weight(options)
     with process_group(options.device) as device:
         trained = load(options.model, device)
-        check_exact(given, options.model, trained.method if weight is None else trained.flow)
+        method = trained.method if weight is None else trained.flow
+        if method.exact and (random := sorted({"draws", "seed"} & given)):
+            raise InputError(
+                f"{flag(random[0])} applies only to likelihood bounds, but the likelihood of "
+                f"{options.model} ({type(method).__name__}) is exact; omit it"
+            )
         with by_flags(Options):
             check_window(weight, trained.length)
             datasets = [load_held_out(trained, name, options.part) for name in options.data]
@@ -104,16 +108,6 @@ def check(options: Options) -> None:
         if options.out.suffix != ".json":
             raise InputError(f"--out must end in .json, got {str(options.out)!r}")
         check_output_file(options.out, force=options.force)
-
-
-def check_exact(given: set[str], model: str, method: Method) -> None:
-    """Reject options of random draws if the likelihood is exact, without random draws."""
-    for name in ("draws", "seed"):
-        if name in given and method.exact:
-            raise InputError(
-                f"{flag(name)} applies only to likelihood bounds, but the likelihood of {model} "
-                f"({type(method).__name__}) is exact; omit it"
-            )
 
 
 def context_weight(options: Options) -> Weight | None:

@@ -1,6 +1,7 @@
 """`cwdfm prepare CORPUS --out PATH`: tokenize and pack a dataset once, for many runs."""
 
 import glob
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +80,10 @@ def _molecules(options: Options) -> TokenData:
     """Write molecules to a .npz file."""
     if options.out.suffix != ".npz":
         raise InputError(f"for molecules, --out must end in .npz, got {options.out}")
-    existing = None if options.force else _existing(options.out)
+    existing = None
+    if options.out.is_file() and not options.force:
+        with suppress(InputError):  # another file, which is not overwritten
+            existing = TokenData.load(options.out)
     if existing is None:
         check_output_file(options.out, force=options.force)
     text_only = ("tokenizer", "documents", "part", "folder", "streaming")
@@ -95,7 +99,10 @@ def _molecules(options: Options) -> TokenData:
         tick = progress.reach
         data = load(options.corpus, length=length, limit=limit, column=column, progress=tick)
     if existing is not None:
-        if _is_same(existing, data, options):
+        source = data.source
+        if options.randomized is not None:
+            source = source | randomized_source(options.randomized, options.seed or 0)
+        if (existing.name, existing.source) == (data.name, source):
             return existing
         raise InputError(
             f"{options.out} contains molecules prepared from other data or with other options; "
@@ -107,22 +114,6 @@ def _molecules(options: Options) -> TokenData:
             data = randomize(data, count, seed=seed, progress=progress.reach)
     data.save(options.out)
     return data
-
-
-def _existing(out: Path) -> TokenData | None:
-    """The prepared data in the output file, if any."""
-    try:
-        return TokenData.load(out) if out.is_file() else None
-    except InputError:
-        return None
-
-
-def _is_same(existing: TokenData, data: TokenData, options: Options) -> bool:
-    """Whether preparing `data` with these options would give the existing file."""
-    source = data.source
-    if options.randomized is not None:
-        source = source | randomized_source(options.randomized, options.seed or 0)
-    return (existing.name, existing.source) == (data.name, source)
 
 
 def _text(options: Options) -> TokenData:

@@ -60,7 +60,10 @@ def main(arguments: list[str]) -> None:
         solver = build_solver(options.solver, options.solver_options) if named else None
     with process_group(options.device) as device:
         trained = load(options.model, device)
-        note_unfinished(trained, options)
+        if (short := unfinished_steps(options.model, trained)) is not None and rank() == 0:
+            where = f"its checkpoint at step {short[0]} of {short[1]}"
+            note = f"training of {options.model} is not finished: sampling from {where}"
+            print(f"note: {note}", file=sys.stderr)
         job = make_job(trained, options, given, solver, steps)
         if options.compile:
             trained.model.compile_trunk(by_block=True)
@@ -165,15 +168,6 @@ def check_positions(trained: Pretrained, options: Options, length: int) -> None:
             f"the model has {positions} learned positions, but {length} tokens are requested; use "
             f"a {name} of at most {positions} tokens"
         )
-
-
-def note_unfinished(trained: Pretrained, options: Options) -> None:
-    """Print a note if the model's training is not finished."""
-    short = unfinished_steps(options.model, trained)
-    if short is not None and rank() == 0:
-        where = f"its checkpoint at step {short[0]} of {short[1]}"
-        note = f"training of {options.model} is not finished: sampling from {where}"
-        print(f"note: {note}", file=sys.stderr)
 
 
 def note_steps(method: Method, options: Options, requested: int, length: int) -> None:

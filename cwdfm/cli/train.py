@@ -111,19 +111,17 @@ def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained |
 
 def check_against_model(given: Mapping[str, Any], init: Pretrained) -> None:
     """Reject flags that contradict the model that training continues from."""
+    problem = ""
     for name in ("model", "tokenizer"):
         if name in given:
-            raise InputError(
-                f"{flag(name)} cannot be combined with --init, which fixes the model's network and "
-                f"tokenizer; remove it, or train from scratch"
-            )
+            problem = f"{flag(name)} cannot be combined with --init, which fixes it"
     fixed = settings_of(init)
     wrong = [name for name in fixed if name in given and given[name] != fixed[name]]
-    if wrong:
+    if wrong and not problem:
         differences = ", ".join(f"{flag(n)} {fixed[n]} (given: {given[n]})" for n in wrong)
-        raise InputError(
-            f"the model to continue from has {differences}; remove the flag, or train from scratch"
-        )
+        problem = f"the model to continue from has {differences}"
+    if problem:
+        raise InputError(f"{problem}; remove the flag, or train from scratch")
 
 
 def usage(arguments: list[str]) -> NoReturn:

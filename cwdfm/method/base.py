@@ -65,14 +65,10 @@ class SampleRequest:
         def select(x: Tensor | None) -> Tensor | None:
             return x if x is None or x.dim() == 1 else x[index_A.to(x.device)]
 
-        return replace(
-            self,
-            shape=(len(index_A), self.shape[1]),
-            seed=seed,
-            prompt=select(self.prompt),
-            fixed=select(self.fixed),
-            index=index_A if self.index is None else self.index[index_A.to(self.index.device)],
-        )
+        shape = (len(index_A), self.shape[1])
+        index = index_A if self.index is None else self.index[index_A.to(self.index.device)]
+        prompt, fixed = select(self.prompt), select(self.fixed)
+        return replace(self, shape=shape, seed=seed, prompt=prompt, fixed=fixed, index=index)
 
 
 class Method(ABC):
@@ -93,10 +89,7 @@ class Method(ABC):
 
     @property
     def causal_block(self) -> int | None:
-        """Tokens per block of a method that generates blocks from left to right, else None.
-
-        Such a method predicts a block without the tokens after it.
-        """
+        """Tokens per block, for a method that predicts a block without the tokens after it."""
         return None
 
     def network(self, config: DiTConfig) -> DiTConfig:
@@ -220,8 +213,6 @@ class MethodConfig(ABC):
 def refuse_solver(method: Method, solver: object, allowed: str, reason: str) -> NoReturn:
     """Raise the error for a solver that the method does not support."""
     name = type(solver).__name__ if is_dataclass(solver) else repr(solver)
-    weight = getattr(solver, "weight", None)
-    with_weight = "" if weight is None else f" with {weight}"
-    raise InputError(
-        f"{name}{with_weight} cannot sample from {type(method).__name__}: {reason}; use {allowed}"
-    )
+    if (weight := getattr(solver, "weight", None)) is not None:
+        name += f" with {weight}"
+    raise InputError(f"{name} cannot sample from {type(method).__name__}: {reason}; use {allowed}")

@@ -25,7 +25,7 @@ class PathConfig:
     path: str = "mixture"  # the probability path: mixture or context
 
     def weight(self, length: int) -> Neighbor | None:
-        """The path's context weight for sequences of `length` tokens; None for the mixture path."""
+        """The path's context weight for sequences of `length` tokens, if it has one."""
         return None
 
 
@@ -158,9 +158,8 @@ class FlowConfig(MethodConfig):
     def build(self, vocab_size: int, size: DiTConfig, length: int) -> Task:
         self._check_loss()
         source: Source = (MaskSource if self.source == "mask" else UniformSource)(vocab_size)
-        method = Flow(source, Polynomial(self.power))
-        weight = self.path.weight(length)
-        path = path_for(method.source, method.schedule, weight)
+        method, weight = Flow(source, Polynomial(self.power)), self.path.weight(length)
+        path = path_for(source, method.schedule, weight)
         objective = FlowObjective(path, self.loss.build(weight, length))
         return Task(method, objective, replace(method.network(size), time=self.time))
 

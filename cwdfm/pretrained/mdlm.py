@@ -42,9 +42,22 @@ def read_mdlm(
 ) -> tuple[dict[str, Any], DiTConfig, dict[str, Tensor]]:
     """The fields of a `Pretrained`, the network's shape and its weights.
 
-    The tokenizer is GPT-2's, unless the folder has its own.
+    The tokenizer is GPT-2's, unless the folder has its own. KeyError names a missing entry.
     """
-    shape = mdlm_shape(config)
+    if config["time_conditioning"]:
+        raise InputError(
+            "this MDLM is conditioned on the noise level sigma, and models here on the time t; use "
+            "one without time_conditioning"
+        )
+    shape = DiTConfig(
+        num_tokens=config["vocab_size"],  # the mask included, as the last id
+        width=config["hidden_dim"],
+        depth=config["n_blocks"],
+        heads=config["n_heads"],
+        conditioning=config["cond_dim"],
+        dropout=config["dropout"],
+        time="zero",
+    )
     own = (folder / "tokenizer.json").is_file()
     tokenizer = find_tokenizer(folder if own else "gpt2")
     if tokenizer.vocab_size not in (shape.num_tokens - 1, shape.num_tokens):
@@ -60,24 +73,6 @@ def read_mdlm(
         "card": {"origin": "a checkpoint of MDLM"},
     }
     return fields, shape, mdlm_weights(read_tensors(folder / "model.safetensors"))
-
-
-def mdlm_shape(config: Mapping[str, Any]) -> DiTConfig:
-    """The transformer that MDLM's config.json describes; KeyError names a missing entry."""
-    if config["time_conditioning"]:
-        raise InputError(
-            "this MDLM is conditioned on the noise level sigma, and models here on the time t; use "
-            "one without time_conditioning"
-        )
-    return DiTConfig(
-        num_tokens=config["vocab_size"],  # the mask included, as the last id
-        width=config["hidden_dim"],
-        depth=config["n_blocks"],
-        heads=config["n_heads"],
-        conditioning=config["cond_dim"],
-        dropout=config["dropout"],
-        time="zero",
-    )
 
 
 def mdlm_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -69,11 +69,10 @@ class EpochStream:
 
 
 class Prefetch(Generic[K, T]):
-    """Prepares the next item while the GPU works on the current one; `make(key)` makes an item.
+    """Prepares the next item, `make(key)`, while the GPU works on the current one.
 
-    Preparing a batch copies to the device and reads values back, which blocks the host until the
-    stream is idle. On a separate stream it waits for its own work only, and the main stream never
-    runs dry. On a CPU an item is made when it is requested.
+    Preparing a batch reads values back, which blocks the host until the stream is idle. On a
+    separate stream it waits for its own work only. On a CPU an item is made when it is requested.
     """
 
     def __init__(self, make: Callable[[K], T], device: torch.device) -> None:
@@ -95,10 +94,9 @@ class Prefetch(Generic[K, T]):
 
     def start(self, key: K) -> None:
         """Start to prepare the item that `get` will request next."""
-        if self._stream is None:
-            return
-        with torch.cuda.stream(self._stream):
-            self._ready = (key, self._make(key))
+        if self._stream is not None:
+            with torch.cuda.stream(self._stream):
+                self._ready = (key, self._make(key))
 
     def release(self, item: T) -> None:
         """Free an item once the work queued so far no longer needs it.

@@ -191,10 +191,7 @@ class TrainConfig:
         return config
 
     def build(self, vocab_size: int, init: Pretrained | None = None) -> Task:
-        """The objects of this config for `vocab_size` data tokens.
-
-        With `init`, the network has the shape of that trained model.
-        """
+        """The objects for `vocab_size` data tokens; with `init`, the network has its shape."""
         length = self.data.length
         task = self.method.build(vocab_size, self.model.size(vocab_size, length), length)
         if init is None:
@@ -221,11 +218,8 @@ def settings_of(trained: Pretrained) -> dict[str, Any]:
             f"training cannot continue from a model trained as {trained.method}: no training "
             f"method describes it (flows must have a schedule kappa = t^power)"
         )
-    settings |= {
-        "length": trained.length,
-        "fix_first": trained.fix_first,
-        "learned_positions": model.positions > 0,
-    }
+    settings |= {"length": trained.length, "fix_first": trained.fix_first}
+    settings["learned_positions"] = model.positions > 0
     trained_with = flatten(trained.card.get("config", trained.card.get("recipe", {})))
     if "masked_only" in trained_with:
         settings["masked_only"] = trained_with["masked_only"]

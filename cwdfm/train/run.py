@@ -61,8 +61,14 @@ class Run:
     ) -> None:
         self.config, self.data, self.out, self.device = config, data, out, device
         self.card = card or {}
+        batch_size, accumulation = config.optimizer.batch_size, config.runtime.accumulation
+        if batch_size % (world_size() * accumulation):
+            raise InputError(
+                f"batch_size {batch_size} must be a multiple of processes x accumulation = "
+                f"{world_size()} x {accumulation}",
+                fields=("batch_size", "accumulation"),
+            )
         _check_data(config, data)
-        _check_batch_size(config)
         self.task: Task = config.build(data.tokenizer.vocab_size, init)
         self.objective = self.task.objective
         train = subset(data.train, config.data.train_rows, config.seed)
@@ -269,16 +275,6 @@ class Run:
                 f"vocabulary); choose a different output folder, or use the data of that run"
             )
         return changed
-
-
-def _check_batch_size(config: TrainConfig) -> None:
-    batch_size, accumulation = config.optimizer.batch_size, config.runtime.accumulation
-    if batch_size % (world_size() * accumulation):
-        raise InputError(
-            f"batch_size {batch_size} must be a multiple of processes x accumulation = "
-            f"{world_size()} x {accumulation}",
-            fields=("batch_size", "accumulation"),
-        )
 
 
 def _check_data(config: TrainConfig, data: TokenData) -> None:

@@ -32,21 +32,11 @@ from cwdfm.sample_file import PartialSamples, SampleFile, read_samples, write_sa
 from cwdfm.solver_config import SOLVERS
 from cwdfm.train.config import TrainConfig
 from experiments.cli import options as repro_options
+from tests.support.command import command
 
 ROOT = Path(__file__).parents[2]
 MODEL = "qm9-mask-small"
 FLAGS = ["--n", "12", "--steps", "6", "--solver", "neighbor", "--seed", "5"]
-
-
-def command(*arguments: object, processes: int = 0) -> list[str]:
-    several = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "--"]
-    start = [sys.executable, "-m", *(several if processes else []), "cwdfm.cli.main", "sample"]
-    return [*start, MODEL, *map(str, arguments)]
-
-
-def run(*arguments: object, processes: int = 0) -> "subprocess.CompletedProcess[str]":
-    line = command(*arguments, processes=processes)
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +50,10 @@ def expected() -> list[list[int]]:
 
 def test_processes_share_the_work(tmp_path: Path, expected: list[list[int]]) -> None:
     out = tmp_path / "a.jsonl"
-    done = run("--out", out, *FLAGS, "--batch-size", 2, processes=2)
+    several = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "--"]
+    line = [sys.executable, "-m", *several, "cwdfm.cli.main", "sample", MODEL, "--out", str(out)]
+    line += [*FLAGS, "--batch-size", "2"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert read_samples(out).tokens == expected
     assert done.stdout.count("written: 12 samples") == 1
@@ -106,12 +99,16 @@ def test_a_killed_job_resumes(
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_an_invalid_job_leaves_no_files(tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "a.smi"), "--n", "2", "--steps", "2", "--solver", "neighbor"]
-    with pytest.raises(cwdfm.InputError, match="radius"):
-        sample_main([MODEL, *out, "--radius", "16"])
+def test_an_interrupted_job_without_samples_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sample_cli, "sample_batches", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sample_main([MODEL, "--out", str(tmp_path / "a.jsonl"), *FLAGS])
     assert not list(tmp_path.iterdir())
-    sample_main([MODEL, *out, "--radius", "3"])
 
 
 def test_force_resumes_the_same_job(
@@ -120,9 +117,8 @@ def test_force_resumes_the_same_job(
     """--force overwrites the file and deletes batches with different settings only."""
     out = tmp_path / "a.jsonl"
     line = [MODEL, "--out", str(out), *FLAGS]
-    options, _ = parse_options(line)
-    trained = cwdfm.load(MODEL)
-    parts = PartialSamples(out, settings(options) | {"weights": trained.fingerprint()})
+    identity = settings(parse_options(line)[0]) | {"weights": cwdfm.load(MODEL).fingerprint()}
+    parts = PartialSamples(out, identity)
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
     sample_main([*line, "--force"])
     assert "resuming: 1 of 12" in capsys.readouterr().out
@@ -160,35 +156,18 @@ def test_a_file_is_locked_while_it_is_sampled(tmp_path: Path, expected: list[lis
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_job_without_samples_leaves_no_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sample_cli, "sample_batches", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sample_main([MODEL, "--out", str(tmp_path / "a.jsonl"), *FLAGS])
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_ctrl_c(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that write everything at the end start over; the message says so."""
 
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(COMMANDS, verb, replace(COMMANDS[verb], main=interrupted))
-    monkeypatch.setattr(sys, "argv", ["cwdfm", verb])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 130
-    starts_over = verb in ("perplexity", "analyze", "demo")
-    action = "starts over" if starts_over else "resumes"
-    assert capsys.readouterr().err == f"cwdfm: interrupted; the same command {action}\n"
+    monkeypatch.setitem(COMMANDS, name, replace(COMMANDS[name], main=interrupted))
+    action = "starts over" if name in ("perplexity", "analyze", "demo") else "resumes"
+    ended = command(name)
+    assert ended.returncode == 130
+    assert ended.stderr == f"cwdfm: interrupted; the same command {action}\n"
 
 
 PARTS = tuple(type(part) for part in vars(TrainConfig()).values() if is_dataclass(part))
@@ -200,14 +179,8 @@ def test_every_option_has_help() -> None:
     shown = [Options, train.Options, prepare.Options, evaluate.Options, demo.Options]
     shown += [*CONFIGS, TextSettings, perplexity.Options, analyze.Context, analyze.Updates]
     shown += [*(each.config for each in SOLVERS.values()), repro_options.Options]
-    nested = (
-        "config",
-        "solver_options",
-        "path",
-        "loss",
-        "text",
-        *(f.name for f in fields(TrainConfig)),
-    )
+    nested = ["config", "solver_options", "path", "loss", "text"]
+    nested += [field.name for field in fields(TrainConfig)]
     for kind in shown:
         lines = inspect.getsource(kind).splitlines()
         for field in fields(kind):
@@ -240,9 +213,7 @@ def test_line_breaks_are_preserved_or_rejected(tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(own)
     assert read_samples(tmp_path / "own.jsonl").texts == texts
     for name, text in (("a.txt", "a\nb"), ("b.txt", "c\r"), ("a.smi", "d\u2028e")):
-        with pytest.raises(
-            cwdfm.InputError, match=r"sample 2 contains a line break.*\.jsonl or \.csv"
-        ):
+        with pytest.raises(cwdfm.InputError, match=r"sample 2 .* line break.*\.jsonl or \.csv"):
             write_samples(tmp_path / name, SampleFile(["", text], [[1]] * 2))
         assert not (tmp_path / name).exists()
 
@@ -321,15 +292,15 @@ def test_out_of_memory_halves_the_batch(
 def test_unreadable_files(tmp_path: Path) -> None:
     cases = {
         "a.jsonl": ('{"options": {}}\n{"text": "C", "tok', "line 2 is not JSON"),
-        "b.jsonl": ('{"options": {}}\n{"smiles": "C"}\n', "lines without 'text'"),
+        "b.jsonl": ('{"options": {}}\n{"smiles": "C"}\n', "line 2 has no valid 'text'"),
         "h.jsonl": ('{"text": "C"}\n' + "[" * 10**5, "line 2 is not JSON"),
         "i.jsonl": ('{"text": "C"}\n' + "9" * 5000, "line 2 is not JSON"),
-        "j.jsonl": ('{"text": "\\ud800", "tokens": [1]}\n', "lines without 'text'"),
-        "k.jsonl": ('{"text": "C", "tokens": 3}\n', "'tokens' are not ids"),
-        "l.jsonl": ('{"text": "C", "tokens": ["C"]}\n', "'tokens' are not ids"),
-        "m.jsonl": ('{"text": "C", "tokens": [-1]}\n', "'tokens' are not ids"),
-        "f.jsonl": ("[1]\n", "lines that are not JSON objects"),
-        "g.jsonl": ('{"options": 5}\n', "options in the header"),
+        "j.jsonl": ('{"text": "\\ud800", "tokens": [1]}\n', "line 1 has no valid 'text'"),
+        "k.jsonl": ('{"text": "C", "tokens": 3}\n', "line 1 has 'tokens' that are not ids"),
+        "l.jsonl": ('{"text": "C", "tokens": ["C"]}\n', "line 1 has 'tokens' that are not ids"),
+        "m.jsonl": ('{"text": "C", "tokens": [-1]}\n', "line 1 has 'tokens' that are not ids"),
+        "f.jsonl": ("[1]\n", "line 1 is not a JSON object"),
+        "g.jsonl": ('{"options": 5}\n', "line 1 .*options are not a JSON object"),
         "c.csv": ("name\nC\n", "no column 'text' or 'smiles', only 'name'"),
         "d.smi": ("", "contains no samples"),
         "e.doc": ("C\n", "must end in"),
@@ -342,12 +313,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_samples(tmp_path / "none.smi")
 
 
-def test_names_behind_smiles(tmp_path: Path) -> None:
+def test_files_of_other_programs(tmp_path: Path) -> None:
     (tmp_path / "a.smi").write_text("CCO ethanol\n\nC\n")
     assert read_samples(tmp_path / "a.smi").texts == ["CCO", "", "C"]
-
-
-def test_tables_from_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\ufeffSMILES,id\nCCO,1\nC,2\n", encoding="utf-8")
     (tmp_path / "b.csv").write_text("smiles,text\nCCO,a\nC,b\n")
     assert read_samples(tmp_path / "a.csv").texts == ["CCO", "C"]
@@ -357,7 +325,7 @@ def test_tables_from_elsewhere(tmp_path: Path) -> None:
 def test_the_header_records_the_provenance(tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     sample_main([MODEL, "--out", str(out), "--n", "3", "--steps", "2"])
-    head = json.loads(out.read_text().splitlines()[0])
+    head = read_samples(out).head
     assert head["options"]["model"] == MODEL
     assert head["provenance"]["command"]
     assert head["model"]["recipe"]["source"] == "mask"
@@ -368,23 +336,14 @@ def test_option_names_of_version_0_1_are_read(tmp_path: Path) -> None:
     """Sample files keep the option names of the version that wrote them."""
     old = {"steps": 6, "mend": 2, "mend_trust": 0.5, "accept": 0.9, "accept_tries": 4}
     write_samples(tmp_path / "a.jsonl", SampleFile(["C"], [[1]], {"options": old}))
-    assert read_samples(tmp_path / "a.jsonl").options == {
-        "steps": 6,
-        "resample": 2,
-        "resample_threshold": 0.5,
-        "reject_below": 0.9,
-        "max_tries": 4,
-    }
+    new = {"steps": 6, "resample": 2, "resample_threshold": 0.5, "reject_below": 0.9}
+    assert read_samples(tmp_path / "a.jsonl").options == new | {"max_tries": 4}
 
 
-def test_help_shows_the_options_of_the_solver(capsys: pytest.CaptureFixture[str]) -> None:
-    for solver, shown, hidden in (
-        ("neighbor", "--radius", "--beta"),
-        ("auto", "--hazard", "--radius"),
-    ):
-        with pytest.raises(SystemExit):
-            sample_main(["--solver", solver, "--help"])
-        text = capsys.readouterr().out
+def test_help_shows_the_options_of_the_solver() -> None:
+    cases = (("neighbor", "--radius", "--beta"), ("auto", "--hazard", "--radius"))
+    for solver, shown, hidden in cases:
+        text = command("sample", "--solver", solver, "--help").stdout
         assert shown in text
         assert hidden not in text
 
