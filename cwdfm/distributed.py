@@ -44,10 +44,7 @@ def process_group(device: str) -> Iterator[torch.device]:
 
 
 def check_environment(*, gpu_by_rank: bool) -> None:
-    """Reject an environment with RANK but without torchrun's other variables.
-
-    Some schedulers set only RANK.
-    """
+    """Reject an environment with RANK only, as some schedulers set it, not by torchrun."""
     numbers = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(("LOCAL_RANK",) if gpu_by_rank else ()))
     wrong = [name for name in numbers if not os.environ.get(name, "").isdecimal()]
     if wrong or not os.environ.get("MASTER_ADDR"):
@@ -94,11 +91,9 @@ def all_reduce_mean(value: torch.Tensor) -> torch.Tensor:
 def exclusive(folder: Path, conflict: str) -> Iterator[None]:
     """Hold the lock of an existing folder, on behalf of the whole process group.
 
-    conflict: the start of the error message if another run holds the lock.
+    `conflict` is the start of the error message if another run holds the lock.
     """
     with held(folder) if rank() == 0 else nullcontext(True) as acquired:
         if not broadcast(acquired):
-            raise InputError(
-                f"{conflict}; wait until it has finished, or choose a different output path"
-            )
+            raise InputError(f"{conflict}; wait for its end, or choose a different output path")
         yield

@@ -134,45 +134,44 @@ def not_finite(bad: int, rows: int) -> NotFinite:
     )
 
 
+def require(valid: bool, name: str, rule: str, value: object) -> None:
+    """Raise the error "`name` must `rule`, got `value`" unless the value is valid."""
+    if not valid:
+        raise InputError(f"{name} must {rule}, got {value!r}", fields=(name,))
+
+
 def check_positive(name: str, value: float) -> None:
     """Require a finite number > 0."""
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a finite number > 0, got {value!r}", fields=(name,))
+    valid = isinstance(value, int | float) and 0 < value < math.inf
+    require(valid, name, "be a finite number > 0", value)
 
 
 def check_scale(name: str, value: float) -> None:
     """Require the scale of a weight to be a number small enough that no score overflows."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e6:
-        message = f"{name} must be a number between -1e6 and 1e6, got {value!r}"
-        raise InputError(message, fields=(name,))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number and abs(value) <= 1e6, name, "be a number between -1e6 and 1e6", value)
 
 
 def check_integer(name: str, value: int, least: int = 1, most: int = MAX_INT) -> None:
     """Require an integer from `least` to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be an integer >= {least}, got {value!r}", fields=(name,))
-    if value > most:
-        raise InputError(f"{name} must be an integer <= {most:,}, got {value}", fields=(name,))
+    number = isinstance(value, int) and not isinstance(value, bool)
+    require(number and value >= least, name, f"be an integer >= {least}", value)
+    require(value <= most, name, f"be an integer <= {most:,}", value)
 
 
 def check_bool(name: str, value: bool) -> None:
     """Require True or False. Strings are rejected because even "no" would count as true."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} must be True or False, got {value!r}", fields=(name,))
+    require(isinstance(value, bool), name, "be True or False", value)
 
 
 def check_instance(name: str, value: object, kind: type, example: str) -> None:
     """Require an instance of `kind`; `example` shows a valid value."""
-    if not isinstance(value, kind):
-        message = f"{name} must be a {kind.__name__} such as {example}, got {value!r}"
-        raise InputError(message, fields=(name,))
+    require(isinstance(value, kind), name, f"be a {kind.__name__} such as {example}", value)
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Require one of the given choices."""
-    if value not in choices:
-        allowed = ", ".join(map(repr, choices))
-        raise InputError(f"{name} must be one of {allowed}, got {value!r}", fields=(name,))
+    require(value in choices, name, f"be one of {', '.join(map(repr, choices))}", value)
 
 
 def reject_options(reason: str, **options: object) -> None:

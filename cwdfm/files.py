@@ -51,10 +51,7 @@ def write_json(path: Path, data: object) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
-    """Write tensors in the safetensors format, converted to `dtype` if given.
-
-    An OSError has its `errno` where safetensors reports it.
-    """
+    """Write tensors in the safetensors format, converted to `dtype` if given."""
     on_cpu = {name: x.detach().to(dtype=dtype).contiguous().cpu() for name, x in tensors.items()}
     try:
         save_file(on_cpu, path)

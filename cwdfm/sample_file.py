@@ -29,11 +29,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # Options of each postprocessing step, by the option that enables it.
 POSTPROCESS_OPTIONS = {
     "refine": ("refine_noise_fraction", "refine_steps", "refine_temperature"),
-    "resample": (
-        "resample_noise_fraction",
-        "resample_threshold",
-        "resample_temperature",
-        "resample_tokens_per_round",
+    "resample": tuple(
+        f"resample_{name}"
+        for name in ("noise_fraction", "threshold", "temperature", "tokens_per_round")
     ),
     "reject_below": ("max_tries", "reject_noise_fraction"),
 }

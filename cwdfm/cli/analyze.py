@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cwdfm.cli.options import (
     HELP,
@@ -141,11 +140,13 @@ def context(arguments: list[str]) -> None:
         trained = load(options.model, device)
         with by_flags(Context):
             data = load_held_out(trained, options.data, options.part)
+            count = min(options.rows, len(data.valid))
+            spread = np.arange(count) * len(data.valid) // count
             analysis = context_analysis(
                 trained.model,
                 trained.source,
                 trained.schedule,
-                spread_rows(data.valid, options.rows),
+                torch.from_numpy(data.valid[spread].astype(np.int64)),
                 radius=options.radius,
                 farthest=options.farthest,
                 boundary=options.boundary,
@@ -161,13 +162,6 @@ def context(arguments: list[str]) -> None:
     print(context_table("distance", analysis.distance).text())
     print(f"distance {options.farthest} includes larger distances and fully masked sequences")
     print(f"written: {options.out}")
-
-
-def spread_rows(rows: np.ndarray, count: int) -> Tensor:
-    """At most `count` evenly spaced rows, as int64."""
-    count = min(count, len(rows))
-    index = np.arange(count) * len(rows) // count
-    return torch.from_numpy(rows[index].astype(np.int64))
 
 
 def updates(arguments: list[str]) -> None:

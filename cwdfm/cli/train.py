@@ -163,8 +163,8 @@ def removed_on_error(out: Path, created: list[Path]) -> Iterator[None]:
     try:
         yield
     except (InputError, OSError):
-        if rank() == 0 and created:
-            with suppress(OSError):  # they are not empty
+        with suppress(OSError):  # they are not empty
+            if rank() == 0 and created:
                 (out / LOCK).unlink()
                 for folder in created:
                     folder.rmdir()

@@ -18,6 +18,7 @@ from cwdfm.errors import (
     check_choice,
     check_integer,
     check_positive,
+    require,
 )
 from cwdfm.method.base import MethodConfig, Task
 from cwdfm.model.presets import preset
@@ -35,8 +36,7 @@ def _check_counts(config: object, *names: str, least: int = 1) -> None:
 
 
 def _check_fraction(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise InputError(f"{name} must lie in [0, 1), got {value}", fields=(name,))
+    require(0 <= value < 1, name, "lie in [0, 1)", value)
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,8 @@ class OptimizerConfig:
         for name in ("ema", "beta1", "beta2"):
             _check_fraction(name, getattr(self, name))
         for name in ("weight_decay", "min_learning_rate"):
-            if not 0 <= (value := getattr(self, name)) < math.inf:
-                message = f"{name} must be a finite number >= 0, got {value}"
-                raise InputError(message, fields=(name,))
+            value = getattr(self, name)
+            require(0 <= value < math.inf, name, "be a finite number >= 0", value)
 
 
 @dataclass(frozen=True)

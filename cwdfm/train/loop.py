@@ -83,10 +83,9 @@ def after_step(run: Run, meter: SpeedMeter, loggers: Sequence[Logger], *, stoppi
 
 def record_best(run: Run, loss: float) -> bool:
     """Keep the lowest validation loss and its step. Returns whether `loss` is the new lowest."""
-    if not loss < run.best:
-        return False
-    run.best, run.best_step = loss, run.step
-    return True
+    if improved := loss < run.best:
+        run.best, run.best_step = loss, run.step
+    return improved
 
 
 def speed_meter(run: Run) -> SpeedMeter:
@@ -133,10 +132,8 @@ def signal_to_stop(step: int, caught: list[int]) -> int:
 def interruptible() -> Iterator[list[int]]:
     """Collect SIGTERM and SIGINT in a list instead of stopping the process."""
     caught: list[int] = []
-    before = {
-        number: signal.signal(number, lambda n, _: caught.append(n))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda n, _: caught.append(n)) for each in signals}
     try:
         yield caught
     finally:

@@ -75,9 +75,8 @@ def test_perplexity_matches_the_function(
     assert f"{direct.perplexity:,.0f} ± " in printed  # random weights: without powers of ten
     assert f"20 of {len(rows):,}" in printed
     # The batch size changes nothing.
-    perplexity.main(
-        words(folder / "text", "--data", data, *flags, "--out", out, "--force", "--batch-size", 7)
-    )
+    line = [folder / "text", "--data", data, *flags, "--out", out, "--force", "--batch-size", 7]
+    perplexity.main(words(*line))
     again = read(out)["results"][0]
     assert again["nats_per_token"] == pytest.approx(result["nats_per_token"], rel=1e-6)
 
@@ -112,27 +111,16 @@ def test_context_analysis_matches_the_function(
     analyze.main(["context", *given])
     found = read(tmp_path / "o" / "context.json")
     trained, rows = cwdfm.load(folder / "text"), load(folder / "whale").valid
-    index = np.arange(24) * len(rows) // 24
-    direct = context_analysis(
-        trained.model,
-        trained.source,
-        trained.schedule,
-        torch.from_numpy(rows[index].astype(np.int64)),
-        radius=2,
-        farthest=3,
-        draws=2,
-        seed=1,
-    ).to_json()
+    x_1 = torch.from_numpy(rows[np.arange(24) * len(rows) // 24].astype(np.int64))
+    flow = (trained.model, trained.source, trained.schedule)
+    direct = context_analysis(*flow, x_1, radius=2, farthest=3, draws=2, seed=1).to_json()
     for curve in ("neighbors", "distance"):
         for key, values in direct[curve].items():
             assert found[curve][key] == pytest.approx(list(values), rel=1e-5)
     assert found["options"]["rows"] == 24
     assert (tmp_path / "o" / "context.png").stat().st_size > 20_000
     lines = capsys.readouterr().out.splitlines()
-    assert (
-        " ".join(lines[0].split())
-        == "neighbors within 2 tokens entropy, nats negative log-likelihood, nats"
-    )
+    assert lines[0].split()[:4] == ["neighbors", "within", "2", "tokens"]
     assert lines[1].split()[:2] == ["0", f"{direct['neighbors']['tokens'][0]:,}"]
     assert lines[-2].startswith("distance 3 includes larger distances")
     assert len(lines) == 1 + 5 + 1 + 3 + 2
@@ -146,12 +134,9 @@ def test_fixed_tokens_count_as_context(folder: Path, tmp_path: Path) -> None:
     found = read(tmp_path / "o" / "context.json")
     trained = cwdfm.load(folder / "molecules")
     assert trained.fix_first
-    reach = [
-        n
-        for d, n in zip(found["distance"]["bins"], found["distance"]["tokens"], strict=True)
-        if d > trained.length // 2
-    ]
-    assert not any(reach), "round the ring the first token is never further away than half of it"
+    bins, tokens = found["distance"]["bins"], found["distance"]["tokens"]
+    reached = [bin for bin, count in zip(bins, tokens, strict=True) if count]
+    assert max(reached) <= trained.length // 2, "half of the ring, which the first token is on"
 
 
 def test_update_statistics_match_the_function(
@@ -179,9 +164,8 @@ def test_mask_source_updates_each_token_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A note says so. With a corrector, tokens change again and there is no note."""
-    tiny_model(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource).save_pretrained(
-        tmp_path / "model"
-    )
+    model = tiny_model(SmilesTokenizer(("C", "N", "O")), cwdfm.MaskSource)
+    model.save_pretrained(tmp_path / "model")
     few = [tmp_path / "model", "--n", 16, "--steps", 8, "--solvers", "euler"]
     analyze.main(words("updates", *few, "--out", tmp_path / "one"))
     assert capsys.readouterr().out.splitlines().count(analyze.MASK_NOTE) == 1

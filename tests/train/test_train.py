@@ -671,17 +671,9 @@ def test_every_recipe_can_be_trained(name: str, source: str, loss: str, path: st
     assert task.model.num_tokens == task.method.num_tokens
     x_1 = torch.zeros(2, base.data.length, dtype=torch.int64)
     readout = torch.nn.Linear(4, task.method.num_tokens)
-    value = task.objective(
-        lambda x, t, read: read(torch.ones(*x.shape, 4), readout),
-        DataBatch(
-            x_1,
-            torch.tensor([0.3, 0.6]),
-            torch.zeros_like(x_1, dtype=torch.bool),
-            torch.arange(2),
-            seed=0,
-            step=0,
-        ),
-    )
+    t, fixed = torch.tensor([0.3, 0.6]), torch.zeros_like(x_1, dtype=torch.bool)
+    batch = DataBatch(x_1, t, fixed, torch.arange(2), seed=0, step=0)
+    value = task.objective(lambda x, t, read: read(torch.ones(*x.shape, 4), readout), batch)
     assert torch.isfinite(value)
 
 
