@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, describe, require
+from cwdfm.errors import InputError, check_choice, check_integer, describe, require
 from cwdfm.ops.random import Purpose, sample_index, uniform
 
 __all__ = ["Cosine", "Linear", "Polynomial", "Schedule", "stratified_times", "time_grid"]
@@ -132,7 +132,8 @@ def time_grid(
         raise InputError(f"a grid must start at a time in [0, 1), got {first}")
     if isinstance(spacing, Tensor):
         return _check_grid(spacing, steps, first)
-    require(spacing in ("t", "kappa"), "grid", "be 't', 'kappa' or a tensor of times", spacing)
+    require(isinstance(spacing, str), "grid", "be 't', 'kappa' or a tensor of times", spacing)
+    check_choice("grid", spacing, ("t", "kappa"))
     if spacing == "t":
         return torch.linspace(first, 1, steps + 1, dtype=torch.float64)
     begin = float(schedule.kappa(torch.tensor(first, dtype=torch.float64)))

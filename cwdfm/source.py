@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cwdfm.errors import check_integer
+from cwdfm.errors import require
 from cwdfm.ops.random import Purpose, uniform_BN
 
 __all__ = ["MaskSource", "Source", "UniformSource"]
@@ -24,7 +24,9 @@ class Source(ABC):
     vocab_size: int  # the number of data tokens, without the mask
 
     def __post_init__(self) -> None:
-        check_integer("vocab_size", self.vocab_size, 2)
+        valid = isinstance(self.vocab_size, int) and self.vocab_size >= 2
+        rule = "count the data tokens without the mask, an integer >= 2"
+        require(valid, "vocab_size", rule, self.vocab_size)
 
     @property
     @abstractmethod

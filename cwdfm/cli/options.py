@@ -54,7 +54,7 @@ def fields_given(options: type, arguments: list[str]) -> set[str]:
 def value_given(name: str, arguments: list[str]) -> str | None:
     """The value that a command line gives to a field; None if it does not set it."""
     found = None
-    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
+    for word, following in zip(arguments, [*arguments[1:], None], strict=False):
         given, equals, value = word.partition("=")
         if given.replace("_", "-") == flag(name):
             found = value if equals else following
