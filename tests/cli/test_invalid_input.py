@@ -49,7 +49,7 @@ GENERAL = {
     f"{TEXT} --length 8 --workers 0": "cwdfm: --workers must be an integer >= 1",
     f"{TEXT} --workers 1000000000": "cwdfm: --workers must be an integer <= 4,096, got 1",
     "eval a.smi --data none --fold-size 0": "cwdfm: --fold-size must be an",
-    "prepare a.smi --out new.npz --column x": "cwdfm: --column x is for tab",
+    "prepare a.smi --out new.npz --column x": "cwdfm: --column x is only for tables",
     "eval a.smi --data a.csv": "its columns are 'name', 'structure'",
 }
 
