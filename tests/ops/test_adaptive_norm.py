@@ -69,7 +69,7 @@ CASES = [
     *(
         ("cuda", shape, d, *t, p)
         for shape in WIDE
-        for d in DTYPES
+        for d in DTYPES[:2]
         for t in TIMED
         for p in (0.0, 0.1)
     ),
