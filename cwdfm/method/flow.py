@@ -7,9 +7,8 @@ unmasks with probability (m_t - m_s) / m_t = 1 - exp(-integrated hazard): `Euler
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from cwdfm.errors import check_instance
@@ -64,21 +63,12 @@ class Flow(Method):
         if request.reject is not None:
             return self._rejection_sample(model, solver, request, request.reject)
         model = BannedTokens(model, request.banned_tokens) if request.banned_tokens else model
-        samples = sample(model, self.source, self.schedule, solver, **request.loop_options)
+        flow = (model, self.source, self.schedule, solver)
+        samples = sample(*flow, **request.loop_options)
+        grid = request.grid if isinstance(request.grid, str) else "t"
         for step in request.postprocess:
-            improved = step.apply(
-                model,
-                self.source,
-                self.schedule,
-                solver,
-                request.grid if isinstance(request.grid, str) else "t",
-                samples.tokens,
-                seed=request.seed,
-                fixed=self._fixed(request, samples.tokens.device),
-                index=request.index,
-                batch_size=request.batch_size,
-                progress=request.progress,
-            )
+            options = self._options(request, samples)
+            improved = step.apply(*flow, grid, samples.tokens, progress=request.progress, **options)
             samples = combine(samples, improved)
         return samples
 
@@ -92,16 +82,9 @@ class Flow(Method):
         def attempt(index_A: Tensor | None, seed: int) -> Samples:
             subset = once if index_A is None else once.subset(index_A, seed)
             samples = self.sample(model, solver, subset)
+            flow, options = (network, self.source, self.schedule), self._options(subset, samples)
             plausibility_B, evaluations_B, logit_evaluations = score_sequences(
-                network,
-                self.source,
-                self.schedule,
-                samples.tokens,
-                reject.noise_fraction,
-                seed=subset.seed,
-                fixed=self._fixed(subset, samples.tokens.device),
-                index=subset.index,
-                batch_size=subset.batch_size,
+                *flow, samples.tokens, reject.noise_fraction, **options
             )
             return replace(
                 samples,
@@ -116,12 +99,14 @@ class Flow(Method):
 
         return rejection_sample(attempt, reject, request.seed, skip)
 
-    def _fixed(self, request: SampleRequest, device: torch.device) -> Tensor | None:
-        """The mask of the prompt tokens [B, N], or None without a prompt."""
-        if request.prompt is None:
-            return None
-        prompt = (request.prompt, request.fixed, device)
-        return broadcast_prompt(self.source, request.shape, *prompt)[1]
+    def _options(self, request: SampleRequest, samples: Samples) -> dict[str, Any]:
+        """The options of postprocessing; `fixed` is the mask of the prompt tokens, if any."""
+        fixed_BN = None
+        if request.prompt is not None:
+            prompt = (request.prompt, request.fixed, samples.tokens.device)
+            _, fixed_BN = broadcast_prompt(self.source, request.shape, *prompt)
+        same = {name: getattr(request, name) for name in ("seed", "index", "batch_size")}
+        return {**same, "fixed": fixed_BN}
 
     def likelihood(
         self,

@@ -1,4 +1,4 @@
-"""Probability paths: from (x_1, t) to a partially revealed x_t."""
+"""Probability paths, from (x_1, t) to a partially revealed x_t, and the mixture path."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -138,3 +138,15 @@ def independent_reveals(kappa: Tensor, length: int, **options: Unpack[RevealOpti
     u_BN = uniform_BN(options["seed"], Purpose.REVEAL, index_B, options["step"], length)
     revealed_BN = u_BN < (kappa if kappa.dim() == 2 else kappa[:, None])
     return revealed_BN if options["fixed"] is None else revealed_BN | options["fixed"]
+
+
+@dataclass(frozen=True)
+class MixturePath(Path):
+    """p_t(x^i | x_0, x_1) = (1 - kappa_t) delta(x^i, x_0^i) + kappa_t delta(x^i, x_1^i)."""
+
+    @property
+    def context_weight(self) -> None:
+        return None
+
+    def reveal(self, kappa: Tensor, length: int, **options: Unpack[RevealOptions]) -> Tensor:
+        return independent_reveals(kappa, length, **options)

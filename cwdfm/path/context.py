@@ -7,8 +7,7 @@ from torch import Tensor
 
 from cwdfm.errors import InputError, check_instance
 from cwdfm.path.algorithm1 import reveal_drawn
-from cwdfm.path.base import Path, RevealOptions
-from cwdfm.path.mixture import MixturePath
+from cwdfm.path.base import MixturePath, Path, RevealOptions
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 from cwdfm.weight import Weight

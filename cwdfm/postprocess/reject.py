@@ -97,14 +97,14 @@ def score_sequences(
     tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     noise_fraction = noise_fraction or DEFAULTS[source.marks_noise]
     network, seed = (model, source, schedule, tokens.shape[1]), options.get("seed", 0)
-    scorer = TokenScorer(*network, noise_fraction=noise_fraction, seed=seed)
+    scorer = TokenScorer(*network, noise_fraction, seed)
     plausibilities, evaluations, logit_evaluations = [], [], 0
     batch_indices = batches(len(tokens), options.get("batch_size"), tokens.device)
     with evaluating(model):
         check_split(model, tokens[:1], scorer.t)
         for batch in batch_indices:
             free_AN = ~fixed_BN[batch]
-            scores = scorer.score(tokens[batch], free_AN, index_B[batch], _STEP, draw=False)
+            scores = scorer.score(tokens[batch], free_AN, index_B[batch], _STEP)
             free_A = free_AN.sum(1).clamp(min=1)
             plausibilities.append((scores.probability.log().sum(1) / free_A).exp())
             evaluations.append(scores.evaluations)

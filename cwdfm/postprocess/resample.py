@@ -21,12 +21,11 @@ from torch import Tensor
 from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import check_draw
 from cwdfm.ops.random import Purpose
 from cwdfm.postprocess.base import Postprocess, SampleOptions, check_noise_fraction, check_samples
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule, Spacing
-from cwdfm.solver.base import Solver
+from cwdfm.solver.base import DrawOptions, Solver
 from cwdfm.solver.precomputed import batch_unit
 from cwdfm.solver.sample import Samples, batches
 from cwdfm.source import Source
@@ -68,8 +67,14 @@ class Resample(Postprocess):
                 f"a uniform source, 0.05 with a mask source",
                 fields=("threshold",),
             )
+        _ = self.draw  # checks the temperature and the nucleus
+
+    @property
+    def draw(self) -> DrawOptions:
+        """The options of the draws."""
+        top_p = 1.0 if self.top_p is None else self.top_p
         temperature = 1.0 if self.temperature is None else self.temperature
-        check_draw(temperature, 1.0 if self.top_p is None else self.top_p, torch.float64)
+        return DrawOptions(temperature=temperature, top_p=top_p)
 
     @property
     def progress_steps(self) -> int:
@@ -114,13 +119,8 @@ def resample(
     noise_fraction, threshold = DEFAULTS[source.marks_noise]
     threshold, progress = config.threshold or threshold, options.get("progress")
     network = (model, source, schedule, tokens.shape[1])
-    scorer = TokenScorer(
-        *network,
-        noise_fraction=config.noise_fraction or noise_fraction,
-        seed=options.get("seed", 0),
-        temperature=config.temperature,
-        top_p=config.top_p,
-    )
+    noise_fraction = config.noise_fraction or noise_fraction
+    scorer = TokenScorer(*network, noise_fraction, options.get("seed", 0), config.draw)
     parts = []
     batch_indices = batches(len(tokens), options.get("batch_size"), tokens.device)
     with evaluating(model):

@@ -20,9 +20,9 @@ from torch import Tensor
 from cwdfm.model.positions import Positions
 from cwdfm.model.predict import predict_logits
 from cwdfm.model.protocol import Model
-from cwdfm.ops.categorical import sample_categorical
 from cwdfm.ops.random import Purpose, derive_seed, uniform_BN
 from cwdfm.schedule import Schedule
+from cwdfm.solver.base import DrawOptions
 from cwdfm.source import Source
 
 
@@ -37,7 +37,10 @@ class TokenScores:
 
 
 class TokenScorer:
-    """Computes token scores of sequences of `length` tokens."""
+    """Computes token scores of sequences of `length` tokens, and proposals with `draw`.
+
+    Without `draw` the proposals are the current tokens.
+    """
 
     def __init__(
         self,
@@ -45,35 +48,23 @@ class TokenScorer:
         source: Source,
         schedule: Schedule,
         length: int,
-        *,
         noise_fraction: float,
         seed: int,
-        temperature: float | None = None,
-        top_p: float | None = None,
+        draw: DrawOptions | None = None,
     ) -> None:
-        self.model, self.source, self.seed = model, source, derive_seed(seed, 0)
+        self.model, self.source, self.seed, self.draw = model, source, derive_seed(seed, 0), draw
         # A model with a uniform source can score the tokens it sees. Masked models need groups.
         groups = min(length, max(1, round(1 / noise_fraction)))
         self.groups = groups if source.marks_noise else None
         kappa = 1 - (noise_fraction if self.groups is None else 1 / self.groups)
         self.t = float(schedule.inverse(torch.tensor(kappa, dtype=torch.float64)))
-        self.temperature = 1.0 if temperature is None else temperature
-        self.top_p = 1.0 if top_p is None else top_p
 
     def score(
-        self,
-        x_AN: Tensor,
-        free_AN: Tensor,
-        index_A: Tensor,
-        step: int,
-        *,
-        unit: int = 1,
-        draw: bool = True,
+        self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, step: int, *, unit: int = 1
     ) -> TokenScores:
         """Score the free tokens of the sequences numbered index_A [A].
 
         `step` seeds the random draws. The batch is padded to a multiple of `unit` sequences.
-        Without `draw` the proposals are the current tokens.
         """
         size, padding = len(x_AN), -len(x_AN) % unit
         x_AN, free_AN, index_A = (_pad(each, padding) for each in (x_AN, free_AN, index_A))
@@ -88,7 +79,7 @@ class TokenScorer:
             for k, logits_kV in predict_logits(self.model, self.source, input_AN, t_A, rows):
                 current_k = logits_kV.gather(1, x_K[k, None])[:, 0].double()
                 probabilities.append((current_k - logits_kV.double().logsumexp(1)).exp())
-                drawn.append(self._draw(logits_kV, u_K[k]) if draw else x_K[k])
+                drawn.append(self.draw.draw(logits_kV, u_K[k]) if self.draw else x_K[k])
             probability_AN = rows.replace(probability_AN, torch.cat(probabilities))
             proposal_AN = rows.replace(proposal_AN, torch.cat(drawn))
             evaluations_A = evaluations_A + scored_AN.any(1).long()
@@ -100,9 +91,6 @@ class TokenScorer:
     def uniform(self, purpose: Purpose, x_AN: Tensor, index_A: Tensor, step: int) -> Tensor:
         """Draw uniform variables [A, N]."""
         return uniform_BN(self.seed, purpose, index_A, step, x_AN.shape[1])
-
-    def _draw(self, logits_kV: Tensor, u_k: Tensor) -> Tensor:
-        return sample_categorical(logits_kV, u_k, temperature=self.temperature, top_p=self.top_p)
 
     def _inputs(
         self, x_AN: Tensor, free_AN: Tensor, index_A: Tensor, step: int

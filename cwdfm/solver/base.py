@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_mask, check_tokens, describe
+from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw, sample_categorical
 from cwdfm.ops.random import check_seed, sample_index
@@ -168,6 +169,16 @@ def advance(source: Source, state: State, tokens_BN: Tensor) -> State:
         loops=state.loops + restored_BN.int(),
         previous=torch.where(replaced_BN, state.tokens, state.previous),
     )
+
+
+def update(
+    source: Source, state: State, tokens_BN: Tensor, rows: Positions, t: float, t_next: float
+) -> tuple[State, Info]:
+    """`advance`, with the diagnostics of a step without a corrector that evaluated `rows`."""
+    changed_BN = tokens_BN != state.tokens
+    none_BN = torch.zeros_like(changed_BN)
+    info = Info(t, t_next, changed_BN, none_BN, len(rows), rows.mask.any(1))
+    return advance(source, state, tokens_BN), info
 
 
 def broadcast_prompt(

@@ -12,9 +12,9 @@ from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import first_above
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import DrawOptions, Info, Solver, State, check_step
+from cwdfm.solver.base import DrawOptions, Info, Solver, State, check_step, update
 from cwdfm.solver.proposal import propose
-from cwdfm.solver.unmasking_order import masked_positions, unmask
+from cwdfm.solver.unmasking_order import masked_positions
 from cwdfm.source import Source
 from cwdfm.weight import Weight
 
@@ -72,7 +72,8 @@ class FirstHitting(DrawOptions, Solver):
                 chosen_BN = _next(state, alpha_BN, masked_BN)
             rows = Positions.of(chosen_BN)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
-        return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
+        tokens_BN = torch.where(chosen_BN, proposal_BN, state.tokens)
+        return update(source, state, tokens_BN, rows, t, t_next)
 
 
 def hitting_times(schedule: Schedule, state: State, masked_BN: Tensor) -> Tensor:

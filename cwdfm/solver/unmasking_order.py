@@ -12,12 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_choice
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose, uniform_BN
 from cwdfm.schedule import Schedule
-from cwdfm.solver.base import DrawOptions, Info, Solver, State, advance, check_step
+from cwdfm.solver.base import DrawOptions, Info, Solver, State, check_step, update
 from cwdfm.solver.proposal import propose
 from cwdfm.source import Source
 from cwdfm.weight import Confidence, Entropy, Margin, PredictionWeight
@@ -47,17 +47,11 @@ class BestFirst(DrawOptions, Solver):
         """The scores that a step needs. The last one sorts the coordinates."""
 
     @abstractmethod
-    def count(
-        self,
-        schedule: Schedule,
-        state: State,
-        masked_B: Tensor,
-        scored: list[Tensor],
-        t_next: float,
-    ) -> Tensor:
+    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
         """How many of the masked_B [B] coordinates a step to t_next < 1 reveals, int64 [B].
 
-        `scored` are the `scores` [B, N], sorted; those of coordinates not masked come last.
+        `scored` are the `scores` [B, N], sorted; those of coordinates not masked come last. `stay`
+        is the fraction of the free_B [B] coordinates that the path leaves masked at t_next.
         """
 
     @torch.no_grad()
@@ -72,8 +66,8 @@ class BestFirst(DrawOptions, Solver):
     ) -> tuple[State, Info]:
         check_step(t, t_next)
         masked_BN = masked_positions(self, source, state)
-        masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1).clamp(min=1)
-        t_B = schedule.inverse(1 - state.start_survival * masked_B.double() / free_B)
+        masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1)
+        t_B = schedule.inverse(1 - state.start_survival * masked_B.double() / free_B.clamp(min=1))
         rows = Positions.of(masked_BN)
         scores = [SCORES[name] for name in self.scores]
         proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
@@ -81,9 +75,81 @@ class BestFirst(DrawOptions, Solver):
         count_B = masked_B
         if t_next < 1:
             scored = [score_BN.gather(1, order_BN) for score_BN in scored]
-            count_B = self.count(schedule, state, masked_B, scored, t_next).minimum(masked_B)
-        chosen_BN = first_of(order_BN, count_B)
-        return unmask(source, state, proposal_BN, chosen_BN, rows, (t, t_next))
+            stay = float(schedule.survival(t_next)) / state.start_survival
+            count_B = self.count(free_B, masked_B, scored, stay).minimum(masked_B)
+        tokens_BN = torch.where(first_of(order_BN, count_B), proposal_BN, state.tokens)
+        return update(source, state, tokens_BN, rows, t, t_next)
+
+
+@dataclass(frozen=True)
+class TopK(BestFirst):
+    """Reveal the k masked coordinates with the highest scores (Chang et al. 2022; Kim et al. 2025
+    for the margin).
+
+    After a step to t' at most floor(F (1 - kappa_t')) of a sequence's F free coordinates remain
+    masked, the expected number under the path. The grid "kappa" therefore reveals equally many per
+    step, and Cosine with the grid "t" is MaskGIT's schedule. Every step reveals at least one
+    coordinate.
+
+    - `score`: the largest probability, its margin over the second largest, or the negative entropy
+      of the prediction. The score never uses the drawn token: that would favor likely tokens.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
+    """
+
+    score: Score = "confidence"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("score", self.score, tuple(SCORES))
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        return (self.score,)
+
+    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
+        # The tolerance keeps floor() exact when rounding puts an integer slightly below itself.
+        remaining_B = (free_B.double() * stay + 1e-6).floor().long()
+        return (masked_B - remaining_B).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class EntropyBound(BestFirst):
+    """Reveal the longest prefix of the sorted masked coordinates with sum H - max H <= gamma
+    (Ben-Hamu et al. 2025), where H are the entropies of the model's predictions in nats.
+
+    sum H - max H bounds the error of drawing these tokens independently, because their joint
+    entropy is at least the largest single entropy. gamma = 0 reveals one coordinate per step, plus
+    those with zero entropy. gamma = inf reveals everything at once. The step size does not matter,
+    but the bound holds in the last step only with at least as many steps as free coordinates.
+
+    - `error`: the score that sorts the coordinates, most confident first: entropy, confidence or
+      margin.
+    - `temperature`, `top_p`, `dtype`: see `DrawOptions`.
+    """
+
+    gamma: float
+    error: Score = "entropy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number = isinstance(self.gamma, int | float) and not isinstance(self.gamma, bool)
+        if not number or not self.gamma >= 0:
+            raise InputError(
+                f"gamma must be a number >= 0, in nats, got {self.gamma!r}; 0 reveals one "
+                f"coordinate per step, inf everything at once",
+                fields=("gamma",),
+            )
+        check_choice("error", self.error, tuple(SCORES))
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        return ("entropy",) if self.error == "entropy" else ("entropy", self.error)
+
+    def count(self, free_B: Tensor, masked_B: Tensor, scored: list[Tensor], stay: float) -> Tensor:
+        entropy_BN = -scored[0]
+        # sum - max over a prefix is 0 for one coordinate, and nondecreasing in the length.
+        error_BN = entropy_BN.cumsum(1) - entropy_BN.cummax(1).values
+        return (error_BN <= self.gamma).long().cumprod(1).sum(1)
 
 
 def masked_positions(solver: Solver, source: Source, state: State) -> Tensor:
@@ -112,18 +178,3 @@ def first_of(order_BN: Tensor, count_B: Tensor) -> Tensor:
     place_N = torch.arange(order_BN.shape[1], device=order_BN.device)
     first_BN = place_N < count_B[:, None]
     return torch.zeros_like(first_BN).scatter(1, order_BN, first_BN)
-
-
-def unmask(
-    source: Source,
-    state: State,
-    proposal_BN: Tensor,
-    chosen_BN: Tensor,
-    rows: Positions,
-    times: tuple[float, float],
-) -> tuple[State, Info]:
-    """Move to the proposals at chosen_BN. The logits were evaluated at `rows`."""
-    tokens_BN = torch.where(chosen_BN, proposal_BN, state.tokens)
-    none_BN = torch.zeros_like(chosen_BN)
-    info = Info(*times, chosen_BN, none_BN, len(rows), rows.mask.any(1))
-    return advance(source, state, tokens_BN), info

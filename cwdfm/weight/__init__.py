@@ -1,10 +1,9 @@
 """Context weights alpha, one family per file."""
 
 from cwdfm.weight.base import ContextWeight, PredictionWeight, Sum, Weight
-from cwdfm.weight.confidence import Confidence
+from cwdfm.weight.confidence import Confidence, Margin
 from cwdfm.weight.distance import Distance
 from cwdfm.weight.entropy import Entropy, EntropyInverse
-from cwdfm.weight.margin import Margin
 from cwdfm.weight.neighbor import Neighbor, NeighborShare
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Confidence weights: coordinates with a high maximum probability move first."""
+"""Confidence and margin weights: coordinates with a clear best token move first."""
 
 from dataclasses import dataclass
 
@@ -25,3 +25,18 @@ class Confidence(PredictionWeight):
 
     def summary_score(self, entropy: Tensor, confidence: Tensor) -> Tensor:
         return self.scale * confidence
+
+
+@dataclass(frozen=True)
+class Margin(PredictionWeight):
+    """alpha^i ~ exp(scale * (p^i(best) - p^i(second best))), as in Kim et al. 2025."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale("scale", self.scale)
+
+    def prediction_score(self, logits: Tensor) -> Tensor:
+        logits = logits.double()
+        top = (logits.topk(2, dim=-1).values - logits.logsumexp(dim=-1, keepdim=True)).exp()
+        return self.scale * (top[..., 0] - top[..., 1])

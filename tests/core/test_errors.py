@@ -13,16 +13,20 @@ from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
+from cwdfm.path import path_for
 from cwdfm.train.config import TrainConfig
 from tests.support.models import SmallModel, SmallSplitModel
 
 untyped: Any = cwdfm  # for arguments of the wrong type
+configured: Any = DiTConfig
 SCHEDULE = cwdfm.Polynomial(2.0)
 MASK, UNIFORM = cwdfm.MaskSource(5), cwdfm.UniformSource(5)
 X = torch.zeros(3, 8, dtype=torch.int64)
 T = torch.full((3,), 0.5)
 PATH = cwdfm.MixturePath(MASK, SCHEDULE)
 NOTHING = torch.zeros(3, 8, dtype=torch.bool)
+NEAR = cwdfm.Neighbor(1, 1.0)
+MOLECULES = "qm9-mask-small"
 
 
 def sample(model: Any = None, source: cwdfm.Source = MASK, **options: Any) -> cwdfm.Samples:
@@ -75,6 +79,23 @@ def on_grid(*times: float) -> cwdfm.Samples:
     return sample(steps=len(times) - 1, grid=torch.tensor(times))
 
 
+def filled(value: float, width: int = 6) -> cwdfm.Samples:
+    return sample(lambda x, t: torch.full((*x.shape, width), value))
+
+
+def generate(**options: Any) -> cwdfm.Samples:
+    return cwdfm.generate(cwdfm.load(MOLECULES), n=1, steps=1, **options)
+
+
+def lose(loss: cwdfm.Loss, source: cwdfm.Source, weight: Any = None, width: int = 0) -> Tensor:
+    batch = path_for(source, SCHEDULE, weight).sample(X, T)
+    return loss(torch.zeros(3, 8, width or source.num_tokens), batch, SCHEDULE)
+
+
+def elbo(source: cwdfm.Source = MASK, schedule: Any = SCHEDULE, **options: Any) -> object:
+    return cwdfm.elbo(SmallModel(6), source, schedule, X, **options)
+
+
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: PATH.sample(X[0], T), r"\[batch, length\].*shape \(8,\).*x_1\[None\]"),
     (lambda: PATH.sample(X.int(), T), r"int64.*torch.int32.*x_1\.long\(\)"),
@@ -96,25 +117,13 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(batch_size=0), "batch_size must be an integer >= 1, got 0"),
     (lambda: sample(constant(torch.nan)), "NaN.*rows.*Check the model"),
     (lambda: sample(constant(torch.inf)), r"\+inf.*must be finite"),
-    (lambda: sample(lambda x, t: torch.full((*x.shape, 6), -torch.inf)), "all -inf in 7 of 7 rows"),
-    (
-        lambda: sample(lambda x, t: torch.zeros(*x.shape, 5)),
-        r"shape \(3, 8, 6\).*num_tokens.*\(3, 8, 5\)",
-    ),
-    (
-        lambda: sample(cwdfm.load("qm9-mask-small")),
-        r"\(x_t, t\) -> logits, got a Pretrained; .*\.model, or use cwdfm\.generate",
-    ),
-    (lambda: sample("qm9-mask-small"), "got a str; .*module or function"),
-    (
-        lambda: untyped.Adapted("bert", num_tokens=9, mask_id=0),
-        "network must be a module or function from tokens to logits, got 'bert'; load it first",
-    ),
+    (lambda: filled(-torch.inf), "all -inf in 7 of 7 rows"),
+    (lambda: filled(0.0, width=5), r"shape \(3, 8, 6\).*num_tokens.*\(3, 8, 5\)"),
+    (lambda: sample(cwdfm.load(MOLECULES)), r"got a Pretrained; .*\.model.*cwdfm\.generate"),
+    (lambda: sample(MOLECULES), "got a str; .*module or function"),
+    (lambda: untyped.Adapted("bert", num_tokens=9, mask_id=0), "module or function.*got 'bert'"),
     (lambda: sample(device="gpu0"), "device must be .*got 'gpu0' "),
-    (
-        lambda: untyped.generate(cwdfm.load("qm9-mask-small"), n=1, steps=1, prompt=[3]),
-        r"prompt must be a str such as 'CC', got \[3\]",
-    ),
+    (lambda: generate(prompt=[3]), r"prompt must be a str such as 'CC', got \[3\]"),
     (lambda: sample(HeadOfTrunkDiffers(6)), r"head\(trunk\(x, t\)\) is not model"),
     (lambda: sample(prompt=[1] * 8), "prompt must be a tensor.*got list"),
     (lambda: sample(index=[1, 2, 3]), "index must be an int64 tensor.*got list"),
@@ -123,57 +132,25 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(grid=[0.0, 1.0]), "'t', 'kappa' or a tensor of times"),
     (lambda: sample(shape=8), r"\(number of samples, length\).*got 8"),
     (lambda: sample(solver=None), r"a Solver such as Euler\(\), got None"),
-    (
-        lambda: untyped.MixturePath(MASK, cwdfm.Linear),
-        r"schedule must be a Schedule such as Polynomial\(2\.0\)",
-    ),
+    (lambda: untyped.MixturePath(MASK, cwdfm.Linear), r"a Schedule such as Polynomial\(2\.0\)"),
     (lambda: SCHEDULE.kappa(1.5), r"lie in \[0, 1\], got 1\.5"),
     (lambda: untyped.Neighbor(1, grid=(8,)), r"tuple \(height, width\)"),
     (lambda: cwdfm.Sum(()), "a tuple of weights"),
     (lambda: untyped.ContextPath(MASK, SCHEDULE, "neighbor"), "must be a Weight such"),
-    (
-        lambda: cwdfm.NELBO()(
-            torch.zeros(3, 8, 6),
-            cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Neighbor(1, 1.0)).sample(X, T),
-            SCHEDULE,
-        ),
-        r"path has weight=Neighbor.*loss has weight=None",
-    ),
-    (
-        lambda: cwdfm.NELBO("all", cwdfm.Neighbor(1, 1.0)),
-        "does not support a weight: alpha is 0 on revealed",
-    ),
-    (
-        lambda: cwdfm.Bregman(weight=cwdfm.Neighbor(1, 1.0))(
-            torch.zeros(3, 8, 5),
-            cwdfm.ContextPath(UNIFORM, SCHEDULE, cwdfm.Neighbor(1, 1.0)).sample(X, T),
-            SCHEDULE,
-        ),
-        "Bregman with a weight requires a mask source",
-    ),
+    (lambda: lose(cwdfm.NELBO(), MASK, NEAR), "path has weight=Neighbor.*loss has weight=None"),
+    (lambda: cwdfm.NELBO("all", NEAR), "does not support a weight: alpha is 0 on revealed"),
+    (lambda: lose(cwdfm.Bregman(weight=NEAR), UNIFORM, NEAR), "weight requires a mask source"),
     (lambda: cwdfm.ExactPosterior(torch.zeros(5, 5), MASK, SCHEDULE), "non-negative probabilities"),
     (lambda: untyped.MixturePath(SCHEDULE, MASK), "source must be a Source such as MaskSource"),
-    (
-        lambda: untyped.elbo(SmallModel(6), SCHEDULE, MASK, X),
-        "source must be a Source such as MaskSource",
-    ),
-    (
-        lambda: cwdfm.Euler().init(MASK, X[:0, 0], 4),
-        "the number of samples must be an integer >= 1, got 0",
-    ),
+    (lambda: elbo(untyped.Linear(), MASK), "source must be a Source such as MaskSource"),
+    (lambda: cwdfm.Euler().init(MASK, X[:0, 0], 4), "number of samples .* integer >= 1, got 0"),
     (lambda: untyped.Neighbor()([[True, False]]), "revealed must be a bool tensor .*got list"),
-    (
-        lambda: cwdfm.ExactPosterior(torch.full((5, 5), torch.inf), MASK, SCHEDULE),
-        "non-negative probabilities.* sums to inf",
-    ),
+    (lambda: cwdfm.ExactPosterior(torch.full((5, 5), torch.inf), MASK, SCHEDULE), "sums to inf"),
     (lambda: sample(BadHead(6)), r"model\.head.*, 6\)"),
     (lambda: sample(BadTrunk(6)), r"model\.trunk.*, 8, width\]"),
+    (lambda: filled(1 / 6), r"look like probabilities.*p\.log\(\)"),
     (
-        lambda: sample(lambda x, t: torch.full((*x.shape, 6), 1 / 6)),
-        r"look like probabilities.*p\.log\(\)",
-    ),
-    (
-        lambda: cwdfm.CrossEntropy()(torch.zeros(3, 8, 5), PATH.sample(X, T), SCHEDULE),
+        lambda: lose(cwdfm.CrossEntropy(), MASK, width=5),
         r"shape \(3, 8, 6\), or \(.*, 6\) .*\(3, 8, 5\)",
     ),
     (lambda: sample(prompt=X, fixed=~NOTHING), "all positions are fixed.*free some"),
@@ -182,36 +159,16 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(fixed=NOTHING), "pass prompt="),
     (lambda: sample(prompt=X + 5, fixed=~NOTHING), "mask id at a fixed position"),
     (lambda: cwdfm.Neighbor(0), "radius must be an integer >= 1, got 0"),
-    (
-        lambda: cwdfm.Neighbor(4)(NOTHING),
-        r"radius 4 is too large for 8.*below 8/2, or boundary='cut'",
-    ),
+    (lambda: cwdfm.Neighbor(4)(NOTHING), "radius 4 .*too large for 8.*below 8/2, .*boundary='cut'"),
     (lambda: cwdfm.Entropy()(NOTHING, torch.full((3, 8, 5), torch.nan)), "must be finite"),
     (lambda: cwdfm.Neighbor(1, grid=(3, 3))(NOTHING), r"\(3, 3\) has 9 cells.*length 8"),
     (lambda: untyped.Neighbor(1, boundary="mirror"), "one of 'circular', 'cut', got 'mirror'"),
-    (
-        lambda: cwdfm.Neighbor(1, float("inf")),
-        "scale must be a number between -1e6 and 1e6, got inf",
-    ),
+    (lambda: cwdfm.Neighbor(1, torch.inf), "scale must be .*between -1e6 and 1e6, got inf"),
     (lambda: cwdfm.Entropy(6.0)(NOTHING), "needs the model's logits"),
-    (
-        lambda: cwdfm.ContextPath(MASK, SCHEDULE, cwdfm.Entropy(6.0)),
-        "cannot use Entropy.*Neighbor, Distance",
-    ),
-    (
-        lambda: cwdfm.elbo(SmallModel(5), UNIFORM, SCHEDULE, X, weight=cwdfm.Neighbor(1, 1.0)),
-        "use a mask source",
-    ),
-    (
-        lambda: cwdfm.Bregman("masked")(
-            torch.zeros(3, 8, 5), cwdfm.MixturePath(UNIFORM, SCHEDULE).sample(X, T), SCHEDULE
-        ),
-        "requires a mask source.*coordinates='all'",
-    ),
-    (
-        lambda: cwdfm.elbo(SmallModel(6), MASK, SCHEDULE, X, draws=1),
-        "draws must be an integer >= 2, got 1",
-    ),
+    (lambda: path_for(MASK, SCHEDULE, cwdfm.Entropy(6.0)), "cannot use Entropy.*Neighbor"),
+    (lambda: elbo(UNIFORM, weight=NEAR), "use a mask source"),
+    (lambda: lose(cwdfm.Bregman("masked"), UNIFORM), "requires a mask source.*coordinates='all'"),
+    (lambda: elbo(draws=1), "draws must be an integer >= 2, got 1"),
     (lambda: cwdfm.MaskSource(1), "vocab_size.*without the mask.*>= 2, got 1"),
     (lambda: cwdfm.Polynomial(0.5), "power must be .*from 1 to 1e6, got 0.5"),
     (lambda: cwdfm.Corrector(-1.0), "rates negative"),
@@ -219,29 +176,24 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: cwdfm.Euler(top_p=0.0), "top_p must be .*from 1e-6 to 1, got 0.0"),
     (lambda: cwdfm.Euler(top_p=1e-46), "from 1e-6 to 1, got 1e-46"),
     (lambda: cwdfm.Euler(dtype=torch.float16), "torch.float64 or torch.float32, got torch.float16"),
+    (lambda: untyped.TopK("best"), "score must be one of 'confidence', 'margin', 'entropy'"),
+    (lambda: cwdfm.TopK(temperature=0.0), "temperature must be .*, got 0.0"),
+    (lambda: cwdfm.TopK(top_p=0.0), "top_p must be .*, got 0.0"),
+    (lambda: cwdfm.EntropyBound(True), "gamma must be a number >= 0.*got True"),
+    (lambda: cwdfm.EntropyBound(-0.1), "gamma must be a number >= 0.*got -0.1"),
+    (lambda: cwdfm.EntropyBound(torch.nan), "gamma must be a number >= 0.*got nan"),
+    (lambda: cwdfm.EntropyBound(1.0, temperature=0.0), "temperature must be .*, got 0.0"),
+    (lambda: untyped.EntropyBound(1.0, "loss"), "error must be one of .*, got 'loss'"),
+    (lambda: untyped.FirstHitting(1.0), "weight must be a context weight or None, got 1.0"),
+    (lambda: cwdfm.FirstHitting(top_p=2.0), "top_p must be .*, got 2.0"),
     (lambda: untyped.Euler(hazard="exact"), "one of 'euler', 'integrated', got 'exact'"),
-    (
-        lambda: untyped.Euler(weight=cwdfm.Neighbor(1, 2.0), counted="no"),
-        "counted must be True or False, got 'no'",
-    ),
+    (lambda: untyped.Euler(NEAR, counted="no"), "counted must be True or False, got 'no'"),
     (lambda: TrainConfig.from_flat(compile="no"), "compile must be True or False, got 'no'"),
     (lambda: untyped.Euler(weight="neighbor"), "context weight or None, got 'neighbor'"),
-    (
-        lambda: cwdfm.generate(cwdfm.load("qm9-uniform-small"), n=1, steps=1, length=0),
-        "length must be an integer >= 1, got 0",
-    ),
-    (
-        lambda: cwdfm.generate(cwdfm.load("qm9-uniform-small"), n=1, steps=1, batch_size=0),
-        "batch_size must be an integer >= 1, got 0",
-    ),
-    (
-        lambda: cwdfm.load("qm9-uniform-small", device="gpu0"),
-        "device must be auto, cpu, cuda or cuda:NUMBER, got 'gpu0'",
-    ),
-    (
-        lambda: DiTConfig(num_tokens=5, depth=1.5),  # type: ignore[arg-type]
-        "depth must be an integer >= 1, got 1.5",
-    ),
+    (lambda: generate(length=0), "length must be an integer >= 1, got 0"),
+    (lambda: generate(batch_size=0), "batch_size must be an integer >= 1, got 0"),
+    (lambda: cwdfm.load(MOLECULES, device="gpu0"), "cpu, cuda or cuda:NUMBER, got 'gpu0'"),
+    (lambda: configured(5, depth=1.5), "depth must be an integer >= 1, got 1.5"),
     (lambda: TrainConfig.from_flat(precision="bf16"), "one of 'float32', 'bfloat16', got 'bf16'"),
     (lambda: TrainConfig.from_flat(parallel="deepspeed"), "one of 'ddp', 'fsdp', got 'deepspeed'"),
     (lambda: sample(seed=-1), r"0\.\.2\^64-1, got -1"),

@@ -1,5 +1,7 @@
 """Refinement: invariance of the target, convergence to it, fixed tokens, and `Start`."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -73,22 +75,18 @@ def test_start() -> None:
     """sample(start=...) continues from x_t; with a mask source revealed tokens are kept."""
     x = drawn(100)
     x[:, 2:] = MASK.mask_id
-    model = posterior(MASK)
-    found = cwdfm.sample(
-        model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=cwdfm.Start(x, 0.5)
-    )
+    flow, start = (posterior(MASK), MASK, SCHEDULE, EXACT), cwdfm.Start(x, 0.5)
+    found = cwdfm.sample(*flow, shape=(100, N), steps=N, start=start)
     assert torch.equal(found.tokens[:, :2], x[:, :2])
     grid = cwdfm.time_grid(SCHEDULE, 4, "kappa", first=0.5)
     torch.testing.assert_close(grid**2, torch.linspace(0.25, 1, 5, dtype=torch.float64))
     with pytest.raises(InputError, match=r"shape of the samples, \(99, 4\)"):
-        cwdfm.sample(
-            model, MASK, SCHEDULE, EXACT, shape=(99, N), steps=N, start=cwdfm.Start(x, 0.5)
-        )
+        cwdfm.sample(*flow, shape=(99, N), steps=N, start=start)
     for t in (1.5, "a"):
         with pytest.raises(InputError, match=r"time t must be in \[0, 1\), got"):
             cwdfm.Start(x, t)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="start must be"):
-        cwdfm.sample(model, MASK, SCHEDULE, EXACT, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
+        cwdfm.sample(*flow, shape=(100, N), steps=N, start=x)  # type: ignore[arg-type]
 
 
 class Watched(SmallModel):
@@ -164,17 +162,9 @@ def test_fixed_sequences_are_returned_unchanged(
     """As with `resample`. Progress counts these sequences like any other."""
     start, how = drawn(5), cwdfm.Refine(rounds=2, noise_fraction=1.0, steps=3)
     ask, told = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
-    found = cwdfm.refine(
-        *ask,
-        solver,
-        start,
-        how,
-        weight=weight,
-        fixed=torch.ones(N, dtype=torch.bool),
-        batch_size=2,
-        progress=told.append,
-    )
-    still = cwdfm.resample(*ask, start, fixed=torch.ones(N, dtype=torch.bool))
+    every, options = torch.ones(N, dtype=torch.bool), {"batch_size": 2, "progress": told.append}
+    found = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=every, **options)  # type: ignore[arg-type]
+    still = cwdfm.resample(*ask, start, fixed=every)
     for name in ("tokens", "updates", "loops", "evaluations", "logit_evaluations"):
         assert torch.equal(*(torch.as_tensor(getattr(x, name)) for x in (found, still))), name
     assert torch.equal(found.tokens, start)
@@ -191,27 +181,15 @@ def test_grids_prompts_and_progress() -> None:
     trained = cwdfm.load("qm9-uniform-small")
     told: list[int] = []
     how = cwdfm.Refine(rounds=2, noise_fraction=0.5, steps=3)
-    found = generate(
-        trained, n=6, steps=4, grid="kappa", prompt="CC", refine=how, progress=told.append
-    )
+    ask: dict[str, Any] = {"n": 6, "steps": 4, "grid": "kappa", "prompt": "CC"}
+    found = generate(trained, **ask, refine=how, progress=told.append)
     assert sum(told) == 6 * (4 + 2 * 3)
-    plain = generate(trained, n=6, steps=4, grid="kappa", prompt="CC")
+    plain = generate(trained, **ask)
     tokens, fixed = prompt_tokens(trained, prompt="CC")
     assert tokens is not None
     assert fixed is not None
     assert torch.equal(found.tokens[:, fixed], tokens[fixed].expand(6, -1))
-    by_hand = [
-        cwdfm.refine(
-            trained.model,
-            trained.source,
-            trained.schedule,
-            cwdfm.Euler(),
-            plain.tokens,
-            how,
-            grid=grid,
-            fixed=fixed,
-        ).tokens
-        for grid in ("kappa", "t")
-    ]
-    assert torch.equal(found.tokens, by_hand[0])
-    assert not torch.equal(found.tokens, by_hand[1])
+    flow = (trained.model, trained.source, trained.schedule, cwdfm.Euler())
+    for grid in ("kappa", "t"):
+        by_hand = cwdfm.refine(*flow, plain.tokens, how, grid=grid, fixed=fixed)
+        assert torch.equal(found.tokens, by_hand.tokens) == (grid == "kappa")

@@ -17,16 +17,7 @@ from cwdfm.method.flow import Flow
 from cwdfm.ops.random import derive_seed
 from cwdfm.postprocess.reject import rejection_sample
 from tests.support.models import SmallModel
-from tests.support.postprocess import (
-    MASK,
-    SCHEDULE,
-    TARGET,
-    UNIFORM,
-    N,
-    V,
-    conditional,
-    posterior,
-)
+from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 B = 20_000
@@ -48,12 +39,10 @@ def exact_plausibility() -> np.ndarray:
 
 
 def test_plausibility_with_a_uniform_source() -> None:
-    found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY, noise_fraction=0.3)
-    exact = [geometric_mean(posterior(x, 0.3), x) for x in EVERY.tolist()]
-    np.testing.assert_allclose(found.numpy(), exact, rtol=1e-5)
-    default = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY)
-    exact = [geometric_mean(posterior(x, 0.04), x) for x in EVERY.tolist()]
-    np.testing.assert_allclose(default.numpy(), exact, rtol=1e-5)
+    for options, fraction in (({"noise_fraction": 0.3}, 0.3), ({}, 0.04)):
+        found = cwdfm.plausibility(MODELS[UNIFORM], UNIFORM, SCHEDULE, EVERY, **options)  # type: ignore[arg-type]
+        exact = [geometric_mean(posterior(x, fraction), x) for x in EVERY.tolist()]
+        np.testing.assert_allclose(found.numpy(), exact, rtol=1e-5)
 
 
 def test_plausibility_with_a_mask_source() -> None:
@@ -262,23 +251,16 @@ def test_batches_sample_numbers_and_fixed_tokens(source: cwdfm.Source) -> None:
     assert not torch.equal(whole.tokens, once.tokens)
     assert whole.plausibility is not None
     assert bool((whole.plausibility >= scores).all())
-    again = cwdfm.plausibility(
-        model,
-        source,
-        SCHEDULE,
-        whole.tokens[kept],
-        seed=3,
-        fixed=fixed[kept],
-        index=torch.arange(40)[kept],
-    )
+    some: dict[str, Any] = {"fixed": fixed[kept], "index": torch.arange(40)[kept]}
+    again = cwdfm.plausibility(model, source, SCHEDULE, whole.tokens[kept], seed=3, **some)
     torch.testing.assert_close(again, whole.plausibility[kept])
     parts = flow.sample(model, None, replace(asked, batch_size=7, progress=None))
     assert torch.equal(whole.tokens, parts.tokens)
     assert torch.equal(whole.evaluations, parts.evaluations)
     assert whole.logit_evaluations == parts.logit_evaluations
-    some = replace(asked, shape=(15, 12), prompt=prompt[25:], fixed=fixed[25:], progress=None)
-    some = replace(some, index=torch.arange(25, 40))
-    assert torch.equal(flow.sample(model, None, some).tokens, whole.tokens[25:])
+    some = {"prompt": prompt[25:], "fixed": fixed[25:], "index": torch.arange(25, 40)}
+    last = flow.sample(model, None, replace(asked, shape=(15, 12), progress=None, **some))
+    assert torch.equal(last.tokens, whole.tokens[25:])
     progress.clear()
     flow.sample(model, None, replace(asked, postprocess=resampled))
     assert sum(progress) == 40 * 4 * (5 + 2)

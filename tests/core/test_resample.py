@@ -10,18 +10,10 @@ import torch
 import cwdfm
 from cwdfm.generation import generate
 from cwdfm.postprocess.token_scores import TokenScorer
+from cwdfm.solver.base import DrawOptions
 from tests.support.exact import Array, Chain
 from tests.support.models import SmallModel
-from tests.support.postprocess import (
-    MASK,
-    SCHEDULE,
-    TARGET,
-    UNIFORM,
-    N,
-    V,
-    conditional,
-    posterior,
-)
+from tests.support.postprocess import MASK, SCHEDULE, TARGET, UNIFORM, N, V, conditional, posterior
 from tests.support.stats import assert_differs, assert_follows, histogram
 
 B = 40_000
@@ -65,31 +57,23 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.parametrize("source", [MASK, UNIFORM], ids=str)
 @pytest.mark.parametrize(("fraction", "threshold", "config"), CONFIGS)
 def test_distribution_after_one_round(
-    fraction: float, threshold: float, config: cwdfm.Resample
+    fraction: float, threshold: float, config: cwdfm.Resample, source: cwdfm.Source
 ) -> None:
-    start = torch.tensor(START).expand(B, N)
+    """With a mask source, averaged over all partitions into groups: two, three or one of them."""
+    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), source, SCHEDULE)
     config = replace(config, noise_fraction=fraction, threshold=threshold)
-    counts = histogram(cwdfm.resample(*ALL, start, config).tokens, V)
-    assert_follows(counts, law(posterior(START, fraction), threshold, config))
-    assert_differs(counts, law(posterior(START, fraction / 2), threshold, config))
-
-
-@pytest.mark.parametrize(("fraction", "threshold", "config"), CONFIGS)
-def test_distribution_after_one_round_with_a_mask_source(
-    fraction: float, threshold: float, config: cwdfm.Resample
-) -> None:
-    """Averaged over all partitions into two, three or one groups (fractions 1/2, 0.3 and 0.8)."""
-    model = cwdfm.ExactPosterior(torch.from_numpy(TARGET), MASK, SCHEDULE)
-    start = torch.tensor(START).expand(B, N)
-    config = replace(config, noise_fraction=fraction, threshold=threshold)
-    found = cwdfm.resample(model, MASK, SCHEDULE, start, config)
-    counts, groups = histogram(found.tokens, V), round(1 / fraction)
-    partitions = [[rank % groups for rank in order] for order in permutations(range(N))]
-    laws = [law(conditional(START, part), threshold, config) for part in partitions]
-    assert_follows(counts, np.mean(laws, axis=0))
-    assert_differs(counts, law(posterior(START, fraction), threshold, config))
+    found = cwdfm.resample(model, source, SCHEDULE, torch.tensor(START).expand(B, N), config)
+    groups, p_NV, wrong_NV = 1, [posterior(START, fraction)], posterior(START, fraction / 2)
+    if source == MASK:
+        groups, wrong_NV = round(1 / fraction), p_NV[0]
+        partitions = [[rank % groups for rank in order] for order in permutations(range(N))]
+        p_NV = [conditional(START, part) for part in partitions]
+    counts = histogram(found.tokens, V)
+    assert_follows(counts, np.mean([law(p, threshold, config) for p in p_NV], axis=0))
+    assert_differs(counts, law(wrong_NV, threshold, config))
     assert found.evaluations.tolist() == [groups] * B
 
 
@@ -173,45 +157,27 @@ def test_errors_in_a_repetition_code_are_corrected(source: cwdfm.Source) -> None
     assert int(found.loops.sum()) == 0
 
 
-def test_loops_are_counted() -> None:
-    """The model always predicts that the first token flips between 0 and 1."""
+def flipping(count: int) -> cwdfm.Model:
+    """A model that is certain that the first `count` tokens flip between 0 and 1."""
 
-    def flipping(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        predicted = x_t.clone()
-        predicted[:, 0] = 1 - x_t[:, 0]
+    def model(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        predicted = torch.cat([1 - x_t[:, :count], x_t[:, count:]], dim=1)
         return 50.0 * torch.nn.functional.one_hot(predicted, V)
 
-    start = torch.zeros(3, N, dtype=torch.int64)
-    found = cwdfm.resample(flipping, UNIFORM, SCHEDULE, start, cwdfm.Resample(rounds=5))
-    assert found.tokens[:, 0].tolist() == [1, 1, 1]
-    assert found.updates[:, 0].tolist() == [5, 5, 5]
-    assert found.loops[:, 0].tolist() == [4, 4, 4]
-    assert found.evaluations.tolist() == [5, 5, 5]
+    return model
 
 
-def test_certain_tokens_are_kept_at_any_threshold() -> None:
-    def certain(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        return 50.0 * torch.nn.functional.one_hot(x_t, V)
-
-    start = torch.zeros(3, N, dtype=torch.int64)
-    found = cwdfm.resample(
-        certain, UNIFORM, SCHEDULE, start, cwdfm.Resample(rounds=5, threshold=1.0)
-    )
-    assert found.evaluations.tolist() == [1, 1, 1]
-
-
-def test_loops_are_counted_across_rounds() -> None:
-    """Two tokens always flip, and each round draws only one of them."""
-
-    def flipping(x_t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        predicted = torch.cat([1 - x_t[:, :2], x_t[:, 2:]], dim=1)
-        return 50.0 * torch.nn.functional.one_hot(predicted, V)
-
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_loops_are_counted(count: int) -> None:
+    """Each round draws one token. Certain tokens are kept at any threshold, in one evaluation."""
     start = torch.zeros(20, N, dtype=torch.int64)
-    found = cwdfm.resample(flipping, UNIFORM, SCHEDULE, start, cwdfm.Resample(rounds=9))
-    assert found.updates[:, :2].sum(1).tolist() == [9] * 20
-    assert len(found.updates[:, 0].unique()) > 2
+    config = cwdfm.Resample(rounds=9, threshold=0.8 if count else 1.0)
+    found = cwdfm.resample(flipping(count), UNIFORM, SCHEDULE, start, config)
+    assert torch.equal(found.tokens, found.updates.long() % 2)
+    assert found.updates[:, :count].sum(1).tolist() == [9 if count else 0] * 20
+    assert (len(found.updates[:, 0].unique()) > 2) == (count == 2)
     assert torch.equal(found.loops, (found.updates - 1).clamp(min=0))
+    assert found.evaluations.tolist() == [9 if count else 1] * 20
 
 
 def test_draw_options_default_to_those_of_the_solver() -> None:
@@ -235,7 +201,7 @@ def test_batch_padding_does_not_change_scores(source: cwdfm.Source) -> None:
     """Three sequences have the same scores and cost in a batch padded to four."""
     model, tokens = SmallModel(source.num_tokens), torch.tensor([START] * 3)
     asked = (tokens, torch.ones_like(tokens, dtype=torch.bool), torch.arange(3), 0)
-    scorer = TokenScorer(model, source, SCHEDULE, N, noise_fraction=0.5, seed=1)
+    scorer = TokenScorer(model, source, SCHEDULE, N, 0.5, 1, DrawOptions())
     alone, filled = scorer.score(*asked), scorer.score(*asked, unit=4)
     assert alone.logit_evaluations == filled.logit_evaluations == tokens.numel()
     for field in ("probability", "proposal", "evaluations"):

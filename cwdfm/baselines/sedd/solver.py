@@ -21,7 +21,7 @@ from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose, uniform
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Info, Solver, State
-from cwdfm.solver.base import DrawOptions, advance, check_step
+from cwdfm.solver.base import DrawOptions, check_step, update
 from cwdfm.source import Source
 
 
@@ -102,10 +102,7 @@ class ReverseChain(Solver):
             if bool(jumps_k.any()):
                 drawn = self.rule.draw(law.log_weight_KV[jumps_k], target_u_K[k][jumps_k])
                 tokens_BN[b_k[jumps_k], i_k[jumps_k]] = drawn
-        changed_BN = tokens_BN != x_BN
-        none_BN = torch.zeros_like(changed_BN)
-        info = Info(t, t_next, changed_BN, none_BN, len(positions), positions.mask.any(1))
-        return advance(source, state, tokens_BN), info
+        return update(source, state, tokens_BN, positions, t, t_next)
 
     def _law(self, logits_KV: Tensor, x_K: Tensor, t: float, t_next: float) -> JumpLaw:
         sigma, banned = self.noise.sigma_at(1 - t), list(self.banned_tokens)
