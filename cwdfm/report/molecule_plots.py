@@ -1,6 +1,5 @@
 """Figures of molecules: drawings in a grid, and histograms of features."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,59 +10,35 @@ from cwdfm.files import replacing
 from cwdfm.report.figure import figure_of, save_figure
 
 _DATA, _SAMPLES = "#BBBBBB", "#009988"
-_INVALID, _LABEL, _FRAME = "#BB3333", "#333333", "#E8E8E8"
-_CELL, _DRAWING = 200, 170  # pixels: side of a cell, height of the drawing in it
-_PIL = ("Image", "ImageDraw", "ImageFont")
+_CELL, _LABEL = 200, 24  # pixels: side of a cell, characters of a label
 
 
 def molecule_grid(smiles: Sequence[str], path: Path, columns: int = 4) -> None:
-    """Draw molecules in rows of `columns`, each above its SMILES string.
+    """Draw valid molecules in rows of `columns`, each above its SMILES string.
 
-    All drawings have the same bond length, unless a molecule does not fit. The cell of an invalid
-    string says so.
+    All drawings have the same bond length, unless a molecule does not fit.
     """
     columns = min(columns, len(smiles))
     rows = -(-len(smiles) // columns)
-    image, pen, font = (load_extra(f"PIL.{name}", "molecules") for name in _PIL)
-    sheet = image.new("RGB", (columns * _CELL, rows * _CELL), "white")
-    canvas, typeface = pen.Draw(sheet), font.load_default(13)
-    for cell, text in enumerate(smiles):
-        left, top = cell % columns * _CELL, cell // columns * _CELL
-        center, label = left + _CELL // 2, _label(text, typeface)
-        if (molecule := parse(text)) is None:
-            canvas.text((center, top + _DRAWING // 2), "invalid", _INVALID, typeface, anchor="mm")
-        else:
-            sheet.paste(image.open(io.BytesIO(_depict(molecule))), (left, top))
-        color = _INVALID if molecule is None else _LABEL
-        canvas.text((center, top + _DRAWING + 4), label, color, typeface, anchor="ma")
-        canvas.rectangle((left, top, left + _CELL - 1, top + _CELL - 1), outline=_FRAME)
-    with replacing(path) as part:
-        sheet.save(part, format="PNG")
-
-
-def _depict(molecule: Any) -> bytes:
-    """Draw one molecule as a PNG; CoordGen gives the best layout for the small cages in QM9."""
-    load_extra("rdkit.Chem.rdCoordGen", "molecules").AddCoords(molecule)
+    molecules = [parse(text) for text in smiles]
+    for molecule in molecules:  # CoordGen gives the best layout for the small cages in QM9
+        load_extra("rdkit.Chem.rdCoordGen", "molecules").AddCoords(molecule)
     draw = load_extra("rdkit.Chem.Draw.rdMolDraw2D", "molecules")
-    canvas = draw.MolDraw2DCairo(_CELL, _DRAWING)
+    canvas = draw.MolDraw2DCairo(columns * _CELL, rows * _CELL, _CELL, _CELL)
     options = canvas.drawOptions()
     options.fixedBondLength = 46
+    options.drawMolsSameScale = False  # otherwise one large molecule would shrink all
     options.bondLineWidth = 2
     options.maxFontSize = 22
+    options.legendFontSize = 13
+    options.legendFraction = 0.15
     options.padding = 0.06
     options.flagCloseContactsDist = -1  # no red boxes around close atoms
-    canvas.DrawMolecule(molecule)
+    labels = [text if len(text) <= _LABEL else text[: _LABEL - 3] + "..." for text in smiles]
+    canvas.DrawMolecules(molecules, legends=labels)
     canvas.FinishDrawing()
-    return bytes(canvas.GetDrawingText())
-
-
-def _label(text: str, typeface: Any) -> str:
-    """The string on one line, truncated to the width of a cell."""
-    label = text = " ".join(text.split())[:_CELL]
-    while typeface.getlength(label) > _CELL - 16:
-        text = text[:-1]
-        label = text + "…"
-    return label
+    with replacing(path) as part:
+        part.write_bytes(canvas.GetDrawingText())
 
 
 def histogram_plot(result: Mapping[str, Any], path: Path, *, title: str) -> None:
