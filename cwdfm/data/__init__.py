@@ -12,7 +12,7 @@ prepare(TextFiles.of("novels.tar.xz"), "gpt2", 1024, "novels"); load("novels")
 
 from cwdfm.data.dataset import Split, TokenData
 from cwdfm.data.loader import DATASETS, load, reads_text, unknown_dataset
-from cwdfm.data.molecules import Molecules, PackagedMolecules, Row, SmilesFile
+from cwdfm.data.molecules import SmilesFile
 from cwdfm.data.randomized import randomize
 from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
 from cwdfm.data.text.corpora import CORPORA, find_corpus
@@ -34,9 +34,6 @@ __all__ = [
     "Document",
     "FastTokenizer",
     "HubCorpus",
-    "Molecules",
-    "PackagedMolecules",
-    "Row",
     "SmilesFile",
     "SmilesTokenizer",
     "Split",

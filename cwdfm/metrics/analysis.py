@@ -55,7 +55,6 @@ class ContextAnalysis:
     seed: int
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return asdict(self)
 
 
@@ -174,7 +173,6 @@ class UpdateStatistics:
         return sum(self.histogram)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return asdict(self) | {"tokens": self.tokens}
 
 

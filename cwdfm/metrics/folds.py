@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,28 +21,25 @@ class Estimate:
     folds: tuple[float, ...]
 
     @property
-    def fold_mean(self) -> float:
-        """The mean over folds."""
-        return statistics.fmean(self.folds)
-
-    @property
     def fold_std(self) -> float | None:
-        """The standard deviation over folds (n - 1 in the denominator); None for a single fold."""
-        return statistics.stdev(self.folds) if len(self.folds) > 1 else None
+        """The standard deviation over folds."""
+        return spread(self.folds)
 
     def __str__(self) -> str:
-        spread = "" if self.fold_std is None else f" ± {self.fold_std:.3g}"
-        return f"{self.value:.4g}{spread}"
+        return f"{self.value:.4g}" + ("" if self.fold_std is None else f" ± {self.fold_std:.3g}")
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
-        spread = {"fold_mean": self.fold_mean, "fold_std": self.fold_std}
-        return {"value": self.value, **spread, "folds": list(self.folds)}
+        over_folds = {"fold_mean": statistics.fmean(self.folds), "fold_std": self.fold_std}
+        return {"value": self.value, **over_folds, "folds": list(self.folds)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Estimate":
-        """The inverse of `to_json`."""
         return cls(data["value"], tuple(data["folds"]))
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The standard deviation (n - 1 in the denominator); None for fewer than two values."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def fold_slices(samples: int, folds: int) -> list[slice]:

@@ -7,7 +7,6 @@ samples and of buckets. Both are recorded, and only scores of equally large sets
 
 import json
 import os
-import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_integer, check_positive, describe, load_extra
+from cwdfm.metrics.folds import spread
 from cwdfm.metrics.text_model import Dtype, load_text_model, token_budget
 
 # The package's default of samples / 10 buckets needs 20 samples for two buckets. Its authors
@@ -92,8 +92,8 @@ class Mauve:
 
     @property
     def std(self) -> float | None:
-        """The standard deviation over bootstrap resamples; None for fewer than two."""
-        return statistics.stdev(self.resamples) if len(self.resamples) > 1 else None
+        """The standard deviation over bootstrap resamples."""
+        return spread(self.resamples)
 
     def conventions(self) -> dict[str, Any]:
         """The settings that a result must report."""
@@ -101,12 +101,10 @@ class Mauve:
         return sizes | self.features
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return asdict(self) | {"resamples": list(self.resamples), "std": self.std}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Mauve":
-        """The inverse of `to_json`."""
         fields = {name: value for name, value in data.items() if name != "std"}
         return cls(**fields | {"resamples": tuple(data["resamples"])})
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from cwdfm.data.smiles import canonical, parse
 from cwdfm.errors import InputError, check_integer, check_strings
+from cwdfm.metrics.folds import spread
 
 SCORES = ("valid", "unique", "novel")
 
@@ -52,13 +53,12 @@ class FoldCounts:
 
     @property
     def mean(self) -> float:
-        """The mean over folds."""
         return statistics.fmean(self.counts)
 
     @property
     def std(self) -> float | None:
-        """The standard deviation over folds (n - 1 in the denominator); None for a single fold."""
-        return statistics.stdev(self.counts) if len(self.counts) > 1 else None
+        """The standard deviation over folds."""
+        return spread(self.counts)
 
     def __str__(self) -> str:
         return f"{self.mean:.1f} ± {self.std:.1f}" if self.std is not None else f"{self.mean:.0f}"
@@ -109,7 +109,6 @@ class MoleculeScores:
         return f"{text} of {self.fold_size:,} ({folds}{remainder})"
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         scores = {
             name: count and {"mean": count.mean, "std": count.std, "counts": list(count.counts)}
             for name, count in self.counts().items()

@@ -15,6 +15,7 @@ Conventions differ between repositories, so each is an option, and the result re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import dropwhile, takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -50,12 +51,10 @@ class Perplexity:
     end: str
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return asdict(self) | {"perplexity": self.perplexity.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Perplexity":
-        """The inverse of `to_json`."""
         return cls(**data | {"perplexity": Estimate.from_json(data["perplexity"])})
 
 
@@ -164,13 +163,8 @@ def _own_tokens(
             f"after_end='keep', or pass the end token of the vocabulary as end='...'",
             fields=("after_end", "end"),
         )
-    return [_cut_ids(ids, vocabulary[end]) for ids in sequences]
-
-
-def _cut_ids(ids: list[int], end_id: int) -> list[int]:
-    begin = next((k for k, token in enumerate(ids) if token != end_id), len(ids))
-    stop = next((k for k in range(begin, len(ids)) if ids[k] == end_id), len(ids))
-    return ids[begin:stop]
+    is_end = vocabulary[end].__eq__
+    return [list(takewhile(lambda i: not is_end(i), dropwhile(is_end, ids))) for ids in sequences]
 
 
 def _check_same_vocabulary(vocabulary: Mapping[str, int], evaluator: LoadedEvaluatorLM) -> None:

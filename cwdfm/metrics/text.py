@@ -4,7 +4,7 @@ Perplexity alone rewards repetition, so these statistics accompany it. They are 
 tokens of the sampler, not on those of the evaluator LM.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -43,17 +43,12 @@ class TextStatistics:
     length: int
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
-        return {
+        return asdict(self) | {
             "entropy": self.entropy.to_json(),
-            "entropy_sample_std": self.entropy_sample_std,
             "distinct": {str(n): d.to_json() for n, d in enumerate(self.distinct, start=1)},
             "corpus_distinct": {str(n): d for n, d in enumerate(self.corpus_distinct, start=1)},
             "repetition": self.repetition and self.repetition.to_json(),
             "longest_run": self.longest_run.to_json(),
-            "longest_run_of_all": self.longest_run_of_all,
-            "samples": self.samples,
-            "length": self.length,
         }
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from cwdfm.data.readers import summarize_error
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_choice, load_extra
 
@@ -145,20 +146,14 @@ def locate_model(name: str) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": name}
 
 
-def _load_error(auto_class: AutoClass, name: str, error: BaseException) -> str:
-    first_line = str(error).strip().split("\n")[0]
-    reason = f"{type(error).__name__}: {first_line}"
-    path = Path(name).expanduser()
-    if path.is_file():
-        return (
-            f"{name} cannot be loaded ({reason}); the GGUF file is incomplete, or transformers "
-            f"does not support its architecture: copy it again, or give a folder or hub name"
-        )
-    if path.exists():
+def _load_error(auto_class: AutoClass, name: str, error: Exception) -> str:
+    reason = summarize_error(error)
+    if Path(name).expanduser().exists():
         kind = "a causal language model" if auto_class == "AutoModelForCausalLM" else "one model"
         return (
             f"{name} cannot be loaded ({reason}); a folder needs config.json, model.safetensors, "
-            f"tokenizer.json and tokenizer_config.json of {kind}, as save_pretrained writes them"
+            f"tokenizer.json and tokenizer_config.json of {kind}, as save_pretrained writes them, "
+            f"and a GGUF file must be complete and of an architecture that transformers supports"
         )
     return (
         f"{name!r} is not a local folder and could not be loaded from the Hugging Face hub "

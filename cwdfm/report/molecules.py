@@ -70,7 +70,6 @@ class ScoredMolecules(Scored):
     histograms: dict[str, Any] | None  # None without a reference
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return {
             **self.samples.to_json(),
             "scores": self.scores.to_json(),

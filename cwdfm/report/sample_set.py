@@ -63,7 +63,6 @@ class File:
         return found | ({"weights": str(weights)[:8]} if weights else {})
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return {
             "file": str(self.path),
             "sha256": self.sha256,
@@ -103,7 +102,6 @@ class SampleSet:
         return self.solver or "-", str(self.steps or "-")
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return {
             "model": self.model if self.solver else None,
             "solver": self.solver,

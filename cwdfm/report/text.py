@@ -39,7 +39,6 @@ class ScoredText(Scored):
         return sum(numbers) / len(self.samples.texts) if complete else None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return {**self.samples.to_json(), "evaluations": self.calls, **self.scores.to_json()}
 
     def estimates(self) -> dict[str, tuple[float, float | None]]:

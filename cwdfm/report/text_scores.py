@@ -59,7 +59,6 @@ class TextScores:
         return tuple(shown.get(name, "-") for name in COLUMNS)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a plain dict."""
         return {
             "perplexity": self.perplexity and self.perplexity.to_json(),
             "statistics": self.statistics.to_json(),

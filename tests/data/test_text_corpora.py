@@ -21,7 +21,7 @@ from cwdfm.data import (
     prepare,
 )
 from cwdfm.data.text.corpora import Text8, articles
-from cwdfm.data.text.detokenize import detokenize
+from cwdfm.data.text.corpus import detokenize
 from tests.support.texts import SHARED, datasets, needs_gpt2, needs_shared, write_parquet
 
 pytestmark = pytest.mark.usefixtures("own_places")

@@ -12,7 +12,12 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.errors import InputError
-from cwdfm.metrics import ContextAnalysis, UpdateStatistics, context_analysis, update_statistics
+from cwdfm.metrics.analysis import (
+    ContextAnalysis,
+    UpdateStatistics,
+    context_analysis,
+    update_statistics,
+)
 from cwdfm.schedule import stratified_times
 from tests.support.exact import correlated_target
 from tests.support.models import SmallModel, SmallSplitModel

@@ -9,8 +9,8 @@ import pytest
 
 from cwdfm.data.smiles import canonical
 from cwdfm.errors import InputError
-from cwdfm.metrics import CanonicalSet, FoldCounts, canonical_set, histograms
-from cwdfm.metrics import score_molecules as score
+from cwdfm.metrics.molecule import CanonicalSet, FoldCounts, canonical_set, histograms
+from cwdfm.metrics.molecule import score_molecules as score
 from tests.support.smiles import INVALID_SMILES
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")

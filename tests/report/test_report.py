@@ -14,11 +14,13 @@ from cwdfm.cli import demo, evaluate
 from cwdfm.data import load
 from cwdfm.errors import InputError
 from cwdfm.metrics.molecule import CanonicalSet, score_molecules
-from cwdfm.report import Evaluation, MoleculeReference, Picture, Table, TextSettings, gather
+from cwdfm.report import Evaluation, MoleculeReference, TextSettings
 from cwdfm.report.evaluate import sample_kind
 from cwdfm.report.molecules import ScoredMolecules, _notes, evaluate_molecules, pictures
+from cwdfm.report.page import Picture
 from cwdfm.report.page import page as page_of
-from cwdfm.report.sample_set import File, SampleSet, by_model, prompt_notes
+from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes
+from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
 from tests.support.command import command
 from tests.support.html import check_self_contained

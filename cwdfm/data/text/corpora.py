@@ -119,10 +119,6 @@ class PythonTopics(Corpus):
     The texts of `help("STRINGS")` and others: about 80 documents, 500,000 characters.
     """
 
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        return ("all",)
-
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
         from pydoc_data.topics import topics
 

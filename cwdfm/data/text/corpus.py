@@ -1,13 +1,42 @@
-"""The interface of a text corpus: documents in a fixed order, and what identifies them."""
+"""The interface of a text corpus, and detokenizers for corpora distributed as words."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cwdfm.data.dataset import Split
-from cwdfm.data.text.detokenize import detokenize
 from cwdfm.errors import InputError
+
+_Rules = tuple[tuple[str, str], ...]  # regular expressions and their replacements
+# Only complete pairs within a line: a single quotation mark may open or close a quotation.
+_PAIRS = ((r'" ([^"\n]*?) "', r'"\1"'),)
+_SHORT = ((r" n't\b", "n't"), (r" '(s|t|m|d|re|ve|ll|S|T|M|D|RE|VE|LL)\b", r"'\1"))
+_PUNCTUATION = (
+    (r" ([,.;:!?%])(?=[\s\"'),.;:!?\]]|$)", r"\1"),
+    (r"([(\[$£]) ", r"\1"),
+    (r" ([)\]])", r"\1"),
+)
+_WIKITEXT = ((r" @([-,.])@ ", r"\1"), (r"(?<==) (?==)", ""), (r"(?m)^ | $", ""))
+_LAMBADA = ((r"`` ?", '"'), (r" ?''", '"'), (r"` ", "'"))
+
+# Lost information, such as the capitalization of LAMBADA, cannot be restored.
+DETOKENIZERS: dict[str, _Rules] = {
+    # `@-@`, `@,@` and `@.@` in words, spaces at line ends, spaced punctuation.
+    "wikitext": (*_WIKITEXT, *_PAIRS, *_SHORT, *_PUNCTUATION),
+    # Penn Treebank conventions, including double backticks for quotation marks.
+    "lambada": (*_LAMBADA, *_SHORT, *_PUNCTUATION),
+    # Penn Treebank conventions, with plain quotation marks.
+    "lm1b": (*_PAIRS, *_SHORT, *_PUNCTUATION),
+}
+
+
+def detokenize(text: str, name: str | None) -> str:
+    """Undo the tokenization into words by the conventions of a corpus; None for none."""
+    for pattern, new in DETOKENIZERS[name] if name else ():
+        text = re.sub(pattern, new, text)
+    return text
 
 
 class Interrupted(InputError):
@@ -31,9 +60,9 @@ class Corpus(ABC):
     detokenizer: str | None = None  # key of DETOKENIZERS, for corpora tokenized into words
 
     @property
-    @abstractmethod
     def part_names(self) -> tuple[str, ...]:
         """The parts that can be loaded separately."""
+        return ("all",)
 
     @abstractmethod
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cwdfm.data.dataset import SPLITS, Split, token_dtype
-from cwdfm.data.text.corpus import Interrupted
-from cwdfm.data.text.detokenize import detokenize
+from cwdfm.data.text.corpus import Interrupted, detokenize
 from cwdfm.data.text.tokenizer import TextTokenizer
 
 _PIECE = 1 << 16  # characters; longer documents are encoded in pieces

@@ -59,10 +59,6 @@ class TextFiles(Corpus):
             reject_options(reason, documents=unit)
         return cls(name=name, paths=paths, column=column or "text", unit=unit or "file")
 
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        return ("all",)
-
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
         found = (text for path in self.paths for text in read_texts(path, self.column, self.unit))
         return (Document(text, None if part is None else "valid") for text in islice(found, limit))
@@ -136,18 +132,13 @@ def _stream(file: IO[bytes], place: str, kind: str, column: str, unit: Unit) -> 
 
 
 def _field(line: str, column: str, place: str) -> str:
+    expected = f'each line must be a JSON object such as {{"{column}": "..."}}'
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError also for numbers of many digits
-        raise InputError(
-            f"{place}: not JSON ({error}); each line must be a JSON object such as "
-            f'{{"{column}": "..."}}'
-        ) from error
+        raise InputError(f"{place}: not JSON ({error}); {expected}") from error
     if not isinstance(row, dict):
-        raise InputError(
-            f"{place}: expected a JSON object such as "
-            f'{{"{column}": "..."}}, got a {type(row).__name__}; check the file'
-        )
+        raise InputError(f"{place}: {expected}, got a {type(row).__name__}; check the file")
     if column not in row:
         raise InputError(
             f"{place}: there is no field {column!r}, only {', '.join(map(repr, row)) or 'none'}; "
