@@ -12,7 +12,14 @@ import torch.distributed as dist
 
 from cwdfm.device import find_device
 from cwdfm.errors import InputError
-from cwdfm.files import held
+from cwdfm.files import (
+    check_output_file,
+    check_writable,
+    held,
+    lock_file,
+    remove_lock,
+    write_errors,
+)
 
 
 @contextmanager
@@ -88,12 +95,30 @@ def all_reduce_mean(value: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def exclusive(folder: Path, conflict: str) -> Iterator[None]:
-    """Hold the lock of an existing folder, on behalf of the whole process group.
+def exclusive(file: Path, conflict: str) -> Iterator[None]:
+    """Hold a lock file in an existing folder, on behalf of the whole process group.
 
     `conflict` is the start of the error message if another run holds the lock.
     """
-    with held(folder) if rank() == 0 else nullcontext(True) as acquired:
+    with held(file) if rank() == 0 else nullcontext(True) as acquired:
         if not broadcast(acquired):
             raise InputError(f"{conflict}; wait for its end, or choose a different output path")
         yield
+
+
+@contextmanager
+def output_file(path: Path, *, force: bool) -> Iterator[None]:
+    """Hold the lock of an output file until it is written; missing parent folders are created.
+
+    The file is checked while the lock is held, because another run may have just written it.
+    """
+    check_writable(path)
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(lock_file(path), f"another run is writing {path}"):
+        try:
+            check_output_file(path, force=force)
+            yield
+        finally:
+            if rank() == 0:
+                remove_lock(path)

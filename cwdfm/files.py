@@ -1,4 +1,4 @@
-"""Files on disk: atomic writes, locks, and checks that an output path is writable.
+"""Files on disk: atomic writes, locks, folders of unfinished work, checks of output paths.
 
 Readers of a file see either the old content or the complete new content, also when several
 processes write the same path.
@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -22,6 +22,8 @@ from torch import Tensor
 from cwdfm.errors import InputError
 
 LOCK = "lock"  # name of the lock file inside a locked folder
+MARKER = ".cwdfm"  # empty file in a folder of unfinished work that this library created
+_TEMPORARY = r"(\.\d+-[0-9a-f]{8}\.part)?"  # suffix of the temporary files of `replacing`
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -78,27 +80,38 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of `path`, waiting while another process holds it.
 
-    The lock file is `path` with `.lock` appended. It is deleted at the end of the block.
+    The lock file is deleted at the end of the block.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.with_name(path.name + ".lock")
-    with FileLock(file):
+    with FileLock(lock_file(path)):
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)
+            remove_lock(path)
+
+
+def lock_file(path: Path) -> Path:
+    """The lock file of an output path: its name with `.lock` appended."""
+    return path.with_name(path.name + ".lock")
+
+
+def remove_lock(path: Path) -> None:
+    """Delete the lock file of an output path, which must be held. Others notice and start over."""
+    with suppress(FileNotFoundError):
+        if lock_file(path).stat().st_size == 0:  # otherwise a user's own file of this name
+            lock_file(path).unlink()
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[bool]:
-    """Try to hold the lock of an existing folder, without waiting; yields whether it succeeded.
+def held(file: Path) -> Iterator[bool]:
+    """Try to hold a lock file in an existing folder, without waiting; yields whether it succeeded.
 
     The operating system releases the lock when the process ends. On file systems without locks,
     filelock falls back to a lock file with the holder's process id.
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(folder / LOCK, blocking=False))
+            stack.enter_context(FileLock(file, blocking=False))
         except Timeout:
             yield False
             return
@@ -106,6 +119,47 @@ def held(folder: Path) -> Iterator[bool]:
             if error.errno not in _LOCKS_UNSUPPORTED:
                 raise
         yield True
+
+
+def open_work(folder: Path, names: str) -> None:
+    """Create a folder for unfinished work, or reopen one that an interrupted run left.
+
+    names: a regular expression for the files that the library writes there. InputError if the
+    folder contains anything else, because its files are overwritten and deleted later.
+    """
+    if not folder.is_symlink():
+        folder.mkdir(exist_ok=True)
+    found = list(folder.iterdir())
+    created = MARKER in (path.name for path in found) and not folder.is_symlink()
+    foreign = [path.name for path in found if not (created and _is_work(path, names))]
+    if foreign or folder.is_symlink():
+        what = f"contains {foreign[0]!r}, which" if foreign else "is a symbolic link, which"
+        raise InputError(
+            f"{folder} is needed for unfinished work, but {what} this version did not create; move "
+            f"it away, or choose a different output path"
+        )
+    (folder / MARKER).touch()
+
+
+def remove_files(folder: Path, names: str) -> None:
+    """Delete the files whose names match, then the folder if it is empty. Links are not followed.
+
+    Errors are ignored.
+    """
+    with suppress(OSError):
+        if folder.is_symlink():
+            return
+        for path in folder.iterdir():
+            if _is_work(path, names) and path.name != MARKER:
+                path.unlink(missing_ok=True)
+        (folder / MARKER).unlink(missing_ok=True)  # last: without it, the folder is not ours
+        folder.rmdir()
+
+
+def _is_work(path: Path, names: str) -> bool:
+    """Whether a file is one that the library wrote, by its name."""
+    known = re.fullmatch(f"({names}){_TEMPORARY}", path.name) or path.name == MARKER
+    return bool(known) and path.is_file() and not path.is_symlink()
 
 
 def check_writable(path: Path) -> None:

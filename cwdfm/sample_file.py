@@ -11,19 +11,19 @@ import csv
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cwdfm.distributed import exclusive, rank
+from cwdfm.distributed import output_file, rank
 from cwdfm.errors import InputError
-from cwdfm.files import replacing, write_errors, write_json
+from cwdfm.files import MARKER, open_work, remove_files, replacing, write_errors, write_json
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # formats with one text per line
+_BATCH = r"\d+-\d+\.json"  # name of the file of a finished batch
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Options of each postprocessing step, by the option that enables it.
@@ -184,13 +184,9 @@ class PartialSamples:
         self.settings = settings
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Raise an error if another job is writing the same file."""
-        if rank() == 0:
-            with write_errors(self.folder, "finished samples are kept"):
-                self.folder.mkdir(exist_ok=True)
-        other = f"another run is sampling {self.out} (use torchrun to share the work)"
-        with exclusive(self.folder, other):
+    def lock(self, *, force: bool) -> Iterator[None]:
+        """Raise an error if another job is writing the same file, or has written it."""
+        with output_file(self.out, force=force):
             try:
                 yield
             finally:
@@ -202,6 +198,8 @@ class PartialSamples:
 
         Batches of a job with different settings raise an error, or are deleted with `force`.
         """
+        with write_errors(self.folder, "finished samples are kept"):
+            open_work(self.folder, _BATCH)
         others = [path for path, found in self._batches() if found is None]
         if others and not force:
             raise InputError(
@@ -215,7 +213,7 @@ class PartialSamples:
 
     def _batches(self) -> Iterator[tuple[Path, dict[str, Any] | None]]:
         """The saved batches; None for those with different settings. Damaged files are skipped."""
-        for path in self.folder.glob("*.json"):
+        for path in self.folder.glob("*-*.json"):
             with suppress(ValueError):  # truncated, for example by a power failure
                 batch = json.loads(path.read_text())
                 yield path, batch["samples"] if batch.get("settings") == self.settings else None
@@ -232,5 +230,6 @@ class PartialSamples:
         return dict(sorted((int(i), row) for batch in found for i, row in batch.items()))
 
     def discard(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete the finished batches, if they are in a folder that `open` created."""
+        if (self.folder / MARKER).is_file():
+            remove_files(self.folder, _BATCH)

@@ -1,5 +1,6 @@
 """`cwdfm perplexity MODEL --data NAME ...`: the likelihood of held-out data under a model."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from cwdfm.cli.options import (
     model_first,
     parse,
 )
-from cwdfm.distributed import process_group
+from cwdfm.distributed import output_file, process_group
 from cwdfm.errors import MAX_SAMPLES, MAX_STEPS, InputError, check_integer
 from cwdfm.files import check_output_file, write_errors, write_json
 from cwdfm.likelihood.dataset import DatasetLikelihood, held_out_likelihood, load_held_out
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> None:
         check(options)
     check_applies(options, given, "weight", {"radius": ("neighbor",), "scale": ("neighbor",)})
     weight = context_weight(options)
-    with process_group(options.device) as device:
+    with by_flags(Options), process_group(options.device) as device, output(options):
         trained = load(options.model, device)
         method = trained.method if weight is None else trained.flow
         if method.exact and (random := sorted({"draws", "seed"} & given)):
@@ -69,9 +70,8 @@ def main(arguments: list[str]) -> None:
                 f"{flag(random[0])} applies only to likelihood bounds, but the likelihood of "
                 f"{options.model} ({type(method).__name__}) is exact; omit it"
             )
-        with by_flags(Options):
-            check_window(weight, trained.length)
-            datasets = [load_held_out(trained, name, options.part) for name in options.data]
+        check_window(weight, trained.length)
+        datasets = [load_held_out(trained, name, options.part) for name in options.data]
         results = []
         for name, data in zip(options.data, datasets, strict=True):
             count = min(len(data.valid), options.rows or len(data.valid))
@@ -86,11 +86,18 @@ def main(arguments: list[str]) -> None:
                 batch_size=options.batch_size or None,
             )
             results.append(result)
-    print(table(options, results).text())
-    if options.out is not None:
-        sources = [data.source for data in datasets]
-        write(options.out, options, trained, sources, results)
-        print(f"written: {options.out}")
+        print(table(options, results).text())
+        if options.out is not None:
+            sources = [data.source for data in datasets]
+            write(options.out, options, trained, sources, results)
+            print(f"written: {options.out}")
+
+
+def output(options: Options) -> AbstractContextManager[None]:
+    """Hold the lock of the output file, if there is one."""
+    if options.out is None:
+        return nullcontext()
+    return output_file(options.out, force=options.force)
 
 
 def check(options: Options) -> None:

@@ -21,6 +21,7 @@ from cwdfm.data import (
 from cwdfm.data.randomized import check_randomized, randomized_source
 from cwdfm.data.readers import file_type, is_table
 from cwdfm.data.text.files import Unit
+from cwdfm.distributed import output_file
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, check_writable
 
@@ -80,12 +81,6 @@ def _molecules(options: Options) -> TokenData:
     """Write molecules to a .npz file."""
     if options.out.suffix != ".npz":
         raise InputError(f"for molecules, --out must end in .npz, got {options.out}")
-    existing = None
-    if options.out.is_file() and not options.force:
-        with suppress(InputError):  # another file, which is not overwritten
-            existing = TokenData.load(options.out)
-    if existing is None:
-        check_output_file(options.out, force=options.force)
     text_only = ("tokenizer", "documents", "part", "folder", "streaming")
     _reject(options, text_only, f"for text, but {options.corpus} contains molecules")
     if glob.has_magic(options.corpus):
@@ -94,6 +89,18 @@ def _molecules(options: Options) -> TokenData:
         check_randomized(options.randomized, options.seed or 0)
     elif options.seed is not None:
         raise InputError("--seed is only for randomized SMILES; omit it, or set --randomized")
+    with output_file(options.out, force=True):
+        return _write_molecules(options)
+
+
+def _write_molecules(options: Options) -> TokenData:
+    """Write the file, whose lock is held, unless it already has the requested content."""
+    existing = None
+    if options.out.is_file() and not options.force:
+        with suppress(InputError):  # another file, which is not overwritten
+            existing = TokenData.load(options.out)
+    if existing is None:
+        check_output_file(options.out, force=options.force)
     length, limit, column = options.length, options.limit, options.column
     with Progress("rows", None) as progress:
         tick = progress.reach

@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
         trained.model.capture_trunk()
         identity = settings(job.options) | {"weights": trained.fingerprint()}
         partial = PartialSamples(options.out, identity)
-        with partial.lock():
+        with options.flag_names, partial.lock(force=options.force):
             todo = broadcast(remaining(partial, options) if rank() == 0 else None)
             start = time.perf_counter()
             sample_batches(job, partial, todo[rank() :: world_size()])

@@ -59,7 +59,7 @@ def main(arguments: list[str], *, keeps: bool = True) -> None:
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after a long load
     with (
         process_group(options.device) as device,
-        exclusive(options.out, f"another run is training in {options.out}"),
+        exclusive(options.out / LOCK, f"another run is training in {options.out}"),
         by_flags(TrainConfig),
     ):
         with removed_on_error(options.out, created):

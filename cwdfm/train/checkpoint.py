@@ -8,7 +8,7 @@ temporary name and renamed when complete, so that a killed process leaves comple
 
 import json
 import os
-import shutil
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.files import read_tensors, write_errors, write_tensors
+from cwdfm.files import read_tensors, remove_files, write_errors, write_tensors
 from cwdfm.pretrained.format import checksum, verify
 from cwdfm.pretrained.model import Pretrained
 
 FORMAT = 3  # format 2 has a flat `recipe` in place of the nested `config`
 OLDEST_FORMAT = 2
 _WEIGHTS, _TRAINING = "model.safetensors", "training.safetensors"
+_NAMES = (_WEIGHTS, _TRAINING, "config.json", "meta.json")  # all files of a checkpoint
+_FILES = "|".join(map(re.escape, _NAMES))
 
 
 def save_checkpoint(
@@ -30,7 +32,7 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, then delete all but the newest `keep` and the best one."""
     final, part = (folder / f"{name}-{meta['step']:08d}" for name in ("step", ".part"))
-    shutil.rmtree(part, ignore_errors=True)
+    remove_files(part, _FILES)
     try:
         with write_errors(final, "earlier checkpoints are intact"):
             part.mkdir(parents=True)
@@ -41,10 +43,10 @@ def save_checkpoint(
             (part / "meta.json").write_text(json.dumps(record, indent=2))
             for file in part.iterdir():
                 _sync(file)
-            shutil.rmtree(final, ignore_errors=True)
+            remove_files(final, _FILES)  # a damaged one
             part.rename(final)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_files(part, _FILES)
     _prune(folder, final, keep, f"step-{meta['best_step']:08d}")
 
 
@@ -54,12 +56,13 @@ def _prune(folder: Path, newest: Path, keep: int, best: str) -> None:
     end = found.index(newest) + 1
     old = [path for path in found[: max(0, end - keep)] if path.name != best]
     for path in (*old, *found[end:], *folder.glob(".part-*")):
-        shutil.rmtree(path, ignore_errors=True)
+        remove_files(path, _FILES)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first."""
-    return sorted(folder.glob("step-????????"))
+    found = sorted(folder.glob("step-????????"))
+    return [path for path in found if any((path / name).exists() for name in _NAMES)]
 
 
 Loaded = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]

@@ -26,7 +26,7 @@ from cwdfm.cli.options import by_flags
 from cwdfm.cli.train import Terminal
 from cwdfm.data import SmilesTokenizer, TokenData, canonical, load
 from cwdfm.errors import InputError
-from cwdfm.files import held
+from cwdfm.files import LOCK, held
 from cwdfm.pretrained import load as load_model
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import SampleFile, write_samples
@@ -304,7 +304,7 @@ def test_every_command_rejects_an_unknown_device(
 
 def test_folder_of_an_active_run_is_locked(tmp_path: Path) -> None:
     train = ["train", "qm9-debug", "--out", str(tmp_path), "--data", "/no.smi", "--device", "cpu"]
-    with held(tmp_path) as mine:
+    with held(tmp_path / LOCK) as mine:
         assert mine
         assert f"another run is training in {tmp_path}; wait" in rejected(*train)
     assert "another run" not in command(*train).stderr  # the missing data are reported instead
@@ -330,15 +330,15 @@ def test_file_system_without_locks_is_supported(
         monkeypatch.setattr("fcntl.flock", flock)
 
     fail(errno.ENOSYS)
-    with pytest.warns(UserWarning, match="SoftFileLock"), held(tmp_path) as mine:
+    with pytest.warns(UserWarning, match="SoftFileLock"), held(tmp_path / LOCK) as mine:
         assert mine
     fail(errno.ENOLCK)
     (tmp_path / "other").mkdir()
-    with held(tmp_path / "other") as mine:
+    with held(tmp_path / "other" / LOCK) as mine:
         assert mine
     fail(errno.EIO)
     (tmp_path / "lock").unlink(missing_ok=True)
-    with pytest.raises(OSError, match="no lock"), held(tmp_path):
+    with pytest.raises(OSError, match="no lock"), held(tmp_path / LOCK):
         pass
 
 

@@ -14,6 +14,8 @@ from cwdfm.baselines.bd3lm import BlockDiffusion
 from cwdfm.cli import perplexity
 from cwdfm.data import ByteTokenizer, TextFiles, load, prepare
 from cwdfm.data.text.pack import held_out_padding
+from cwdfm.distributed import process_group
+from cwdfm.files import held, lock_file
 from cwdfm.likelihood.dataset import dataset_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.model.presets import preset
@@ -87,6 +89,26 @@ def test_padding_of_a_short_file_does_not_count(models: Path, tmp_path: Path, na
         given = (place >= 6)[None]
         truth = float(trained.method.likelihood(trained.model, padded, fixed=given).nats_B)
     assert found["nats_per_token"] == pytest.approx(truth / 6, rel=1e-5)
+
+
+def test_the_output_file_of_another_run_is_kept(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, text = tmp_path / "a.json", tmp_path / "a.txt"
+    text.write_text("word " * 100)
+    line = [str(models / "mask"), "--data", str(text), "--out", str(out)]
+    with held(lock_file(out)), pytest.raises(cwdfm.InputError, match=rf"another run .*{out}"):
+        perplexity.main([*line, "--force"])
+
+    def finish_meanwhile(device: str) -> Any:
+        out.write_text("of another run")
+        return process_group(device)
+
+    monkeypatch.setattr(perplexity, "process_group", finish_meanwhile)
+    with pytest.raises(cwdfm.InputError, match=rf"{out} already exists.*--force"):
+        perplexity.main(line)
+    assert out.read_text() == "of another run"
+    assert not lock_file(out).exists()
 
 
 @pytest.mark.parametrize("name", METHODS)

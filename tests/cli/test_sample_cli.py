@@ -23,7 +23,7 @@ from cwdfm.cli.sample import finish
 from cwdfm.cli.sample import main as sample_main
 from cwdfm.cli.sample_options import Options, parse_options, settings
 from cwdfm.errors import RunError
-from cwdfm.files import held
+from cwdfm.files import held, lock_file
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method.base import SampleRequest
 from cwdfm.method.flow_config import LOSSES, PATHS
@@ -119,10 +119,12 @@ def test_force_resumes_the_same_job(
     line = [MODEL, "--out", str(out), *FLAGS]
     identity = settings(parse_options(line)[0]) | {"weights": cwdfm.load(MODEL).fingerprint()}
     parts = PartialSamples(out, identity)
+    parts.open(force=False)
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
     sample_main([*line, "--force"])
     assert "resuming: 1 of 12" in capsys.readouterr().out
     assert read_samples(out).texts[3] == "kept"
+    parts.open(force=False)
     parts.add({3: {"text": "kept", "tokens": expected[3], "evaluations": 0}})
     parts.folder.joinpath("3-3.json").write_text('{"settings": {}, "samples": {}}')
     sample_main([*line, "--force"])
@@ -147,13 +149,52 @@ def test_missing_batches_are_an_error(tmp_path: Path, expected: list[list[int]])
 def test_a_file_is_locked_while_it_is_sampled(tmp_path: Path, expected: list[list[int]]) -> None:
     out = tmp_path / "a.jsonl"
     line = [MODEL, "--out", str(out), *FLAGS]
-    folder = tmp_path / "a.jsonl.parts"
-    folder.mkdir()
-    with held(folder), pytest.raises(cwdfm.InputError, match=rf"another run .*{out}"):
+    with held(lock_file(out)), pytest.raises(cwdfm.InputError, match=rf"another run .*{out}"):
         sample_main([*line, "--force"])
     sample_main(line)  # a stale lock does not block
     assert read_samples(out).tokens == expected
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_file_of_a_run_that_finished_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, flags = tmp_path / "new" / "a.jsonl", ["--n", "1", "--steps", "1"]
+
+    def load_slowly(*given: Any) -> cwdfm.Pretrained:
+        out.write_text("of another run")
+        return cwdfm.load(*given)
+
+    sample_main([MODEL, "--out", str(out), *flags])  # the folder is created
+    out.unlink()
+    monkeypatch.setattr(sample_cli, "load", load_slowly)
+    with pytest.raises(cwdfm.InputError, match=rf"{out} already exists.*--force"):
+        sample_main([MODEL, "--out", str(out), *flags])
+    assert [(path.name, path.read_text()) for path in out.parent.iterdir()] == [
+        (out.name, "of another run")
+    ]
+
+
+@pytest.mark.parametrize("place", ["files", "link to a file", "link to a folder"])
+def test_files_of_the_user_are_never_deleted(tmp_path: Path, place: str) -> None:
+    """Not even with --force, and not if their names are those of finished batches."""
+    mine, out = tmp_path / "mine", tmp_path / "a.smi"
+    parts, text = tmp_path / "a.smi.parts", '{"settings": {}, "samples": {}}'
+    mine.mkdir()
+    (mine / "0-1.json").write_text(text)
+    if place == "files":
+        mine.rename(parts)
+    elif place == "link to a folder":
+        parts.symlink_to(mine)
+    else:
+        PartialSamples(out, {}).open(force=False)
+        (parts / "2-3.json").symlink_to(mine / "0-1.json")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    line = [MODEL, "--out", str(out), "--n", "2", "--steps", "1", "--force"]
+    with pytest.raises(cwdfm.InputError, match=re.escape(str(parts))):
+        sample_main(line)
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+    assert [path.read_text() for path in tmp_path.rglob("0-1.json")] == [text]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -127,7 +127,9 @@ def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
     assert not out.exists()
     kept = json.loads((tmp_path / "out.part" / "progress.json").read_text())["read"]
     assert 0 < kept <= last + 1
-    (tmp_path / "out.part" / "progress.json.1-0a.part").touch()  # as if killed while writing it
+    (
+        tmp_path / "out.part" / "progress.json.1-0a1b2c3d.part"
+    ).touch()  # as if killed while writing it
     calls: list[int] = []
     corpus = TextFiles.of(texts, unit="lines")
     resumed = prepare(corpus, "bytes", 64, out, progress=calls.append)
@@ -136,6 +138,24 @@ def test_a_killed_preparation_is_resumed(tmp_path: Path) -> None:
     fresh = prepare(corpus, "bytes", 64, tmp_path / "fresh")
     assert folder_bytes(out) == folder_bytes(tmp_path / "fresh")
     assert fresh.fingerprint == resumed.fingerprint
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_files_of_the_user_in_the_work_folder_are_kept(tmp_path: Path, link: bool) -> None:
+    mine = tmp_path / ("mine" if link else "out.part")
+    mine.mkdir()
+    (mine / "train.bin").write_bytes(b"mine")
+    if link:
+        (tmp_path / "out.part").symlink_to(mine)
+    for corpus in (Stories(sizes=SIZES), Stories(sizes=(0,))):  # the second has no text
+        with pytest.raises(InputError, match=r"out\.part"):
+            prepare(corpus, "bytes", 64, tmp_path / "out")
+        assert [(path.name, path.read_bytes()) for path in mine.iterdir()] == [
+            ("train.bin", b"mine")
+        ]
+    (tmp_path / "other.lock").write_text("my notes")
+    prepare(Stories(sizes=SIZES), "bytes", 64, tmp_path / "other")
+    assert (tmp_path / "other.lock").read_text() == "my notes"
 
 
 @dataclass(frozen=True, kw_only=True)

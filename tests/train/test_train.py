@@ -408,6 +408,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(
     names = {step: f"step-{step:08d}" for step in found}
     for name in (*names.values(), ".part-00000005"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.json").touch()
     _prune(tmp_path, tmp_path / names[4 if 4 in names else 2], keep, f"step-{best:08d}")
     assert sorted(path.name for path in tmp_path.iterdir()) == [names[step] for step in kept]
 
@@ -642,6 +643,12 @@ def test_damaged_newer_checkpoint_does_not_evict_a_good_one(tmp_path: Path) -> N
     (tmp_path / "checkpoints" / ".part-00000021").mkdir()
     run.save()
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
+    (tmp_path / "checkpoints" / "step-00000007" / "notes.txt").write_text("of the user")
+    run.step = run.best_step = 8
+    run.save()
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000008"]
+    left = (tmp_path / "checkpoints" / "step-00000007").iterdir()
+    assert [path.name for path in left] == ["notes.txt"]
 
 
 def test_learning_rate_schedule() -> None:

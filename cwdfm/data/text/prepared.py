@@ -9,7 +9,6 @@ work once. `open_prepared` reads it; the corpus may be larger than memory.
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,15 @@ from cwdfm.data.text.pack import PROGRESS, VALID_STREAM, Packing
 from cwdfm.data.text.tokenizer import CharacterTokenizer, TextTokenizer
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_choice, check_integer
-from cwdfm.files import check_writable, locked, write_advice, write_json
+from cwdfm.files import (
+    MARKER,
+    check_writable,
+    locked,
+    open_work,
+    remove_files,
+    write_advice,
+    write_json,
+)
 
 META = "meta.json"
 # Increase this when the same documents would be prepared differently; cache keys contain it.
@@ -44,6 +51,7 @@ PREPARATION = 1
 MAX_WORKERS = 4096
 
 _MAGIC = "cwdfm.text"
+_WORK = r"(train|valid)\.bin|valid\.stream|(progress|meta)\.json"  # files of a preparation
 _VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is opened
 
 
@@ -79,10 +87,12 @@ def prepare(
             if (done := _finished(out, source)) is not None:  # by the previous holder of the lock
                 return done
             work = out.with_name(out.name + ".part")
+            open_work(work, _WORK)
             _pack(corpus, tokenizer, source, work, workers, progress)
             if out.exists():
                 out.rmdir()  # it is empty, as checked by `_finished`
             work.rename(out)
+            (out / MARKER).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
             f"cannot write {out}: {error.strerror or error}; {write_advice(error)} (out=, or "
@@ -101,7 +111,6 @@ def _pack(
     progress: Callable[[int], object] | None,
 ) -> None:
     """Write a complete prepared folder at `work`, without temporary files."""
-    work.mkdir(exist_ok=True)
     try:
         if isinstance(tokenizer, str):
             tokenizer = CharacterTokenizer.build(corpus.texts(source["part"], source["limit"]))
@@ -109,7 +118,7 @@ def _pack(
     except Interrupted:
         raise
     except InputError:  # there is nothing to resume
-        shutil.rmtree(work, ignore_errors=True)
+        remove_files(work, _WORK)
         raise
     row_bytes = source["length"] * token_dtype(tokenizer.vocab_size).itemsize
     os.truncate(work / "train.bin", report["train"] * row_bytes)
