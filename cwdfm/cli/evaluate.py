@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
         raise InputError("no sample files; give at least one")
     first = options.files[0]
     out = options.out or first.with_name(f"{first.stem}-report")
-    with by_flags(Options, dtype="eval_dtype"):
+    with by_flags(Options, dtype="eval_dtype", revision="eval_revision"):
         check_folder(out, force=options.force)
         evaluation = evaluate(
             options.files,

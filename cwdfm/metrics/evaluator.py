@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cwdfm.errors import InputError, check_choice, check_integer
+from cwdfm.hub import check_remote_code
 from cwdfm.metrics.text_model import (
     DTYPES,
     Dtype,
@@ -35,6 +36,9 @@ class EvaluatorLM:
     """Configuration of an evaluator LM; `load` reads its weights.
 
     - `model`: a hub name, a folder written by `save_pretrained`, or a GGUF file.
+    - `revision`: the commit of a hub model, as its full hash; None is the newest.
+    - `trust_remote_code`: run the Python code that comes with the model. A hub model then needs a
+      `revision`: read the code of that commit first.
     - `context`: tokens per window, at most the number of positions of the model.
     - `overlap`: tokens shared by consecutive windows; None is half of `context`.
     - `device`: "auto" is a GPU if there is one.
@@ -48,10 +52,13 @@ class EvaluatorLM:
     overlap: int | None = None
     device: str = "auto"
     batch_tokens: int | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, DTYPES)
         check_integer("context", self.context, 2)
+        check_remote_code(str(self.model), self.revision, self.trust_remote_code)
         if self.overlap is not None:
             check_integer("overlap", self.overlap)
         if self.batch_tokens is not None:
@@ -68,7 +75,12 @@ class LoadedEvaluatorLM:
     def __init__(self, config: EvaluatorLM) -> None:
         self.config = config
         self.loaded = load_text_model(
-            "AutoModelForCausalLM", config.model, dtype=config.dtype, device=config.device
+            "AutoModelForCausalLM",
+            config.model,
+            dtype=config.dtype,
+            device=config.device,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
         )
         self.context = min(config.context, self.loaded.max_positions or config.context)
         self.overlap = self.context // 2 if config.overlap is None else config.overlap

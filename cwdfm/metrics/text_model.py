@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from cwdfm.data.readers import summarize_error
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_choice, load_extra
+from cwdfm.hub import hub_options
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPES = get_args(Dtype)
@@ -74,8 +75,19 @@ class TextModel:
         return features
 
 
-def load_text_model(auto_class: AutoClass, name: str, *, dtype: Dtype, device: str) -> TextModel:
-    """Load a model and its tokenizer; InputError if files are missing or do not fit together."""
+def load_text_model(
+    auto_class: AutoClass,
+    name: str,
+    *,
+    dtype: Dtype,
+    device: str,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> TextModel:
+    """Load a model and its tokenizer; InputError if files are missing or do not fit together.
+
+    Python code that comes with the model runs only with `trust_remote_code`; see `cwdfm.hub`.
+    """
     check_choice("dtype", dtype, DTYPES)
     if not isinstance(name, str | Path) or not str(name):
         raise InputError(f"model must be a hub name, a folder or a GGUF file, got {name!r}")
@@ -86,11 +98,14 @@ def load_text_model(auto_class: AutoClass, name: str, *, dtype: Dtype, device: s
             load_extra(module, "text")
     transformers = load_extra("transformers", "text")
     try:
+        location |= hub_options(str(name), revision, trust_remote_code)
         with hub_progress_bars(shown=sys.stderr.isatty()):
             tokenizer = transformers.AutoTokenizer.from_pretrained(**location)
             model, report = getattr(transformers, auto_class).from_pretrained(
                 **location, dtype=getattr(torch, dtype), output_loading_info=True
             )
+    except InputError:
+        raise
     except Exception as error:  # damaged files, other architectures, no network, unknown names
         raise InputError(_load_error(auto_class, str(name), error)) from error
     missing = sorted(report["missing_keys"])
@@ -147,8 +162,14 @@ def locate_model(name: str) -> dict[str, Any]:
 
 
 def _load_error(auto_class: AutoClass, name: str, error: Exception) -> str:
-    reason = summarize_error(error)
-    if Path(name).expanduser().exists():
+    reason, local = summarize_error(error), Path(name).expanduser().exists()
+    if "trust_remote_code" in str(error):
+        consent = "trust_remote_code=True" + ("" if local else " and revision=COMMIT")
+        return (
+            f"{name} comes with Python code of its own, which is not run without consent; choose a "
+            f"model that transformers supports itself, or read the code and pass {consent}"
+        )
+    if local:
         kind = "a causal language model" if auto_class == "AutoModelForCausalLM" else "one model"
         return (
             f"{name} cannot be loaded ({reason}); a folder needs config.json, model.safetensors, "

@@ -17,7 +17,8 @@ from cwdfm.metrics.text_model import Dtype
 from cwdfm.report.sample_set import TEXT, File, SampleSet
 
 NONE = "none"  # as eval_model or mauve: skip that score
-COMPUTE = ("batch_tokens", "device")  # settings that affect speed, not scores
+# Settings that do not affect scores.
+COMPUTE = ("batch_tokens", "device", "trust_remote_code")
 # The tokenizer for data that is not prepared, by the kind of the samples' tokenizer.
 _TOKENIZERS = {"bytes": "bytes", "characters": "chars", "fast": "gpt2"}
 _DECODED = 8  # samples that are decoded to check that the vocabularies agree
@@ -42,6 +43,9 @@ class TextSettings:
     data_row: bool = True  # score further held-out texts as a baseline
     batch_tokens: int = 0  # tokens per forward pass; 0 chooses by the free memory
     device: str = "auto"  # device of the evaluator LM: auto, cpu, cuda, cuda:1, ...
+    eval_revision: str | None = None  # commit of an evaluator LM of the hub; default: the newest
+    # Run Python code that comes with the evaluator LM. For a hub name, give its --eval-revision.
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         check_integer("folds", self.folds)
@@ -75,6 +79,8 @@ class TextSettings:
             context=self.eval_context,
             device=self.device,
             batch_tokens=self.batch_tokens or None,
+            revision=self.eval_revision,
+            trust_remote_code=self.trust_remote_code,
         )
 
 

@@ -25,7 +25,7 @@ from cwdfm.report.text_data import COMPUTE, Passages, TextSettings
 CACHE = "cache"  # the folder of cached scores in the report folder
 COLUMNS = ("perplexity", "entropy", "MAUVE", "distinct-2", "repeated", "calls", "samples")
 # Settings that do not affect perplexity; the evaluator LM is identified by its fingerprint.
-_NOT_PERPLEXITY = ("eval_model", *COMPUTE, "reference_size", "data_row", "mauve")
+_NOT_PERPLEXITY = ("eval_model", "eval_revision", *COMPUTE, "reference_size", "data_row", "mauve")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class TextScorer:
         self.settings, self.reference, self.log = settings, reference, log
         self.cache = Cache(report / CACHE)
         self.evaluator_id = model_fingerprint(settings.eval_model)
+        if settings.eval_revision is not None:
+            self.evaluator_id["revision"] = settings.eval_revision
 
     def prepare(self, sets: Sequence[Passages]) -> None:
         """Check the sets, and load all models before the first score is computed."""

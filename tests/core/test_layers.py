@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "cwdfm"
 LAYERS: list[set[str]] = [
     {"errors", "version"},
     {"files"},
-    {"provenance", "device", "cache"},
+    {"provenance", "device", "cache", "hub"},
     {"config", "distributed"},
     {"ops", "sample_file"},
     {"schedule", "source", "data"},

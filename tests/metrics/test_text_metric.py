@@ -1,11 +1,14 @@
 """Text metrics against transformers, mauve-text and plain Python counters on the same samples."""
 
+import itertools
 import json
 import math
 import shutil
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -484,6 +487,71 @@ def test_an_unreachable_hub_suggests_a_download(monkeypatch: pytest.MonkeyPatch)
     name = "no-such-owner/no-such-model"
     with pytest.raises(InputError, match=f"'{name}' is not a local folder.*hub.*local-dir"):
         EvaluatorLM(name, device="cpu").load()
+
+
+def test_an_unreachable_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra("transformers")
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        place = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(extra("huggingface_hub.constants"), "ENDPOINT", place)
+        monkeypatch.setattr(extra("huggingface_hub.constants"), "HF_HUB_OFFLINE", False)
+
+        def close_connections() -> int:
+            for number in itertools.count():
+                connection, _ = server.accept()
+                with connection:
+                    if connection.recv(3) == b"end":
+                        return number
+            raise AssertionError
+
+        requests = pool.submit(close_connections)
+        with pytest.raises(InputError, match="'no/model' is not a local folder"):
+            EvaluatorLM("no/model", device="cpu").load()
+        with socket.create_connection(server.getsockname()) as connection:
+            connection.send(b"end")
+        assert requests.result() == 1
+
+
+CODE = """
+from transformers import GPT2Config, GPT2LMHeadModel
+open({!r}, "w").close()
+class Own(GPT2Config):
+    model_type = "own"
+class OwnModel(GPT2LMHeadModel):
+    config_class = Own
+"""
+
+
+def test_code_of_a_model_runs_only_with_consent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub model also needs a commit, since its owner can change the code."""
+    folder, ran = save_gpt2(tmp_path / "own"), tmp_path / "ran"
+    modules = extra("transformers.dynamic_module_utils")
+    monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    (folder / "code.py").write_text(CODE.format(str(ran)))
+    config = json.loads((folder / "config.json").read_text())
+
+    def refer_to(code: str) -> None:
+        names = {"AutoConfig": code, "AutoModelForCausalLM": f"{code}Model"}
+        changed = config | {"auto_map": names, "model_type": "own"}
+        (folder / "config.json").write_text(json.dumps(changed))
+
+    refer_to("code.Own")
+    with pytest.raises(InputError, match=r"Python code.*trust_remote_code=True$"):
+        EvaluatorLM(str(folder), device="cpu").load()
+    refer_to("owner/other--code.Own")
+    with pytest.raises(InputError, match="another repository, owner/other"):
+        EvaluatorLM(str(folder), device="cpu", trust_remote_code=True).load()
+    assert not ran.exists()
+    refer_to("code.Own")
+    EvaluatorLM(str(folder), device="cpu", trust_remote_code=True).load()
+    assert ran.exists()
+    for revision in (None, "main", "v1.0", "abc123"):
+        with pytest.raises(InputError, match="commit"):
+            EvaluatorLM("owner/model", trust_remote_code=True, revision=revision)
+    with pytest.raises(InputError, match="local path"):
+        EvaluatorLM(str(folder), revision="0" * 40)
 
 
 def test_invalid_gguf_files(tmp_path: Path) -> None:

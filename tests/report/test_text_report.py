@@ -240,11 +240,13 @@ OTHER: dict[str, Any] = {
     "data_row": False,
     "batch_tokens": 64,
     "device": "cpu",
+    "eval_revision": "0" * 40,
+    "trust_remote_code": True,
 }
 # Settings that do not affect the scores of given texts.
-UNRELATED = {"reference_size", "data_row", "batch_tokens", "device"}
+UNRELATED = {"reference_size", "data_row", "batch_tokens", "device", "trust_remote_code"}
 PERPLEXITY_NOT = UNRELATED | {"mauve"}
-MAUVE_BY_EVALUATOR = {"eval_model", "eval_dtype", "eval_context", "mauve"}
+MAUVE_BY_EVALUATOR = {"eval_model", "eval_revision", "eval_dtype", "eval_context", "mauve"}
 
 
 def test_cache_keys_contain_all_relevant_settings(tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ def test_cache_keys_contain_all_relevant_settings(tmp_path: Path) -> None:
         perplexity, mauve = scorer._perplexity_key(passages), scorer._mauve_key(passages)
         return json.dumps(perplexity, sort_keys=True), json.dumps(mauve, sort_keys=True)
 
-    plain = TextSettings()
+    plain = TextSettings(eval_revision="1" * 40)
     embedded = replace(plain, mauve="an-embedder")
     for name, value in OTHER.items():
         perplexity, mauve = keys(replace(plain, **{name: value}))
