@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,11 @@ GATHER_FRACTION = 0.25
 # PyTorch's default limit is 8, beyond which it falls back to eager mode.
 RECOMPILE_LIMIT = 64
 
+# What the network is conditioned on: see `DiTConfig`.
+Time = Literal["given", "zero", "none", "sigma", "reversed"]
+# The log-linear noise of MDLM, Duo and UDLM ends where this fraction of the tokens is data.
+MIN_KAPPA = 1e-3
+
 # A function of hidden vectors [B, N, D] and the head that replaces the logits, such as a loss.
 Read = Callable[[Tensor, nn.Linear], Tensor]
 
@@ -52,8 +57,10 @@ class DiTConfig:
     - `positions` > 0 adds a learned embedding for that many absolute positions. With 0, positions
       enter through rotary embeddings only, as in the paper. The model then cannot tell the first
       position of a fully masked sequence from the last.
-    - `time`: "given" conditions on the time; "zero" always passes time 0, as MDLM does; "none" has
-      no conditioning layers, as in autoregressive models.
+    - `time`: what the network is conditioned on. "given" is the time t; "zero" always passes time
+      0, as MDLM does; "none" has no conditioning layers, as in autoregressive models. For networks
+      of other projects, whose time is a noise level: "sigma" is -log kappa of the linear schedule
+      (MDLM with time conditioning, Duo, UDLM), and "reversed" is 1 - t (GIDD).
     - `attention`: "full", "causal", or "block" for block diffusion with blocks of `block` tokens
       (see `cwdfm.model.attention`).
     """
@@ -66,7 +73,7 @@ class DiTConfig:
     mlp_ratio: int = 4
     dropout: float = 0.1
     positions: int = 0
-    time: Literal["given", "zero", "none"] = "given"
+    time: Time = "given"
     attention: Literal["full", "causal", "block"] = "full"
     block: int = 0
 
@@ -84,7 +91,7 @@ class DiTConfig:
         if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
             message = f"dropout must lie in [0, 1), got {self.dropout!r}"
             raise InputError(message, fields=("dropout",))
-        check_choice("time", self.time, ("given", "zero", "none"))
+        check_choice("time", self.time, get_args(Time))
         check_choice("attention", self.attention, ("full", "causal", "block"))
         if self.attention == "block":
             check_integer("block", self.block)
@@ -194,7 +201,7 @@ class DiT(nn.Module):
             h_BND = h_BND + self.position[position_N]
         c_BC = None
         if self.time is not None:
-            c_BC = self.time(t if self.config.time == "given" else torch.zeros_like(t))
+            c_BC = self.time(_time_input(self.config.time, t))
         rotation = rotary(position_N, self.config.width // self.config.heads)
         pending, last = None, len(self.blocks) - 1
         for layer, block in enumerate(self.blocks[:last]):
@@ -226,6 +233,19 @@ class TrunkState(NamedTuple):
     stream: Tensor  # [B, N, D], the residual stream
     attended: Tensor  # [B, N, D], output of the last attention
     time: Tensor | None  # [B, C], the time embedding if the model is conditioned on the time
+
+
+def _time_input(kind: Time, t_B: Tensor) -> Tensor:
+    """The number [B] that the network is conditioned on."""
+    match kind:
+        case "given":
+            return t_B
+        case "sigma":
+            return -t_B.clamp(min=MIN_KAPPA).log()
+        case "reversed":
+            return 1 - t_B
+        case _:
+            return torch.zeros_like(t_B)
 
 
 class TimeEmbedding(nn.Module):

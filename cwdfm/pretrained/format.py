@@ -19,7 +19,8 @@ from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
 from cwdfm.files import read_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
-from cwdfm.pretrained.mdlm import read_mdlm
+from cwdfm.pretrained.dit import Checkpoint
+from cwdfm.pretrained.published import read_published
 from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
@@ -32,10 +33,10 @@ def read_model(folder: Path) -> dict[str, Any]:
     """The fields of the `Pretrained` in a folder, on the CPU; InputError if it is not valid."""
     try:
         config = json.loads((folder / "config.json").read_text())
-        if isinstance(config, dict) and config.get("model_type") == "mdlm":
-            fields, shape, weights = read_mdlm(folder, config)
-        else:
-            fields, shape, weights = _read_own(folder, config)
+        if not isinstance(config, dict):
+            raise TypeError(f"config.json holds a {type(config).__name__}")
+        read = _read_own if "format" in config else read_published
+        fields, shape, weights = read(folder, config)
         return {"model": _build_network(shape, weights).eval(), **fields}
     except FileNotFoundError as error:
         raise InputError(
@@ -55,13 +56,8 @@ def read_model(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def _read_own(folder: Path, config: Any) -> tuple[dict[str, Any], DiTConfig, dict[str, Tensor]]:
-    """Fields, network shape and weights of a folder that `save_pretrained` wrote."""
-    if not isinstance(config, dict) or "format" not in config:
-        raise InputError(
-            f"{folder} holds a model of another library: its config.json has no format; give a "
-            f"folder written by save_pretrained or `cwdfm train`"
-        )
+def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
+    """A folder that `save_pretrained` wrote."""
     verify(folder)
     weights = read_tensors(folder / "model.safetensors")
     if config["format"] > FORMAT:
@@ -74,7 +70,7 @@ def _read_own(folder: Path, config: Any) -> tuple[dict[str, Any], DiTConfig, dic
     except InputError as error:
         path = folder / "config.json"
         raise InputError(f"{path} is invalid: {error}; copy or train the model again") from error
-    return fields, shape, weights
+    return Checkpoint(fields, shape, weights)
 
 
 def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
@@ -114,14 +110,20 @@ def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
         expected = {name: tuple(x.shape) for name, x in DiT(shape).state_dict().items()}
     found = {name: tuple(x.shape) for name, x in weights.items()}
     if wrong := sorted(n for n in expected | found if expected.get(n) != found.get(n)):
+        missing, extra = sorted(expected.keys() - found), sorted(found.keys() - expected)
         first = wrong[0]
         raise ValueError(
-            f"{len(wrong)} weights differ; {first} has shape {found.get(first, 'missing')}, and "
-            f"{expected.get(first, 'none')} by config.json"
+            f"{len(wrong)} weights differ: {len(missing)} are missing ({_some(missing)}), "
+            f"{len(extra)} are unexpected ({_some(extra)}); {first} has shape "
+            f"{found.get(first, 'missing')}, and {expected.get(first, 'none')} by config.json"
         )
     model = DiT(shape)
     model.load_state_dict({name: x.float() for name, x in weights.items()})
     return model
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "none"
 
 
 def verify(folder: Path) -> None:

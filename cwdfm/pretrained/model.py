@@ -80,7 +80,7 @@ class Pretrained:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: torch.device | str = "cpu") -> Self:
-        """Read a folder that `save_pretrained` or MDLM's authors wrote; weights become float32."""
+        """Read a folder of `save_pretrained` or of another project; weights become float32."""
         target = find_device(device)
         trained = cls(**read_model(Path(folder)))
         trained.model.to(target)
@@ -93,7 +93,7 @@ def bundled_models() -> list[str]:
 
 
 def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pretrained:
-    """Load a trained model: a bundled one by name, or a folder (also one of MDLM's authors).
+    """Load a trained model: a bundled one by name, or a folder (also of other projects).
 
     The folder of a training run gives its trained model, or else its newest checkpoint.
     """

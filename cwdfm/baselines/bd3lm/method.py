@@ -155,10 +155,10 @@ def check_network(model: nn.Module, block: int) -> DiT:
             f"{type(model).__name__}; build it with DiT(method.network(config))"
         )
     config = model.config
-    if (config.attention, config.block) != ("block", block) or config.time == "given":
+    if (config.attention, config.block) != ("block", block) or config.time not in ("zero", "none"):
         raise InputError(
             f"block diffusion with blocks of {block} tokens needs a network with "
-            f"attention='block', block={block} and time='zero', got "
+            f"attention='block', block={block} and time='zero' or 'none', got "
             f"attention={config.attention!r}, block={config.block}, time={config.time!r}; build it "
             f"with DiT(method.network(config))"
         )

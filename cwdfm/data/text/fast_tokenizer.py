@@ -95,6 +95,11 @@ class FastTokenizer(TextTokenizer, kind="fast"):
     def eos_id(self) -> int:
         return int(self._library.token_to_id(self.end))
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token of the vocabulary; None if it has no such token."""
+        found: int | None = self._library.token_to_id(token)
+        return found
+
     @cached_property
     def words_include_space(self) -> bool:
         return self.encode(" the") != self.encode(" ") + self.encode("the")
@@ -177,7 +182,7 @@ def _from_path(path: Path, end: str | None) -> FastTokenizer:
     if file.is_file():
         with readable(file):
             content = file.read_text(encoding="utf-8")
-        return FastTokenizer.of(content, str(file), end or _configured_end(folder))
+        return FastTokenizer.of(content, str(file), end or configured_token(folder, "eos_token"))
     if (found := _bpe_from_folder(folder)) is not None:
         return found
     raise InputError(
@@ -186,9 +191,10 @@ def _from_path(path: Path, end: str | None) -> FastTokenizer:
     )
 
 
-def _configured_end(folder: Path) -> str | None:
+def configured_token(folder: Path, role: str) -> str | None:
+    """The token that a folder's tokenizer_config.json names, for example as its "eos_token"."""
     try:
-        token = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+        token = json.loads((folder / "tokenizer_config.json").read_text()).get(role)
     except (OSError, ValueError):
         return None
     return token.get("content") if isinstance(token, dict) else token

@@ -1,0 +1,41 @@
+"""Recognize a model of another project by its config.json, and read it without its code."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cwdfm.errors import InputError
+from cwdfm.pretrained.bd3lm import read_bd3lm
+from cwdfm.pretrained.dit import Checkpoint
+from cwdfm.pretrained.duo import read_duo, read_udlm
+from cwdfm.pretrained.mdlm import read_mdlm
+from cwdfm.pretrained.sedd import read_sedd
+
+# By `model_type` in config.json, in lower case. To support another project, add a reader.
+READERS: dict[str, Callable[[Path, dict[str, Any]], Checkpoint]] = {
+    "mdlm": read_mdlm,
+    "duo": read_duo,
+    "udlm": read_udlm,
+    "bd3lm": read_bd3lm,
+    "sedd": read_sedd,
+}
+
+
+def read_published(folder: Path, config: dict[str, Any]) -> Checkpoint:
+    """The model in a folder of another project; InputError if it is of an unknown type."""
+    kind = _model_type(config)
+    if kind not in READERS:
+        nearest = get_close_matches(kind, READERS, n=1, cutoff=0.0)[0]
+        raise InputError(
+            f"{folder} holds a model of another library, of type {kind or 'unknown'!r}; supported "
+            f"are {', '.join(READERS)} (the nearest is {nearest}); give a folder written by "
+            f"save_pretrained or `cwdfm train`, or wrap the network in cwdfm.Adapted"
+        )
+    return READERS[kind](folder, config)
+
+
+def _model_type(config: dict[str, Any]) -> str:
+    if {"graph", "noise", "model"} <= set(config):  # SEDD stores its training config
+        return "sedd"
+    return str(config.get("model_type", "")).lower()

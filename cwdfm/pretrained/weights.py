@@ -1,0 +1,67 @@
+"""Weight files of other projects: safetensors, and pickled tensors, read without running code."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError
+from cwdfm.files import read_tensors
+
+# Functions of the config that the authors' networks store with their weights.
+_COMPUTED = (
+    "rotary_emb.inv_freq",
+    "rotary_emb.cos_cached",
+    "rotary_emb.sin_cached",
+    "sampling_eps_min",
+    "sampling_eps_max",
+)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights in a folder: model.safetensors, pytorch_model.bin or a Lightning checkpoint.
+
+    Of a Lightning checkpoint (`*.ckpt`), the moving average is used if there is one.
+    """
+    checkpoints = sorted(folder.glob("*.ckpt"))
+    if len(checkpoints) > 1:
+        names = ", ".join(path.name for path in checkpoints)
+        raise InputError(f"{folder} has {len(checkpoints)} checkpoints ({names}); keep one")
+    first = folder / "model.safetensors"
+    files = (first, folder / "pytorch_model.bin", *checkpoints)
+    path = next((file for file in files if file.is_file()), first)
+    weights = read_tensors(path) if path == first else _read_pickle(path)
+    return {name: x for name, x in weights.items() if not name.endswith(_COMPUTED)}
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise InputError(
+            f"{path} is damaged or contains Python objects other than tensors, which run code when "
+            f"they are loaded; if you trust the file, load it in its authors' environment and save "
+            f"only what is needed: torch.save({{'state_dict': c['state_dict'], 'ema': c['ema']}}, "
+            f"path)"
+        ) from error
+    state = saved.get("state_dict", saved) if isinstance(saved, dict) else saved
+    if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
+        raise InputError(f"{path} does not contain tensors by name; give a state_dict")
+    return state if state is saved else _averaged(path, state, saved.get("ema"))
+
+
+def _averaged(path: Path, state: dict[str, Tensor], ema: Any) -> dict[str, Tensor]:
+    """The weights with those of a moving average, which are stored in the order of the network."""
+    match ema:
+        case None:
+            return state
+        case {"shadow_params": list(average)}:
+            names = [name for name in state if not name.endswith(_COMPUTED)]
+            if [x.shape for x in average] == [state[name].shape for name in names]:
+                return dict(zip(names, average, strict=True))
+    raise InputError(
+        f"the moving average (ema) in {path} does not fit its state_dict; remove it to use the "
+        f"state_dict alone"
+    )

@@ -1,0 +1,1 @@
+"""Small random checkpoints in published layouts, with the logits of their authors' code."""
