@@ -99,10 +99,11 @@ def _lines(path: Path, samples: SampleFile) -> Iterable[str]:
         yield from (text + "\n" for text in samples.texts)
 
 
-def read_samples(path: Path) -> SampleFile:
+def read_samples(path: Path, column: str | None = None) -> SampleFile:
     """Read a sample file, also of other programs.
 
-    In .smi files, a name may follow the SMILES. In .csv files, the column may be `smiles`.
+    In .smi files, a name may follow the SMILES. `column` is that of .csv files, ignoring case;
+    None selects `text`, or else `smiles`.
     """
     check_format(path)
     try:
@@ -112,7 +113,7 @@ def read_samples(path: Path) -> SampleFile:
     if path.suffix == ".jsonl":
         samples = _from_json(path, text.removesuffix("\n").split("\n") if text else [])
     elif path.suffix == ".csv":
-        samples = SampleFile(_column(path, text))
+        samples = SampleFile(_column(path, text, column))
     else:
         lines = text.splitlines()
         named = path.suffix == ".smi"
@@ -122,19 +123,21 @@ def read_samples(path: Path) -> SampleFile:
     return samples
 
 
-def _column(path: Path, text: str) -> list[str]:
-    """The texts of a table."""
+def _column(path: Path, text: str, column: str | None) -> list[str]:
+    """The texts of a table. A quote that is not closed is an error, it would swallow rows."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
-        raise InputError(f"{path} is not a CSV file ({error}); sample again") from error
+        raise InputError(f"{path} is not a CSV file ({error}); check its quotes") from error
     names = {str(name).lower(): name for name in reversed(rows[0])} if rows else {"text": "text"}
-    found = next((names[name] for name in ("text", "smiles") if name in names), None)
+    wanted = ("text", "smiles") if column is None else (column.lower(),)
+    found = next((names[name] for name in wanted if name in names), None)
     if found is None:
         raise InputError(
-            f"{path} has no column 'text' or 'smiles', only {', '.join(map(repr, rows[0]))}; "
-            f"rename the column with the samples"
+            f"{path} has no column {' or '.join(map(repr, wanted))}, only "
+            f"{', '.join(map(repr, names.values()))}; name the column of the samples with column=",
+            fields=("column",),
         )
     return [row[found] or "" for row in rows]
 

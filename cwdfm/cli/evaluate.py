@@ -26,6 +26,8 @@ class Options:
     # Data to compare with: a dataset, a file, prepared data, or none. auto is qm9 for molecules and
     # none for text. MAUVE needs held-out text.
     data: str = "auto"
+    column: str | None = None  # column of tables, both samples and data; None: `text` or `smiles`
+    data_column: str | None = None  # column or field of the data, if it has another name
     fold_size: int = 1024  # molecules per fold
     force: bool = False  # write into a folder that is not empty
     text: TextSettings = field(default_factory=TextSettings)
@@ -46,6 +48,8 @@ def main(arguments: list[str]) -> None:
             options.files,
             out,
             data=options.data,
+            column=options.column,
+            data_column=options.data_column,
             fold_size=options.fold_size,
             text=options.text,
             log=lambda line: print(line, flush=True),

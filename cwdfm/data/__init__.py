@@ -14,6 +14,7 @@ from cwdfm.data.dataset import Split, TokenData
 from cwdfm.data.loader import DATASETS, load, reads_text, unknown_dataset
 from cwdfm.data.molecules import SmilesFile
 from cwdfm.data.randomized import randomize
+from cwdfm.data.reference import load_reference
 from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
 from cwdfm.data.text.corpora import CORPORA, find_corpus
 from cwdfm.data.text.corpus import Corpus, Document
@@ -46,6 +47,7 @@ __all__ = [
     "find_tokenizer",
     "is_prepared",
     "load",
+    "load_reference",
     "prepare",
     "randomize",
     "reads_text",

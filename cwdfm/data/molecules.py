@@ -19,7 +19,7 @@ import numpy as np
 
 from cwdfm.data.dataset import Split, TokenData, Tokens, token_dtype
 from cwdfm.data.readers import file_type, is_table, lines, read_column, sha256
-from cwdfm.data.smiles import SmilesTokenizer, canonical, split_smiles
+from cwdfm.data.smiles import MAX_CHARACTERS, SmilesTokenizer, canonical, split_smiles
 from cwdfm.errors import InputError, NotInstalled, reject_options
 from cwdfm.provenance import package_version
 
@@ -198,6 +198,8 @@ def check_row(
     """(canonical SMILES, "", "") for a row to keep, else ("", reason, detail for the example)."""
     if not (text := text.strip()):
         return "", "blank", "(empty)"
+    if len(text) > MAX_CHARACTERS:
+        return "", "unparsable", f"... ({len(text):,} characters, at most {MAX_CHARACTERS:,})"
     if (smiles := canonical(text)) is None:
         return "", "unparsable", ""
     try:

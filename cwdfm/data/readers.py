@@ -102,7 +102,8 @@ def read_column(path: Path, name: str | None) -> Iterator[tuple[int, str]]:
 
     The column name is case-insensitive; None means `smiles`. Rows without the field yield "".
     """
-    reader = csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)])
+    # Strict: a quote that is not closed would swallow the rows after it.
+    reader = csv.reader(lines(path), delimiter=_DELIMITERS[file_type(path)], strict=True)
     wanted = "smiles" if name is None else name
     try:
         if (header := next(reader, None)) is None:

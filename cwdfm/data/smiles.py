@@ -13,6 +13,9 @@ from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, describe, load_extra
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
+# RDKit's canonicalization recurses over the atoms of a chain and overflows an 8 MB stack at some
+# 15,000 of them, which ends the process.
+MAX_CHARACTERS = 5000
 
 # Longer alternatives come first.
 _TOKEN = re.compile(
@@ -24,16 +27,17 @@ _TOKEN = re.compile(
 
 
 def parse(smiles: str) -> Any:
-    """The RDKit molecule of a SMILES string; None if it is invalid or has no atoms.
+    """The RDKit molecule of a SMILES string; None if it is invalid, too long or has no atoms.
 
     RDKit treats text after whitespace as the molecule's name and would accept "CC nonsense". Here
-    the entire string must be a SMILES, apart from surrounding whitespace.
+    the entire string must be a SMILES of at most `MAX_CHARACTERS`, apart from surrounding
+    whitespace.
     """
     if not isinstance(smiles, str):
         raise InputError(f"a SMILES must be a string, got {describe(smiles)}")
     chem = _chem()
     words = smiles.split()
-    if len(words) != 1:
+    if len(words) != 1 or len(words[0]) > MAX_CHARACTERS:
         return None
     with chem.rdBase.BlockLogs():  # RDKit logs every invalid string to stderr
         molecule = chem.MolFromSmiles(words[0])

@@ -2,7 +2,7 @@
 
 Conventions differ between repositories. Here:
 
-- valid: RDKit parses the whole string and finds at least one atom;
+- valid: RDKit parses the whole string, of at most 5,000 characters, and finds at least one atom;
 - unique: distinct canonical SMILES among the valid molecules of a fold;
 - novel: distinct canonical SMILES of a fold that are not in the training set. Both sides are
   canonicalized, so a different SMILES string of a training molecule is not novel.

@@ -12,6 +12,7 @@ from cwdfm.data import (
     SmilesTokenizer,
     is_prepared,
 )
+from cwdfm.data.readers import file_type, is_table
 from cwdfm.errors import InputError, check_integer
 from cwdfm.files import check_output_folder, replacing, write_advice, write_json
 from cwdfm.provenance import provenance
@@ -31,6 +32,8 @@ def evaluate(
     out: Path,
     *,
     data: str = "auto",
+    column: str | None = None,
+    data_column: str | None = None,
     fold_size: int = 1024,
     text: TextSettings | None = None,
     log: Callable[[str], object] = lambda _: None,
@@ -38,6 +41,8 @@ def evaluate(
     """Evaluate sample files and write scores.json, table.md, figures and report.html into `out`.
 
     - `data`: data to compare with, or "none"; "auto" is QM9 for molecules and none for text.
+    - `column`: the column of tables, both of samples and of data. None selects `text` or `smiles`.
+    - `data_column`: the column of the data, if it has another name.
     - `fold_size`: samples per fold, for molecules.
     - `text`: settings of the text metrics.
     - `log`: called with progress messages.
@@ -47,13 +52,24 @@ def evaluate(
     if not paths:
         raise InputError("no sample files; give at least one")
     check_integer("fold_size", fold_size)
-    sets, settings = gather(paths), text or TextSettings()
+    of_data = data_column or (column if _has_columns(Path(data)) else None)
+    if column and not of_data and not any(map(_has_columns, paths)):
+        raise InputError(
+            f"column={column!r} is for tables, but neither {paths[0]} nor the data {data!r} is "
+            f"one; omit it",
+            fields=("column",),
+        )
+    sets, settings = gather(paths, column), text or TextSettings()
     kind = sample_kind(sets, data, settings)
     try:
         if kind == MOLECULES:
-            evaluation = evaluate_molecules(sets, out, data=data, fold_size=fold_size)
+            evaluation = evaluate_molecules(
+                sets, out, data=data, column=of_data, fold_size=fold_size
+            )
         else:
-            evaluation = evaluate_text(sets, out, data=data, settings=settings, log=log)
+            evaluation = evaluate_text(
+                sets, out, data=data, column=of_data, settings=settings, log=log
+            )
         evaluation = replace(evaluation, notes=(*evaluation.notes, *prompt_notes(sets)))
         write(evaluation, sets, out)
     except OSError as error:
@@ -61,6 +77,11 @@ def evaluate(
             f"cannot write the report into {out}: {error.strerror or error}; {write_advice(error)}"
         ) from error
     return evaluation
+
+
+def _has_columns(path: Path) -> bool:
+    """Whether samples or data at a path have named columns; the header of .jsonl names its own."""
+    return is_table(path) or file_type(path) == ".parquet"
 
 
 def sample_kind(sets: Sequence[SampleSet], data: str, settings: TextSettings) -> str:

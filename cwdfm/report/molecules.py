@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from cwdfm.data import load
-from cwdfm.data.randomized import is_randomized
+from cwdfm.data import load_reference
 from cwdfm.data.smiles import canonical
-from cwdfm.errors import InputError, load_extra
+from cwdfm.errors import load_extra
 from cwdfm.metrics.molecule import (
     SCORES,
     CanonicalSet,
     MoleculeScores,
-    canonical_set,
     histograms,
     score_molecules,
 )
@@ -39,26 +37,24 @@ class MoleculeReference:
 
     @classmethod
     def load(
-        cls, name: str, progress: Callable[[int], object] | None = None, length: int | None = None
+        cls,
+        name: str,
+        progress: Callable[[int], object] | None = None,
+        column: str | None = None,
     ) -> Self | None:
-        """Load a dataset, a file of molecules or a prepared `.npz`; None for the name "none"."""
+        """Load all molecules of a dataset, see `load_reference`; None for the name "none"."""
         if name == "none":
             return None
-        found = load(name, length=length, progress=progress)
-        if found.tokenizer.kind != "smiles":
-            raise InputError(
-                f"{name!r} contains {found.tokenizer.kind} tokens, not molecules; give molecules, "
-                f"or none to skip novelty and histograms"
-            )
-        train = found.texts("train")
-        # Canonical SMILES may differ between RDKit versions.
-        same_rdkit = found.source.get("rdkit") == package_version("rdkit")
-        is_canonical = same_rdkit and not is_randomized(found)
-        about = {"name": found.name, "rows": found.report, "source": found.source}
+        found = load_reference(name, column=column, progress=progress)
         return cls(
-            training=CanonicalSet(train) if is_canonical else canonical_set(train),
-            held_out=(found.texts("valid") or train)[:_HISTOGRAM],
-            about=about | {"fingerprint": found.fingerprint},
+            training=CanonicalSet(found.training),
+            held_out=(found.held_out or found.training)[:_HISTOGRAM],
+            about={
+                "name": found.name,
+                "rows": found.report,
+                "source": found.source,
+                "fingerprint": found.fingerprint,
+            },
         )
 
 
@@ -90,13 +86,18 @@ class ScoredMolecules(Scored):
 
 
 def evaluate_molecules(
-    sets: Sequence[SampleSet], out: Path, *, data: str = "auto", fold_size: int = 1024
+    sets: Sequence[SampleSet],
+    out: Path,
+    *,
+    data: str = "auto",
+    column: str | None = None,
+    fold_size: int = 1024,
 ) -> Evaluation:
     """Score sample sets against `data` ("auto" is QM9) and write the figures into `out`."""
     name = "qm9" if data == "auto" else data
     if name != "none" or len({found.steps for found in sets}) > 1:
         load_extra("matplotlib", "plot")  # fail before the work: figures come last
-    reference = MoleculeReference.load(name)
+    reference = MoleculeReference.load(name, column=column)
     training = reference.training if reference else None
     scored = []
     for samples in sets:
@@ -208,10 +209,10 @@ def _notes(
     ]
     if reference is None:
         notes.append("Without data to compare with, novelty and histograms are omitted.")
-    elif dropped := sum(reference.about["rows"].get(n, 0) for n in ("too_long", "unknown_tokens")):
+    elif unparsable := reference.about["rows"].get("unparsable"):
         notes.append(
-            f"{dropped:,} molecules of {reference.about['name']} are too long or contain unknown "
-            f"tokens; samples of these count as novel."
+            f"{unparsable:,} of {reference.about['rows']['read']:,} rows of "
+            f"{reference.about['name']} are not valid molecules."
         )
     return notes
 

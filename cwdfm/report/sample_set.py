@@ -113,9 +113,12 @@ class SampleSet:
         return self.model if self.solver is None else f"{self.solver}, {self.steps} steps"
 
 
-def gather(paths: Sequence[Path]) -> list[SampleSet]:
-    """Read files and group them into sets, ordered by model, solver and steps."""
-    files = [_read(path) for path in paths]
+def gather(paths: Sequence[Path], column: str | None = None) -> list[SampleSet]:
+    """Read files and group them into sets, ordered by model, solver and steps.
+
+    column: of tables; see `read_samples`.
+    """
+    files = [_read(path, column) for path in paths]
     _check_once(files)
     together: dict[str, list[File]] = {}
     for file in files:
@@ -200,8 +203,8 @@ def _reads_as_text(texts: Sequence[str]) -> bool:
     return 2 * sum(size > 1 for size in sizes) > len(sizes)
 
 
-def _read(path: Path) -> File:
-    samples = read_samples(path)
+def _read(path: Path, column: str | None) -> File:
+    samples = read_samples(path, column)
     return File(path, hashlib.sha256(path.read_bytes()).hexdigest(), samples)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.errors import load_extra
+from cwdfm.metrics.folds import fold_slices
 from cwdfm.metrics.mauve import MIN_SAMPLES, RECOMMENDED_SAMPLES
 from cwdfm.provenance import package_version
 from cwdfm.report.figure import step_curves
@@ -55,6 +56,7 @@ def evaluate_text(
     out: Path,
     *,
     data: str,
+    column: str | None = None,
     settings: TextSettings,
     log: Callable[[str], object],
 ) -> Evaluation:
@@ -66,10 +68,12 @@ def evaluate_text(
     if len({found.steps for found in sets}) > 1:
         load_extra("matplotlib", "plot")  # fail before the work: figures come last
     passages = read_passages(sets)
+    for its in passages:
+        fold_slices(len(its.texts), settings.folds)  # too few samples are not the data's fault
     held_out = reference = baseline = None
     if data not in ("auto", "none"):
         log(f"reading {data}")
-        held_out = TextReference.load(data, kind_of(sets, TEXT), passages, settings)
+        held_out = TextReference.load(data, kind_of(sets, TEXT), passages, settings, column)
         reference, baseline = held_out.reference, held_out.baseline
     scorer = TextScorer(settings, reference, out, log)
     scorer.prepare([*passages, baseline] if baseline else passages)

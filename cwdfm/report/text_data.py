@@ -160,18 +160,30 @@ class TextReference:
 
     @classmethod
     def load(
-        cls, name: str, kind: str, samples: Sequence[Passages], settings: TextSettings
+        cls,
+        name: str,
+        kind: str,
+        samples: Sequence[Passages],
+        settings: TextSettings,
+        column: str | None = None,
     ) -> Self:
         """Load a prepared folder, a corpus or files that match the samples."""
         length = samples[0].tokens.shape[1]
         if is_prepared(Path(name)):
-            data = load(name)
+            data = load(name, column=column)
         else:
-            data = load(name, length=length, tokenizer=_TOKENIZERS.get(kind))
+            data = load(name, length=length, column=column, tokenizer=_TOKENIZERS.get(kind))
         _check_matches(name, data, kind, samples[0])
         requested = settings.reference_size or max(len(p.texts) for p in samples)
         size = min(requested, len(data.valid) // (2 if settings.data_row else 1))
-        if size < (settings.folds if settings.data_row else 1):
+        least = settings.folds if settings.data_row else 1
+        if requested < least:
+            raise InputError(
+                f"reference_size={requested} is less than the {least} folds; use at least {least}, "
+                f"reduce the number of folds, or set data_row=False",
+                fields=("reference_size", "data_row"),
+            )
+        if size < least:
             raise InputError(
                 f"{name} has {len(data.valid)} held-out windows of {length} tokens, too few for "
                 f"{settings.folds} folds; give more text, reduce the number of folds, or set "

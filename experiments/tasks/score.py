@@ -8,19 +8,19 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cwdfm.data import CORPORA, TokenData, is_prepared
+from cwdfm.data import CORPORA, TokenData, is_prepared, load
+from cwdfm.data.reference import canonical_texts
 from cwdfm.errors import InputError, NotInstalled
 from cwdfm.generation import auto_batch_size, prompt_tokens
 from cwdfm.likelihood.dataset import held_out_likelihood, load_held_out
 from cwdfm.metrics.analysis import context_analysis, update_statistics
 from cwdfm.metrics.evaluator import EvaluatorLM, LoadedEvaluatorLM
 from cwdfm.metrics.mauve import mauve_score
-from cwdfm.metrics.molecule import score_molecules
+from cwdfm.metrics.molecule import CanonicalSet, score_molecules
 from cwdfm.metrics.perplexity import generative_perplexity
 from cwdfm.metrics.text import text_statistics
 from cwdfm.metrics.text_model import hub_progress_bars, locate_model, model_fingerprint
 from cwdfm.pretrained import Pretrained
-from cwdfm.report.molecules import MoleculeReference
 from cwdfm.sample_file import read_samples
 from cwdfm.solver_config import SolverChoice
 from experiments.store import Store
@@ -44,12 +44,12 @@ class Molecules(Task):
         drawn = self.samples
         length = drawn.length if isinstance(drawn, HeldOut) else drawn.model.recipe.length
         try:
-            reference = known_molecules(resources.corpus("molecules"), length)
+            training, fingerprint = known_molecules(resources.corpus("molecules"), length)
         except InputError as error:
             raise Unavailable(str(error)) from error
-        store.check_fingerprint(f"molecules-{length}", reference.about["fingerprint"])
+        store.check_fingerprint(f"molecules-{length}", fingerprint)
         found = read_samples(store.folder(drawn) / SAMPLES)
-        scores = score_molecules(found.texts, reference.training, fold_size=self.fold_size)
+        scores = score_molecules(found.texts, training, fold_size=self.fold_size)
         return {"fold_size": self.fold_size, **scores.to_json()}
 
 
@@ -197,11 +197,10 @@ class Updates(Task):
 
 
 @lru_cache(maxsize=1)
-def known_molecules(name: str, length: int) -> MoleculeReference:
-    """The canonical SMILES of the training molecules."""
-    reference = MoleculeReference.load(name, length=length)
-    assert reference is not None
-    return reference
+def known_molecules(name: str, length: int) -> tuple[CanonicalSet, str]:
+    """The molecules that models of this length are trained on, and the fingerprint of the data."""
+    data = load(name, length=length)
+    return CanonicalSet(canonical_texts(data, "train")), data.fingerprint
 
 
 def evaluator_key(name: str) -> str:

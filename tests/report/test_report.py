@@ -22,7 +22,7 @@ from cwdfm.report.page import page as page_of
 from cwdfm.report.sample_set import File, SampleSet, by_model, gather, prompt_notes
 from cwdfm.report.table import Table
 from cwdfm.sample_file import SampleFile, read_samples, write_samples
-from tests.support.command import command
+from tests.support.command import command, rejected
 from tests.support.html import check_self_contained
 
 pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
@@ -87,7 +87,7 @@ def test_training_on_other_data_than_the_default_is_noted(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_reference = MoleculeReference.load
-    monkeypatch.setattr(MoleculeReference, "load", lambda _: load_reference(data))
+    monkeypatch.setattr(MoleculeReference, "load", lambda _, **__: load_reference(data))
     monkeypatch.setattr("cwdfm.report.molecules.pictures", lambda *_: ((), ()))
     head: dict[str, Any] = {"options": OPTIONS}
     note = "Novel molecules are those not in qm9, but small was trained on my.csv"
@@ -342,11 +342,11 @@ def test_notes_on_counts() -> None:
     rows = [molecules(["x"] * 4 + ["C"] * 4), molecules(["x"] * 4, None)]
     assert rows[1].cells()[:2] == ("-", "-")
     assert rows[1].to_json()["model"] is None
-    about = {"name": "mine", "rows": {"too_long": 1000, "unknown_tokens": 234}}
+    about = {"name": "mine", "rows": {"read": 5000, "unparsable": 1234}}
     reference = MoleculeReference(CanonicalSet(["C"]), ["C"], about)
-    invalid, dropped = _notes(rows, 4, reference)
+    invalid, unparsable = _notes(rows, 4, reference)
     assert invalid == "No valid molecule: m."
-    assert dropped.startswith("1,234 molecules of mine are too long")
+    assert unparsable.startswith("1,234 of 5,000 rows of mine")
     assert _notes(rows, 4, replace(reference, about=about | {"rows": {}})) == [invalid]
 
 
@@ -363,13 +363,12 @@ def test_the_reference_is_canonicalized_unless_it_is_canonical(
     spelt = {"train": ["OCC", "C1=CC=CC=C1"], "valid": []}
     monkeypatch.setattr(type(other), "texts", lambda _, split: spelt[split])
     for each in (other, here):
-        monkeypatch.setattr("cwdfm.report.molecules.load", lambda *_, each=each, **__: each)
-        reference = MoleculeReference.load("mine")
+        monkeypatch.setattr("cwdfm.data.reference.load", lambda *_, each=each, **__: each)
+        reference = MoleculeReference.load("mine.npz")
         assert reference is not None
-        assert sorted(reference.training) == ["CCO", "c1ccccc1"]
-        assert reference.held_out == spelt["train"]
+        assert sorted(reference.training) == sorted(reference.held_out) == ["CCO", "c1ccccc1"]
     asked: list[str] = []
-    monkeypatch.setattr(MoleculeReference, "load", asked.append)
+    monkeypatch.setattr(MoleculeReference, "load", lambda name, **_: asked.append(name))
     evaluate_molecules(gather([samples(tmp_path / "a.jsonl", ["x"])]), tmp_path)
     assert asked == ["qm9"]  # the default
 
@@ -451,16 +450,75 @@ def test_wrong_input(tmp_path: Path) -> None:
     assert (full / "report.html").exists()
 
 
-def test_text_is_not_a_reference_for_molecules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Text:
-        class tokenizer:
-            kind = "bytes"
+def test_text_is_not_a_reference_for_molecules(tmp_path: Path) -> None:
+    text = tmp_path / "stories.jsonl"
+    text.write_text('{"text": "some words"}\n')
+    with pytest.raises(InputError, match="text, not molecules"):
+        run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", text)
 
-    monkeypatch.setattr("cwdfm.report.molecules.load", lambda *_, **__: Text)
-    with pytest.raises(InputError, match="contains bytes tokens, not molecules"):
-        run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", "stories")
+
+LONG = ["C" * n + end for n in range(20, 60) for end in ("O", "[Si](C)C", "Br")]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("my.smi", ()), ("my.csv", ()), ("own.tsv", ("--column", "Structure"))],
+)
+def test_copies_of_a_file_are_not_novel(tmp_path: Path, name: str, options: tuple[str]) -> None:
+    """Neither the length nor the tokens of a molecule exclude it from the reference."""
+    header = {".smi": "", ".csv": "smiles\n", ".tsv": "id\tstructure\n"}[Path(name).suffix]
+    start = "7\t" if header.startswith("id") else ""
+    reference = tmp_path / name
+    reference.write_text(header + "".join(f"{start}{text}\n" for text in [*LONG, "not one"]))
+    copies = tmp_path / "copies.smi"
+    copies.write_text("\n".join([*LONG, "OCC"]))
+    for _ in range(2):  # the second reads the cache
+        run(copies, "--out", tmp_path / "out", "--data", reference, *options, "--force")
+        (found,) = scores_of(tmp_path / "out")["sets"]
+        assert found["scores"]["unique"]["counts"] == [len(LONG) + 1]
+        assert found["scores"]["novel"]["counts"] == [1]
+    rows = scores_of(tmp_path / "out")["data"]["rows"]
+    assert rows == {"read": 121, "blank": 0, "unparsable": 1, "duplicate": 0, "kept": 120}
+
+
+def test_prepared_data_without_all_molecules_are_no_reference(tmp_path: Path) -> None:
+    (tmp_path / "my.smi").write_text("\n".join([*LONG, *TRAINING]))
+    copies, out = samples(tmp_path / "a.jsonl"), tmp_path / "out"
+    load(tmp_path / "my.smi").save(tmp_path / "part.npz")
+    with pytest.raises(InputError, match=r"too_long \d+ of 146.*'my.smi'"):
+        run(copies, "--out", out, "--data", tmp_path / "part.npz")
+    load(tmp_path / "my.smi", length=70).save(tmp_path / "whole.npz")
+    run(copies, "--out", out, "--data", tmp_path / "whole.npz")
+
+
+@pytest.mark.parametrize("end", ['"CCO\nCCN\n', '"CCO"C\nCCN\n'])
+def test_unbalanced_quotes_in_a_table_are_an_error(tmp_path: Path, data: str, end: str) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("smiles\nCCC\n" + end)
+    with pytest.raises(InputError, match=r"a\.csv.*quotes"):
+        run(table, "--out", tmp_path / "out", "--data", data)
+    with pytest.raises(InputError, match=r"a\.csv.*quotes"):
+        run(samples(tmp_path / "a.jsonl"), "--out", tmp_path / "out", "--data", table)
+    with pytest.raises(InputError, match=r"a\.csv.*quotes"):
+        load(table, cache=False)
+
+
+def test_columns_of_samples_and_data(tmp_path: Path) -> None:
+    """--column is for all tables, --data-column for data with another name."""
+    mine, other = tmp_path / "mine.csv", tmp_path / "other.csv"
+    mine.write_text("id,Structure\n" + "".join(f"1,{text}\n" for text in BY_HAND if text))
+    other.write_text("n,known\n1,OCC\n2,c1ccccc1\n")
+    out, data = tmp_path / "out", ("--data", other)
+    run(mine, "--out", out, *data, "--column", "structure", "--data-column", "known")
+    assert scores_of(out)["sets"][0]["scores"]["novel"]["counts"] == [2]
+    for words, message in (
+        ((mine, *data), r"'Structure'.*--column"),
+        ((mine, *data, "--column", "known"), r"mine\.csv has no column 'known'"),
+        ((mine, *data, "--column", "structure"), r"other\.csv has no column 'structure'"),
+        ((samples(tmp_path / "a.jsonl"), "--data", "none", "--column", "a"), r"--column a.*tables"),
+    ):
+        assert re.search(message, rejected("eval", *words, "--out", tmp_path / "new"))
+        assert not (tmp_path / "new").exists()
 
 
 def test_a_missing_plotting_library_is_reported_before_the_work(

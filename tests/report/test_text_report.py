@@ -683,6 +683,8 @@ def test_wrong_input(
         ([music, *out], "kind 'music'; supported are 'smiles', 'bytes'"),
         ([good, music, *out], "need separate reports"),
         ([good, *out, "--folds", 31], "30 samples cannot be split into 31 folds"),
+        ([good, *out, "--folds", 31, "--data", data], "30 samples cannot be split into 31 folds"),
+        ([good, *out, "--reference-size", 4, "--data", data], "--reference-size 4 is less than"),
         ([good, *out, "--folds", 0], "folds must be an integer >= 1"),
         ([good, *out, "--device", "abacus"], "device must be auto, cpu, cuda"),
         ([good, *out, "--eval-dtype", "int4"], "invalid choice"),

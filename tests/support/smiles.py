@@ -15,4 +15,5 @@ INVALID_SMILES = {
     "special-token": "CC<pad>",
     "not-ascii": "日本",
     "nul": "C\0C",
+    "overflows-the-stack-of-rdkit": "C" * 20_000,
 }

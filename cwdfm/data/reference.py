@@ -1,0 +1,134 @@
+"""Molecules to compare samples with: a whole dataset, whatever the length of its rows."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cwdfm.cache import Cache, cache_folder, cached, content_digest
+from cwdfm.data.dataset import SEED, CacheMode, Split, TokenData, damaged
+from cwdfm.data.loader import DATASETS, find_molecules, load, reads_text
+from cwdfm.data.molecules import Molecules
+from cwdfm.data.randomized import is_randomized
+from cwdfm.data.readers import readable
+from cwdfm.data.smiles import canonical
+from cwdfm.errors import InputError
+from cwdfm.files import write_json
+from cwdfm.provenance import package_version
+
+_PROGRESS_EVERY = 1000  # rows
+
+
+@dataclass(frozen=True)
+class ReferenceMolecules:
+    """Canonical SMILES of a training set, and molecules for statistics."""
+
+    name: str
+    training: list[str]  # distinct, in random order
+    held_out: list[str]  # in random order; empty if none are held out
+    report: dict[str, int]  # counts of rows
+    source: dict[str, Any]  # what identifies the data
+    fingerprint: str
+
+
+def load_reference(
+    name: str,
+    *,
+    column: str | None = None,
+    cache: CacheMode = True,
+    progress: Callable[[int], object] | None = None,
+) -> ReferenceMolecules:
+    """All molecules of a dataset by name, a user's file, or a prepared `.npz`.
+
+    Novelty would be overstated if molecules were missing, so none is left out for its length or
+    its tokens. Datasets by name and prepared data have a training split. A user's file counts as a
+    whole, since its split depends on the options of the training run.
+
+    Raises:
+        InputError: the data are not molecules, or molecules were left out when they were prepared.
+    """
+    if reads_text(name, None):
+        raise InputError(
+            f"{name!r} is text, not molecules; give molecules, or data='none' to skip novelty and "
+            f"histograms",
+            fields=("data",),
+        )
+    if name in DATASETS or Path(name).suffix == ".npz":
+        return _of_prepared(name, load(name, column=column, cache=cache, progress=progress))
+    return _of_rows(find_molecules(name, column), cache, progress)
+
+
+def _of_prepared(name: str, data: TokenData) -> ReferenceMolecules:
+    dropped = {reason: data.report.get(reason, 0) for reason in ("too_long", "unknown_tokens")}
+    if any(dropped.values()):
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items() if count)
+        raise InputError(
+            f"{name} does not contain all molecules of its source ({counts} of "
+            f"{data.report['read']:,}), and samples of these would count as novel; give the source "
+            f"{data.source.get('file', data.name)!r} as data, prepare it again with a larger "
+            f"length, or skip novelty with data='none'",
+            fields=("data",),
+        )
+    splits = canonical_texts(data, "train"), canonical_texts(data, "valid")
+    return ReferenceMolecules(data.name, *splits, data.report, data.source, data.fingerprint)
+
+
+def canonical_texts(data: TokenData, split: Split) -> list[str]:
+    """The distinct molecules of a split as canonical SMILES, which depend on RDKit's version."""
+    found = data.texts(split)
+    if data.source.get("rdkit") == package_version("rdkit") and not is_randomized(data):
+        return found
+    return list(dict.fromkeys(filter(None, map(canonical, found))))
+
+
+def _of_rows(
+    dataset: Molecules, cache: CacheMode, progress: Callable[[int], object] | None
+) -> ReferenceMolecules:
+    source = {**dataset.origin(), "rdkit": package_version("rdkit")}
+
+    def make() -> ReferenceMolecules:
+        counts, found = Counter[str](), dict[str, None]()
+        for row in dataset.rows(None):
+            counts["read"] += 1
+            if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
+                progress(counts["read"])
+            smiles = canonical(row.smiles) if row.smiles.strip() else None
+            if smiles is None:
+                counts["unparsable" if row.smiles.strip() else "blank"] += 1
+            else:
+                counts["duplicate"] += smiles in found
+                found[smiles] = None
+        if not found:
+            raise InputError(
+                f"{dataset.name} contains no valid molecule ({counts['read']:,} rows were read, "
+                f"{counts['blank']:,} of them blank); check the file, and for tables column=",
+                fields=("column",),
+            )
+        names = ("read", "blank", "unparsable", "duplicate")
+        report = {name: counts[name] for name in names} | {"kept": len(found)}
+        training = list(found)
+        random.Random(SEED).shuffle(training)
+        digest = content_digest(training)
+        return ReferenceMolecules(dataset.name, training, [], report, source, digest)
+
+    if not cache:
+        return make()
+    path = Cache(cache_folder()).path(dataset.name, {"reference": source}, ".json")
+    if cache == "read" and not path.exists():
+        return make()
+    return cached(path, make, read=_read, write=lambda found, path: write_json(path, asdict(found)))
+
+
+def _read(path: Path) -> ReferenceMolecules:
+    with readable(path):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        found = ReferenceMolecules(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise damaged(path, str(error)) from error
+    if content_digest(found.training) != found.fingerprint:
+        raise damaged(path, "wrong checksum")
+    return found
