@@ -48,6 +48,14 @@ def describe(x: object) -> str:
     return f"{type(x).__name__} {text}" if len(text) <= _MAX_QUOTED else f"a {type(x).__name__}"
 
 
+def is_builtin(*objects: object) -> bool:
+    """Whether the classes of all objects are defined in this package.
+
+    What objects of other classes return is checked.
+    """
+    return all(type(each).__module__.startswith("cwdfm.") for each in objects)
+
+
 def load_extra(module: str, extra: str) -> Any:
     """Import a module of an optional dependency; NotInstalled names the extra that provides it."""
     try:

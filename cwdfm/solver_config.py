@@ -16,7 +16,7 @@ from cwdfm.errors import InputError
 from cwdfm.method.base import Method
 from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, TopK
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
-from cwdfm.weight.neighbor import Boundary
+from cwdfm.weight.neighbor import WindowBoundary
 
 Weighted = Literal["neighbor", "entropy", "neighbor-counted", "entropy-counted"]
 Printed = Literal["neighbor-share", "entropy-inverse"]  # the weights as printed in the paper
@@ -71,7 +71,8 @@ class NeighborCountedConfig(_HazardConfig):
 
     radius: int = 1  # radius of the neighborhood, in tokens
     scale: float = 4.0  # log-weight of each revealed neighbor
-    boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
+    # Windows at the ends wrap around (circular) or are cut. auto cuts them with a prompt or bd3lm.
+    boundary: WindowBoundary = "auto"
 
     def weight(self) -> Neighbor:
         """The context weight."""
@@ -100,7 +101,8 @@ class NeighborShareConfig(EulerConfig):
     """The weight n as printed in the paper: the fraction of revealed neighbors."""
 
     radius: int = 1  # radius of the neighborhood, in tokens
-    boundary: Boundary = "circular"  # windows at the ends wrap around or are cut; bd3lm cuts
+    # Windows at the ends wrap around (circular) or are cut. auto cuts them with a prompt or bd3lm.
+    boundary: WindowBoundary = "auto"
 
 
 class NamedSolver(NamedTuple):
@@ -166,7 +168,7 @@ class SolverChoice:
     solver: Name = "auto"
     radius: int = NeighborConfig.radius
     scale: float = NeighborConfig.scale
-    boundary: Boundary = NeighborConfig.boundary
+    boundary: WindowBoundary = "circular"
     beta: float = EntropyConfig.beta
     gamma: float = EntropyBoundConfig.gamma
     corrector: float = EulerConfig.corrector

@@ -4,6 +4,7 @@ Shapes: B sequences, N length, D strata (draws per sequence), K positions, V dat
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
@@ -153,6 +154,14 @@ def estimate_bound(
         found = [terms(BoundBatch(x, given, i, seed, draws)) for x, given, i in parts]
     nats_B = torch.cat([batch.mean_B for batch in found])
     variance = float(torch.cat([batch.variance_B for batch in found]).sum())
+    if infinite := int((~nats_B.isfinite()).sum()):
+        variance = math.inf
+        warnings.warn(
+            f"the bound is infinite for {infinite} of {len(nats_B)} sequences: the model gives "
+            f"probability zero to some of their tokens; mark special tokens that it never "
+            f"predicts as fixed, or leave them out",
+            stacklevel=3,
+        )
     return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens, exact)
 
 

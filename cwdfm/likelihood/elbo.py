@@ -85,7 +85,8 @@ def flow_terms(model: Model, path: Path, batch: BoundBatch) -> BoundTerms:
         alpha_BN = 1.0 if x.weight is None else x.weight(x.revealed)
         log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, x)
         divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, x.x_t == x.x_1)
-        divergence_BN = alpha_BN * torch.where(rows_BN, divergence_BN, 0.0)
+        # A coordinate with rate 0 adds nothing, even if its token has probability zero.
+        divergence_BN = alpha_BN * torch.where(rows_BN & (alpha_BN > 0), divergence_BN, 0.0)
         integral.append((1 - v_end) * 2 / v_B * divergence_BN.sum(1))
     t_B = path.schedule.inverse(KAPPA_END).to(batch.x_1.device).expand(len(batch.x_1))
     end = [-_log_probs(model, noised(t_B, step))[0].sum(1) for step in batch.end_steps]

@@ -11,8 +11,9 @@ from cwdfm.loss.base import WeightedCrossEntropy, coordinates_needed
 from cwdfm.loss.prediction import Prediction
 from cwdfm.path.base import PathSample
 from cwdfm.schedule import Schedule
-from cwdfm.weight.base import Weight, normalize
+from cwdfm.weight.base import Weight, checked_prediction_score, normalize
 
+MAX_ALPHA = 1e30  # a loss of such terms overflows in float32
 RevealedWeight = Literal["one", "zero", "extended", "joint", "raw", "level"]
 
 
@@ -58,20 +59,28 @@ class ScaledCrossEntropy(WeightedCrossEntropy):
 
     def alpha(self, prediction: Prediction, batch: PathSample) -> Tensor:
         """The weight of every coordinate, float64 [B, N]."""
-        log_weight_BN = self.weight.context_score(batch.revealed)
+        score_BN: Tensor | float = 0.0
         if self.weight.needs_logits:
-            score = self.weight.prediction_score(prediction.logits.detach())
-            log_weight_BN = log_weight_BN + prediction.scatter(score)
+            score = checked_prediction_score(self.weight, prediction.logits.detach())
+            score_BN = prediction.scatter(score)
+        log_weight_BN = self.weight.log_weight(batch.revealed, score_BN)
         masked_BN = ~batch.revealed
         if self.revealed == "joint":
             return normalize(log_weight_BN, ~batch.fixed)
         if self.revealed in ("raw", "level"):
             whole_1N = torch.ones_like(batch.revealed[:1])
-            alpha_BN = (log_weight_BN - self.weight.context_score(whole_1N)).exp()
+            alpha_BN = (log_weight_BN - self.weight.log_weight(whole_1N)).exp()
+            alpha_BN = alpha_BN.masked_fill(batch.fixed, 0.0)
+            if bool((alpha_BN > MAX_ALPHA).any()):
+                raise InputError(
+                    f"alpha of {self.weight} exceeds {MAX_ALPHA:g}, because it is not normalized "
+                    f"with revealed={self.revealed!r}; use a smaller scale, or revealed='one'"
+                )
             if self.revealed == "raw":
                 return alpha_BN
-            total_B1 = alpha_BN.masked_fill(batch.fixed, 0.0).sum(1, keepdim=True)
-            mean_B1 = total_B1 / (~batch.fixed).sum(1, keepdim=True).clamp(min=1)
+            mean_B1 = alpha_BN.sum(1, keepdim=True) / (~batch.fixed).sum(1, keepdim=True).clamp(
+                min=1
+            )
             return mean_B1.expand_as(alpha_BN)
         alpha_BN = normalize(log_weight_BN, masked_BN)
         if self.revealed == "extended":

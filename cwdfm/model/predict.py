@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_finite, describe
+from cwdfm.errors import InputError, check_finite, describe, is_builtin
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model, SplitModel, TwoStageModel
 from cwdfm.ops.dispatch import fused_head
@@ -76,11 +76,16 @@ def _logit_chunks(
             yield logits_kV
     else:
         with _describe_call(x_BN, t_B, source.num_tokens - 1):
-            logits_BNV = model(x_BN, t_B)
+            logits_BNV = model(*_own_copies(model, x_BN, t_B))
         _check_shape("the model", logits_BNV, (*x_BN.shape, source.num_tokens))
         logits_MV = logits_BNV.flatten(0, 1)
         for flat_k in positions.flat.split(k):
             yield logits_MV[flat_k]
+
+
+def _own_copies(model: object, x_BN: Tensor, t_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The arguments of a model call. Models of other packages may modify theirs in place."""
+    return (x_BN, t_B) if is_builtin(model) else (x_BN.clone(), t_B.clone())
 
 
 @contextmanager
@@ -112,6 +117,7 @@ def _hidden_at(model: SplitModel, x_BN: Tensor, t_B: Tensor, positions: Position
 
 def _hidden(model: SplitModel, x_BN: Tensor, t_B: Tensor, flat_K: Callable[[], Tensor]) -> Tensor:
     """Hidden vectors [K, D]; the flat indices are computed after the trunk was launched."""
+    x_BN, t_B = _own_copies(model, x_BN, t_B)
     if is_two_stage(model):
         state = model.first_stage(x_BN, t_B)
         return model.second_stage(state, flat_K())
@@ -183,16 +189,17 @@ def check_split(model: Model, x_BN: Tensor, t: float) -> None:
     """Raise InputError if head(trunk(x, t)) differs from model(x, t) on one sequence."""
     if not is_split(model):
         return
+    x_BN = x_BN[:1].clone()
     t_1 = torch.full((1,), t, dtype=torch.float32, device=x_BN.device)
     few = 4  # positions suffice, without another [N, V] tensor
-    with _describe_call(x_BN[:1], t_1, int(x_BN[:1].max())):
-        whole_KV = model(x_BN[:1], t_1)[0, :few]
+    with _describe_call(x_BN, t_1, int(x_BN.max())):
+        whole_KV = model(*_own_copies(model, x_BN, t_1))[0, :few]
     check_finite(whole_KV)  # first, because NaN compares unequal
-    hidden_KD = model.trunk(x_BN[:1], t_1)[0, :few]
+    hidden_KD = model.trunk(*_own_copies(model, x_BN, t_1))[0, :few]
     split_KV = model.head(hidden_KD)
     if is_two_stage(model):
         flat_K = torch.arange(len(hidden_KD), device=x_BN.device)
-        staged_KD = model.second_stage(model.first_stage(x_BN[:1], t_1), flat_K)
+        staged_KD = model.second_stage(model.first_stage(x_BN, t_1), flat_K)
         if not torch.allclose(staged_KD.float(), hidden_KD.float(), rtol=0.05, atol=0.05):
             raise InputError(
                 "the model sets two_stage, but second_stage(first_stage(x, t)) is not trunk(x, t); "

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from cwdfm.errors import not_finite
+from cwdfm.errors import InputError, not_finite
 
 Check = Callable[[float, float], None]
 
@@ -93,8 +93,10 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-# Checks for non-finite logits: the number of bad rows, on its way to the host, and of all rows.
-Pending = list[tuple[HostCopy, int]]
+# The error for a number of bad rows among all rows.
+RowError = Callable[[int, int], InputError]
+# Deferred checks: the number of bad rows, on its way to the host, that of all rows, and the error.
+Pending = list[tuple[HostCopy, int, RowError]]
 _DEFERRED: ContextVar[Pending | None] = ContextVar("pending_checks", default=None)
 
 
@@ -110,20 +112,20 @@ def deferred_checks() -> Iterator[None]:
         _DEFERRED.reset(token)
 
 
-def check_rows(bad_K: Tensor) -> None:
-    """Raise InputError if any row of logits is bad: now, or inside `deferred_checks` later.
+def check_rows(bad_K: Tensor, error: RowError = not_finite) -> None:
+    """Raise an error if any row, by default of logits, is bad: inside `deferred_checks` later.
 
     There, a result is checked once it has arrived on the host, which on a CPU is immediately.
     """
     deferred = _DEFERRED.get()
     pending = [] if deferred is None else deferred
-    pending.append((HostCopy(bad_K.sum()), len(bad_K)))
+    pending.append((HostCopy(bad_K.sum()), len(bad_K), error))
     _check(pending, wait=deferred is None)
 
 
 def _check(pending: Pending, *, wait: bool) -> None:
     """Check the results that have arrived; with `wait` all of them."""
     while pending and (wait or pending[0][0].ready):
-        count, rows = pending.pop(0)
+        count, rows, error = pending.pop(0)
         if bad := int(count.value):
-            raise not_finite(bad, rows)
+            raise error(bad, rows)

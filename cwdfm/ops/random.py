@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, describe
+from cwdfm.errors import InputError, check_integer, describe
 from cwdfm.ops.dispatch import fused_device, numba_jit
 
 _MASK32 = 0xFFFFFFFF
@@ -74,7 +74,7 @@ def uniform(
     every positive total.
     """
     check_seed(seed)
-    if isinstance(step, int):
+    if not isinstance(step, Tensor):
         check_step(step)
     if index.device == position.device and fused_device(index.device):
         return _fused_uniform(seed, purpose, index, step, position)
@@ -211,9 +211,8 @@ def derive_seed(seed: int, number: int) -> int:
 
 
 def check_step(step: int) -> None:
-    """Raise InputError unless the step fits into 32 bits."""
-    if not 0 <= step <= _MASK32:
-        raise InputError(f"step must lie in 0..2^32-1, got {step}")
+    """Raise InputError unless the step is an integer of 32 bits."""
+    check_integer("step", step, 0, _MASK32)
 
 
 def check_seed(seed: int) -> None:

@@ -22,6 +22,8 @@ from cwdfm.ops.random import (
     Purpose,
     check_index_range,
     check_index_tensor,
+    check_seed,
+    check_step,
     index_or_arange,
     uniform_BN,
 )
@@ -100,6 +102,8 @@ class Path(ABC):
         The draw is a function of (seed, step, index): `index` [B] holds global sample indices
         (default 0..B-1), `step` is the training step. `fixed` [B, N] marks given coordinates.
         """
+        check_seed(seed)
+        check_step(step)
         # On a GPU, values are validated after all work is launched; invalid ones do no harm in it.
         check_token_tensor("x_1", x_1)
         batch, length = x_1.shape

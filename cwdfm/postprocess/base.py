@@ -1,6 +1,7 @@
 """The postprocessing interface: improve finished samples of a flow."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 import torch
@@ -65,12 +66,19 @@ def check_noise_fraction(value: float, default: float) -> None:
 
 
 def check_samples(
-    model: Model, source: Source, schedule: Schedule, tokens: Tensor, options: SampleOptions
+    model: Model,
+    source: Source,
+    schedule: Schedule,
+    tokens: Tensor | Samples,
+    options: SampleOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check finished samples and move them to the model's device.
 
-    Returns the tokens [B, N], the mask of fixed tokens [B, N] and the sample numbers [B].
+    The prompt tokens of `Samples` are fixed, unless `fixed` is given. Returns the tokens [B, N],
+    the mask of fixed tokens [B, N] and the sample numbers [B].
     """
+    given = tokens.fixed if isinstance(tokens, Samples) else None
+    tokens = tokens.tokens if isinstance(tokens, Samples) else tokens
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_seed(options.get("seed", 0))
@@ -78,9 +86,17 @@ def check_samples(
     tokens = tokens.to(model_device(model) or tokens.device)
     index_B = sample_index(options.get("index"), len(tokens), tokens.device)
     fixed, shape = options.get("fixed"), (len(tokens), tokens.shape[1])
+    fixed = given if fixed is None else fixed
     fixed = torch.zeros_like(tokens, dtype=torch.bool) if fixed is None else fixed
     _, fixed_BN = broadcast_prompt(source, shape, tokens, fixed, tokens.device)
     return tokens, fixed_BN, index_B
+
+
+def describe_like(result: Samples, original: Tensor | Samples) -> Samples:
+    """The result with the prompt tokens and the tokenizer of the samples it was made from."""
+    if not isinstance(original, Samples):
+        return result
+    return replace(result, fixed=original.fixed, decode=original.decode)
 
 
 def combine(first: Samples, second: Samples) -> Samples:
@@ -91,4 +107,6 @@ def combine(first: Samples, second: Samples) -> Samples:
         loops=first.loops + second.loops,
         evaluations=first.evaluations + second.evaluations,
         logit_evaluations=first.logit_evaluations + second.logit_evaluations,
+        fixed=first.fixed,
+        decode=first.decode,
     )

@@ -27,6 +27,7 @@ from cwdfm.postprocess.base import (
     check_noise_fraction,
     check_samples,
     combine,
+    describe_like,
 )
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import Solver
@@ -92,7 +93,7 @@ def refine(
     source: Source,
     schedule: Schedule,
     solver: Solver,
-    tokens: Tensor,
+    tokens: Tensor | Samples,
     config: Refine | None = None,
     *,
     grid: Spacing = "t",
@@ -100,6 +101,8 @@ def refine(
     **options: Unpack[SampleOptions],
 ) -> Samples:
     """Refine `tokens` [B, N], keeping those marked by `fixed` [B, N] or [N].
+
+    Given the `Samples` themselves, their prompt tokens are kept too.
 
     The tokens are noised along the mixture path or, with a context `weight`, along its
     context-weighted path. Statistics are summed over all rounds; noising counts neither as an
@@ -109,6 +112,7 @@ def refine(
     config = Refine() if config is None else config
     check_instance("config", config, Refine, "Refine(rounds=2, noise_fraction=0.1)")
     check_instance("solver", solver, Solver, "Euler()")
+    original = tokens
     tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     shape = (len(tokens), tokens.shape[1])
     path = path_for(source, schedule, weight)
@@ -136,4 +140,4 @@ def refine(
         result = refined if result is None else combine(result, refined)
         tokens = result.tokens
     assert result is not None
-    return result
+    return describe_like(result, original)

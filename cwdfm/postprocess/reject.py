@@ -67,16 +67,16 @@ def plausibility(
     model: Model,
     source: Source,
     schedule: Schedule,
-    tokens: Tensor,
+    tokens: Tensor | Samples,
     *,
     noise_fraction: float | None = None,
     **options: Unpack[SampleOptions],
 ) -> Tensor:
     """The plausibility [B] of finished sequences [B, N]: the geometric mean of the token scores.
 
-    `fixed` tokens do not count, and a completely fixed sequence has plausibility 1. Mark prompt
-    tokens as fixed, including a first token that the model never draws. For the options see
-    `cwdfm.sample`.
+    `fixed` tokens do not count, and a completely fixed sequence has plausibility 1. Pass `Samples`,
+    which know their prompt tokens, or mark these as fixed, including a first token that the model
+    never draws. For the options see `cwdfm.sample`.
     """
     return score_sequences(model, source, schedule, tokens, noise_fraction, **options)[0]
 
@@ -86,7 +86,7 @@ def score_sequences(
     model: Model,
     source: Source,
     schedule: Schedule,
-    tokens: Tensor,
+    tokens: Tensor | Samples,
     noise_fraction: float | None,
     **options: Unpack[SampleOptions],
 ) -> tuple[Tensor, Tensor, int]:
@@ -149,4 +149,6 @@ def _merge(best: Samples, new: Samples, index_A: Tensor) -> Samples:
         evaluations=best.evaluations.index_add(0, index_A, new.evaluations),
         logit_evaluations=best.logit_evaluations + new.logit_evaluations,
         plausibility=merge(best.plausibility, new.plausibility),
+        fixed=best.fixed,
+        decode=best.decode,
     )

@@ -22,7 +22,13 @@ from cwdfm.errors import InputError, check_instance, check_integer
 from cwdfm.model.predict import check_flow_network, check_split, evaluating
 from cwdfm.model.protocol import Model
 from cwdfm.ops.random import Purpose
-from cwdfm.postprocess.base import Postprocess, SampleOptions, check_noise_fraction, check_samples
+from cwdfm.postprocess.base import (
+    Postprocess,
+    SampleOptions,
+    check_noise_fraction,
+    check_samples,
+    describe_like,
+)
 from cwdfm.postprocess.token_scores import TokenScorer
 from cwdfm.schedule import Schedule, Spacing
 from cwdfm.solver.base import DrawOptions, Solver
@@ -103,18 +109,20 @@ def resample(
     model: Model,
     source: Source,
     schedule: Schedule,
-    tokens: Tensor,
+    tokens: Tensor | Samples,
     config: Resample | None = None,
     **options: Unpack[SampleOptions],
 ) -> Samples:
     """Resample low-confidence tokens of `tokens` [B, N], keeping those marked by `fixed`.
 
-    The result of sequence i of a seed does not depend on the other sequences. Sequences that are
-    completely fixed are returned unchanged. For the options see `cwdfm.sample`.
+    Given the `Samples` themselves, their prompt tokens are kept too. The result of sequence i of a
+    seed does not depend on the other sequences. Sequences that are completely fixed are returned
+    unchanged. For the options see `cwdfm.sample`.
     """
     config = Resample() if config is None else config
     check_instance("config", config, Resample, "Resample(rounds=40, threshold=0.8)")
     check_flow_network(model)
+    original = tokens
     tokens, fixed_BN, index_B = check_samples(model, source, schedule, tokens, options)
     noise_fraction, threshold = DEFAULTS[source.marks_noise]
     threshold, progress = config.threshold or threshold, options.get("progress")
@@ -133,7 +141,7 @@ def resample(
                 if progress is not None:
                     progress(len(batch))
             parts.append(state.samples())
-    return Samples.cat(parts)
+    return describe_like(Samples.cat(parts), original)
 
 
 class _Batch:

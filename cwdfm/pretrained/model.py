@@ -12,7 +12,7 @@ import torch
 from cwdfm.config import to_config
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.device import find_device
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, require
 from cwdfm.files import replacing, write_json, write_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT
@@ -72,7 +72,11 @@ class Pretrained:
         }
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write the model to a folder, with weights in `dtype`."""
+        """Write the model to a folder, with weights in `dtype`, a floating-point type."""
+        floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+        require(
+            floating and dtype.itemsize > 1, "dtype", "be a float type of 16 bits or more", dtype
+        )
         with replacing(Path(folder, "model.safetensors")) as part:
             write_tensors(part, self.model.state_dict(), dtype)
         config = {"format": FORMAT, **self._config(), "card": self.card}

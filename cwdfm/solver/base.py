@@ -36,6 +36,7 @@ class State:
     loops: Tensor  # [B, N] int32: number of changes that restored the previous data token
     previous: Tensor  # [B, N] int64: the data token replaced by the last change; -1 if none
     start_survival: float = 1.0  # 1 - kappa at the time when all free coordinates were noise
+    prompted: Tensor | None = None  # [B] bool: sequences with a prompt; None if there are none
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Solver(ABC):
         shape = (len(index_B), length)
         noise_BN = source.noise(index_B, length, seed=seed)
         prompt_BN, fixed_BN = broadcast_prompt(source, shape, prompt, fixed, index_B.device)
+        prompted_B = fixed_BN[:, 1:].any(1)  # a first token alone may belong to every sequence
         zeros_BN = torch.zeros(shape, dtype=torch.int32, device=index_B.device)
         return State(
             tokens=torch.where(fixed_BN, prompt_BN, noise_BN),
@@ -122,6 +124,7 @@ class Solver(ABC):
             updates=zeros_BN,
             loops=zeros_BN,
             previous=torch.full_like(noise_BN, -1),
+            prompted=prompted_B if bool(prompted_B.any()) else None,
         )
 
     @abstractmethod

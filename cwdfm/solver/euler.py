@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_bool, check_choice
+from cwdfm.errors import InputError, check_bool, check_choice, is_builtin
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.cuda_graph import replay_loop
@@ -176,9 +176,8 @@ class Euler(DrawOptions, Solver):
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 
-        replay_loop(
-            step, len(hazards) - reveals_all, reveal_BN.device, sync_free=_is_builtin(self.weight)
-        )
+        sync_free = is_builtin(*terms(self.weight))  # other weights may synchronize
+        replay_loop(step, len(hazards) - reveals_all, reveal_BN.device, sync_free=sync_free)
         last = len(hazards) - 1
         return Reveals(reveal_BN.masked_fill(movable_BN, last) if reveals_all else reveal_BN, self)
 
@@ -200,10 +199,10 @@ class Euler(DrawOptions, Solver):
         if self.weight is None:
             return _race(state, masked_BN.double(), forward_hazard, backward_BN)
         if self.counted:
-            log_weight_BN = self.weight.context_score(~masked_BN).double() + prediction_score
+            log_weight_BN = self.weight.log_weight(~masked_BN, prediction_score, state.prompted)
             jump_BN = _counted(state, masked_BN, log_weight_BN, forward_hazard)
             return jump_BN, torch.zeros_like(state.fixed)
-        alpha_BN = self.weight.alpha(~masked_BN, prediction_score)
+        alpha_BN = self.weight.alpha(~masked_BN, prediction_score, state.prompted)
         return _race(state, alpha_BN, forward_hazard, backward_BN)
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
@@ -219,11 +218,6 @@ class Euler(DrawOptions, Solver):
             return forward, 0.0
         forward *= 1 + self.corrector.strength(t)
         return forward, self.corrector.backward_hazard(schedule, t, t_next, exact)
-
-
-def _is_builtin(weight: Weight | None) -> bool:
-    """Whether a weight is defined in this package, and so never synchronizes with the device."""
-    return all(type(term).__module__.startswith("cwdfm.") for term in terms(weight))
 
 
 def _race(

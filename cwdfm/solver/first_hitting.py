@@ -63,12 +63,15 @@ class FirstHitting(DrawOptions, Solver):
         if self.weight is not None and self.weight.needs_logits and t_next < 1:
             rows, weights = Positions.of(masked_BN), (self.weight,)
             proposal_BN, (score_BN,) = propose(model, source, state, t_B, rows, self, weights)
-            chosen_BN = _next(state, self.weight.alpha(~masked_BN, score_BN), masked_BN)
+            alpha_BN = self.weight.alpha(~masked_BN, score_BN, state.prompted)
+            chosen_BN = _next(state, alpha_BN, masked_BN)
         else:
             # Choose the coordinates first, then evaluate the model only there.
             chosen_BN = masked_BN
             if t_next < 1:
-                alpha_BN = masked_BN.double() if self.weight is None else self.weight(~masked_BN)
+                alpha_BN = masked_BN.double()
+                if self.weight is not None:
+                    alpha_BN = self.weight.alpha(~masked_BN, 0.0, state.prompted)
                 chosen_BN = _next(state, alpha_BN, masked_BN)
             rows = Positions.of(chosen_BN)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)

@@ -13,6 +13,7 @@ from cwdfm.ops.random import Purpose, uniform
 from cwdfm.solver.base import DrawOptions, State
 from cwdfm.source import Source
 from cwdfm.weight import Weight
+from cwdfm.weight.base import checked_prediction_score
 
 
 def propose(
@@ -50,7 +51,7 @@ def propose(
     for k, logits_kV in predict_logits(*inputs):
         token_K[k] = draw.draw(logits_kV, u_K[k])
         for score, score_K in zip(scores, scored_SK, strict=True):
-            score_K[k] = score.prediction_score(logits_kV).double()
+            score_K[k] = checked_prediction_score(score, logits_kV)
     return rows.replace(state.tokens, token_K), [rows.scatter(score_K) for score_K in scored_SK]
 
 

@@ -1,7 +1,8 @@
 """The sampling loop: advance batches of sequences with a solver along a time grid."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -11,6 +12,7 @@ from cwdfm.device import find_device
 from cwdfm.errors import InputError, check_instance, check_integer, check_tokens, describe
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
+from cwdfm.ops.host_copy import check_rows
 from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
@@ -31,6 +33,19 @@ class Samples:
     evaluations: Tensor  # [B] int64: number of model evaluations of each sequence
     logit_evaluations: int  # number of positions at which logits were computed, over all steps
     plausibility: Tensor | None = None  # [B] float64, if it was computed: see `plausibility`
+    fixed: Tensor | None = None  # [B, N] bool: the tokens that were given; None if there were none
+    # Turns ids into text, if the model has a tokenizer.
+    decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def texts(self) -> list[str]:
+        """The decoded samples of a model with a tokenizer."""
+        if self.decode is None:
+            raise InputError(
+                "these samples have tokens only, because their model has no tokenizer; decode "
+                "`tokens` yourself, or use cwdfm.generate with a model returned by cwdfm.load"
+            )
+        return [self.decode(row) for row in self.tokens.tolist()]
 
     @classmethod
     def cat(cls, parts: "Sequence[Samples]") -> "Samples":
@@ -42,7 +57,15 @@ class Samples:
         total = sum(part.logit_evaluations for part in parts)
         scores = [part.plausibility for part in parts if part.plausibility is not None]
         plausibility = torch.cat(scores) if scores and len(scores) == len(parts) else None
-        return cls(tokens, updates, loops, evaluations, total, plausibility)
+        fixed = None
+        if any(part.fixed is not None for part in parts):
+            none = [torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts]
+            given = [
+                blank if p.fixed is None else p.fixed for p, blank in zip(parts, none, strict=True)
+            ]
+            fixed = torch.cat(given)
+        decode = parts[0].decode
+        return cls(tokens, updates, loops, evaluations, total, plausibility, fixed, decode)
 
 
 @dataclass(frozen=True)
@@ -135,20 +158,70 @@ def sample(
                 None if callback else solver.precompute_reveals(source, schedule, state, times)
             )
             if reveals is not None:
-                parts.append(_sample_reveals(model, source, state, times, reveals, progress))
-                continue
-            evaluations_B, logit_evaluations = torch.zeros_like(state.index), 0
-            for t, t_next in pairwise(times):
-                state, info = solver.step(model, source, schedule, state, t, t_next)
-                evaluations_B += info.evaluated
-                logit_evaluations += info.logit_evaluations
-                if callback is not None:
-                    callback(state, info)
-                if progress is not None:
-                    progress(len(state.index))
-            statistics = (state.updates, state.loops, evaluations_B, logit_evaluations)
-            parts.append(Samples(state.tokens, *statistics))
-    return Samples.cat(parts)
+                part = _sample_reveals(model, source, state, times, reveals, progress)
+            else:
+                loop = _Steps(model, source, schedule, solver, callback, progress)
+                part = loop.run(state, times)
+            check_rows(_wrong_sequences(source, state, part.tokens), partial(_wrong, solver))
+            parts.append(part)
+    return replace(Samples.cat(parts), fixed=fixed)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The loop over the steps of one batch."""
+
+    model: Model
+    source: Source
+    schedule: Schedule
+    solver: Solver
+    callback: Callback | None
+    progress: Progress | None
+
+    def run(self, state: State, times: list[float]) -> Samples:
+        """Advance a batch along the grid."""
+        flow = (self.model, self.source, self.schedule)
+        initial, evaluations_B, logit_evaluations = state, torch.zeros_like(state.index), 0
+        for t, t_next in pairwise(times):
+            result = self.solver.step(*flow, state, t, t_next)
+            state, info = _check_step_result(self.solver, result, initial)
+            evaluations_B += info.evaluated
+            logit_evaluations += info.logit_evaluations
+            if self.callback is not None:
+                self.callback(state, info)
+            if self.progress is not None:
+                self.progress(len(state.index))
+        return Samples(state.tokens, state.updates, state.loops, evaluations_B, logit_evaluations)
+
+
+def _check_step_result(solver: Solver, result: object, initial: State) -> tuple[State, Info]:
+    """Raise an error unless a step returned a state of the batch and its diagnostics."""
+    match result:
+        case (State() as state, Info() as info):
+            x = state.tokens
+            if isinstance(x, Tensor) and (x.shape, x.dtype) == (initial.tokens.shape, torch.int64):
+                return state, info
+            found = f"tokens that are {describe(x)}"
+        case _:
+            found = describe(result)
+    raise InputError(
+        f"step of {solver} must return (State, Info) with int64 tokens of shape "
+        f"{tuple(initial.tokens.shape)}, got {found}; use advance() to make the next state"
+    )
+
+
+def _wrong_sequences(source: Source, initial: State, tokens_BN: Tensor) -> Tensor:
+    """Finished sequences [B] with ids that are not data tokens, or with changed fixed tokens."""
+    outside_BN = (tokens_BN < 0) | (tokens_BN >= source.vocab_size)
+    return (outside_BN | (initial.fixed & (tokens_BN != initial.tokens))).any(1)
+
+
+def _wrong(solver: Solver, bad: int, rows: int) -> InputError:
+    return InputError(
+        f"{solver} returned {bad} of {rows} sequences with masks or ids that are not data tokens, "
+        f"or with changed prompt tokens; its step must leave `state.fixed` coordinates as they "
+        f"are, and a step to t_next = 1 must reveal all others"
+    )
 
 
 def batches(count: int, batch_size: int | None, device: torch.device) -> tuple[Tensor, ...]:

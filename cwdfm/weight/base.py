@@ -15,11 +15,13 @@ Shapes: B batch, N length, V data tokens.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import is_
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_finite, describe
+from cwdfm.errors import InputError, check_finite, check_instance, describe, is_builtin
+from cwdfm.ops.host_copy import check_rows
 from cwdfm.source import Source
 
 
@@ -90,16 +92,71 @@ class Weight(ABC):
         if source is not None:
             logits = source.data_logits(logits)
         check_finite(logits)
-        return self.alpha(revealed_BN, self.prediction_score(logits))
+        return self.alpha(revealed_BN, checked_prediction_score(self, logits))
 
-    def alpha(self, revealed_BN: Tensor, prediction_score_BN: Tensor | float = 0.0) -> Tensor:
+    def alpha(
+        self,
+        revealed_BN: Tensor,
+        prediction_score_BN: Tensor | float = 0.0,
+        prompted_B: Tensor | None = None,
+    ) -> Tensor:
         """alpha [B, N] from the reveal mask and the prediction scores."""
-        log_weight_BN = self.context_score(revealed_BN).double() + prediction_score_BN
+        log_weight_BN = self.log_weight(revealed_BN, prediction_score_BN, prompted_B)
         return normalize(log_weight_BN, ~revealed_BN).masked_fill(revealed_BN, 0.0)
+
+    def log_weight(
+        self,
+        revealed_BN: Tensor,
+        prediction_score_BN: Tensor | float = 0.0,
+        prompted_B: Tensor | None = None,
+    ) -> Tensor:
+        """The log-weight [B, N], float64. Scores of classes outside this package are checked.
+
+        `prompted_B` [B] marks sequences with a prompt, which use the weight `with_prompt()`.
+        """
+        score_BN = checked_score(self, "context_score", revealed_BN, revealed_BN.shape)
+        other = self if prompted_B is None else self.with_prompt()
+        if prompted_B is not None and other is not self:
+            other_BN = checked_score(other, "context_score", revealed_BN, revealed_BN.shape)
+            score_BN = torch.where(prompted_B[:, None], other_BN, score_BN)
+        log_weight_BN = score_BN + prediction_score_BN
+        if not is_builtin(*terms(self)):
+            top_B = log_weight_BN.masked_fill(revealed_BN, -torch.inf).amax(1)
+            defined_B = revealed_BN.all(1) | (top_B > -torch.inf)
+            check_rows(~(defined_B & (log_weight_BN < torch.inf).all(1)), self._not_finite)
+        return log_weight_BN
+
+    def with_prompt(self) -> "Weight":
+        """The weight for sequences that contain a prompt: this one, unless it says otherwise."""
+        return self
+
+    def _not_finite(self, bad: int, rows: int) -> InputError:
+        return InputError(
+            f"the log-weights of {self} are NaN or +inf, or -inf at all masked coordinates, in "
+            f"{bad} of {rows} sequences; return finite scores (single entries of -inf are allowed: "
+            f"weight zero)"
+        )
 
     def __add__(self, other: "Weight") -> "Sum":
         """The weight whose log-weight is the sum of both."""
+        check_instance("the other term", other, Weight, "Entropy(1.0)")
         return Sum((self, other))
+
+
+def checked_score(weight: Weight, name: str, x: Tensor, shape: torch.Size) -> Tensor:
+    """The score weight.name(x), float64; InputError if it does not have this shape."""
+    score = getattr(weight, name)(x)
+    if not isinstance(score, Tensor) or score.shape != shape or score.is_complex():
+        raise InputError(
+            f"{name} of {weight} must return a tensor of shape {tuple(shape)}, one score per "
+            f"coordinate, got {describe(score)}"
+        )
+    return score.double()
+
+
+def checked_prediction_score(weight: Weight, logits: Tensor) -> Tensor:
+    """The prediction scores [...] of logits [..., V], float64."""
+    return checked_score(weight, "prediction_score", logits, logits.shape[:-1])
 
 
 def normalize(log_weight_BN: Tensor, over_BN: Tensor) -> Tensor:
@@ -151,10 +208,16 @@ class Sum(Weight):
         return all(term.equivariant for term in self.terms)
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
-        return torch.stack([term.context_score(revealed_BN) for term in self.terms]).sum(0)
+        shape = revealed_BN.shape
+        scores = [checked_score(term, "context_score", revealed_BN, shape) for term in self.terms]
+        return torch.stack(scores).sum(0)
 
     def prediction_score(self, logits: Tensor) -> Tensor:
-        return torch.stack([term.prediction_score(logits) for term in self.terms]).sum(0)
+        return torch.stack([checked_prediction_score(term, logits) for term in self.terms]).sum(0)
+
+    def with_prompt(self) -> "Sum":
+        terms = tuple(term.with_prompt() for term in self.terms)
+        return self if all(map(is_, terms, self.terms)) else Sum(terms)
 
     @property
     def needs_only_summary(self) -> bool:

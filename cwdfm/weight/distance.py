@@ -1,13 +1,14 @@
 """Distance weights: coordinates close to a revealed one move first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import check_choice, check_integer, check_scale
+from cwdfm.errors import MAX_LENGTH, check_choice, check_integer, check_scale
 from cwdfm.weight.base import ContextWeight
-from cwdfm.weight.neighbor import Boundary
+from cwdfm.weight.neighbor import WindowBoundary
 
 
 @dataclass(frozen=True)
@@ -15,22 +16,25 @@ class Distance(ContextWeight):
     """alpha^i ~ exp(-scale * min(d^i, radius)), d^i = distance to the nearest revealed coordinate.
 
     This is the paper's second proxy for uncertainty. The paper finds that it saturates early, hence
-    the cap `radius`. Distances are circular by default; boundary="cut" measures them within the
-    sequence.
+    the cap `radius`. Distances are circular with boundary="circular", and measured within the
+    sequence with "cut"; for "auto" see `Neighbor`.
     """
 
     scale: float = 1.0
     radius: int = 16
-    boundary: Boundary = "circular"
+    boundary: WindowBoundary = "auto"
 
     def __post_init__(self) -> None:
         check_scale("scale", self.scale)
-        check_integer("radius", self.radius)
-        check_choice("boundary", self.boundary, ("circular", "cut"))
+        check_integer("radius", self.radius, most=MAX_LENGTH)
+        check_choice("boundary", self.boundary, get_args(WindowBoundary))
 
     @property
     def equivariant(self) -> bool:
-        return self.boundary == "circular"
+        return self.boundary != "cut"
+
+    def with_prompt(self) -> "Distance":
+        return replace(self, boundary="cut") if self.boundary == "auto" else self
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         return -self.scale * self.distance(revealed_BN).double()
@@ -38,7 +42,7 @@ class Distance(ContextWeight):
     def distance(self, revealed_BN: Tensor) -> Tensor:
         """Distance to the nearest revealed coordinate, capped at the radius, int64 [B, N]."""
         length = revealed_BN.shape[1]
-        copies = 3 if self.boundary == "circular" else 1
+        copies = 3 if self.boundary != "cut" else 1
         line = revealed_BN.repeat(1, copies)
         before, after = self._since_revealed(line), self._since_revealed(line.flip(1)).flip(1)
         nearest = torch.minimum(before, after)

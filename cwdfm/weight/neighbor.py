@@ -1,8 +1,8 @@
 """Neighbor weights: coordinates with many revealed neighbors move first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,20 +12,23 @@ from cwdfm.errors import InputError, check_choice, check_integer, check_scale
 from cwdfm.weight.base import ContextWeight
 
 Boundary = Literal["circular", "cut"]
+WindowBoundary = Literal["auto", "circular", "cut"]
 
 
 @dataclass(frozen=True)
 class Neighbor(ContextWeight):
     """alpha^i ~ exp(scale * n^i), n^i = number of revealed coordinates within `radius` of i.
 
-    The window is circular, as Theorem 1 requires; boundary="cut" stops it at the ends of the
-    sequence. On a 2-D `grid` = (height, width), flattened row by row, the window is a square of
-    side 2 radius + 1.
+    `boundary`: a "circular" window makes the first and the last coordinate neighbors, as Theorem 1
+    requires; "cut" stops it at the ends of the sequence. "auto" is circular, except that solvers
+    cut the windows of sequences with a prompt, whose end must not count as next to the prompt's
+    beginning. A fixed first token alone is not a prompt. On a 2-D `grid` = (height, width),
+    flattened row by row, the window is a square of side 2 radius + 1.
     """
 
     radius: int = 1
     scale: float = 1.0
-    boundary: Boundary = "circular"
+    boundary: WindowBoundary = "auto"
     grid: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -36,7 +39,7 @@ class Neighbor(ContextWeight):
                 fields=("radius",),
             )
         check_scale("scale", self.scale)
-        check_choice("boundary", self.boundary, ("circular", "cut"))
+        check_choice("boundary", self.boundary, get_args(WindowBoundary))
         if self.grid is not None:
             if not isinstance(self.grid, tuple) or len(self.grid) != 2:
                 raise InputError(f"grid must be a tuple (height, width), got {self.grid!r}")
@@ -45,7 +48,10 @@ class Neighbor(ContextWeight):
 
     @property
     def equivariant(self) -> bool:
-        return self.boundary == "circular"
+        return self.boundary != "cut"
+
+    def with_prompt(self) -> "Neighbor":
+        return replace(self, boundary="cut") if self.boundary == "auto" else self
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         return self.scale * self.count(revealed_BN).double()
@@ -69,7 +75,7 @@ class Neighbor(ContextWeight):
         inside_NK = ((target_NKA >= 0) & (target_NKA < sizes)).all(-1)
         strides = torch.tensor([1] if len(axes) == 1 else [axes[1], 1])
         index_NK = ((target_NKA % sizes) * strides).sum(-1)
-        if self.boundary == "circular":
+        if self.boundary != "cut":
             return index_NK
         return index_NK.masked_fill(~inside_NK, -1)
 
@@ -80,7 +86,7 @@ class Neighbor(ContextWeight):
                 f"grid {self.grid} has {self.grid[0] * self.grid[1]} cells, but the sequence has "
                 f"length {length}; set grid=(height, width) with height * width = length"
             )
-        if self.boundary == "circular" and 2 * self.radius >= min(axes):
+        if self.boundary != "cut" and 2 * self.radius >= min(axes):
             raise InputError(
                 f"radius {self.radius} is too large for {'x'.join(map(str, axes))}: a circular "
                 f"window of {2 * self.radius + 1} would overlap itself; use radius below "
@@ -96,7 +102,7 @@ class Neighbor(ContextWeight):
     def _window_sum(self, x: Tensor) -> Tensor:
         """Sums over windows of 2 r + 1 along the last axis, as differences of a cumulative sum."""
         r = self._axis_radius(x.shape[-1])
-        if self.boundary == "circular":
+        if self.boundary != "cut":
             x = torch.cat([x[..., -r:], x, x[..., :r]], dim=-1)
         else:
             x = F.pad(x, (r, r))
@@ -114,7 +120,7 @@ class NeighborShare(ContextWeight):
     """
 
     radius: int = 1
-    boundary: Boundary = "circular"
+    boundary: WindowBoundary = "auto"
 
     def __post_init__(self) -> None:
         _ = self.window  # validates the fields
@@ -127,6 +133,9 @@ class NeighborShare(ContextWeight):
     @property
     def equivariant(self) -> bool:
         return self.window.equivariant
+
+    def with_prompt(self) -> "NeighborShare":
+        return replace(self, boundary="cut") if self.boundary == "auto" else self
 
     def context_score(self, revealed_BN: Tensor) -> Tensor:
         count_BN = self.window.count(revealed_BN)

@@ -195,8 +195,11 @@ def test_input_errors() -> None:
         ("inner must be a Solver", lambda: untyped("ancestral")),
         ("stop must be a data token < 7, got 7", lambda: draw(solver=BlockSolver(stop=7))),
         ("stop must be an integer >= 0", lambda: BlockSolver(stop=-1)),
-        ("use boundary='cut'", lambda: weighted(cwdfm.Neighbor(1, 1.0))),
-        ("use boundary='cut'", lambda: weighted(cwdfm.Entropy(1.0) + cwdfm.Distance(1.0))),
+        ("use boundary='cut'", lambda: weighted(cwdfm.Neighbor(1, 1.0, "circular"))),
+        (
+            "use boundary='cut'",
+            lambda: weighted(cwdfm.Entropy() + cwdfm.Distance(1.0, 2, "circular")),
+        ),
         ("on a 2-D grid", lambda: weighted(cwdfm.Neighbor(1, 1.0, "cut", (3, 4)))),
         ("batch_size must be an integer >= 1, got 0", lambda: draw(batch_size=0)),
         ("needs a DiT", lambda: draw(nn.Linear(2, 2))),

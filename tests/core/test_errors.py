@@ -162,7 +162,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: cwdfm.Neighbor(4)(NOTHING), "radius 4 .*too large for 8.*below 8/2, .*boundary='cut'"),
     (lambda: cwdfm.Entropy()(NOTHING, torch.full((3, 8, 5), torch.nan)), "must be finite"),
     (lambda: cwdfm.Neighbor(1, grid=(3, 3))(NOTHING), r"\(3, 3\) has 9 cells.*length 8"),
-    (lambda: untyped.Neighbor(1, boundary="mirror"), "one of 'circular', 'cut', got 'mirror'"),
+    (
+        lambda: untyped.Neighbor(1, boundary="mirror"),
+        "one of 'auto', 'circular', 'cut', got 'mirror'",
+    ),
     (lambda: cwdfm.Neighbor(1, torch.inf), "scale must be .*between -1e6 and 1e6, got inf"),
     (lambda: cwdfm.Entropy(6.0)(NOTHING), "needs the model's logits"),
     (lambda: path_for(MASK, SCHEDULE, cwdfm.Entropy(6.0)), "cannot use Entropy.*Neighbor"),

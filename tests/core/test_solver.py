@@ -134,6 +134,8 @@ def test_nucleus_and_temperature(mask: bool, weight: str) -> None:
 @pytest.mark.parametrize("weight", ["none", "neighbor", "entropy"])
 def test_prompts_are_kept_and_count_as_context(mask: bool, weight: str) -> None:
     ours, referee = WEIGHTS[weight]
+    if weight == "neighbor":
+        referee = neighbor(1, 2.0, cut=True)
     fixed, prompt = (False, True, False, False), (0, 1, 0, 0)
     chain = Chain(correlated_target(2, 4, seed=3), mask, referee, fixed=fixed)
     corrector = cwdfm.Corrector(2.0)

@@ -25,10 +25,14 @@ def correlated_target(vocab: int, length: int, seed: int, power: float = 3.0) ->
     return np.asarray(target / target.sum())
 
 
-def neighbor(radius: int, scale: float) -> LogWeight:
+def neighbor(radius: int, scale: float, *, cut: bool = False) -> LogWeight:
     def log_weight(revealed: NDArray[np.bool_], _: Array) -> Array:
         place, window = np.arange(revealed.shape[-1]), range(-radius, radius + 1)
-        seen = [revealed[..., (place + o) % len(place)] for o in window]
+        seen = [
+            revealed[..., (place + o) % len(place)]
+            & ((place + o >= 0) & (place + o < len(place)) | (not cut))
+            for o in window
+        ]
         return np.asarray(scale * np.sum(seen, axis=0))
 
     return log_weight

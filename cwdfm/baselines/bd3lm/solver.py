@@ -4,7 +4,7 @@ Shapes: B batch, A active sequences, N length, L tokens per block, C context tok
 M = C + L.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -35,8 +35,7 @@ class BlockSolver:
       token, and the blocks after it cost nothing.
 
     A context weight with a radius also sees that many clean tokens before the block, which count as
-    revealed. There are no tokens after the block yet, so windows must be cut off at the ends:
-    boundary="cut".
+    revealed. There are no tokens after the block yet, so windows are cut off at the ends.
     """
 
     inner: Solver = ANCESTRAL
@@ -63,14 +62,16 @@ class BlockSolver:
         if self.stop is not None and self.stop >= source.vocab_size:
             raise InputError(f"stop must be a data token < {source.vocab_size}, got {self.stop}")
         grids = block_grids(schedule, request.steps, length // block, request.grid)
-        context = 0 if block == length else weight_radius(self.inner)
+        whole = block == length
+        solver = self if whole else replace(self, inner=cut_windows(self.inner))
+        context = 0 if whole else weight_radius(solver.inner)
         check_fixed(every.fixed, block)
         with evaluating(model), model.uncompiled():
             parts = []
             for chunk in every.split(request.batch_size):
                 network = CachedModel(model, KVCache(length))
                 flow = (source, schedule, block, context, grids)
-                parts.append(_BlockSampler(self, network, *flow, request, chunk).run())
+                parts.append(_BlockSampler(solver, network, *flow, request, chunk).run())
         return Samples.cat(parts)
 
 
@@ -172,6 +173,14 @@ def block_grids(
     share, remainder = divmod(steps, blocks)
     counts = [max(1, share + (k < remainder)) for k in range(blocks)]
     return [time_grid(schedule, count, grid).tolist() for count in counts]
+
+
+def cut_windows(solver: Solver) -> Solver:
+    """The solver with windows of boundary "auto" cut off at the ends of a block."""
+    weight = getattr(solver, "weight", None)
+    if weight is None or not is_dataclass(solver):
+        return solver
+    return replace(solver, weight=weight.with_prompt())
 
 
 def weight_radius(solver: Solver) -> int:
