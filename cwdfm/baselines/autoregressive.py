@@ -95,15 +95,8 @@ class Autoregressive(Method):
             input_BN = prepend_start(batch.x_1, ids)[:, :-1]
             return BoundTerms.exact(sequence_nats(model, ids, input_BN, batch.x_1, ~batch.fixed))
 
-        return estimate_bound(
-            model,
-            x_1,
-            terms,
-            vocab_size=self.vocab_size,
-            exact=True,
-            check_fixed=check_prefix,
-            **options,
-        )
+        data = (model, x_1, terms, self.vocab_size)
+        return estimate_bound(*data, exact=True, check_fixed=check_prefix, **options)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -83,6 +83,10 @@ class BoundBatch:
             offset_B = stratum_offsets(self.seed, d, self.index)
             yield d, low + (high - low) * (d + offset_B) / self.draws
 
+    def noise(self, step: int) -> dict[str, Any]:
+        """The keyword arguments of `Path.sample` that determine the draws of a numbered step."""
+        return {"seed": self.seed, "step": step, "index": self.index, "fixed": self.fixed}
+
     @property
     def end_steps(self) -> range:
         """Numbers that seed the noise of the last step; those of the strata come before."""
@@ -122,8 +126,8 @@ def estimate_bound(
     model: object,
     x_1: Tensor,
     terms: Callable[[BoundBatch], BoundTerms],
-    *,
     vocab_size: int,
+    *,
     exact: bool = False,
     check_fixed: Callable[[Tensor], None] | None = None,
     **options: Unpack[LikelihoodOptions],
@@ -184,20 +188,12 @@ def stratified_variance(estimates_DB: Tensor) -> Tensor:
 
         Var ~ sum_d (f_d - 2 f_{d+1} + f_{d+2})^2 / (6 D (D - 2))
 
-    The means of the strata differ. That adds nothing to the variance of the overall mean, but it
-    dominates the spread of the f_d: for an integrand of 2 N v times a constant it is about N / 12
-    times as large. Second differences remove such a linear trend and keep the random part: the
-    noise, and the position of v inside its stratum.
-
-    Limits of the estimate:
-
-    - Positions inside a stratum count as independent between sequences. This is slightly too large
-      for consecutive sequences, which share a stratum evenly (`stratum_offsets`). It is too small
-      for a few sequences spaced by a large Fibonacci number, whose positions coincide.
-    - The outermost strata count less than the others. If the noise is largest at an end, as for a
-      uniform source with few tokens, the error is slightly too small.
-    - With two strata only their difference is left, which contains the trend: the error is far too
-      large.
+    The means of the strata differ, which adds nothing to the variance of the overall mean but
+    dominates the spread of the f_d. Second differences remove a linear trend and keep the random
+    part: the noise, and the position of v inside its stratum. The outermost strata count less, so
+    the estimate is slightly too small if the noise is largest at an end, and slightly too large for
+    consecutive sequences, which share a stratum evenly (`stratum_offsets`). With two strata only
+    their difference is left, which contains the trend: the estimate is far too large.
     """
     strata = len(estimates_DB)
     if strata == 2:

@@ -67,21 +67,15 @@ def elbo(
             f"source"
         )
     terms = partial(flow_terms, model, path)
-    return estimate_bound(model, x_1, terms, vocab_size=source.vocab_size, **options)
+    return estimate_bound(model, x_1, terms, source.vocab_size, **options)
 
 
 def flow_terms(model: Model, path: Path, batch: BoundBatch) -> BoundTerms:
     """The terms of the bound for one batch."""
-
-    def noised(t_B: Tensor, step: int) -> PathSample:
-        return path.sample(
-            batch.x_1, t_B, seed=batch.seed, step=step, index=batch.index, fixed=batch.fixed
-        )
-
     integral = []
     v_end = math.sqrt(1 - KAPPA_END)
     for d, v_B in batch.strata(v_end, 1.0):
-        x = noised(path.schedule.inverse(1 - v_B**2), d)
+        x = path.sample(batch.x_1, path.schedule.inverse(1 - v_B**2), **batch.noise(d))
         alpha_BN = 1.0 if x.weight is None else x.weight(x.revealed)
         log_p1_BN, log_pt_BN, rows_BN = _log_probs(model, x)
         divergence_BN = rate_divergence(log_p1_BN, log_pt_BN, x.x_t == x.x_1)
@@ -89,7 +83,8 @@ def flow_terms(model: Model, path: Path, batch: BoundBatch) -> BoundTerms:
         divergence_BN = alpha_BN * torch.where(rows_BN & (alpha_BN > 0), divergence_BN, 0.0)
         integral.append((1 - v_end) * 2 / v_B * divergence_BN.sum(1))
     t_B = path.schedule.inverse(KAPPA_END).to(batch.x_1.device).expand(len(batch.x_1))
-    end = [-_log_probs(model, noised(t_B, step))[0].sum(1) for step in batch.end_steps]
+    last = [path.sample(batch.x_1, t_B, **batch.noise(step)) for step in batch.end_steps]
+    end = [-_log_probs(model, x)[0].sum(1) for x in last]
     return BoundTerms(torch.stack(integral), torch.stack(end))
 
 

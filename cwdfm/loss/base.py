@@ -58,7 +58,7 @@ class Loss(ABC):
         """
         needed_BN = self.needed(batch)
         prediction = LogitsPrediction(logits, needed_BN, batch)
-        terms_BN = self._needed_terms(prediction, needed_BN, batch, schedule)
+        terms_BN = torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
         return terms_BN if per_token else terms_BN.sum() / _count(batch)
 
     def from_head(
@@ -84,13 +84,8 @@ class Loss(ABC):
             if weights is not None:
                 weights_BN = weights.detach().expand(needed_BN.shape)
                 return prediction.cross_entropy(batch.x_1, weights_BN) / _count(batch)
-            terms_BN = self._needed_terms(prediction, needed_BN, batch, schedule)
+            terms_BN = torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
             return terms_BN if per_token else terms_BN.sum() / _count(batch)
-
-    def _needed_terms(
-        self, prediction: Prediction, needed_BN: Tensor, batch: PathSample, schedule: Schedule
-    ) -> Tensor:
-        return torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)
 
 
 class WeightedCrossEntropy(Loss):
@@ -101,7 +96,7 @@ class WeightedCrossEntropy(Loss):
         """w^i, expandable to [B, N]; not differentiated."""
 
     def terms(self, prediction: Prediction, batch: PathSample, schedule: Schedule) -> Tensor:
-        ce_BN = -prediction.log_prob(batch.x_1)
+        ce_BN = -prediction.log_probs(batch.x_1)[0]
         weights_BN = self.weights(prediction, batch, schedule).to(ce_BN.dtype)
         return torch.where(weights_BN == 0, 0.0, weights_BN * ce_BN)
 

@@ -27,10 +27,6 @@ class Prediction(ABC):
     def log_probs(self, *tokens_BN: Tensor) -> list[Tensor]:
         """log p^i(tokens^i) [B, N] of each; 0 at unknown coordinates; -inf for the mask."""
 
-    def log_prob(self, tokens_BN: Tensor) -> Tensor:
-        """`log_probs` of one tensor of tokens."""
-        return self.log_probs(tokens_BN)[0]
-
     def scatter(self, values: Tensor) -> Tensor:
         """A tensor [B, N] with the given values at the known coordinates, 0 elsewhere."""
         if self.known_BN is None:

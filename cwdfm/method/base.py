@@ -132,6 +132,11 @@ class DataBatch:
     seed: int
     step: int
 
+    @property
+    def noise(self) -> dict[str, Any]:
+        """The keyword arguments of `Path.sample` that determine the random draws."""
+        return {name: getattr(self, name) for name in ("seed", "step", "index", "fixed")}
+
 
 @dataclass(frozen=True)
 class TrainingBatch:

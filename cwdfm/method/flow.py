@@ -127,14 +127,7 @@ class FlowObjective(Objective):
     loss: Loss
 
     def training_batch(self, batch: DataBatch) -> TrainingBatch:
-        noised = self.path.sample(
-            batch.x_1,
-            batch.t,
-            seed=batch.seed,
-            step=batch.step,
-            index=batch.index,
-            fixed=batch.fixed,
-        )
+        noised = self.path.sample(batch.x_1, batch.t, **batch.noise)
         # Logits that the loss does not need are not computed, and none are stored.
         rows = Positions.of(self.loss.needed(noised))
         read = partial(self.loss.from_head, batch=noised, schedule=self.path.schedule, rows=rows)

@@ -10,6 +10,7 @@ same steps. Tensors on other devices are copied to the CPU.
 """
 
 from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -25,25 +26,20 @@ from cwdfm.ops.random import (
     int32_words,
     uniform_BN,
 )
+from cwdfm.path.base import RevealOptions
 from cwdfm.weight import Neighbor, Weight
 
 
 def reveal_drawn(
-    weight: Weight,
-    kappa_B: Tensor,
-    length: int,
-    *,
-    seed: int,
-    step: int,
-    index: Tensor | None,
-    fixed: Tensor | None,
+    weight: Weight, kappa_B: Tensor, length: int, **options: Unpack[RevealOptions]
 ) -> Tensor:
     """The reveal mask [B, N] after m reveals per sequence, m ~ Binomial(number not fixed, kappa_B).
 
     `fixed` [B, N] coordinates are revealed from the start; None means none. `index` [B] holds the
     sample indices; None means 0..B-1.
     """
-    device = kappa_B.device
+    device, fixed, index = kappa_B.device, options["fixed"], options["index"]
+    seed, step = options["seed"], options["step"]
     if isinstance(weight, Neighbor) and fused_device(device):
         check_seed(seed)
         check_step(step)

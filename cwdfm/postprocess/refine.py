@@ -11,6 +11,7 @@ more aggressively, but gives up this invariance.
 """
 
 from dataclasses import dataclass, is_dataclass, replace
+from functools import reduce
 from typing import Unpack
 
 import torch
@@ -119,11 +120,11 @@ def refine(
     flow = (model, source, schedule, config.adjust(solver))
     t = float(schedule.inverse(torch.tensor(1 - config.noise_fraction, dtype=torch.float64)))
     t_B = torch.full((len(tokens),), t, dtype=torch.float64, device=tokens.device)
-    result: Samples | None = None
+    rounds: list[Samples] = []
     for number in range(1, config.rounds + 1):
         round_seed = derive_seed(options.get("seed", 0), number)
         x_BN = path.sample(tokens, t_B, seed=round_seed, index=index_B, fixed=fixed_BN).x_t
-        refined = sample(
+        round_samples = sample(
             *flow,
             shape=shape,
             steps=config.steps,
@@ -137,7 +138,6 @@ def refine(
             progress=options.get("progress"),
             device=tokens.device,
         )
-        result = refined if result is None else combine(result, refined)
-        tokens = result.tokens
-    assert result is not None
-    return describe_like(result, original)
+        tokens = round_samples.tokens
+        rounds.append(round_samples)
+    return describe_like(reduce(combine, rounds), original)

@@ -167,7 +167,7 @@ def test_input_errors() -> None:
     way, model, asked = method(4), network(4), SampleRequest(shape=(2, 12), steps=4)
     source = cwdfm.MaskSource(7)
 
-    objective = BlockObjective(source, LINEAR, 4)
+    objective = BlockObjective(way)
     batch = DataBatch(
         tokens(2, 10), torch.rand(2), torch.zeros(2, 10).bool(), torch.arange(2), seed=0, step=0
     )

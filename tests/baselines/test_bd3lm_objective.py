@@ -26,7 +26,7 @@ from tests.support.blocks import LINEAR, called, method, network, plain_logits, 
 def test_loss_follows_its_formula(schedule: cwdfm.Schedule, low: float, high: float) -> None:
     block, length = 3, 12
     model, x_1 = network(block, double=True), tokens(6, length)
-    objective = BlockObjective(cwdfm.MaskSource(7), schedule, block, low, high)
+    objective = BlockObjective(replace(method(block), schedule=schedule), low, high)
     t = torch.linspace(0.02, 0.9, 6, dtype=torch.float64)
     fixed = torch.zeros(6, length, dtype=torch.bool)
     fixed[:, 0], fixed[3, 5:8] = True, True
@@ -61,7 +61,7 @@ def test_loss_follows_its_formula(schedule: cwdfm.Schedule, low: float, high: fl
 
 def test_masked_fraction_of_a_block_follows_its_time() -> None:
     """Counts of masked tokens in 20000 blocks: 5 standard errors, a false alarm in 2 million."""
-    objective = BlockObjective(cwdfm.MaskSource(7), LINEAR, 4, 0.45, 0.95)
+    objective = BlockObjective(method(4), 0.45, 0.95)
     x_1 = tokens(20_000, 8)
     fixed = torch.zeros_like(x_1, dtype=torch.bool)
     t = torch.full((20_000,), 0.3)
@@ -137,7 +137,7 @@ def test_search_finds_the_range_of_lowest_variance(nats: list[float]) -> None:
     With a constant loss the variance is E (1 - m)/(m L), which is lowest at the highest noise. If
     a fully masked block is hard, less noise is better.
     """
-    objective = BlockObjective(cwdfm.MaskSource(2), LINEAR, 4, search=True)
+    objective = BlockObjective(method(4, 2), search=True)
     forward, x_1 = Table(4, nats), torch.ones(2048, 32, dtype=torch.int64)
     fixed = torch.zeros_like(x_1, dtype=torch.bool)
     known = {ends: known_variance(*ends, 4, nats) for ends in clip_ranges(4)}
@@ -162,7 +162,7 @@ def test_variance_covers_free_tokens_only() -> None:
 
     14336 blocks, within 10%: 8 standard deviations of a variance of so many blocks.
     """
-    objective = BlockObjective(cwdfm.MaskSource(2), LINEAR, 4, 0.3, 0.8)
+    objective = BlockObjective(method(4, 2), 0.3, 0.8)
     x_1 = torch.ones(2048, 32, dtype=torch.int64)
     fixed = (torch.arange(32) % 4 < 2) | (torch.arange(32) < 4)
     measured = objective.variance(Table(4, HARD), x_1, fixed.expand(2048, -1))
@@ -175,7 +175,8 @@ def test_clip_ranges() -> None:
     assert {(0.0, 1.0), (0.45, 0.95), (0.3, 0.8), (0.0, 0.5), (0.1, 1.0)} <= set(ranges)
     assert all(0 <= low < high <= 1 for low, high in ranges)
     # one token per block: at full noise only the data contributes variance
-    objective = BlockObjective(cwdfm.MaskSource(2), cwdfm.Polynomial(2.0), 1, search=True)
+    single = replace(method(1, 2), schedule=cwdfm.Polynomial(2.0))
+    objective = BlockObjective(single, search=True)
     x_1 = torch.ones(64, 8, dtype=torch.int64)
     found = objective.adapted(Table(1, [1.0]), x_1, torch.zeros_like(x_1, dtype=torch.bool))
     assert (found.low, found.high) == (1.0, 1.0)
@@ -184,9 +185,8 @@ def test_clip_ranges() -> None:
 
 
 def test_worst_weights() -> None:
-    source = cwdfm.MaskSource(7)
-    assert BlockObjective(source, LINEAR, 4, 0.45, 0.95).worst_weight == pytest.approx(1 / 0.45)
-    assert BlockObjective(source, LINEAR, 4).worst_weight == pytest.approx(1000)
+    assert BlockObjective(method(4), 0.45, 0.95).worst_weight == pytest.approx(1 / 0.45)
+    assert BlockObjective(method(4)).worst_weight == pytest.approx(1000)
 
 
 # Training
@@ -198,7 +198,7 @@ def test_training_lowers_the_loss() -> None:
     way = method(4)
     size = DiTConfig(8, width=64, depth=2, heads=2, conditioning=32, dropout=0.0)
     model = DiT(way.network(size))
-    objective = BlockObjective(way.source, way.schedule, 4, search=True)
+    objective = BlockObjective(way, search=True)
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
     x_1 = (torch.arange(7)[:, None] + torch.arange(16)) % 7
     x_1 = x_1.repeat(8, 1)

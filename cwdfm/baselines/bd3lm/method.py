@@ -110,15 +110,8 @@ class BlockDiffusion(Method):
             nats_B = sequence_nats(blocks, self.source, masked_BN, x_1, ~batch.fixed)
             return BoundTerms.exact(nats_B)
 
-        return estimate_bound(
-            model,
-            x_1,
-            terms,
-            vocab_size=self.source.vocab_size,
-            exact=self.exact,
-            check_fixed=check,
-            **options,
-        )
+        data = (model, x_1, terms, self.source.vocab_size)
+        return estimate_bound(*data, exact=self.exact, check_fixed=check, **options)
 
 
 class ParallelBlocks(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cwdfm.baselines.bd3lm.method import BlockDiffusion
 from cwdfm.baselines.bd3lm.solver import check_length
-from cwdfm.errors import MAX_LENGTH, InputError, check_bool, check_instance, check_integer
+from cwdfm.errors import MAX_LENGTH, InputError, check_bool, check_integer
 from cwdfm.loss import NELBO
 from cwdfm.loss.base import TIME_EPSILON
 from cwdfm.method.base import (
@@ -56,17 +56,12 @@ class BlockObjective(Objective):
     - `search`: choose the range with the lowest variance at each validation.
     """
 
-    source: MaskSource
-    schedule: Schedule
-    block: int
+    method: BlockDiffusion
     low: float = 0.0
     high: float = 1.0
     search: bool = False
 
     def __post_init__(self) -> None:
-        check_instance("source", self.source, MaskSource, "MaskSource(vocab_size=30)")
-        check_instance("schedule", self.schedule, Schedule, "Linear()")
-        check_integer("block", self.block)
         if not 0 <= self.low <= self.high <= 1 or self.high == 0:
             raise InputError(
                 f"the clip range low..high of the mask probability needs 0 <= low <= high <= 1 and "
@@ -82,28 +77,22 @@ class BlockObjective(Objective):
     def corrupt(self, batch: DataBatch) -> PathSample:
         """Sample x_t with one time per block."""
         length = batch.x_1.shape[1]
-        check_length(length, self.block)
-        return MixturePath(self.source, self._schedule).sample(
-            batch.x_1,
-            self.times(batch.t, length),
-            seed=batch.seed,
-            step=batch.step,
-            index=batch.index,
-            fixed=batch.fixed,
-        )
+        check_length(length, self.method.block)
+        path = MixturePath(self.method.source, self._schedule)
+        return path.sample(batch.x_1, self.times(batch.t, length), **batch.noise)
 
     def times(self, t_B: Tensor, length: int) -> Tensor:
         """The time of each token [B, N] float64, constant within a block, from t [B]."""
-        blocks = length // self.block
+        blocks = length // self.method.block
         offset_K = torch.arange(blocks, device=t_B.device, dtype=torch.float64) / blocks
         u_BK = (t_B.double()[:, None] + offset_K) % 1.0
         first, last = self._ends
-        return (first + (last - first) * u_BK).repeat_interleave(self.block, dim=1)
+        return (first + (last - first) * u_BK).repeat_interleave(self.method.block, dim=1)
 
     @property
     def _schedule(self) -> Schedule:
         # At a single noise level all schedules agree, and this one has a positive derivative.
-        return Linear() if self.low == self.high else self.schedule
+        return Linear() if self.low == self.high else self.method.schedule
 
     @property
     def _ends(self) -> tuple[float, float]:
@@ -147,7 +136,8 @@ class BlockObjective(Objective):
         """With `search`, the clip range of lowest variance; all ranges use the same noise."""
         if not self.search:
             return self
-        ranges = [replace(self, low=low, high=high) for low, high in clip_ranges(self.block)]
+        ends = clip_ranges(self.method.block)
+        ranges = [replace(self, low=low, high=high) for low, high in ends]
         return min(ranges, key=lambda objective: objective.variance(forward, x_1, fixed))
 
     @torch.no_grad()
@@ -157,7 +147,7 @@ class BlockObjective(Objective):
         It is taken over blocks and not over sequences. A sequence averages over many blocks, so the
         variance between sequences mostly reflects the data and hardly depends on the range.
         """
-        length = x_1.shape[1]
+        length, block = x_1.shape[1], self.method.block
         x_1, fixed = (x[: max(1, SEARCH_TOKENS // length)] for x in (x_1, fixed))
         index_B = torch.arange(len(x_1), device=x_1.device)
         t_B = stratified_times(0, SEARCH_STEP, index_B, len(x_1))
@@ -169,8 +159,8 @@ class BlockObjective(Objective):
             loss = partial(self._loss, batch=batch, per_token=True)
             input_BM = torch.cat([batch.x_t, batch.x_1], dim=1)
             terms_BN = forward(input_BM, t_B[index].float(), loss)
-            terms_BK = terms_BN.double().unflatten(1, (-1, self.block)).sum(2)
-            free_BK = (~batch.fixed).unflatten(1, (-1, self.block)).sum(2)
+            terms_BK = terms_BN.double().unflatten(1, (-1, block)).sum(2)
+            free_BK = (~batch.fixed).unflatten(1, (-1, block)).sum(2)
             blocks.append((terms_BK / free_BK)[free_BK > 0])
         return float(torch.cat(blocks).var())
 
@@ -222,8 +212,7 @@ class BD3LMConfig(MethodConfig):
                 fields=("length", "block"),
             )
         method = BlockDiffusion(MaskSource(vocab_size), Linear(), self.block)
-        clip = (self.clip_low, self.clip_high, self.clip_search)
-        objective = BlockObjective(method.source, method.schedule, self.block, *clip)
+        objective = BlockObjective(method, self.clip_low, self.clip_high, self.clip_search)
         return Task(method, objective, method.network(size))
 
     @classmethod

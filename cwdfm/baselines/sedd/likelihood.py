@@ -87,10 +87,7 @@ class ScoreBound:
         return torch.full_like(self.batch.index, sigma, dtype=torch.float64)
 
     def _corrupt(self, sigma_B: Tensor, step: int) -> Tensor:
-        batch = self.batch
-        return self.graph.corrupt(
-            batch.x_1, sigma_B, batch.fixed, seed=batch.seed, step=step, index=batch.index
-        )
+        return self.graph.corrupt(self.batch.x_1, sigma_B, **self.batch.noise(step))
 
     def _entropy(self, logits_kV: Tensor, x_k: Tensor, x_1_k: Tensor, sigma_k: Tensor) -> Tensor:
         sums = LogitSums.of(logits_kV, x_k, x_1_k)

@@ -85,7 +85,7 @@ class SEDD(Method):
         def terms(batch: BoundBatch) -> BoundTerms:
             return ScoreBound(model, graph, noise, batch).terms()
 
-        return estimate_bound(model, x_1, terms, vocab_size=self.vocab_size, **options)
+        return estimate_bound(model, x_1, terms, self.vocab_size, **options)
 
 
 def score_grid(noise: Noise, steps: int, spacing: Spacing | Tensor) -> Tensor:

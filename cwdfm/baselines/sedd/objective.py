@@ -38,9 +38,7 @@ class ScoreEntropyObjective(Objective):
         s_B = TIME_EPSILON + (1 - TIME_EPSILON) * (1 - batch.t.double())
         graph, noise = self.method.forward_graph, self.method.noise_process
         sigma_B = noise.sigma(s_B)
-        x_t = graph.corrupt(
-            batch.x_1, sigma_B, batch.fixed, seed=batch.seed, step=batch.step, index=batch.index
-        )
+        x_t = graph.corrupt(batch.x_1, sigma_B, **batch.noise)
         rate_B, positions = noise.rate(s_B), Positions.of(graph.source.movable(x_t, batch.fixed))
 
         def loss(hidden_BND: Tensor, readout: nn.Linear) -> Tensor:
