@@ -417,7 +417,7 @@ def test_bad_input() -> None:
         "top_p": lambda: LeftToRight(top_p=1.5),
         "dtype": lambda: LeftToRight(dtype=torch.float16),
         "vocab_size": lambda: Autoregressive(1),
-        "number of data tokens": lambda: NextToken(0),
+        "data tokens .*got 0": lambda: NextToken(0),
         "needs causal attention, got attention='full'": lambda: draw(network(attention="full")),
         "causal attention": lambda: METHOD.likelihood(network(attention="full"), rows(2)),
         "batch_size": lambda: draw(model, batch_size=0),

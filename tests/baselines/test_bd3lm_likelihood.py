@@ -73,20 +73,3 @@ def test_bound_is_the_sum_over_blocks() -> None:
     bound = method(2, 3).likelihood(model, many, draws=64)
     assert bound.nats_per_token * 4 == pytest.approx(truth, abs=20 * bound.standard_error)
     assert bound.standard_error * 4 < 0.01 * truth
-
-
-def test_likelihood_does_not_depend_on_the_batch() -> None:
-    model, x_1 = network(3, double=True).train(), tokens(7, 12)
-    fixed = torch.zeros(7, 12, dtype=torch.bool)
-    fixed[:, 0], fixed[2], fixed[5, :5] = True, True, True
-    whole = method(3).likelihood(model, x_1, fixed=fixed, draws=4)
-    assert model.training, "it is left as it was"
-    assert whole.tokens == int((~fixed).sum())
-    assert float(whole.nats_B[2]) == 0.0
-    for size in (1, 2, 3):
-        small = method(3).likelihood(model, x_1, fixed=fixed, draws=4, batch_size=size)
-        torch.testing.assert_close(small.nats_B, whole.nats_B, rtol=1e-9, atol=1e-9)
-        assert small.standard_error == pytest.approx(whole.standard_error, rel=1e-9)
-    index = torch.arange(4, 7)
-    part = method(3).likelihood(model, x_1[4:], fixed=fixed[4:], index=index, draws=4)
-    torch.testing.assert_close(part.nats_B, whole.nats_B[4:], rtol=1e-9, atol=1e-9)

@@ -135,9 +135,6 @@ def test_error_messages() -> None:
 
 def test_errors_in_a_split_model_describe_the_call() -> None:
     """A mask source has one id more than the data: an embedding of 5 rows has none for id 5."""
-    solver = cwdfm.Euler()
     with pytest.raises(IndexError) as caught:
-        cwdfm.sample(
-            SmallSplitModel(5), cwdfm.MaskSource(5), cwdfm.Linear(), solver, shape=(2, 4), steps=2
-        )
+        draw(SmallSplitModel(5))
     assert "ids up to 5 (" in caught.value.__notes__[0]

@@ -4,6 +4,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,20 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import cwdfm
+from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.baselines.sedd import SEDD
 from cwdfm.likelihood.bound import BoundBatch, stratified_variance, stratum_offsets
 from cwdfm.likelihood.elbo import KAPPA_END, flow_terms
+from cwdfm.method import Flow, Method
+from tests.support.blocks import network as block_network
 from tests.support.chains import SCHEDULE, model_of, source_of
 from tests.support.exact import Chain, correlated_target
-from tests.support.models import constant
+from tests.support.models import SmallModel, SmallSplitModel, constant
 from tests.support.stats import assert_follows
 from tests.support.weights import PositionalBias
+
+MASK = cwdfm.MaskSource(3)
+BOUNDS: list[Method] = [Flow(MASK, SCHEDULE), SEDD(3, "absorb"), SEDD(3, "uniform")]
 
 
 def flawed(model: cwdfm.ExactPosterior) -> cwdfm.Model:
@@ -217,17 +225,25 @@ def test_fixed_tokens_give_the_conditional_likelihood() -> None:
     assert bound.nats_per_token == pytest.approx(truth, abs=5 * bound.standard_error)
 
 
-def test_bound_does_not_depend_on_batch_size_and_subset() -> None:
-    source = cwdfm.UniformSource(3)
-    model = cwdfm.ExactPosterior(
-        torch.from_numpy(correlated_target(3, 3, seed=5)), source, SCHEDULE
-    )
-    x_1 = model.states_SN
-    whole = cwdfm.elbo(model, source, SCHEDULE, x_1, draws=4)
-    small = cwdfm.elbo(model, source, SCHEDULE, x_1, draws=4, batch_size=5)
-    torch.testing.assert_close(whole.nats_B, small.nats_B)
-    part = cwdfm.elbo(model, source, SCHEDULE, x_1[10:], draws=4, index=torch.arange(10, 27))
-    torch.testing.assert_close(part.nats_B, whole.nats_B[10:])
+@pytest.mark.parametrize("method", [*BOUNDS, BlockDiffusion(MASK, SCHEDULE, 3)], ids=str)
+def test_bound_does_not_depend_on_batch_size_and_subset(method: Method) -> None:
+    blocks = isinstance(method, BlockDiffusion)
+    model: Any = block_network(3, 3, double=True) if blocks else SmallModel(method.num_tokens)
+    other = model if blocks else SmallSplitModel(method.num_tokens)
+    x_1 = torch.randint(3, (7, 12), generator=torch.manual_seed(0))
+    fixed = torch.zeros(7, 12, dtype=torch.bool)
+    fixed[:, 0], fixed[2], fixed[5, :5] = True, True, True
+    whole = method.likelihood(model.train(), x_1, fixed=fixed, draws=4)
+    assert model.training, "it is left as it was"
+    assert whole.tokens == int((~fixed).sum())
+    assert float(whole.nats_B[2]) == 0.0
+    for size in (1, 2, 3):
+        small = method.likelihood(other, x_1, fixed=fixed, draws=4, batch_size=size)
+        torch.testing.assert_close(small.nats_B, whole.nats_B, rtol=1e-9, atol=1e-9)
+        assert small.standard_error == pytest.approx(whole.standard_error, rel=1e-9)
+    index = torch.arange(4, 7)
+    part = method.likelihood(model, x_1[4:], fixed=fixed[4:], index=index, draws=4)
+    torch.testing.assert_close(part.nats_B, whole.nats_B[4:], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("first", [0, 10**5, 2**30])
@@ -306,7 +322,10 @@ def test_standard_error_accounts_for_stratification(draws: int) -> None:
     assert float(torch.stack(parts).sum(1).mean()) / x_1.numel() ** 2 > 2 * real
 
 
-def test_standard_error_includes_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", BOUNDS, ids=str)
+def test_standard_error_includes_the_last_step(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most of the bound is in the last step, whose noise is independent of the integral's.
 
     With 20,000 copies of a sequence the spread of the estimates is the error of each. It is known
@@ -314,9 +333,10 @@ def test_standard_error_includes_the_last_step(monkeypatch: pytest.MonkeyPatch) 
     give a ratio of 1.8, shared noise one of 0.6.
     """
     monkeypatch.setattr(importlib.import_module("cwdfm.likelihood.elbo"), "KAPPA_END", 0.5)
-    source, x_1 = cwdfm.MaskSource(3), torch.tensor([[0, 1, 2, 1]]).expand(20_000, 4)
-    model = constant(torch.tensor([0.0, 1.0, 0.5, 0.0]))
-    bound = cwdfm.elbo(model, source, SCHEDULE, x_1, draws=4, batch_size=20_000)
+    monkeypatch.setattr("cwdfm.baselines.sedd.likelihood.TIME_EPSILON", 0.5)
+    x_1 = torch.tensor([[0, 1, 2, 1]]).expand(20_000, 4)
+    model: Any = constant(torch.tensor([0.0, 1.0, 0.5, 0.0])[: method.num_tokens])
+    bound = method.likelihood(model, x_1, draws=4, batch_size=20_000)
     spread = float(bound.nats_B.var()) / len(x_1)
     assert (bound.standard_error * bound.tokens / len(x_1)) ** 2 == pytest.approx(spread, rel=0.1)
 

@@ -1,6 +1,7 @@
 """Precomputed reveals give the same samples as the step-by-step loop."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -72,24 +73,18 @@ def test_precomputing_from_a_later_state(model: DiT, weight: Neighbor | None) ->
 
 
 def test_prompts_are_kept(model: DiT) -> None:
+    """Sequences without a free token need no evaluation."""
     prompt = torch.full((BATCH, LENGTH), SOURCE.mask_id)
     for b in range(BATCH - 1):  # the last has nothing given, the first only one token free
         prompt[b, : LENGTH - 1 - 2 * b] = b
+    prompt[2] = 1
     visited, stepped = both(model, Euler(), Linear(), steps=30, prompt=prompt)
     assert torch.equal(visited.tokens, stepped.tokens)
     assert torch.equal(visited.evaluations, stepped.evaluations)
     given = prompt != SOURCE.mask_id
     assert torch.equal(visited.tokens[given], prompt[given])
     assert torch.equal(visited.updates, (~given).int())
-
-
-def test_fixed_sequences_need_no_evaluation(model: DiT) -> None:
-    prompt = torch.full((BATCH, LENGTH), SOURCE.mask_id)
-    prompt[2] = 1
-    visited, _ = both(model, Euler(), Linear(), steps=8, prompt=prompt)
-    assert torch.equal(visited.tokens[2], prompt[2])
     assert visited.evaluations[2] == 0
-    assert visited.updates[2].sum() == 0
 
 
 def test_number_of_evaluations_is_that_of_the_longest_plan(model: DiT) -> None:
@@ -110,23 +105,16 @@ def test_number_of_evaluations_is_that_of_the_longest_plan(model: DiT) -> None:
 
 
 def test_progress_adds_up(model: DiT) -> None:
-    told: list[int] = []
-    asked: dict[str, Any] = {"shape": (BATCH, LENGTH), "steps": 7, "batch_size": 3}
-    for solver in (Euler(), Euler(weight=Entropy(1.0))):
-        told.clear()
-        sample(model, SOURCE, Linear(), solver, **asked, progress=told.append)
-        assert sum(told) == 7 * BATCH
-        assert min(told) >= 0
-
-
-def test_progress_counts_fixed_sequences(model: DiT) -> None:
-    """Batches of one sequence; only the third has a free token."""
+    """Also in batches of one sequence of which only the third has a free token."""
     prompt = torch.ones(BATCH, LENGTH, dtype=torch.int64)
     prompt[2, 4] = SOURCE.mask_id
-    told: list[int] = []
-    asked: dict[str, Any] = {"steps": 7, "batch_size": 1, "prompt": prompt, "progress": told.append}
-    sample(model, SOURCE, Linear(), Euler(), shape=(BATCH, LENGTH), **asked)
-    assert sum(told) == 7 * BATCH
+    given: list[dict[str, Any]] = [{"batch_size": 3}, {"batch_size": 1, "prompt": prompt}]
+    for solver, asked in product((Euler(), Euler(weight=Entropy(1.0))), given):
+        told: list[int] = []
+        shape = (BATCH, LENGTH)
+        sample(model, SOURCE, Linear(), solver, shape=shape, steps=7, progress=told.append, **asked)
+        assert sum(told) == 7 * BATCH
+        assert min(told) >= 0
 
 
 def test_reveals_that_depend_on_the_model_are_not_precomputed() -> None:
@@ -184,11 +172,8 @@ def test_draws_depend_on_the_step_of_each_sequence(model: DiT) -> None:
     rows = Positions.of(torch.ones(3, LENGTH, dtype=torch.bool))
     step = torch.tensor([4, 0, 9])
     with torch.no_grad():
-        mixed, _ = propose(
-            model, SOURCE, replace(state, step=step), torch.full((3,), 0.2), rows, solver
-        )
+        rest = (torch.full((3,), 0.2), rows, solver)
+        mixed, _ = propose(model, SOURCE, replace(state, step=step), *rest)
         for b, k in enumerate(step.tolist()):
-            alone, _ = propose(
-                model, SOURCE, replace(state, step=k), torch.full((3,), 0.2), rows, solver
-            )
+            alone, _ = propose(model, SOURCE, replace(state, step=k), *rest)
             assert torch.equal(mixed[b], alone[b])

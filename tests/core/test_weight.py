@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,33 +24,20 @@ def brute_alpha(score_BN: np.ndarray, revealed_BN: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
-@pytest.mark.parametrize("radius", [1, 2, 4])
-def test_neighbor_counts_by_loops(radius: int, boundary: str) -> None:
-    revealed = random_masks(20, 11)
-    weight = cwdfm.Neighbor(radius, 0.7, boundary)  # type: ignore[arg-type]
-    for row, mask in zip(weight.count(revealed), revealed, strict=True):
-        for i in range(11):
-            window = range(i - radius, i + radius + 1)
+@pytest.mark.parametrize(("axes", "radius"), [((11,), 1), ((11,), 2), ((11,), 4), ((5, 6), 1)])
+def test_neighbor_counts_by_loops(axes: Any, radius: int, boundary: Any) -> None:
+    weight = cwdfm.Neighbor(radius, 0.7, boundary, axes if len(axes) == 2 else None)
+    revealed = random_masks(10, math.prod(axes))
+    masks, counts = (x.reshape(-1, *axes) for x in (revealed, weight.count(revealed)))
+    for mask, count in zip(masks, counts, strict=True):
+        for place in product(*map(range, axes)):
+            cells = list(product(*(range(i - radius, i + radius + 1) for i in place)))
             if boundary == "cut":
-                window = range(max(0, i - radius), min(11, i + radius + 1))
-            assert row[i] == sum(bool(mask[j % 11]) for j in window)
+                cells = [c for c in cells if all(0 <= i < n for i, n in zip(c, axes, strict=True))]
+            wrapped = [tuple(i % n for i, n in zip(c, axes, strict=True)) for c in cells]
+            assert count[place] == sum(bool(mask[cell]) for cell in wrapped)
     expected = brute_alpha(0.7 * weight.count(revealed).numpy(), revealed)
     np.testing.assert_allclose(weight(revealed).numpy(), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("boundary", ["circular", "cut"])
-def test_neighbor_on_a_grid_by_loops(boundary: str) -> None:
-    height, width, radius = 5, 6, 1
-    weight = cwdfm.Neighbor(radius, 1.0, boundary, (height, width))  # type: ignore[arg-type]
-    revealed = random_masks(4, height * width)
-    count = weight.count(revealed).reshape(4, height, width)
-    offsets = list(product(range(-radius, radius + 1), repeat=2))
-    for b, mask in enumerate(revealed.reshape(4, height, width)):
-        for i, j in product(range(height), range(width)):
-            cells = [(i + y, j + x) for y, x in offsets]
-            if boundary == "cut":
-                cells = [(y, x) for y, x in cells if 0 <= y < height and 0 <= x < width]
-            assert count[b, i, j] == sum(int(mask[y % height, x % width]) for y, x in cells)
 
 
 @pytest.mark.parametrize("boundary", ["circular", "cut"])
