@@ -147,7 +147,8 @@ def fusible_hidden(
     if not (whole and fusible) or (positions.active is not None and not len(positions.active)):
         return None
     hidden_KD = _hidden_at(model, x_BN, t_B.float(), positions)
-    fits = product_dtype(hidden_KD) == product_dtype(weight) and len(positions)
+    fits = hidden_KD.shape[1] == weight.shape[1] and len(positions) > 0
+    fits = fits and product_dtype(hidden_KD) == product_dtype(weight)
     return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cwdfm.config import added
 from cwdfm.errors import InputError, check_choice, check_integer
 from cwdfm.model.attention import (
     AttentionFn,
@@ -27,6 +28,7 @@ from cwdfm.model.attention import (
     FullAttention,
 )
 from cwdfm.model.block import Block, modulation_layer, modulation_vectors, zero_init
+from cwdfm.model.leave_one_out import add_evidence, append_evidence
 from cwdfm.ops.adaptive_norm import Residual, add_norm
 from cwdfm.ops.attention import rotary
 from cwdfm.ops.cuda_graph import GraphedFunction
@@ -63,6 +65,9 @@ class DiTConfig:
       (MDLM with time conditioning, Duo, UDLM), and "reversed" is 1 - t (GIDD).
     - `attention`: "full", "causal", or "block" for block diffusion with blocks of `block` tokens
       (see `cwdfm.model.attention`).
+    - `leave_one_out`: the readout predicts p(x_1^i | x_t^-i) for a uniform source and the linear
+      schedule, as in Duo and UDLM; the logits are those of p_{1|t} (see
+      `cwdfm.model.leave_one_out`). Such networks cannot be trained here.
     """
 
     num_tokens: int
@@ -76,6 +81,7 @@ class DiTConfig:
     time: Time = "given"
     attention: Literal["full", "causal", "block"] = "full"
     block: int = 0
+    leave_one_out: bool = added(False)
 
     def __post_init__(self) -> None:
         for name in ("num_tokens", "width", "heads", "conditioning", "mlp_ratio"):
@@ -129,7 +135,14 @@ class DiT(nn.Module):
         this method.
         """
         hidden_BND = self.trunk(x_t, t)
-        return self.head(hidden_BND) if read is None else read(hidden_BND, self.readout)
+        if read is None:
+            return self.head(hidden_BND)
+        if self.config.leave_one_out:
+            raise InputError(
+                "a network with leave_one_out cannot be trained: it does not predict p_{1|t}, for "
+                "which the losses are defined; train a new one"
+            )
+        return read(hidden_BND, self.readout)
 
     def compile_trunk(self, *, by_block: bool) -> None:
         """Apply torch.compile to the trunk in place, as a whole or block by block.
@@ -162,14 +175,17 @@ class DiT(nn.Module):
         """
         last_inputs = self._until_last_block(x_t, t, pattern or self.attention_pattern)
         h_BND, pending = self.blocks[-1](*last_inputs)
-        return self._final_norm(h_BND, pending, last_inputs[2])
+        hidden_BND = self._final_norm(h_BND, pending, last_inputs[2])
+        if not self.config.leave_one_out:
+            return hidden_BND
+        return append_evidence(hidden_BND, x_t, t, self.config.num_tokens)  # kappa_t = t
 
     @property
     def two_stage(self) -> bool:
         """Whether the two stages equal the trunk: it is not overridden, and no hooks are set."""
         last = self.blocks[-1]
         hooked = any(getattr(last, f"_{kind}_hooks") for kind in ("forward", "forward_pre"))
-        return type(self).trunk is DiT.trunk and not hooked
+        return type(self).trunk is DiT.trunk and not (hooked or self.config.leave_one_out)
 
     def first_stage(self, x_t: Tensor, t: Tensor) -> "TrunkState":
         """The trunk up to its last attention. The rest works on each coordinate independently."""
@@ -216,6 +232,8 @@ class DiT(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., num_tokens] of hidden vectors [..., D]."""
+        if self.config.leave_one_out:
+            return add_evidence(hidden, self.readout)
         logits: Tensor = self.readout(hidden)
         return logits
 

@@ -1,4 +1,7 @@
-"""Checkpoints of Duo (Sahoo et al. 2025) and UDLM (Schiff et al. 2025), with a uniform source."""
+"""Checkpoints of Duo (Sahoo et al. 2025) and UDLM (Schiff et al. 2025), with a uniform source.
+
+Their networks predict a token from the other positions: see `cwdfm.model.leave_one_out`.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ def read_duo(folder: Path, config: dict[str, Any]) -> Checkpoint:
             f"{folder} is an autoregressive model (causal is true) with the network of Duo, which "
             f"is not supported; give a diffusion model"
         )
-    shape = dit_config(config, time="sigma")
+    shape = dit_config(config, time="sigma", leave_one_out=True)
     method = Flow(UniformSource(shape.num_tokens), Linear())
     return dit_checkpoint(folder, "Duo", shape, method, config["model_length"], mask=False)
 
@@ -32,7 +35,8 @@ def read_udlm(folder: Path, config: dict[str, Any]) -> Checkpoint:
 
     Of a network for classifier-free guidance, this is the unconditional model.
     """
-    shape = dit_config(config, time="sigma" if config["time_conditioning"] else "zero")
+    time = "sigma" if config["time_conditioning"] else "zero"
+    shape = dit_config(config, time=time, leave_one_out=True)
     method = Flow(UniformSource(shape.num_tokens), Linear())
     length, tokenizer = config["model_length"], "bert-base-uncased"
     found = dit_checkpoint(folder, "UDLM", shape, method, length, mask=False, tokenizer=tokenizer)

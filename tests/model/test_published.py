@@ -71,6 +71,12 @@ def test_logits_are_those_of_the_authors_code(tmp_path: Path, name: str) -> None
     if name == "sedd":  # the authors' output is a log-score, and the mask is the last id
         found = found - (7 * time.expm1()).log()[:, None, None]
         found, expected = found[x == 7][:, :7], expected[x == 7][:, :7]
+    if trained.model.config.leave_one_out:
+        # The evidence of the current token is log(q(x_t | x_1 = x_t) / q(x_t | x_1 != x_t)).
+        same, other = torch.exp(-time), -torch.expm1(-time) / 8
+        evidence = (same + other).log() - other.log()
+        evidence_BN1 = evidence[:, None, None].expand(*x.shape, 1)
+        expected = expected.scatter_add(2, x[..., None], evidence_BN1)
     if name == "sedd-uniform":  # the log-score of the current token, 0, is implied
         found = found.scatter(2, x[..., None], 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
