@@ -25,7 +25,7 @@ from cwdfm.likelihood.bound import (
     BoundTerms,
     LikelihoodOptions,
     estimate_bound,
-    sequence_nats,
+    exact_terms,
 )
 from cwdfm.method.base import (
     DataBatch,
@@ -93,7 +93,7 @@ class Autoregressive(Method):
         def terms(batch: BoundBatch) -> BoundTerms:
             check_network(model, batch.x_1.shape[1])
             input_BN = prepend_start(batch.x_1, ids)[:, :-1]
-            return BoundTerms.exact(sequence_nats(model, ids, input_BN, batch.x_1, ~batch.fixed))
+            return exact_terms(model, ids, input_BN, batch)
 
         data = (model, x_1, terms, self.vocab_size)
         return estimate_bound(*data, exact=True, check_fixed=check_prefix, **options)

@@ -104,12 +104,6 @@ class BoundTerms:
     end: Tensor  # [END_DRAWS, B]: independent estimates
     start: Tensor | float = 0.0  # [B]: exact; 0 for a flow, which starts from its source
 
-    @classmethod
-    def exact(cls, nats_B: Tensor) -> "BoundTerms":
-        """The terms of an exact likelihood, which has nothing to estimate."""
-        zeros_2B = nats_B.new_zeros(2, len(nats_B))
-        return cls(zeros_2B, zeros_2B, nats_B)
-
     @property
     def mean_B(self) -> Tensor:
         """The estimate of the bound [B]."""
@@ -169,18 +163,17 @@ def estimate_bound(
     return Bound(float(nats_B.sum()) / tokens, math.sqrt(variance) / tokens, nats_B, tokens, exact)
 
 
-def sequence_nats(
-    model: Model, source: Source, input_BN: Tensor, x_1: Tensor, free_BN: Tensor
-) -> Tensor:
-    """-sum of log p(x_1^i) over free positions i, [B] float64, by one pass over `input_BN`."""
-    positions = Positions.of(free_BN)
+def exact_terms(model: Model, source: Source, input_BN: Tensor, batch: BoundBatch) -> BoundTerms:
+    """-sum of log p(x_1^i) over the free positions i, by one pass over `input_BN`."""
+    positions, x_1 = Positions.of(~batch.fixed), batch.x_1
     token_K = positions.take(x_1)
     t_B = torch.zeros(len(x_1), device=x_1.device)
     log_p_K = torch.empty(len(token_K), dtype=torch.float64, device=x_1.device)
     for k, logits_kV in predict_logits(model, source, input_BN, t_B, positions):
         logits = logits_kV.double()
         log_p_K[k] = token_log_prob(logits, logits.logsumexp(-1), token_K[k])
-    return -positions.scatter(log_p_K).sum(1)
+    nothing_2B = log_p_K.new_zeros(END_DRAWS, len(x_1))  # there is nothing to estimate
+    return BoundTerms(nothing_2B, nothing_2B, -positions.scatter(log_p_K).sum(1))
 
 
 def stratified_variance(estimates_DB: Tensor) -> Tensor:

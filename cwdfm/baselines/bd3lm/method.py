@@ -14,7 +14,7 @@ from cwdfm.likelihood.bound import (
     BoundTerms,
     LikelihoodOptions,
     estimate_bound,
-    sequence_nats,
+    exact_terms,
 )
 from cwdfm.likelihood.elbo import flow_terms
 from cwdfm.method.base import Method, SampleRequest, refuse_solver
@@ -103,12 +103,11 @@ class BlockDiffusion(Method):
             check_fixed(fixed_BN, self.block)
 
         def terms(batch: BoundBatch) -> BoundTerms:
-            x_1, blocks = batch.x_1, ParallelBlocks(network, batch.x_1)
+            blocks = ParallelBlocks(network, batch.x_1)
             if self.block > 1:
                 return flow_terms(blocks, path, batch)
-            masked_BN = torch.full_like(x_1, self.source.mask_id)
-            nats_B = sequence_nats(blocks, self.source, masked_BN, x_1, ~batch.fixed)
-            return BoundTerms.exact(nats_B)
+            masked_BN = torch.full_like(batch.x_1, self.source.mask_id)
+            return exact_terms(blocks, self.source, masked_BN, batch)
 
         data = (model, x_1, terms, self.source.vocab_size)
         return estimate_bound(*data, exact=self.exact, check_fixed=check, **options)
