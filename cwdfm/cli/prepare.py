@@ -20,7 +20,7 @@ from cwdfm.data import (
 )
 from cwdfm.data.randomized import check_randomized, randomized_source
 from cwdfm.data.readers import file_type, is_table
-from cwdfm.data.text.files import Unit
+from cwdfm.data.text.files import Unit, is_text
 from cwdfm.distributed import output_file
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, check_writable
@@ -132,8 +132,8 @@ def _text(options: Options) -> TokenData:
             f"{options.corpus} is already prepared, with its tokenizer and length; pass it to "
             f"other commands as it is, or prepare the raw text"
         )
-    named = options.corpus in CORPORA or glob.has_magic(options.corpus)
-    if not named and not Path(options.corpus).exists():
+    path, named = Path(options.corpus), options.corpus in CORPORA or glob.has_magic(options.corpus)
+    if not named and not path.is_dir() and not (path.is_file() and is_text(path)):
         raise unknown_dataset(options.corpus)
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give the path of a folder")

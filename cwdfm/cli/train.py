@@ -14,6 +14,7 @@ from cwdfm.cli.options import HELP, by_flags, fields_given, flag, parse, value_g
 from cwdfm.cli.progress import Progress
 from cwdfm.config import check_applies, choice_names
 from cwdfm.data import load as load_tokens
+from cwdfm.data.loader import is_tokenizer_of, open_if_prepared
 from cwdfm.distributed import barrier, exclusive, process_group, rank, world_size
 from cwdfm.errors import InputError, load_extra
 from cwdfm.files import LOCK, check_output_folder, write_json
@@ -94,6 +95,8 @@ def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained |
     if place is not None and not any(word in HELP for word in arguments):
         init = load(place)
         config = config.continued_from(init).updated(init=place)
+    elif not any(word in HELP for word in arguments):
+        config = config_for_prepared(config, value_given("data", arguments))
     choices = {name: value_given(name, arguments) for name in choice_names(TrainConfig)}
     chosen = {name: value for name, value in choices.items() if value is not None}
     if init is not None:
@@ -107,6 +110,18 @@ def read_options(name: str, arguments: list[str]) -> tuple[Options, Pretrained |
         flat = options.config.flat()
         check_against_model({name: flat[name] for name in given}, init)
     return options, init
+
+
+def config_for_prepared(config: TrainConfig, place: str | None) -> TrainConfig:
+    """The config with the length and the tokenizer of the data, if they are prepared already."""
+    data = open_if_prepared(config.data.data if place is None else place)
+    if data is None:
+        return config
+    tokenizer = config.data.tokenizer
+    with suppress(InputError):  # the recipe's tokenizer is not available
+        if is_tokenizer_of(data, tokenizer):
+            return config.updated(length=data.length)
+    return config.updated(length=data.length, tokenizer=None)
 
 
 def check_against_model(given: Mapping[str, Any], init: Pretrained) -> None:

@@ -19,7 +19,7 @@ from cwdfm.data.readers import file_type
 from cwdfm.data.smiles import SmilesTokenizer
 from cwdfm.data.text.corpora import CORPORA, find_corpus
 from cwdfm.data.text.corpus import Corpus
-from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, find_tokenizer
+from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, FastTokenizer, find_tokenizer
 from cwdfm.data.text.files import Unit, is_text
 from cwdfm.data.text.prepared import is_prepared, open_prepared, prepare, text_source
 from cwdfm.data.text.tokenizer import TextTokenizer
@@ -124,12 +124,23 @@ def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> b
     return path.is_file() and is_text(path)
 
 
+def open_if_prepared(name_or_path: str | Path) -> TokenData | None:
+    """The prepared data at a path; None for all other data."""
+    path = Path(name_or_path)
+    if str(name_or_path) in DATASETS:
+        return None
+    if path.suffix == ".npz" and path.is_file():
+        return TokenData.load(path)
+    return open_prepared(path) if is_prepared(path) else None
+
+
 def unknown_dataset(name_or_path: str | Path) -> InputError:
     """The error for a name that is neither a dataset nor a file."""
     return InputError(
-        f"{str(name_or_path)!r} is neither a dataset nor a file; give one of {_names()}, or the "
-        f"path of a file (molecules: .smi, .txt, .csv, .tsv, or a prepared .npz; text: .txt with a "
-        f"text tokenizer, .jsonl, .parquet, .tar, or a folder; also compressed)"
+        f"{str(name_or_path)!r} is neither a dataset nor a file of a supported format; give one "
+        f"of {_names()}, or the path of a file (molecules: .smi, .txt, .csv, .tsv, or a prepared "
+        f".npz; text: .txt with a text tokenizer, .jsonl, .parquet, .tar, or a folder; also "
+        f"compressed)"
     )
 
 
@@ -221,7 +232,7 @@ def check_prepared(
     wrong = [name for name, value in requested.items() if value is not None and value != has[name]]
     reasons = [f"with {name}={has[name]!r}, requested was {requested[name]!r}" for name in wrong]
     values = [f"`{name}={has[name]}`" for name in wrong]
-    if not _is_tokenizer_of(data, tokenizer):
+    if not is_tokenizer_of(data, tokenizer):
         reasons.append(
             f"with a different tokenizer ({_summary(data.tokenizer)}) than the one requested "
             f"({_summary(tokenizer)})"
@@ -238,13 +249,16 @@ def check_prepared(
     return data
 
 
-def _is_tokenizer_of(data: TokenData, requested: Tokenizer | str | None) -> bool:
+def is_tokenizer_of(data: TokenData, requested: Tokenizer | str | None) -> bool:
     """Whether the requested tokenizer is that of the data. GPT-2's files are not required."""
     used = data.source.get("tokenizer")  # None for molecules
     if not isinstance(requested, str) or used is None:
         return requested is None or requested == data.tokenizer
-    if requested == "gpt2" and isinstance(used, dict) and used.get("sha256") == GPT2_SHA256:
-        return True
+    if requested == "gpt2":
+        if not isinstance(used, dict) or used.get("kind") != FastTokenizer.kind:
+            return False
+        if used.get("sha256") == GPT2_SHA256:
+            return True
     return used == requested or (
         requested != "chars" and find_tokenizer(requested) == data.tokenizer
     )

@@ -86,6 +86,7 @@ class Molecules(ABC):
         counts = Counter[str]()
         examples: dict[str, list[str]] = {}
         kept: dict[str, Split | None] = {}  # canonical SMILES, in order
+        longest = 0  # tokens of a molecule that is too long
         for row in self.rows(limit):
             counts["read"] += 1
             if progress is not None and counts["read"] % _PROGRESS_EVERY == 0:
@@ -95,8 +96,12 @@ class Molecules(ABC):
                 kept[smiles] = row.split
                 continue
             counts[reason] += 1
+            if reason == "too_long":
+                longest = max(longest, len(split_smiles(smiles)))
             if len(shown := examples.setdefault(reason, [])) < _MAX_EXAMPLES:
                 shown.append(f"{row.place}: {row.smiles.strip()[:80]}{detail}")
+        if longest:
+            examples["too_long"].append(f"length={longest + 2} (--length) keeps all of them")
         report = {name: counts[name] for name in ("read", *REASONS)}
         if len(kept) < 2:
             raise _too_few(self.name, len(kept), report, examples)
@@ -195,7 +200,7 @@ class SmilesFile(Molecules):
 def check_row(
     text: str, length: int, tokenizer: SmilesTokenizer | None, kept: Collection[str]
 ) -> tuple[str, str, str]:
-    """(canonical SMILES, "", "") for a row to keep, else ("", reason, detail for the example)."""
+    """(canonical SMILES, reason to leave the row out or "", detail for the example)."""
     if not (text := text.strip()):
         return "", "blank", "(empty)"
     if len(text) > MAX_CHARACTERS:
@@ -209,7 +214,7 @@ def check_row(
     if tokenizer is not None and (unknown := tokenizer.unknown_tokens(tokens)):
         return "", "unknown_tokens", f" (unknown: {' '.join(unknown)})"
     if len(tokens) + 2 > length:
-        return "", "too_long", f" ({len(tokens)} tokens plus <bos> and <eos>, length {length})"
+        return smiles, "too_long", f" ({len(tokens)} tokens plus <bos> and <eos>, length {length})"
     if smiles in kept:
         return "", "duplicate", f" (same as {smiles})"
     return smiles, "", ""
@@ -245,5 +250,6 @@ def _too_few(
     return InputError(
         f"{name} has {kept} usable molecules, at least 2 are required (one to train on, one to "
         f"hold out); rows: {counts}{shown}. Expected is one SMILES per line, or a column of a CSV "
-        f"table; a larger length or a different vocabulary may keep more rows"
+        f"table; a larger length= or a different vocabulary may keep more rows",
+        fields=("length",),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from cwdfm.data.tokenizer import Tokenizer
+from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError, describe, load_extra
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
@@ -24,6 +24,8 @@ _TOKEN = re.compile(
     r"|%[0-9]{2}|%\([0-9]+\)|[0-9]"  # ring closures
     r"|->|<-|[-=#$:/\\~.()]"  # bonds, branches, the dot between molecules
 )
+
+_HOLE = re.compile(r"\[[0-9]+\]")  # in a template; an atom would have a symbol
 
 
 def parse(smiles: str) -> Any:
@@ -147,18 +149,23 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
         return "".join(out)
 
     def encode_template(self, template: str) -> list[int | None]:
-        """Each `*` is one free token: `c1ccccc1***` is benzene followed by three free tokens.
+        """`[3]` is a hole of three free tokens, as in text, and each `*` is one free token.
 
-        A template therefore cannot contain the wildcard atom as a given token.
+        `c1ccccc1[3]` and `c1ccccc1***` are benzene followed by three free tokens. A template
+        therefore cannot contain the wildcard atom as a given token.
         """
-        tokens = split_smiles(template)
-        if "*" not in tokens:
+        ids: list[int | None] = []
+        for token in split_smiles(template):
+            if token == "*" or _HOLE.fullmatch(token):
+                ids += [None] * (1 if token == "*" else hole_size(template, token[1:-1]))
+            else:
+                ids += self.encode(token)
+        if None not in ids:
             raise InputError(
-                f"the template {template!r} has no free tokens; write * for each token to fill in, "
-                f"as in 'c1ccccc1***'"
+                f"the template {template!r} has no holes; write [3] for three free tokens, as in "
+                f"'c1ccccc1[3]', or * for each of them"
             )
-        ids = iter(self.encode("".join(token for token in tokens if token != "*")))
-        return [None if token == "*" else next(ids) for token in tokens]
+        return ids
 
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """`<bos> ids`, followed by `<eos> <pad> ...` if `whole`, else by free tokens."""

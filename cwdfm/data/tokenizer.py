@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Self
 
 from cwdfm.errors import InputError
 
+MAX_HOLE = 65_536  # free tokens of one hole in a template
+
 _KINDS: dict[str, type["Tokenizer"]] = {}
 
 
@@ -55,7 +57,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_template(self, template: str) -> list[int | None]:
-        """The ids of an infilling template; None marks each free token."""
+        """The ids of an infilling template; None marks each free token.
+
+        `[12]` is a hole of twelve free tokens, in text and in molecules.
+        """
 
     @abstractmethod
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
@@ -88,6 +93,17 @@ class Tokenizer(ABC):
             f"id {i} cannot be decoded, allowed are 0..{self.vocab_size - 1}; "
             f"id {self.vocab_size} is the mask, which sampling should have replaced"
         )
+
+
+def hole_size(template: str, digits: str) -> int:
+    """The number of free tokens of the hole `[digits]` in a template."""
+    size = int(digits.lstrip("0")[:9] or 0)  # nine digits are too many already
+    if not 1 <= size <= MAX_HOLE:
+        raise InputError(
+            f"the template {template!r} has the hole [{digits[:20]}]; a hole has 1 to "
+            f"{MAX_HOLE:,} tokens"
+        )
+    return size
 
 
 def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:

@@ -78,7 +78,7 @@ def _printable(text: str) -> str:
 
 def _sample_file(file: File) -> str:
     title = f"{file.path.name}: {len(file.samples.texts):,} samples"
-    return _details(title, _definitions({"sha256": file.sha256, **file.samples.options}))
+    return _details(title, _definitions({"sha256": file.sha256, **file.effective_options}))
 
 
 def _definitions(values: dict[str, Any]) -> str:

@@ -49,15 +49,21 @@ class File:
         return TEXT if _reads_as_text(self.samples.texts) else None
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The options that affect the samples."""
+    def effective_options(self) -> dict[str, Any]:
+        """The options without those that the solver and the postprocessing do not read."""
         given = self.samples.options
         solver = str(given.get("solver"))
         idle = SPECIFIC_OPTIONS - option_names(solver) if solver in SOLVERS else frozenset()
         for enabling, others in POSTPROCESS_OPTIONS.items():
             if not given.get(enabling):
                 idle |= {enabling, *others}
-        found = {k: v for k, v in sorted(given.items()) if k not in _ASIDE | idle}
+        return {name: value for name, value in given.items() if name not in idle}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that affect the samples."""
+        given = self.effective_options
+        found = {k: v for k, v in sorted(given.items()) if k not in _ASIDE}
         # The weights in a folder may have changed between two files.
         weights = self.samples.head.get("weights")
         return found | ({"weights": str(weights)[:8]} if weights else {})

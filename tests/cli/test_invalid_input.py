@@ -84,7 +84,7 @@ EMPTY = {
 }
 
 SAMPLING = {
-    "--template c1ccccc1": "no free tokens",
+    "--template c1ccccc1": "no holes",
     f"--template {'C' * 31}*": "room for 30",
     "--template [Si]**": "[Si]",
     "--prompt C --template C*": "mutually exclusive",

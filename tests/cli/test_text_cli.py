@@ -32,7 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run")
-    flags = ["--data", str(corpus), "--length", "32", "--no-tensorboard", *TINY]
+    flags = ["--data", str(corpus), "--no-tensorboard", *TINY]  # the length is that of the data
     train.main(["text-debug", "--out", str(out), *flags])
     return out
 

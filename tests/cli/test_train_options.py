@@ -11,6 +11,7 @@ from cwdfm.baselines.bd3lm.objective import LOSS
 from cwdfm.cli.options import fields_given, flag, value_given
 from cwdfm.cli.train import read_options
 from cwdfm.config import check_applies, choice_names, conditions, leaf_names
+from cwdfm.data import TextFiles, load, prepare
 from cwdfm.method import Flow
 from cwdfm.method.flow import FlowObjective
 from cwdfm.method.flow_config import LOSSES, PATHS
@@ -168,6 +169,26 @@ def test_mdlm_is_a_flow_with_these_settings() -> None:
     assert blocks.method.source == mdlm.method.source
     assert blocks.method.schedule == mdlm.method.schedule == cwdfm.Linear()
     assert blocks.model.time == mdlm.model.time
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+def test_prepared_data_set_length_and_tokenizer(tokenizer: str, tmp_path: Path) -> None:
+    """The recipe has 128 bytes. A tokenizer that fits is kept: it is part of a run's settings."""
+    (tmp_path / "a.txt").write_text("some words " * 50)
+    prepare(TextFiles.of(tmp_path / "a.txt"), tokenizer, 24, tmp_path / "text")
+    (tmp_path / "my.smi").write_text("CCO\nCCN\nCCC\n")
+    load(tmp_path / "my.smi", length=9, cache=False).save(tmp_path / "my.npz")
+    kept = "bytes" if tokenizer == "bytes" else None
+    for name, words, length, expected in (
+        ("text", [], 24, kept),
+        ("text", ["--length", "16"], 16, kept),
+        ("text", ["--tokenizer", "gpt2"], 24, "gpt2"),
+        ("my.npz", [], 9, None),
+        ("a.txt", [], 128, "bytes"),
+    ):
+        flags = ["--out", str(tmp_path / "out"), "--data", str(tmp_path / name), *words]
+        config = read_options("text-debug", flags)[0].config.data
+        assert (config.length, config.tokenizer) == (length, expected)
 
 
 def test_values_of_a_command_line() -> None:

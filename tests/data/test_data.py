@@ -220,6 +220,7 @@ def test_report_of_a_file(tmp_path: Path) -> None:
     assert data.examples["unparsable"] == ["line 5: not-a-molecule"]
     assert data.examples["duplicate"] == ["line 2: OCC (same as CCO)"]
     assert "40 tokens" in data.examples["too_long"][0]
+    assert "length=42" in data.examples["too_long"][1]
     assert data.tokenizer == SmilesTokenizer(("1", "C", "Cl", "N", "O", "c"))
     assert data.source["file"] == "mine.smi"
     assert data.source["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -157,6 +157,22 @@ def test_a_stored_tokenizer_is_small_and_guarded(gpt2: TextTokenizer) -> None:
             tokenizer_from_json({**stored, **change})
 
 
+@needs_gpt2
+@pytest.mark.parametrize("unit", ["word ", "line\n", "ACGT", "你好"])
+def test_long_texts_are_encoded_in_pieces(gpt2: TextTokenizer, unit: str) -> None:
+    """The memory of an encoder is bounded, and only texts without spaces are tokenized anew."""
+    text = unit * 400
+    pieces = list(gpt2.split_text(text, 100, most=200))
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= 200
+    ids = [i for piece in pieces for i in gpt2.encode(piece)]
+    assert gpt2.decode(ids) == text
+    if unit[-1].isspace():
+        assert ids == gpt2.encode(text)
+    else:  # at most a few tokens for each cut
+        assert len(ids) <= len(gpt2.encode(text)) + 4 * len(pieces)
+
+
 # Templates
 
 
@@ -167,8 +183,12 @@ def test_holes_in_smiles() -> None:
     assert tokenizer.encode_template("c1ccccc1***") == [*ids, None, None, None]
     nitrogen, carbon = tokenizer.encode("[nH]C")
     assert tokenizer.encode_template("*[nH]*C") == [None, nitrogen, None, carbon]
-    with pytest.raises(InputError, match=r"no free tokens; write \*"):
+    assert tokenizer.encode_template("[2][nH]*C[1]") == [None, None, nitrogen, None, carbon, None]
+    with pytest.raises(InputError, match=r"no holes; write \[3\]"):
         tokenizer.encode_template("c1ccccc1")
+    for hole in ("[0]", "[65537]"):
+        with pytest.raises(InputError, match=r"1 to 65,536"):
+            tokenizer.encode_template(f"C{hole}")
     with pytest.raises(InputError, match=r"vocabulary of .*: Br"):
         tokenizer.encode_template("Br*")
     with pytest.raises(InputError, match="is not a SMILES"):

@@ -30,7 +30,7 @@ _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _HUB_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 # Common end-of-text tokens, tried if there is no tokenizer_config.json.
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
-_SINGLE_SPACE = re.compile(r"(?<=\S) (?=\S)")
+_SINGLE_SPACE = re.compile(r"(?<=\S)[ \n](?=\S)")
 _SET_END = "set eos_token in a tokenizer_config.json in the same folder, or pass end="
 
 
@@ -110,7 +110,7 @@ class FastTokenizer(TextTokenizer, kind="fast"):
 
     @cached_property
     def boundary(self) -> "re.Pattern[str] | None":
-        """Single spaces, if these always start a token, as with GPT-2's pre-tokenizer."""
+        """Single spaces and line breaks, if these start tokens, as with GPT-2's pre-tokenizer."""
         parsed = json.loads(self.content)
         split = parsed.get("pre_tokenizer") or {}
         at_spaces = (

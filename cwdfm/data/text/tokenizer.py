@@ -15,11 +15,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cwdfm.data.tokenizer import Tokenizer
+from cwdfm.data.tokenizer import Tokenizer, hole_size
 from cwdfm.errors import InputError
 
 END = "<|endoftext|>"  # how `decode` shows the end-of-text token of every vocabulary
-MAX_HOLE = 65_536  # free tokens of one hole in a template
+MAX_PIECE = 1 << 20  # characters of a piece of text without boundaries
 
 _ANYWHERE = re.compile("")
 _PART = re.compile(r"[^\[]+|\[\[|\[([0-9]+)\]|\[")  # of a template
@@ -74,16 +74,22 @@ class TextTokenizer(Tokenizer):
                 parts[-1].append(i)
         return END.join(map(self.decode_text, parts))
 
-    def split_text(self, text: str, size: int) -> Iterator[str]:
-        """Split a text into pieces of about `size` characters that can be encoded separately."""
+    def split_text(self, text: str, size: int, most: int = MAX_PIECE) -> Iterator[str]:
+        """Split a text into pieces of about `size` characters that can be encoded separately.
+
+        A piece has at most max(2 size, most) characters, even if there is no boundary, as in DNA
+        without spaces; only then may the ids differ from those of the entire text. Encoding takes
+        about a hundred bytes of memory per character of a piece.
+        """
         start = 0
         while self.boundary is not None and len(text) - start > size:
-            # Searching to the end of the text would take quadratic time.
-            cut = self.boundary.search(text, start + size, start + 2 * size)
-            if cut is None:
+            last = start + max(2 * size, most)
+            cut = self.boundary.search(text, start + size, last)
+            if cut is None and last >= len(text):
                 break
-            yield text[start : cut.start()]
-            start = cut.start()
+            stop = last if cut is None else cut.start()
+            yield text[start:stop]
+            start = stop
         yield text[start:]
 
     def encode_template(self, template: str) -> list[int | None]:
@@ -98,9 +104,13 @@ class TextTokenizer(Tokenizer):
             if match[0] == "[[" or match[0][0] != "[":
                 given += match[0].replace("[[", "[")
                 continue
-            size = self._hole_size(template, match)
+            if match[1] is None:
+                raise InputError(
+                    f"the template {template!r} has a bracket at position {match.start()} that "
+                    f"does not start a hole; write [12] for twelve free tokens and [[ for a bracket"
+                )
             ids += self.encode(given.removesuffix(" ") if self.words_include_space else given)
-            ids += [None] * size
+            ids += [None] * hole_size(template, match[1])
             given = ""
         if None not in ids:
             raise InputError(
@@ -124,21 +134,6 @@ class TextTokenizer(Tokenizer):
                 fields=("length",),
             )
         return list(ids) if whole else [*ids] + [None] * (length - len(ids))
-
-    @staticmethod
-    def _hole_size(template: str, match: "re.Match[str]") -> int:
-        if match[1] is None:
-            raise InputError(
-                f"the template {template!r} has a bracket at position {match.start()} that does "
-                f"not start a hole; write [12] for twelve free tokens and [[ for a bracket"
-            )
-        size = int(match[1].lstrip("0")[:9] or 0)  # nine digits are too many already
-        if not 1 <= size <= MAX_HOLE:
-            raise InputError(
-                f"the template {template!r} has the hole {match[0][:20]}; a hole has 1 to "
-                f"{MAX_HOLE:,} tokens"
-            )
-        return size
 
 
 @dataclass(frozen=True)
