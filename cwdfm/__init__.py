@@ -15,6 +15,7 @@ from cwdfm.postprocess import *
 from cwdfm.pretrained import *
 from cwdfm.schedule import *
 from cwdfm.solver import *
+from cwdfm.solver_config import make_solver as make_solver
 from cwdfm.source import *
 from cwdfm.version import __version__ as __version__
 from cwdfm.weight import *

@@ -148,16 +148,19 @@ def require(valid: bool, name: str, rule: str, value: object) -> None:
         raise InputError(f"{name} must {rule}, got {value!r}", fields=(name,))
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is an int or a float, and not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_positive(name: str, value: float) -> None:
     """Require a finite number > 0."""
-    valid = isinstance(value, int | float) and 0 < value < math.inf
-    require(valid, name, "be a finite number > 0", value)
+    require(is_number(value) and 0 < value < math.inf, name, "be a finite number > 0", value)
 
 
 def check_scale(name: str, value: float) -> None:
     """Require the scale of a weight to be a number small enough that no score overflows."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(number and abs(value) <= 1e6, name, "be a number between -1e6 and 1e6", value)
+    require(is_number(value) and abs(value) <= 1e6, name, "be a number between -1e6 and 1e6", value)
 
 
 def check_integer(name: str, value: int, least: int = 1, most: int = MAX_INT) -> None:

@@ -1,30 +1,62 @@
 """Sampling from a trained model, for any method."""
 
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 
+from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, check_instance, check_integer
-from cwdfm.method.base import SampleRequest
+from cwdfm.method.base import Method, SampleRequest
 from cwdfm.method.flow import Flow
+from cwdfm.model.predict import model_device
 from cwdfm.postprocess import Refine, Reject, Resample
-from cwdfm.pretrained import Pretrained
 from cwdfm.schedule import Spacing
 from cwdfm.solver import Samples
 from cwdfm.solver.sample import Progress
+from cwdfm.solver_config import make_solver
 
 # Peak activation memory of the trunk per token, in units of 4 * width bytes: the MLP of four times
 # the width, q, k, v and the residual stream.
 _ACTIVATIONS = 24
+_WIDTH = 1024  # assumed for networks that do not say
 _CPU_BUDGET = 2**30
 _MAX_BATCH = {"cpu": 256, "cuda": 4096}  # larger batches are not faster and report progress rarely
 
 
+@runtime_checkable
+class Trained(Protocol):
+    """A trained model, such as `Pretrained`."""
+
+    @property
+    def model(self) -> Any:
+        """The network."""
+
+    @property
+    def method(self) -> Method:
+        """How the network is sampled and scored."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Between text and data tokens."""
+
+    @property
+    def length(self) -> int:
+        """Tokens per sequence in training."""
+
+    @property
+    def fix_first(self) -> bool:
+        """Whether the first token was always given in training."""
+
+
 def generate(
-    trained: Pretrained,
+    trained: Trained,
     solver: object = None,
     *,
-    n: int,
-    steps: int,
+    n: int = 16,
+    steps: int = 64,
+    temperature: float | None = None,
     seed: int = 0,
     grid: Spacing | Tensor = "t",
     length: int | None = None,
@@ -41,9 +73,12 @@ def generate(
 
     Args:
         trained: A model returned by `cwdfm.load`.
-        solver: The solver. The default is the method's own; for a flow, `Euler()`.
+        solver: The solver, or its name on the command line, such as "neighbor" (see `make_solver`).
+            The default is the method's own; for a flow, `Euler()`.
         n: The number of samples.
         steps: The number of steps.
+        temperature: The temperature of the draws, in place of the solver's. 0 draws the most
+            likely token.
         seed: The random seed.
         grid: The time grid (see `cwdfm.sample`).
         length: The sequence length. The default is the model's. Other lengths are possible, up to
@@ -60,11 +95,14 @@ def generate(
         batch_size: The number of sequences per batch. The default depends on the free memory.
         progress: Called as `progress(k)` after k sequences took a step.
     """
-    if not isinstance(trained, Pretrained):
+    if not isinstance(trained, Trained):
         raise InputError(
             f"generate requires a model returned by cwdfm.load, got a {type(trained).__name__}; "
             f"for a plain network use cwdfm.sample"
         )
+    check_integer("n", n)
+    check_integer("steps", steps)
+    solver = _find_solver(trained.method, solver, temperature)
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
@@ -96,11 +134,29 @@ def generate(
         reject=reject,
         progress=progress,
     )
-    return trained.method.sample(trained.model, solver, request)
+    samples = trained.method.sample(trained.model, solver, request)
+    if fixed is not None:
+        samples = replace(samples, fixed=fixed.to(samples.tokens.device).expand_as(samples.tokens))
+    return replace(samples, decode=words.decode)
+
+
+def _find_solver(method: Method, solver: object, temperature: float | None) -> object:
+    """The solver by its name, with the given temperature; None is the method's default."""
+    options = {} if temperature is None else {"temperature": temperature}
+    if isinstance(solver, str) or (solver is None and options):
+        return method.adapt(
+            make_solver(method.default_solver if solver is None else solver, **options)
+        )
+    if not options:
+        return solver
+    has = is_dataclass(solver) and "temperature" in {each.name for each in fields(solver)}
+    if not has:
+        raise InputError(f"{solver!r} has no temperature; omit it, or set it inside the solver")
+    return replace(solver, **options)  # type: ignore[type-var]
 
 
 def prompt_tokens(
-    trained: Pretrained,
+    trained: Trained,
     *,
     length: int | None = None,
     prompt: str | None = None,
@@ -142,12 +198,13 @@ def prompt_tokens(
     return torch.tensor([token or 0 for token in row]), ~free
 
 
-def auto_batch_size(trained: Pretrained, length: int | None = None) -> int:
+def auto_batch_size(trained: Trained, length: int | None = None) -> int:
     """The number of sequences of a length that fit into the free memory, up to a useful maximum.
 
     The default length is the model's.
     """
-    device = next(trained.model.parameters()).device
-    bytes_each = (length or trained.length) * trained.model.config.width * 4 * _ACTIVATIONS
+    device = model_device(trained.model) or torch.device("cpu")
+    width = getattr(getattr(trained.model, "config", None), "width", _WIDTH)
+    bytes_each = (length or trained.length) * width * 4 * _ACTIVATIONS
     budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
     return max(1, min(budget // bytes_each, _MAX_BATCH.get(device.type, 256)))

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from cwdfm.baselines.autoregressive import LeftToRight
 from cwdfm.baselines.sedd.solver import Analytic, ScoreEuler
 from cwdfm.config import added
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_choice
 from cwdfm.method.base import Method
 from cwdfm.solver import Corrector, EntropyBound, Euler, FirstHitting, TopK
 from cwdfm.weight import Entropy, EntropyInverse, Neighbor, NeighborShare, Weight
@@ -142,6 +142,17 @@ def build_solver(name: str, config: SolverConfig) -> Any:
     """Create the solver of this name with these options."""
     solver = SOLVERS[name].make(config)
     return replace(solver, temperature=config.temperature, top_p=config.top_p)
+
+
+def make_solver(name: str, **options: Any) -> Any:
+    """The solver that the command line calls `name`, such as "neighbor", with its options."""
+    check_choice("solver", name, tuple(SOLVERS))
+    if unknown := sorted(options.keys() - option_names(name)):
+        raise InputError(
+            f"solver {name!r} has no option {', '.join(unknown)}; its options are "
+            f"{', '.join(sorted(option_names(name)))}"
+        )
+    return build_solver(name, SOLVERS[name].config(**options))
 
 
 def option_names(solver: str) -> frozenset[str]:

@@ -137,6 +137,10 @@ class SmilesTokenizer(Tokenizer, kind="smiles"):
             )
         return [self.bos_id, *ids, self.eos_id] + [self.pad_id] * (length - len(ids) - 2)
 
+    def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
+        """One molecule per sequence; its padding belongs to it."""
+        return [self.pack(self.encode(text), length) for text in texts], 0
+
     def decode(self, ids: Iterable[int]) -> str:
         """The SMILES up to the first `<eos>`; `<bos>` and `<pad>` are dropped."""
         out, text_of, eos_id = [], self._text_of, self.eos_id  # local names: this loop is hot

@@ -74,6 +74,14 @@ class Tokenizer(ABC):
         """
 
     @abstractmethod
+    def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
+        """The ids of texts as sequences of `length` tokens, as in training.
+
+        Also returns the number of tokens at the end of the last sequence that fill it up and are
+        not part of any text.
+        """
+
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """A JSON-serializable description, from which `tokenizer_from_json` restores it."""
 

@@ -4,7 +4,7 @@ Shapes: R sequences, B sequences per batch, N length, n <= N length of a prefix.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,13 @@ from torch import Tensor
 from cwdfm.data import CORPORA, TokenData, is_prepared
 from cwdfm.data import load as load_data
 from cwdfm.data.text.pack import held_out_padding
-from cwdfm.errors import InputError, check_integer, check_mask, describe
-from cwdfm.generation import auto_batch_size, prompt_tokens
+from cwdfm.errors import InputError, check_integer, check_mask, check_strings, describe
+from cwdfm.generation import Trained, auto_batch_size, prompt_tokens
 from cwdfm.likelihood.bound import Bound, NegativeLogLikelihood
 from cwdfm.method import Method
+from cwdfm.method.flow import flow_of
 from cwdfm.metrics.folds import ratio
 from cwdfm.model.predict import model_device
-from cwdfm.pretrained import Pretrained
 from cwdfm.weight import Weight
 
 
@@ -72,7 +72,7 @@ class DatasetLikelihood(NegativeLogLikelihood):
         }
 
 
-def load_held_out(trained: Pretrained, name: str, part: str | None = None) -> TokenData:
+def load_held_out(trained: Trained, name: str, part: str | None = None) -> TokenData:
     """Load a dataset with the model's tokenizer and length; it must have held-out sequences."""
     tokenizer = trained.tokenizer
     is_corpus = name in CORPORA and not is_prepared(Path(name))
@@ -96,7 +96,7 @@ def load_held_out(trained: Pretrained, name: str, part: str | None = None) -> To
 
 
 def held_out_likelihood(
-    trained: Pretrained,
+    trained: Trained,
     data: TokenData,
     *,
     limit: int | None = None,
@@ -111,7 +111,7 @@ def held_out_likelihood(
     given does not count, nor does padding. `batch_size` None chooses one by the free memory.
     """
     return dataset_likelihood(
-        trained.method if weight is None else trained.flow,
+        trained.method if weight is None else flow_of(trained.method),
         trained.model,
         data.valid,
         limit=limit,
@@ -121,6 +121,26 @@ def held_out_likelihood(
         draws=draws,
         seed=seed,
         batch_size=auto_batch_size(trained) if batch_size is None else batch_size,
+    )
+
+
+def text_likelihood(
+    trained: Trained, texts: Sequence[str], *, weight: Weight | None = None, **options: Any
+) -> DatasetLikelihood:
+    """The likelihood of texts, laid out as in training: see `Tokenizer.layout`.
+
+    For `weight`, `draws`, `seed` and `batch_size` see `held_out_likelihood`.
+    """
+    check_strings("texts", texts)
+    rows, padding = trained.tokenizer.layout(texts, trained.length)
+    return dataset_likelihood(
+        trained.method if weight is None else flow_of(trained.method),
+        trained.model,
+        torch.tensor(rows),
+        fixed=prompt_tokens(trained)[1],
+        padding=(len(rows) - 1, padding) if padding else None,
+        weight=weight,
+        **{"batch_size": auto_batch_size(trained), **options},
     )
 
 

@@ -18,13 +18,14 @@ a standard error misses.
 """
 
 import math
+import warnings
 from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, describe
 from cwdfm.likelihood.bound import Bound, BoundBatch, BoundTerms, LikelihoodOptions, estimate_bound
 from cwdfm.loss.bregman import rate_divergence
 from cwdfm.loss.prediction import token_log_prob
@@ -58,6 +59,14 @@ def elbo(
     - `batch_size` (256): does not change the result.
     """
     check_flow_network(model)
+    trained_length = getattr(model, "trained_length", None)
+    if isinstance(x_1, Tensor) and trained_length not in (None, *x_1.shape[1:]):
+        warnings.warn(
+            f"x_1 is {describe(x_1)}, but the model was trained on sequences of {trained_length} "
+            f"tokens, including start, end and padding tokens; to bound the likelihood of texts "
+            f"use the model's likelihood(texts)",
+            stacklevel=2,
+        )
     path = path_for(source, schedule, weight)
     if weight is not None and not source.marks_noise:
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from cwdfm.errors import check_instance
+from cwdfm.errors import InputError, check_instance
 from cwdfm.likelihood.bound import Bound, LikelihoodOptions
 from cwdfm.likelihood.elbo import elbo
 from cwdfm.loss import NELBO, Bregman, Loss
@@ -117,6 +117,16 @@ class Flow(Method):
         **options: Unpack[LikelihoodOptions],
     ) -> Bound:
         return elbo(model, self.source, self.schedule, x_1, weight=weight, **options)
+
+
+def flow_of(method: Method) -> Flow:
+    """The method, if it is a discrete flow; InputError otherwise."""
+    if not isinstance(method, Flow):
+        raise InputError(
+            f"this requires a discrete flow, but the model was trained as {type(method).__name__}; "
+            f"use a model trained with method flow or mdlm"
+        )
+    return method
 
 
 @dataclass(frozen=True)

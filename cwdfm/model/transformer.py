@@ -112,6 +112,8 @@ class DiTConfig:
 class DiT(nn.Module):
     """x_t, t -> logits of p_{1|t}, [B, N, num_tokens]."""
 
+    trained_length: int | None = None  # tokens per sequence, if it was loaded as a trained model
+
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.config, self.attention_pattern = config, config.attention_pattern()

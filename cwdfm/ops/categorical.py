@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, is_number
 from cwdfm.ops.dispatch import fused_elementwise
 from cwdfm.ops.host_copy import check_rows
 from cwdfm.ops.precision import sum_dtype
@@ -49,9 +49,13 @@ def sample_categorical(
 ) -> Tensor:
     """Token ids [K] drawn from softmax(logits / temperature), restricted to the nucleus.
 
+    Temperature 0 is the mode: the first token of largest probability.
+
     `u_K` are uniforms in [0, 1), rounded to `dtype`. A draw is the first id whose cumulative mass
     exceeds u * total. Cumulative masses have at least the precision of `dtype`.
     """
+    if temperature == 0:
+        return logits_KV.argmax(dim=-1)
     if dtype == torch.float32:
         u_K = (u_K * 2**24).floor() * 2.0**-24  # rounding up to 1 would be outside the support
     if top_p == 1 and fused_elementwise(logits_KV):
@@ -200,14 +204,14 @@ def _nucleus_by_buckets(p_KV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
 
 def check_draw(temperature: float, top_p: float, dtype: torch.dtype) -> None:
     """Raise InputError for settings that do not define a distribution."""
-    if not isinstance(temperature, int | float) or not 1e-6 <= temperature <= 1e6:
+    if not is_number(temperature) or not (temperature == 0 or 1e-6 <= temperature <= 1e6):
         raise InputError(
-            f"temperature must be a number from 1e-6 to 1e6, got {temperature!r}; for nearly "
-            f"greedy sampling use a small one such as 0.01",
+            f"temperature must be 0, which draws the most likely token, or a number from 1e-6 to "
+            f"1e6, got {temperature!r}",
             fields=("temperature",),
         )
     # At least 1e-6, which differs from 0 in float32.
-    if not isinstance(top_p, int | float) or not 1e-6 <= top_p <= 1:
+    if not is_number(top_p) or not 1e-6 <= top_p <= 1:
         raise InputError(
             f"top_p must be a number from 1e-6 to 1, got {top_p!r}; 1.0 disables nucleus sampling",
             fields=("top_p",),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,10 +15,14 @@ from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.device import find_device
 from cwdfm.errors import InputError, require
 from cwdfm.files import replacing, write_json, write_tensors
+from cwdfm.generation import generate
+from cwdfm.likelihood.dataset import DatasetLikelihood, text_likelihood
 from cwdfm.method import Flow, Method
+from cwdfm.method.flow import flow_of
 from cwdfm.model.transformer import DiT
 from cwdfm.pretrained.format import FORMAT, read_model
 from cwdfm.schedule import Schedule
+from cwdfm.solver import Samples
 from cwdfm.source import Source
 
 BUNDLED = Path(__file__).parent.parent / "bundled"
@@ -34,6 +39,9 @@ class Pretrained:
     fix_first: bool = False  # whether the first token was always given in training
     card: dict[str, Any] = field(default_factory=dict)  # how it was trained; stored as JSON
 
+    def __post_init__(self) -> None:
+        self.model.trained_length = self.length
+
     @property
     def source(self) -> Source:
         """The source of a flow; InputError for other methods."""
@@ -47,12 +55,24 @@ class Pretrained:
     @property
     def flow(self) -> Flow:
         """The method, if it is a discrete flow; InputError otherwise."""
-        if not isinstance(self.method, Flow):
-            raise InputError(
-                f"this requires a discrete flow, but the model was trained as "
-                f"{type(self.method).__name__}; use a model trained with method flow or mdlm"
-            )
-        return self.method
+        return flow_of(self.method)
+
+    def generate(self, solver: object = None, **options: Any) -> Samples:
+        """Sample sequences: see `cwdfm.generate`. Their `texts` are the decoded samples."""
+        return generate(self, solver, **options)
+
+    def likelihood(self, texts: Sequence[str], **options: Any) -> DatasetLikelihood:
+        """The likelihood of texts, or a bound on it: see `text_likelihood`.
+
+        The texts get the start, end and padding tokens that the model was trained with; text models
+        score them as one stream of documents, cut into windows.
+        """
+        return text_likelihood(self, texts, **options)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the network to a device; returns this model."""
+        self.model.to(find_device(device))
+        return self
 
     def fingerprint(self) -> str:
         """A SHA-256 of the weights and the config, equal for models that sample alike."""

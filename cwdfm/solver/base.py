@@ -56,7 +56,8 @@ class DrawOptions:
     """Options of the categorical draws. Every sampler has these fields.
 
     Tokens are drawn from softmax(logits / temperature), restricted to the `top_p` nucleus, by
-    uniforms rounded to `dtype`. Weights and scores always use the unmodified logits.
+    uniforms rounded to `dtype`. Temperature 0 takes the most likely token. Weights and scores
+    always use the unmodified logits.
     """
 
     temperature: float = 1.0
@@ -69,7 +70,7 @@ class DrawOptions:
     @property
     def fusible(self) -> bool:
         """Whether `head_draw`, which does not store the logits, supports these options."""
-        return self.top_p == 1 and self.dtype == torch.float64
+        return self.temperature > 0 and self.top_p == 1 and self.dtype == torch.float64
 
     def draw(self, logits_KV: Tensor, u_K: Tensor) -> Tensor:
         """Draw token ids [K] with the uniforms u_K."""

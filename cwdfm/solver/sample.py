@@ -160,38 +160,21 @@ def sample(
             if reveals is not None:
                 part = _sample_reveals(model, source, state, times, reveals, progress)
             else:
-                loop = _Steps(model, source, schedule, solver, callback, progress)
-                part = loop.run(state, times)
+                current, evaluations_B, logit_evaluations = state, torch.zeros_like(state.index), 0
+                for t, t_next in pairwise(times):
+                    result = solver.step(model, source, schedule, current, t, t_next)
+                    current, info = _check_step_result(solver, result, state)
+                    evaluations_B += info.evaluated
+                    logit_evaluations += info.logit_evaluations
+                    if callback is not None:
+                        callback(current, info)
+                    if progress is not None:
+                        progress(len(current.index))
+                counts = (current.updates, current.loops, evaluations_B, logit_evaluations)
+                part = Samples(current.tokens, *counts)
             check_rows(_wrong_sequences(source, state, part.tokens), partial(_wrong, solver))
             parts.append(part)
     return replace(Samples.cat(parts), fixed=fixed)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """The loop over the steps of one batch."""
-
-    model: Model
-    source: Source
-    schedule: Schedule
-    solver: Solver
-    callback: Callback | None
-    progress: Progress | None
-
-    def run(self, state: State, times: list[float]) -> Samples:
-        """Advance a batch along the grid."""
-        flow = (self.model, self.source, self.schedule)
-        initial, evaluations_B, logit_evaluations = state, torch.zeros_like(state.index), 0
-        for t, t_next in pairwise(times):
-            result = self.solver.step(*flow, state, t, t_next)
-            state, info = _check_step_result(self.solver, result, initial)
-            evaluations_B += info.evaluated
-            logit_evaluations += info.logit_evaluations
-            if self.callback is not None:
-                self.callback(state, info)
-            if self.progress is not None:
-                self.progress(len(state.index))
-        return Samples(state.tokens, state.updates, state.loops, evaluations_B, logit_evaluations)
 
 
 def _check_step_result(solver: Solver, result: object, initial: State) -> tuple[State, Info]:

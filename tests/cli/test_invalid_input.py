@@ -102,7 +102,7 @@ SAMPLING = {
     "--reject-below 1.5": "cwdfm: --reject-below must be",
     "--resample 2 --resample-threshold 3": "cwdfm: --resample-threshold must be",
     "--resample 2 --resample-tokens-per-round 0": "--resample-tokens-per-round must",
-    "--refine 1 --refine-temperature 0": "cwdfm: --refine-temperature must be",
+    "--refine 1 --refine-temperature -1": "cwdfm: --refine-temperature must be",
     "--refine 1 --refine-temperature 1e-9": "cwdfm: --refine-temperature must be",
     f"--refine 1 --refine-steps {HUGE}": "cwdfm: --refine-steps must be an integer <= ",
     f"--refine {HUGE}": "cwdfm: --refine must be an integer <= 1,000,000, got 1000",

@@ -74,6 +74,13 @@ class TextTokenizer(Tokenizer):
                 parts[-1].append(i)
         return END.join(map(self.decode_text, parts))
 
+    def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
+        """The documents, each followed by the end of text, as a stream that is cut into windows."""
+        stream = [i for text in texts for i in (*self.encode(text), self.eos_id)]
+        padding = -len(stream) % length
+        stream += [self.eos_id] * padding
+        return [stream[i : i + length] for i in range(0, len(stream), length)], padding
+
     def split_text(self, text: str, size: int, most: int = MAX_PIECE) -> Iterator[str]:
         """Split a text into pieces of about `size` characters that can be encoded separately.
 
