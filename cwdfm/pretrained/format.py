@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cwdfm.baselines import METHODS
+from cwdfm.baselines.gidd import GIDD
 from cwdfm.config import from_config
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
@@ -25,7 +26,7 @@ from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
 FORMAT = 2  # format 1 had only flows, with `source` and `schedule` in place of `method`
-PARTS = (DiTConfig, MaskSource, UniformSource, Polynomial, Linear, Cosine)
+PARTS = (DiTConfig, GIDD, MaskSource, UniformSource, Polynomial, Linear, Cosine)
 CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in METHODS.values()))}
 
 

@@ -9,16 +9,19 @@ from cwdfm.errors import InputError
 from cwdfm.pretrained.bd3lm import read_bd3lm
 from cwdfm.pretrained.dit import Checkpoint
 from cwdfm.pretrained.duo import read_duo, read_udlm
+from cwdfm.pretrained.gidd import read_gidd
 from cwdfm.pretrained.mdlm import read_mdlm
 from cwdfm.pretrained.sedd import read_sedd
 
-# By `model_type` in config.json, in lower case. To support another project, add a reader.
+# By `model_type` in config.json, in lower case, or see `_model_type`. To support another project,
+# add a reader.
 READERS: dict[str, Callable[[Path, dict[str, Any]], Checkpoint]] = {
     "mdlm": read_mdlm,
     "duo": read_duo,
     "udlm": read_udlm,
     "bd3lm": read_bd3lm,
     "sedd": read_sedd,
+    "gidd": read_gidd,
 }
 
 
@@ -38,4 +41,6 @@ def read_published(folder: Path, config: dict[str, Any]) -> Checkpoint:
 def _model_type(config: dict[str, Any]) -> str:
     if {"graph", "noise", "model"} <= set(config):  # SEDD stores its training config
         return "sedd"
+    if "p_uniform" in config:  # GIDD calls its type "dit"
+        return "gidd"
     return str(config.get("model_type", "")).lower()

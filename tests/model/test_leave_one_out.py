@@ -1,7 +1,7 @@
 """Predictions without the current token, against Bayes' rule over all sequences."""
 
 from itertools import product
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_evidence_gives_the_posterior(kappa: float) -> None:
     torch.testing.assert_close(found, exact(STATES, t).log_softmax(-1))
 
 
-def test_every_path_of_the_network_includes_the_evidence(tmp_path: Path) -> None:
+def test_every_path_of_the_network_includes_the_evidence() -> None:
     """Split calls, samples and bounds see the logits of model(x, t), also in bfloat16."""
     torch.manual_seed(0)
     network = DiT(DiTConfig(300, 16, 2, 2, 8, time="sigma", leave_one_out=True)).eval()
@@ -44,7 +44,7 @@ def test_every_path_of_the_network_includes_the_evidence(tmp_path: Path) -> None
     x, t = torch.randint(0, 300, (4, 6)), torch.tensor([0.0, 0.2, 0.6, 0.999])
     source, schedule = cwdfm.UniformSource(300), cwdfm.Linear()
     whole = lambda x_t, t: network(x_t, t)  # noqa: E731
-    options = {"shape": (8, 6), "steps": 5, "seed": 3}
+    options: dict[str, Any] = {"shape": (8, 6), "steps": 5, "seed": 3}
     split = cwdfm.sample(network, source, schedule, cwdfm.Euler(), **options)
     assert torch.equal(
         split.tokens, cwdfm.sample(whole, source, schedule, cwdfm.Euler(), **options).tokens

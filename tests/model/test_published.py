@@ -16,6 +16,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.baselines.gidd import GIDD
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.files import write_tensors
 from cwdfm.method import Flow
@@ -31,6 +32,7 @@ METHODS = {
     "udlm-guidance": Flow(UNIFORM, cwdfm.Linear()),
     "sedd": SEDD(7, "absorb"),
     "sedd-uniform": SEDD(8, "uniform"),
+    "gidd": GIDD(7, 0.2),
     "bd3lm": BlockDiffusion(MASK, cwdfm.Linear(), 4),
     "bd3lm-plain": BlockDiffusion(MASK, cwdfm.Linear(), 4),
 }
@@ -62,10 +64,12 @@ def test_logits_are_those_of_the_authors_code(tmp_path: Path, name: str) -> None
     _, _, record = recorded(name)
     x, time, expected = record["x"], record["time"], record["logits"]
     assert trained.method == METHODS[name]
-    assert trained.model.config.dropout == 0.25  # for continued training
+    assert trained.model.config.dropout == (0.0 if name == "gidd" else 0.25)
     with torch.no_grad():
         if name.startswith("sedd"):
             found = trained.model(x, time)  # sigma itself
+        elif name == "gidd":
+            found = trained.model(x, 1 - time)
         else:
             found = trained.model(x, torch.exp(-time))[:, : expected.shape[1]]
     if name == "sedd":  # the authors' output is a log-score, and the mask is the last id
@@ -91,6 +95,13 @@ def test_samples_are_data_and_survive_saving(tmp_path: Path, name: str) -> None:
     trained.save_pretrained(tmp_path / "ours")
     again = cwdfm.generate(cwdfm.load(tmp_path / "ours"), n=2, steps=6, seed=1)
     assert torch.equal(again.tokens, out.tokens)
+
+
+def test_gidd_without_uniform_noise_is_a_flow(tmp_path: Path) -> None:
+    trained = cwdfm.load(folder(tmp_path, "gidd", p_uniform=0.0))
+    assert trained.method == Flow(MASK, cwdfm.Linear())
+    solver = cwdfm.Euler(weight=cwdfm.Neighbor(1, 4.0))
+    assert int(cwdfm.generate(trained, solver, n=2, steps=4).tokens.max()) < 7
 
 
 def test_weights_of_a_lightning_checkpoint_are_its_moving_average(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -73,9 +73,9 @@ def replace_flash_attention() -> None:
     interface.flash_attn_varlen_qkvpacked_func = attend_packed
 
 
-def load(folder: Path, module: str) -> Any:
+def load(folder: Path, module: str, name: str = "") -> Any:
     """Import a module of a folder of a clone, without running the folder's `__init__`."""
-    package = ModuleType(f"{folder.parent.name}_{folder.name}".replace("-", "_"))
+    package = ModuleType(name or f"{folder.parent.name}_{folder.name}".replace("-", "_"))
     package.__path__ = [str(folder)]
     sys.modules[package.__name__] = package
     return import_module(f"{package.__name__}.{module}")
@@ -98,11 +98,12 @@ def record(
     *,
     prefix: str = "",
     length: int = LENGTH,
+    more: Callable[[Tensor, Tensor], dict[str, Tensor]] = lambda x, time: {},
 ) -> None:
     x = torch.randint(0, TOKENS, (len(time), length))
     time_B = torch.tensor(time)
     tensors = {f"weights.{prefix}{key}": value for key, value in network.state_dict().items()}
-    tensors |= {"x": x, "time": time_B, "logits": call(x, time_B)}
+    tensors |= {"x": x, "time": time_B, "logits": call(x, time_B), **more(x, time_B)}
     tensors = {key: value.contiguous() for key, value in tensors.items()}
     path = Path(__file__).with_name(f"{name}.safetensors")
     save_file(tensors, path, {"config": json.dumps(config)})
@@ -181,7 +182,30 @@ def record_gidd(clones: Path, time: list[float]) -> None:
         p_uniform=0.2,
     )
     network = randomize(dit.DIT(config))
-    record("gidd", config.to_dict(), network, network, time)
+
+    class Tokenizer:
+        mask_token_id = TOKENS - 1
+        __len__ = lambda self: TOKENS  # noqa: E731
+
+    sampling, loss = (load(clones / "gidd" / "gidd", m, "gidd") for m in ("sampling", "loss"))
+    process = load(clones / "gidd" / "gidd", "diffusion_process", "gidd")
+    noise = process.HybridDiffusion(Tokenizer(), p_uniform=0.2)
+    sampling.sample_categorical = lambda law: law  # steps return their distribution
+    weighting = {"loss_weighting": "none", "min_loss_weight": 0.0, "max_loss_weight": 2.0}
+    objective = loss.GiddLoss(
+        SimpleNamespace(loss=SimpleNamespace(**weighting)), Tokenizer(), noise
+    )
+
+    def formulas(z: Tensor, time_B: Tensor) -> dict[str, Tensor]:
+        """The distribution after a step to 0.6 time, and the bound's integrand for data x_1."""
+        x_1 = torch.where(torch.rand(z.shape) < 0.5, z, torch.randint_like(z, TOKENS - 1))
+        x_1 = x_1.clamp(max=TOKENS - 2)
+        step = sampling.GiddSampler.DenoisingStep(network, noise, Tokenizer())
+        law = torch.cat([step(z[b : b + 1], t[None], 0.6 * t[None]) for b, t in enumerate(time_B)])
+        elbo = objective.loss(network(z, time_B), x_1, torch.ones_like(z), z, time_B)[1]
+        return {"law": law, "x_1": x_1, "elbo": elbo}
+
+    record("gidd", config.to_dict(), network, network, time, more=formulas)
 
 
 def main(clones: Path) -> None:
