@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cwdfm.errors import InputError
-from cwdfm.files import locked, write_json
+from cwdfm.files import locked, read_json, write_json
 
 T = TypeVar("T")
-_MAX_JSON = 1 << 26  # bytes; larger JSON entries are damaged or not ours
 
 
 def cache_folder() -> Path:
@@ -56,9 +55,7 @@ class Cache:
         """The cached result for a key; None if it is missing or damaged."""
         path = self._json_path(key)
         try:
-            if path.stat().st_size > _MAX_JSON:
-                return None
-            entry = json.loads(path.read_text())
+            entry = read_json(path)
         except (OSError, ValueError):
             return None
         return entry.get("value") if isinstance(entry, dict) else None

@@ -9,9 +9,12 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import UnionType
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -24,6 +27,7 @@ from cwdfm.errors import InputError
 LOCK = "lock"  # name of the lock file inside a locked folder
 MARKER = ".cwdfm"  # empty file in a folder of unfinished work that this library created
 _TEMPORARY = r"(\.\d+-[0-9a-f]{8}\.part)?"  # suffix of the temporary files of `replacing`
+MAX_JSON = 1 << 26  # bytes of a file with a config or meta data
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -52,11 +56,47 @@ def write_json(path: Path, data: object) -> None:
         os.fsync(file.fileno())
 
 
+def read_json(path: Path, most: int = MAX_JSON) -> Any:
+    """Read a JSON file that may come from anywhere.
+
+    Raises ValueError if it is not a regular file, larger than `most` bytes, or not JSON; OSError if
+    it cannot be read.
+    """
+    check_regular(path)
+    if (size := path.stat().st_size) > most:
+        raise ValueError(f"{path.name} has {size:,} bytes, and at most {most:,} are allowed")
+    try:
+        return json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError(f"{path.name} is nested too deeply") from error
+
+
+def check_regular(path: Path) -> None:
+    """Raise a ValueError unless the path is a regular file: reading a named pipe may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path.name} is not a regular file")
+
+
+def check_fields(place: str, data: Any, /, **kinds: type | UnionType) -> None:
+    """Raise a ValueError unless `data` is a dictionary with at least these keys and types."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{place} is not a JSON object")
+    for name, kind in kinds.items():
+        if name not in data:
+            raise ValueError(f"{place} has no {name!r}")
+        if not isinstance(data[name], kind) or (kind is int and isinstance(data[name], bool)):
+            kinds_text = getattr(kind, "__name__", str(kind))
+            raise ValueError(f"{name!r} in {place} is {data[name]!r:.80}, not of type {kinds_text}")
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
     """Write tensors in the safetensors format, converted to `dtype` if given."""
+    path.touch()
+    mode = path.stat().st_mode
     on_cpu = {name: x.detach().to(dtype=dtype).contiguous().cpu() for name, x in tensors.items()}
     try:
         save_file(on_cpu, path)
+        path.chmod(mode)  # safetensors renames a temporary file that only its owner can read
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))  # safetensors has it only in its message
         if code is None:
@@ -66,11 +106,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], dtype: torch.dtype | N
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read tensors in the safetensors format; InputError if the file is damaged."""
-    with path.open("rb"):  # safetensors reports an unreadable file as a missing one
-        pass
     try:
+        check_regular(path)
+        with path.open("rb"):  # safetensors reports an unreadable file as a missing one
+            pass
         return load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         raise InputError(
             f"{path} is damaged ({error}); copy it again, or train the model again"
         ) from error

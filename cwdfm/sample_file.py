@@ -18,8 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from cwdfm.distributed import output_file, rank
-from cwdfm.errors import InputError
-from cwdfm.files import MARKER, open_work, remove_files, replacing, write_errors, write_json
+from cwdfm.errors import MAX_INT, InputError
+from cwdfm.files import (
+    MARKER,
+    check_fields,
+    open_work,
+    read_json,
+    remove_files,
+    replacing,
+    write_errors,
+    write_json,
+)
 
 FORMATS = (".jsonl", ".csv", ".smi", ".txt")
 LINES = (".smi", ".txt")  # formats with one text per line
@@ -218,8 +227,14 @@ class PartialSamples:
         """The saved batches; None for those with different settings. Damaged files are skipped."""
         for path in self.folder.glob("*-*.json"):
             with suppress(ValueError):  # truncated, for example by a power failure
-                batch = json.loads(path.read_text())
-                yield path, batch["samples"] if batch.get("settings") == self.settings else None
+                batch = read_json(path, MAX_INT)
+                check_fields(path.name, batch, settings=dict, samples=dict)
+                rejects = bool(self.settings.get("reject_below"))
+                more = {"plausibility": float} if rejects else {}
+                for number, record in batch["samples"].items():
+                    check_fields(number, record, text=str, tokens=list, evaluations=int, **more)
+                    int(number)
+                yield path, batch["samples"] if batch["settings"] == self.settings else None
 
     def add(self, records: dict[int, dict[str, Any]]) -> None:
         """Save finished samples, by number."""

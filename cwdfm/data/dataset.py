@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cwdfm.data.readers import readable
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 from cwdfm.errors import InputError, check_choice
-from cwdfm.files import replacing, write_advice
+from cwdfm.files import check_fields, check_regular, replacing, write_advice
 
 FORMAT = 1  # of prepared data
 SEED = 42  # default seed of the split
@@ -130,7 +130,8 @@ class TokenData:
         metadata, arrays = _read(path)
         if metadata.pop("sha256", None) != _checksum(metadata, arrays):
             raise damaged(path, "wrong checksum")
-        tokenizer = tokenizer_from_json(metadata["tokenizer"])
+        check_metadata(path, metadata, examples=dict)
+        tokenizer = tokenizer_from_json(metadata.get("tokenizer"))
         other = {name: metadata[name] for name in _METADATA}
         return cls(train=arrays["train"], valid=arrays["valid"], tokenizer=tokenizer, **other)
 
@@ -155,6 +156,8 @@ def _checksum(metadata: dict[str, Any], arrays: dict[Split, Tokens]) -> str:
 def _read(path: Path) -> tuple[dict[str, Any], dict[Split, Tokens]]:
     """Metadata and arrays of a `.npz` file."""
     try:
+        with readable(path):
+            check_regular(path)
         with readable(path), path.open("rb") as file:
             if file.read(4) not in (b"PK\x03\x04", b""):  # np.load also reads other formats
                 raise _foreign(path)
@@ -181,6 +184,17 @@ def check_format(path: Path, metadata: Any, magic: str) -> None:
             f"{path} has format {found}, this version reads formats up to {FORMAT}; "
             f"upgrade cwdfm, or prepare the data again with this version"
         )
+
+
+def check_metadata(path: Path, metadata: dict[str, Any], **more: type) -> None:
+    """Raise an InputError if fields that all prepared data have are missing or of another type."""
+    try:
+        check_fields("its metadata", metadata, name=str, report=dict, source=dict, **more)
+        check_fields("its report", metadata["report"], kept=int, read=int, train=int, valid=int)
+        if not all(type(count) is int for count in metadata["report"].values()):
+            raise ValueError("its report has values that are not integers")
+    except ValueError as error:
+        raise damaged(path, str(error)) from error
 
 
 def damaged(path: Path, reason: str) -> InputError:

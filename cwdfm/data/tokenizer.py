@@ -114,10 +114,10 @@ def hole_size(template: str, digits: str) -> int:
     return size
 
 
-def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
+def tokenizer_from_json(data: Any) -> Tokenizer:
     """Restore a tokenizer from `Tokenizer.to_json`."""
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError(
             f"unknown tokenizer kind {kind!r}, expected one of "
             f"{', '.join(map(repr, sorted(_KINDS)))}; the data may come from a newer version of "
@@ -127,7 +127,7 @@ def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
         return _KINDS[kind].from_json(data)
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, LZMAError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, LZMAError) as error:
         raise InputError(
             f"the stored tokenizer is damaged ({type(error).__name__}: {error}); use the tokenizer "
             f"saved with the data or the model"

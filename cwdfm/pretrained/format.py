@@ -5,7 +5,7 @@ tokenizer, whether the first token is fixed, and a card that records the trainin
 """
 
 import hashlib
-import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from cwdfm.baselines import METHODS
 from cwdfm.baselines.gidd import GIDD
+from cwdfm.cache import content_digest
 from cwdfm.config import from_config
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_instance, check_integer
-from cwdfm.files import read_tensors
+from cwdfm.files import check_fields, check_regular, read_json, read_tensors
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
 from cwdfm.pretrained.dit import Checkpoint
@@ -25,7 +26,10 @@ from cwdfm.pretrained.published import read_published
 from cwdfm.schedule import Cosine, Linear, Polynomial
 from cwdfm.source import MaskSource, UniformSource
 
-FORMAT = 2  # format 1 had only flows, with `source` and `schedule` in place of `method`
+# Format 1 had only flows, with `source` and `schedule` in place of `method`; format 2 had no
+# checksums.
+FORMAT = 3
+_FILE = re.compile(r"[a-z]+\.(safetensors|json)")  # names of the files of a checkpoint
 PARTS = (DiTConfig, GIDD, MaskSource, UniformSource, Polynomial, Linear, Cosine)
 CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in METHODS.values()))}
 
@@ -33,7 +37,7 @@ CLASSES = {c.__name__: c for c in (*PARTS, *(config.method_class for config in M
 def read_model(folder: Path) -> dict[str, Any]:
     """The fields of the `Pretrained` in a folder, on the CPU; InputError if it is not valid."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = read_json(folder / "config.json")
         if not isinstance(config, dict):
             raise TypeError(f"config.json holds a {type(config).__name__}")
         read = _read_own if "format" in config else read_published
@@ -59,8 +63,7 @@ def read_model(folder: Path) -> dict[str, Any]:
 
 def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
     """A folder that `save_pretrained` wrote."""
-    verify(folder)
-    weights = read_tensors(folder / "model.safetensors")
+    check_fields("config.json", config, format=int)
     if config["format"] > FORMAT:
         raise InputError(
             f"{folder} has format {config['format']}, newer than this version's {FORMAT}; update "
@@ -71,13 +74,16 @@ def _read_own(folder: Path, config: dict[str, Any]) -> Checkpoint:
     except InputError as error:
         path = folder / "config.json"
         raise InputError(f"{path} is invalid: {error}; copy or train the model again") from error
-    return Checkpoint(fields, shape, weights)
+    verify(folder)
+    if config["format"] >= 3 or "sha256" in config:
+        _verify_digests(folder, config)
+    return Checkpoint(fields, shape, read_tensors(folder / "model.safetensors"))
 
 
 def _read_config(config: dict[str, Any]) -> tuple[dict[str, Any], DiTConfig]:
     """The fields of a `Pretrained` other than its network, and the network's shape."""
     check_integer("format", config["format"])
-    known = {"format", "model", "tokenizer", "length", "fix_first", "card"}
+    known = {"format", "model", "tokenizer", "length", "fix_first", "card", "sha256"}
     known |= {"source", "schedule"} if config["format"] == 1 else {"method"}
     if unknown := sorted(set(config) - known):
         raise InputError(
@@ -118,6 +124,8 @@ def _build_network(shape: DiTConfig, weights: dict[str, Tensor]) -> DiT:
             f"{len(extra)} are unexpected ({_some(extra)}); {first} has shape "
             f"{found.get(first, 'missing')}, and {expected.get(first, 'none')} by config.json"
         )
+    if wrong := [name for name, x in weights.items() if not x.is_floating_point()]:
+        raise ValueError(f"{wrong[0]} has dtype {weights[wrong[0]].dtype}, which is not floating")
     model = DiT(shape)
     model.load_state_dict({name: x.float() for name, x in weights.items()})
     return model
@@ -135,12 +143,31 @@ def verify(folder: Path) -> None:
     meta = folder / "meta.json"
     if not meta.exists():
         return
-    for name, digest in json.loads(meta.read_text())["sha256"].items():
+    content = read_json(meta)
+    check_fields("meta.json", content, sha256=dict)
+    for name, digest in content["sha256"].items():
+        if not _FILE.fullmatch(name):
+            raise ValueError(f"meta.json names {name!r:.80}, which is not a file of a checkpoint")
         if checksum(folder / name) != digest:
             raise ValueError(f"the checksum of {name} does not match")
 
 
+def digests(weights: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The checksums of the weights and of the other fields of config.json."""
+    return {"weights": checksum(weights), "config": content_digest(config)}
+
+
+def _verify_digests(folder: Path, config: dict[str, Any]) -> None:
+    check_fields("config.json", config, sha256=dict)
+    rest = {name: value for name, value in config.items() if name != "sha256"}
+    found = digests(folder / "model.safetensors", rest)
+    for what, file in (("weights", "model.safetensors"), ("config", "config.json")):
+        if config["sha256"].get(what) != found[what]:
+            raise ValueError(f"the checksum of {file} does not match")
+
+
 def checksum(path: Path) -> str:
     """The SHA-256 of a file."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

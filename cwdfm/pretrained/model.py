@@ -20,7 +20,7 @@ from cwdfm.likelihood.dataset import DatasetLikelihood, text_likelihood
 from cwdfm.method import Flow, Method
 from cwdfm.method.flow import flow_of
 from cwdfm.model.transformer import DiT
-from cwdfm.pretrained.format import FORMAT, read_model
+from cwdfm.pretrained.format import FORMAT, digests, read_model
 from cwdfm.schedule import Schedule
 from cwdfm.solver import Samples
 from cwdfm.source import Source
@@ -97,9 +97,12 @@ class Pretrained:
         require(
             floating and dtype.itemsize > 1, "dtype", "be a float type of 16 bits or more", dtype
         )
-        with replacing(Path(folder, "model.safetensors")) as part:
+        weights = Path(folder, "model.safetensors")
+        with replacing(weights) as part:
             write_tensors(part, self.model.state_dict(), dtype)
-        config = {"format": FORMAT, **self._config(), "card": self.card}
+        # As JSON reads them: tuples become lists, and keys strings.
+        config = json.loads(json.dumps({"format": FORMAT, **self._config(), "card": self.card}))
+        config["sha256"] = digests(weights, config)
         write_json(Path(folder, "config.json"), config)
 
     @classmethod

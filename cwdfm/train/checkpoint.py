@@ -16,7 +16,14 @@ from typing import Any
 from torch import Tensor
 
 from cwdfm.errors import InputError
-from cwdfm.files import read_tensors, remove_files, write_errors, write_tensors
+from cwdfm.files import (
+    check_fields,
+    read_json,
+    read_tensors,
+    remove_files,
+    write_errors,
+    write_tensors,
+)
 from cwdfm.pretrained.format import checksum, verify
 from cwdfm.pretrained.model import Pretrained
 
@@ -96,7 +103,8 @@ def load_latest(folder: Path) -> Loaded | None:
 
 def _read_meta(path: Path) -> dict[str, Any]:
     """The meta data of a checkpoint in the current format; ValueError if they are damaged."""
-    meta: dict[str, Any] = json.loads((path / "meta.json").read_text())
+    meta: dict[str, Any] = read_json(path / "meta.json")
+    check_fields("meta.json", meta, format=int)
     if not OLDEST_FORMAT <= meta["format"] <= FORMAT:
         raise InputError(
             f"checkpoint {path} has format {meta['format']}, and this version reads formats "
@@ -105,8 +113,10 @@ def _read_meta(path: Path) -> dict[str, Any]:
         )
     if meta["format"] == 2:
         meta["config"] = meta.pop("recipe")
-    if missing := {"step", "config", "data", "best", "best_step", "losses"} - meta.keys():
-        raise ValueError(f"meta.json lacks {', '.join(sorted(missing))}")
+    numbers = {"step": int, "best_step": int, "best": float | int | None}
+    check_fields("meta.json", meta, config=dict, data=str, losses=list, **numbers)
+    if not all(isinstance(loss, float | int) for loss in meta["losses"]):
+        raise ValueError("'losses' in meta.json contains values that are not numbers")
     return meta
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from cwdfm.data.readers import local_data, readable, summarize_error
 from cwdfm.data.text.tokenizer import END, ByteTokenizer, TextTokenizer
 from cwdfm.errors import InputError, load_extra
+from cwdfm.files import read_json
 
 # The SHA-256 of GPT-2's tokenizer.json, which identifies it when its files are not available.
 GPT2_SHA256 = "d3fc02f6c8c9a18e555f387fc95ac398dedebbe4205a6f5d1d1d0f3a2ff5635b"
@@ -30,6 +31,8 @@ _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _HUB_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 # Common end-of-text tokens, tried if there is no tokenizer_config.json.
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+_MAX_CONTENT = 1 << 27  # bytes of a tokenizer.json; the largest known ones have 1 << 25
+_MAX_MEMORY = 1 << 28  # bytes to decompress one
 _SINGLE_SPACE = re.compile(r"(?<=\S)[ \n](?=\S)")
 _SET_END = "set eos_token in a tokenizer_config.json in the same folder, or pass end="
 
@@ -135,13 +138,22 @@ class FastTokenizer(TextTokenizer, kind="fast"):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        content = lzma.decompress(base64.b85decode(data["tokenizer.json.xz"]))
+        content = _decompress(base64.b85decode(data["tokenizer.json.xz"]))
         if hashlib.sha256(content).hexdigest() != data["sha256"]:
             raise ValueError("wrong checksum")
         return cls(content.decode(), str(data["end"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.content, self.end)
+
+
+def _decompress(packed: bytes) -> bytes:
+    """The content of an .xz file, which may come from anywhere: at most `_MAX_CONTENT` bytes."""
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_MEMORY)
+    content = decompressor.decompress(packed, _MAX_CONTENT)
+    if not decompressor.eof:
+        raise ValueError(f"incomplete, or more than {_MAX_CONTENT:,} bytes when decompressed")
+    return content
 
 
 def find_tokenizer(name_or_path: str | Path, *, end: str | None = None) -> TextTokenizer:
@@ -194,10 +206,12 @@ def _from_path(path: Path, end: str | None) -> FastTokenizer:
 def configured_token(folder: Path, role: str) -> str | None:
     """The token that a folder's tokenizer_config.json names, for example as its "eos_token"."""
     try:
-        token = json.loads((folder / "tokenizer_config.json").read_text()).get(role)
+        config = read_json(folder / "tokenizer_config.json")
     except (OSError, ValueError):
         return None
-    return token.get("content") if isinstance(token, dict) else token
+    token = config.get(role) if isinstance(config, dict) else None
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def _download(name: str) -> Path:

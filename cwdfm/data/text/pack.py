@@ -13,7 +13,6 @@ documents, the last 5% of the windows are held out instead; a document may then 
 """
 
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.encode import Encoder, encode
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
-from cwdfm.files import write_json
+from cwdfm.files import read_json, write_json
 
 HELD_OUT = 20  # one document in HELD_OUT is held out
 PROGRESS = "progress.json"  # files of an unfinished preparation
@@ -124,7 +123,7 @@ class Packing:
         """Truncate the files to the saved counts and return these, or start from scratch."""
         width, counts = self.dtype.itemsize, Counter[str]()
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            saved = json.loads((self.work / PROGRESS).read_text())
+            saved = read_json(self.work / PROGRESS)
             is_same = saved.pop("key", None) == self._key
             sizes = {split: path.stat().st_size for split, path in self._streams.items()}
             if is_same and all(sizes[split] >= saved.get(split, 0) * width for split in SPLITS):

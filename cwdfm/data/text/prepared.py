@@ -7,7 +7,6 @@
 work once. `open_prepared` reads it; the corpus may be larger than memory.
 """
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from cwdfm.data.dataset import (
     TokenData,
     Tokens,
     check_format,
+    check_metadata,
     damaged,
     token_dtype,
 )
@@ -40,6 +40,7 @@ from cwdfm.files import (
     check_writable,
     locked,
     open_work,
+    read_json,
     remove_files,
     write_advice,
     write_json,
@@ -188,12 +189,12 @@ def is_prepared(folder: Path) -> bool:
 def open_prepared(folder: Path) -> TokenData:
     """Open prepared text, memory-mapped; InputError if the folder is damaged or something else."""
     meta = _read_meta(folder)
-    tokenizer = tokenizer_from_json(meta["tokenizer"])
+    tokenizer = tokenizer_from_json(meta.get("tokenizer"))
     dtype = token_dtype(tokenizer.vocab_size)
     arrays = {split: _map(folder, split, meta, dtype) for split in SPLITS}
     if sum(x.nbytes for x in arrays.values()) <= _VERIFY_UP_TO:
         for split in SPLITS:
-            if sha256(folder / f"{split}.bin") != meta["sha256"][split]:
+            if sha256(folder / f"{split}.bin") != meta["sha256"].get(split):
                 raise damaged(folder, f"wrong checksum of {split}.bin")
     report, source = meta["report"], meta["source"]
     return TokenData(meta["name"], arrays["train"], arrays["valid"], tokenizer, report, {}, source)
@@ -202,7 +203,7 @@ def open_prepared(folder: Path) -> TokenData:
 def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any]) -> Tokens:
     path, shape = folder / f"{split}.bin", (meta["rows"][split], meta["length"])
     with readable(path):
-        size = path.stat().st_size
+        size = path.stat().st_size if path.is_file() else -1  # not of a named pipe
     if size != shape[0] * shape[1] * dtype.itemsize:
         raise damaged(folder, f"{path.name} has {size:,} bytes, not those of {shape} ids")
     if not shape[0]:
@@ -212,13 +213,21 @@ def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any])
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
-    with readable(folder / META):
-        text = (folder / META).read_text(encoding="utf-8", errors="replace")
     try:
-        meta = json.loads(text)
+        with readable(folder / META):
+            meta = read_json(folder / META)
+    except InputError:
+        raise
     except ValueError as error:
         raise damaged(folder, f"{META}: {error}") from error
     check_format(folder, meta, _MAGIC)
     if meta.pop("checksum", None) != content_digest(meta):
         raise damaged(folder, f"wrong checksum of {META}")
+    check_metadata(folder, meta, length=int, rows=dict, sha256=dict)
+    try:
+        check_integer("length", meta["length"], 2, MAX_LENGTH)
+        for split in SPLITS:
+            check_integer(split, meta["rows"].get(split), 0)
+    except InputError as error:
+        raise damaged(folder, str(error)) from error
     return dict(meta)
