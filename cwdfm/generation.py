@@ -67,6 +67,7 @@ def generate(
     reject: Reject | None = None,
     index: Tensor | None = None,
     batch_size: int | None = None,
+    record: int = 0,
     progress: Progress | None = None,
 ) -> Samples:
     """Sample `n` sequences from a trained model, on the model's device.
@@ -93,6 +94,8 @@ def generate(
             all possible tries, including those that are not needed.
         index: Global sample numbers [n].
         batch_size: The number of sequences per batch. The default depends on the free memory.
+        record: Record every step of the first `record` sequences (flows only; see `cwdfm.sample`).
+            Postprocessing is not recorded.
         progress: Called as `progress(k)` after k sequences took a step.
     """
     if not isinstance(trained, Trained):
@@ -117,6 +120,11 @@ def generate(
             f"refine, resample and reject require a flow, and this model was trained with "
             f"{type(trained.method).__name__}; omit them, or use a flow model"
         )
+    if record and (reject is not None or not isinstance(trained.method, Flow)):
+        raise InputError(
+            f"record requires a flow without reject, got {type(trained.method).__name__} with "
+            f"reject={reject}; omit record"
+        )
     length = (length or trained.length) if tokens is None else len(tokens)
     words = trained.tokenizer
     special = {words.bos_id, words.eos_id, words.pad_id}  # not text: templates never use them
@@ -132,12 +140,17 @@ def generate(
         banned_tokens=() if template is None else tuple(sorted(special)),
         postprocess=postprocess,
         reject=reject,
+        record=record,
         progress=progress,
     )
     samples = trained.method.sample(trained.model, solver, request)
     if fixed is not None:
         samples = replace(samples, fixed=fixed.to(samples.tokens.device).expand_as(samples.tokens))
-    return replace(samples, decode=words.decode)
+    recording = samples.recording
+    if recording is not None:
+        labels = {"tokenizer": words.to_json(), "name": repr(solver), "seed": seed}
+        recording = replace(recording, labels=labels)
+    return replace(samples, decode=words.decode, recording=recording)
 
 
 def _find_solver(method: Method, solver: object, temperature: float | None) -> object:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, sample, train
+from cwdfm.cli import analyze, demo, evaluate, perplexity, prepare, replay, sample, train
 from cwdfm.cli.options import HELP
 from cwdfm.errors import InputError, RunError
 from cwdfm.version import __version__
@@ -32,6 +32,7 @@ COMMANDS = {
     "train": Command(train.main, "train a model from a recipe"),
     "sample": Command(sample.main, "sample sequences from a trained model"),
     "eval": Command(evaluate.main, "score samples and write a report with figures"),
+    "replay": Command(replay.main, "play recorded generations in a web page", False),
     "perplexity": Command(perplexity.main, "bound the perplexity on held-out data", False),
     "analyze": Command(analyze.main, "analyze models and solvers: context, updates", False),
     "demo": Command(demo.main, "sample the bundled models and write a report (3 minutes)", False),

@@ -16,6 +16,7 @@ from cwdfm.cli.sample_options import (
     check,
     parse_options,
     postprocessing,
+    recording_file,
     settings,
     wrong_solver,
 )
@@ -24,11 +25,14 @@ from cwdfm.distributed import barrier, broadcast, process_group, rank, world_siz
 from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
 from cwdfm.method import Method
+from cwdfm.method.flow import Flow
 from cwdfm.pretrained.model import Pretrained, load, unfinished_steps
 from cwdfm.provenance import provenance
 from cwdfm.sample_file import LINES, PartialSamples, SampleFile, write_samples
 from cwdfm.solver import Samples, Solver
 from cwdfm.solver_config import SHARED_OPTIONS, SOLVERS, Name, build_solver
+
+RECORDED = 8  # samples in a recording
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ def main(arguments: list[str]) -> None:
                 seconds = time.perf_counter() - start
                 header = file_header(job) | {"seconds": seconds, "drawn": len(todo)}
                 finish(options, partial, header)
+                if options.record:
+                    write_recording(job)
 
 
 def make_job(
@@ -97,6 +103,11 @@ def make_job(
         options = default_solver(options, method, given)
         with options.flag_names:
             solver = build_solver(options.solver, options.solver_options)
+    if options.record and not isinstance(method, Flow):
+        raise InputError(
+            f"--record requires a flow, and {options.model} was trained as "
+            f"{type(method).__name__}; omit it"
+        )
     length, requested = sample_length(trained, options), options.steps
     if method.step_per_token:
         steps_given = "steps" in given and requested != length
@@ -209,29 +220,12 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
     trained, options = job.trained, job.options
     share = f" (this process: {len(todo)})" if world_size() > 1 else ""
     size = options.batch_size or auto_batch_size(trained, job.length)
-    device = next(trained.model.parameters()).device
-    half = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
     first, total = 0, max(1, len(todo) * job.progress_steps)
     with Progress(f"sampling{share}", total, shown=rank() == 0) as progress:
         while first < len(todo):
             index = list(todo[first : first + size])
             try:
-                with half:
-                    samples = generate(
-                        trained,
-                        job.solver,
-                        n=len(index),
-                        steps=options.steps,
-                        seed=options.seed,
-                        grid=options.grid,
-                        length=options.length,
-                        prompt=options.prompt,
-                        template=options.template,
-                        index=torch.tensor(index),
-                        batch_size=len(index),
-                        progress=progress.advance,
-                        **job.postprocessing,
-                    )
+                samples = generate_batch(job, index, progress=progress.advance)
             except torch.OutOfMemoryError as error:
                 if size == 1:
                     raise InputError(f"one sequence does not fit in memory: {error}") from error
@@ -241,6 +235,39 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
                 continue
             partial.add(records(trained, index, samples))
             first += size
+
+
+def generate_batch(job: Job, index: list[int], **more: Any) -> Samples:
+    """Generate the samples with the given numbers."""
+    options, device = job.options, next(job.trained.model.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16"):
+        return generate(
+            job.trained,
+            job.solver,
+            n=len(index),
+            steps=options.steps,
+            seed=options.seed,
+            grid=options.grid,
+            length=options.length,
+            prompt=options.prompt,
+            template=options.template,
+            index=torch.tensor(index),
+            batch_size=len(index),
+            **job.postprocessing,
+            **more,
+        )
+
+
+def write_recording(job: Job) -> None:
+    """Record the first samples. They are generated again, which gives the same samples."""
+    options = job.options
+    index = list(range(min(options.n, RECORDED)))
+    recording = generate_batch(job, index, record=len(index)).recording
+    assert recording is not None
+    name = f"{options.model}, {options.solver}, {options.steps} steps, seed {options.seed}"
+    path = recording_file(options.out)
+    replace(recording, labels=recording.labels | {"name": name}).save(path)
+    print(f"written: a recording of {len(index)} samples to {path}")
 
 
 def records(trained: Pretrained, index: list[int], samples: Samples) -> dict[int, dict[str, Any]]:

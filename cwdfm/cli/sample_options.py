@@ -75,6 +75,8 @@ class Options:
     # Fraction of noise that the model is conditioned on. The default is 0.04 with a uniform source,
     # 0.125 with a mask source.
     reject_noise_fraction: float | None = None
+    # Also write a recording of the first 8 samples, FILE.recording.npz, for `cwdfm replay`.
+    record: bool = False
     compile: bool = False  # torch.compile the model, for a GPU; not used by ar and bd3lm
     batch_size: int = 0  # sequences per batch; 0 for as many as fit into memory
     device: str = "auto"  # auto, cpu, cuda, cuda:1, ...
@@ -126,6 +128,10 @@ def check(options: Options) -> None:
         check_integer("length", options.length, 3, MAX_LENGTH)
     check_integer("batch_size", options.batch_size, 0)
     check_output_file(options.out, force=options.force)
+    if options.record:
+        check_output_file(recording_file(options.out), force=options.force)
+        if options.reject_below:
+            raise InputError("--record does not support --reject-below; omit one of the two")
     check_seed(options.seed)
     for name, least in (("refine", 0), ("refine_steps", 1), ("resample", 0), ("max_tries", 1)):
         check_integer(name, getattr(options, name), least, MAX_STEPS)
@@ -166,9 +172,14 @@ def postprocessing(options: Options) -> Postprocessing:
     return steps
 
 
+def recording_file(out: Path) -> Path:
+    """The file of the recording that belongs to a sample file."""
+    return out.with_name(f"{out.stem}.recording.npz")
+
+
 def settings(options: Options) -> dict[str, Any]:
     """All options that the samples depend on, as one flat dictionary."""
     values = asdict(options)
     values |= values.pop("solver_options")
-    excluded = ("out", "batch_size", "device", "force")
+    excluded = ("out", "record", "batch_size", "device", "force")
     return {name: value for name, value in values.items() if name not in excluded}

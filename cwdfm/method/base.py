@@ -46,6 +46,7 @@ class SampleRequest:
     banned_tokens: tuple[int, ...] = ()  # ids that are never drawn
     postprocess: tuple[Postprocess, ...] = ()  # applied in this order
     reject: Reject | None = None  # rejection sampling, after postprocessing
+    record: int = 0  # number of sequences to record
     progress: Progress | None = None
 
     @property

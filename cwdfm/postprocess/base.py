@@ -108,5 +108,6 @@ def combine(first: Samples, second: Samples) -> Samples:
         evaluations=first.evaluations + second.evaluations,
         logit_evaluations=first.logit_evaluations + second.logit_evaluations,
         fixed=first.fixed,
+        recording=first.recording,
         decode=first.decode,
     )

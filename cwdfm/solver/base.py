@@ -49,6 +49,7 @@ class Info:
     backward: Tensor  # [B, N] bool: tokens that a corrector returned to the source
     logit_evaluations: int  # positions at which logits were computed
     evaluated: Tensor  # [B] bool: sequences for which the model was evaluated
+    alpha: Tensor | None = None  # [B, N] float64: the weights used, if the solver has them
 
 
 @dataclass(frozen=True, kw_only=True)

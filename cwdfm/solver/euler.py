@@ -135,7 +135,9 @@ class Euler(DrawOptions, Solver):
         survival = float(schedule.survival(t)) if marked else 1.0
         if self.weight is None or (marked and not self.weight.needs_logits):
             # Draw the jumps first, then evaluate the model only there.
-            jump_BN, back_BN = self._jumps(state, movable_BN, 0.0, forward_hazard, backward_BN)
+            jump_BN, back_BN, alpha_BN = self._jumps(
+                state, movable_BN, 0.0, forward_hazard, backward_BN
+            )
             expected = survival * -expm1(-forward_hazard) * state.max_free
             rows = Positions.of(jump_BN & movable_BN, dense=expected >= DENSE)
             proposal_BN, _ = propose(model, source, state, t_B, rows, self)
@@ -147,7 +149,9 @@ class Euler(DrawOptions, Solver):
             proposal_BN, scored = propose(model, source, state, t_B, rows, self, scores)
             masked_BN = movable_BN if marked else movable_BN & (proposal_BN != x_BN)
             score = scored[0] if scored else 0.0
-            jump_BN, back_BN = self._jumps(state, masked_BN, score, forward_hazard, backward_BN)
+            jump_BN, back_BN, alpha_BN = self._jumps(
+                state, masked_BN, score, forward_hazard, backward_BN
+            )
             jump_BN = jump_BN & masked_BN
 
         back_BN = back_BN & ~jump_BN
@@ -155,7 +159,7 @@ class Euler(DrawOptions, Solver):
         if backward_hazard > 0:
             u_BN = uniform_BN(state.seed, Purpose.RENOISE, state.index, state.step, x_BN.shape[1])
             tokens_BN = torch.where(back_BN, source.renoise(x_BN, u_BN), tokens_BN)
-        info = Info(t, t_next, jump_BN, back_BN, len(rows), rows.mask.any(1))
+        info = Info(t, t_next, jump_BN, back_BN, len(rows), rows.mask.any(1), alpha_BN)
         return advance(source, state, tokens_BN), info
 
     def precompute_reveals(
@@ -172,7 +176,7 @@ class Euler(DrawOptions, Solver):
 
         def step(k: Tensor) -> None:
             current = replace(state, step=(state.step + k).expand(len(state.index)))
-            jump_BN, _ = self._jumps(current, movable_BN, 0.0, hazard_S.index_select(0, k), None)
+            jump_BN, _, _ = self._jumps(current, movable_BN, 0.0, hazard_S.index_select(0, k), None)
             reveal_BN.copy_(torch.where(jump_BN, k, reveal_BN))
             movable_BN.logical_and_(~jump_BN)
 
@@ -188,22 +192,23 @@ class Euler(DrawOptions, Solver):
         prediction_score: Tensor | float,
         forward_hazard: float | Tensor,
         backward_BN: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw which coordinates jump forward and backward within the step, each bool [B, N].
 
+        The third value is alpha [B, N], or None if it was not computed.
         `prediction_score` is the contribution of the logits to the log-weight, [B, N] or 0. The
         infinite forward hazard of the last step moves all coordinates, independently of alpha.
         """
         if isinstance(forward_hazard, float) and forward_hazard == inf:
-            return torch.ones_like(state.fixed), torch.zeros_like(state.fixed)
+            return torch.ones_like(state.fixed), torch.zeros_like(state.fixed), None
         if self.weight is None:
-            return _race(state, masked_BN.double(), forward_hazard, backward_BN)
+            return *_race(state, masked_BN.double(), forward_hazard, backward_BN), None
         if self.counted:
             log_weight_BN = self.weight.log_weight(~masked_BN, prediction_score, state.prompted)
             jump_BN = _counted(state, masked_BN, log_weight_BN, forward_hazard)
-            return jump_BN, torch.zeros_like(state.fixed)
+            return jump_BN, torch.zeros_like(state.fixed), None
         alpha_BN = self.weight.alpha(~masked_BN, prediction_score, state.prompted)
-        return _race(state, alpha_BN, forward_hazard, backward_BN)
+        return *_race(state, alpha_BN, forward_hazard, backward_BN), alpha_BN
 
     def _hazards(self, schedule: Schedule, t: float, t_next: float) -> tuple[float, float]:
         """The forward and backward hazards of the step. The last step has no backward jumps."""

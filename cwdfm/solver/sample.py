@@ -17,6 +17,7 @@ from cwdfm.ops.random import check_seed, sample_index
 from cwdfm.schedule import Schedule, Spacing, time_grid
 from cwdfm.solver.base import Info, Reveals, Solver, State, broadcast_prompt
 from cwdfm.solver.precomputed import Plan, run_plan
+from cwdfm.solver.recording import Recorder, Recording, check_record
 from cwdfm.source import Source
 
 Callback = Callable[[State, Info], object]
@@ -34,6 +35,7 @@ class Samples:
     logit_evaluations: int  # number of positions at which logits were computed, over all steps
     plausibility: Tensor | None = None  # [B] float64, if it was computed: see `plausibility`
     fixed: Tensor | None = None  # [B, N] bool: the tokens that were given; None if there were none
+    recording: Recording | None = None  # every step of the first sequences, if recorded
     # Turns ids into text, if the model has a tokenizer.
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
 
@@ -64,8 +66,17 @@ class Samples:
                 blank if p.fixed is None else p.fixed for p, blank in zip(parts, none, strict=True)
             ]
             fixed = torch.cat(given)
-        decode = parts[0].decode
-        return cls(tokens, updates, loops, evaluations, total, plausibility, fixed, decode)
+        return cls(
+            tokens,
+            updates,
+            loops,
+            evaluations,
+            total,
+            plausibility,
+            fixed,
+            parts[0].recording,
+            parts[0].decode,
+        )
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,7 @@ def sample(
     index: Tensor | None = None,
     start: Start | None = None,
     batch_size: int | None = None,
+    record: int = 0,
     callback: Callback | None = None,
     progress: Progress | None = None,
     device: torch.device | str | None = None,
@@ -119,6 +131,9 @@ def sample(
             sequences without free coordinates are returned unchanged. Without `start` at least one
             coordinate must be free.
         batch_size: The number of sequences per batch. The default is all of them.
+        record: Record every step of the first `record` sequences of the first batch (see
+            `Recording`). True records as many as allowed. This costs one more model evaluation of
+            these sequences per step.
         callback: Called as `callback(state, info)` after each step of each batch.
         progress: Called as `progress(k)` after k sequences took a step. Unlike a callback, it
             allows the reveals to be precomputed (see `precomputed.py`).
@@ -132,6 +147,7 @@ def sample(
     first = start.t if isinstance(start, Start) else 0.0
     times = time_grid(schedule, steps, grid, first=first).tolist()
     check_seed(seed)
+    record = check_record(record)
     device = find_device(device or model_device(model) or "cpu")
     index_B = sample_index(index, shape[0], device)
     if prompt is not None or fixed is not None:
@@ -154,16 +170,21 @@ def sample(
         for state in initial_states():
             if not parts:
                 check_split(model, state.tokens, times[0])
+            recorder = Recorder(model, source, record) if record and not parts else None
+            stepwise = callback is not None or recorder is not None
             reveals = (
-                None if callback else solver.precompute_reveals(source, schedule, state, times)
+                None if stepwise else solver.precompute_reveals(source, schedule, state, times)
             )
             if reveals is not None:
                 part = _sample_reveals(model, source, state, times, reveals, progress)
             else:
                 current, evaluations_B, logit_evaluations = state, torch.zeros_like(state.index), 0
                 for t, t_next in pairwise(times):
-                    result = solver.step(model, source, schedule, current, t, t_next)
+                    before = current
+                    result = solver.step(model, source, schedule, before, t, t_next)
                     current, info = _check_step_result(solver, result, state)
+                    if recorder is not None:
+                        recorder.step(before, current, info)
                     evaluations_B += info.evaluated
                     logit_evaluations += info.logit_evaluations
                     if callback is not None:
@@ -171,7 +192,8 @@ def sample(
                     if progress is not None:
                         progress(len(current.index))
                 counts = (current.updates, current.loops, evaluations_B, logit_evaluations)
-                part = Samples(current.tokens, *counts)
+                recording = None if recorder is None else recorder.finish()
+                part = Samples(current.tokens, *counts, recording=recording)
             check_rows(_wrong_sequences(source, state, part.tokens), partial(_wrong, solver))
             parts.append(part)
     return replace(Samples.cat(parts), fixed=fixed)

@@ -1,0 +1,47 @@
+"""`cwdfm replay FILE ... --out replay.html`: a page that plays recorded generations."""
+
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from cwdfm.cli.options import parse
+from cwdfm.errors import InputError
+from cwdfm.files import check_output_file, replacing
+from cwdfm.report.replay import replay_page
+from cwdfm.solver.recording import Recording
+
+MAX_FILES = 4  # side by side
+
+
+@dataclass(frozen=True)
+class Options:
+    """Write a self-contained HTML page that plays recordings of `cwdfm sample --record`.
+
+    Several files play side by side, step by step, for example two solvers with the same seed.
+    """
+
+    files: tuple[Path, ...]  # FILE ..., positional: recordings (.npz)
+    out: Path | None = None  # the page; default: the name of the first file with the suffix .html
+    title: str | None = None  # the title of the page
+    force: bool = False  # overwrite the page
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command."""
+    files = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    given = ["--files", *arguments] if files else arguments
+    options = parse("replay FILE [FILE ...]", given, lambda missing: Options(missing))
+    if not 1 <= len(options.files) <= MAX_FILES:
+        raise InputError(
+            f"got {len(options.files)} recordings; give 1 to {MAX_FILES} files written by "
+            f"`cwdfm sample ... --record`"
+        )
+    first = options.files[0]
+    out = options.out or first.with_suffix("").with_suffix(".html")
+    check_output_file(out, force=options.force)
+    recordings = [Recording.load(path) for path in options.files]
+    title = options.title or " and ".join(path.name.split(".")[0] for path in options.files)
+    page = replay_page(recordings, title)
+    with replacing(out) as part:
+        part.write_text(page, encoding="utf-8")
+    print(f"written: {out}")

@@ -1,0 +1,160 @@
+"""A recording as one self-contained HTML page that plays the generation step by step."""
+
+import base64
+import gzip
+import json
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
+from cwdfm.errors import InputError
+from cwdfm.solver.recording import Recording
+
+MASK_LABEL = "\u2591"  # a light shade block
+PAD_LABEL = "\u00b7"
+MAX_LABEL = 40  # characters of a token shown
+
+
+def replay_page(recordings: Sequence[Recording], title: str = "Replay") -> str:
+    """The page for one recording, or for several to compare side by side."""
+    if not recordings:
+        raise InputError("a replay requires at least one recording")
+    runs = [_run(recording) for recording in recordings]
+    finals = "".join(
+        f"<h2>{escape(run['name'])}</h2>"
+        + "".join(f'<p class="final">{escape(one["text"])}</p>' for one in run["samples"])
+        for run in runs
+    )
+    # "<" must not appear inside the script element: a token could otherwise close it.
+    data = json.dumps({"runs": runs}, ensure_ascii=False, separators=(",", ":"))
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    parts = {"title": escape(title), "finals": finals, "data": data}
+    template = files("cwdfm.report").joinpath("replay.html").read_text()
+    return re.sub(r"\{\{(title|finals|data)\}\}", lambda match: parts[match[1]], template)
+
+
+def _run(recording: Recording) -> dict[str, Any]:
+    """What the page needs to know about one recording."""
+    tokenizer = tokenizer_from_json(recording.labels["tokenizer"])
+    molecules = isinstance(tokenizer, SmilesTokenizer)
+    drawings = _Drawings() if molecules else None
+    final = recording.tokens
+    samples = [
+        _sequence(recording, r, tokenizer.decode(final[r].tolist()), tokenizer, drawings)
+        for r in range(len(final))
+    ]
+    used = np.unique(
+        np.concatenate(
+            [recording.start.ravel(), recording.move_token, recording.move_alternatives.ravel()]
+        )
+    )
+    special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id} if molecules else set()
+    return {
+        "name": recording.labels.get("name", "recording"),
+        "steps": len(recording.times) - 1,
+        "times": recording.times.tolist(),
+        "mask": recording.mask_id,
+        "nats": math.log(max(2, recording.vocab_size)),
+        "pads": sorted(special),
+        "words": {int(i): _label(int(i), tokenizer, recording.mask_id, special) for i in used},
+        "drawings": [] if drawings is None else drawings.svgs,
+        "samples": samples,
+    }
+
+
+def _sequence(
+    recording: Recording, r: int, text: str, tokenizer: Tokenizer, drawings: "_Drawings | None"
+) -> dict[str, Any]:
+    own = np.flatnonzero(recording.move_sequence == r)
+    moves = [
+        [
+            int(recording.move_step[m]),
+            int(recording.move_position[m]),
+            int(recording.move_token[m]),
+            recording.move_alternatives[m].tolist(),
+            [round(float(p), 4) for p in recording.move_probabilities[m]],
+        ]
+        for m in own
+    ]
+    one = {
+        "start": recording.start[r].tolist(),
+        "fixed": recording.fixed[r].astype(int).tolist(),
+        "moves": moves,
+        "entropy": _pack(recording.entropy[:, r]),
+        "alpha": _pack(recording.alpha[:, r]),
+        "text": text,
+    }
+    if drawings is not None:
+        one["drawing"] = _drawing_of_steps(recording, r, tokenizer, drawings)
+    return one
+
+
+def _drawing_of_steps(
+    recording: Recording, r: int, tokenizer: Tokenizer, drawings: "_Drawings"
+) -> list[int]:
+    """The index of the drawing after 0..S steps; -1 if invalid, -2 while tokens are masked."""
+    found, index = [], -1
+    changed = set(recording.move_step[recording.move_sequence == r].tolist())
+    for step in range(len(recording.times)):
+        if step == 0 or step - 1 in changed:
+            row = recording.at(step)[r]
+            masked = bool((row == recording.mask_id).any())
+            index = -2 if masked else drawings.index(tokenizer.decode(row.tolist()))
+        found.append(index)
+    return found
+
+
+def _label(token: int, tokenizer: Tokenizer, mask_id: int, special: set[int]) -> str:
+    if token == mask_id:
+        return MASK_LABEL
+    if token in special:
+        return PAD_LABEL
+    label = tokenizer.decode([token])[:MAX_LABEL]
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in label) or "\u2205"
+
+
+def _pack(values: NDArray[np.uint8]) -> str:
+    return base64.b64encode(gzip.compress(np.ascontiguousarray(values).tobytes(), 6)).decode()
+
+
+class _Drawings:
+    """Drawings of distinct molecules as SVG."""
+
+    def __init__(self) -> None:
+        self.svgs: list[str] = []
+        self._number: dict[str, int] = {}
+
+    def index(self, smiles: str) -> int:
+        if smiles not in self._number:
+            svg = _svg(smiles)
+            self._number[smiles] = -1 if svg is None else len(self.svgs)
+            if svg is not None:
+                self.svgs.append(svg)
+        return self._number[smiles]
+
+
+@cache
+def _svg(smiles: str) -> str | None:
+    """An SVG drawing, or None if the string is not a valid molecule."""
+    from rdkit import Chem, rdBase
+    from rdkit.Chem.Draw import rdMolDraw2D
+
+    with rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles) if smiles else None
+    if molecule is None or molecule.GetNumAtoms() == 0:
+        return None
+    drawer = rdMolDraw2D.MolDraw2DSVG(240, 180)
+    drawer.drawOptions().clearBackground = False  # type: ignore[assignment]
+    rdMolDraw2D.PrepareAndDrawMolecule(drawer, molecule)
+    drawer.FinishDrawing()
+    svg = drawer.GetDrawingText()
+    return svg[svg.index("<svg") :]

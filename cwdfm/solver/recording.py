@@ -1,0 +1,275 @@
+"""Recordings: what every step of a generation did, for replay and analysis.
+
+A recording stores the initial tokens and the moves, not every intermediate sequence, so its size
+grows with the number of changes. Entropies and weights are stored for all positions and steps with
+8 bits each.
+
+Shapes: S steps, R recorded sequences, N sequence length, M moves, K alternatives per move.
+"""
+
+import json
+import math
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_integer
+from cwdfm.files import replacing
+from cwdfm.model.positions import Positions
+from cwdfm.model.predict import predict_logits
+from cwdfm.model.protocol import Model
+from cwdfm.solver.base import Info, State
+from cwdfm.source import Source
+
+FORMAT = 1
+ALTERNATIVES = 5  # most likely tokens stored with each move
+MAX_SEQUENCES = 64
+MAX_BYTES = 2**30  # of the arrays of one recording
+# Weights are stored as 128 + 32 log2(alpha), which covers [1/16, 15]; 0 means none.
+_ALPHA_ONE, _ALPHA_SCALE = 128, 32
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The moves of R sequences over S steps."""
+
+    start: NDArray[np.int32]  # [R, N] tokens at the first time
+    fixed: NDArray[np.bool_]  # [R, N] prompt tokens
+    times: NDArray[np.float64]  # [S + 1]
+    move_step: NDArray[np.int32]  # [M] the step, 0..S-1, in ascending order
+    move_sequence: NDArray[np.int32]  # [M]
+    move_position: NDArray[np.int32]  # [M]
+    move_token: NDArray[np.int32]  # [M] the new token
+    move_alternatives: NDArray[np.int32]  # [M, K] most likely tokens before the move
+    move_probabilities: NDArray[np.float16]  # [M, K]
+    entropy: NDArray[np.uint8]  # [S, R, N] in units of log(V) / 255; 0 at revealed positions
+    alpha: NDArray[np.uint8]  # [S, R, N] weights on a logarithmic scale, see `alphas`
+    vocab_size: int
+    mask_id: int = -1  # -1 without a mask token
+    labels: dict[str, Any] = field(default_factory=dict)  # model, solver, seed, kind of tokens, ...
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The final tokens [R, N]."""
+        return self.at(len(self.times) - 1)
+
+    def at(self, step: int) -> NDArray[np.int32]:
+        """The tokens [R, N] after `step` steps."""
+        x, moves = self.start.copy(), slice(0, int(np.searchsorted(self.move_step, step)))
+        x[self.move_sequence[moves], self.move_position[moves]] = self.move_token[moves]
+        return x
+
+    def alphas(self) -> NDArray[np.float64]:
+        """The weights alpha [S, R, N], within a factor of 2^(1/64); NaN where there is none."""
+        level = self.alpha.astype(np.float64)
+        return np.where(level > 0, 2 ** ((level - _ALPHA_ONE) / _ALPHA_SCALE), np.nan)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording as a compressed .npz file, atomically."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        meta = {
+            "format": FORMAT,
+            "vocab_size": self.vocab_size,
+            "mask_id": self.mask_id,
+            "labels": self.labels,
+        }
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        with replacing(Path(path)) as part, part.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Recording":
+        """Read a recording. Its size and content are checked before use."""
+        path = Path(path)
+        try:
+            return cls._load(path)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(
+                f"{path} is not a recording or is damaged ({error}); record the samples again with "
+                f"`cwdfm sample ... --record`"
+            ) from error
+
+    @classmethod
+    def _load(cls, path: Path) -> "Recording":
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > MAX_BYTES:
+            raise InputError(
+                f"{path} holds {size / 2**30:.1f} GiB of arrays, and at most {MAX_BYTES >> 30} GiB "
+                f"are read; record fewer sequences or steps"
+            )
+        with np.load(path, allow_pickle=False) as archive:
+            meta = json.loads(archive["meta"].tobytes())
+            if meta["format"] != FORMAT:
+                raise InputError(
+                    f"{path} has recording format {meta['format']!r}, and this version reads "
+                    f"{FORMAT}; record the samples again"
+                )
+            arrays = {name: archive[name] for name in _ARRAYS}
+        recording = cls(
+            **arrays,
+            vocab_size=int(meta["vocab_size"]),
+            mask_id=int(meta["mask_id"]),
+            labels=dict(meta["labels"]),
+        )
+        recording._check()
+        return recording
+
+    def _check(self) -> None:
+        """Raise a ValueError unless all arrays fit together."""
+        R, N = self.start.shape
+        S, M = len(self.times) - 1, len(self.move_step)
+        expected: dict[str, tuple[int, ...]] = {
+            "fixed": (R, N),
+            "times": (S + 1,),
+            "move_step": (M,),
+            "move_sequence": (M,),
+            "move_position": (M,),
+            "move_token": (M,),
+            "move_alternatives": (M, self.move_alternatives.shape[-1]),
+            "move_probabilities": self.move_alternatives.shape,
+            "entropy": (S, R, N),
+            "alpha": (S, R, N),
+        }
+        for name, shape in expected.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"{name} has shape {getattr(self, name).shape}, not {shape}")
+        for name, kind in _ARRAYS.items():
+            if getattr(self, name).dtype != kind:
+                raise ValueError(f"{name} has dtype {getattr(self, name).dtype}, not {kind}")
+        bounds = {"move_step": S, "move_sequence": R, "move_position": N}
+        for name, bound in bounds.items():
+            _check_range(name, getattr(self, name), bound)
+        tokens = max(self.vocab_size, self.mask_id + 1)
+        for name in ("start", "move_token", "move_alternatives"):
+            _check_range(name, getattr(self, name), tokens)
+        if M and bool((np.diff(self.move_step) < 0).any()):
+            raise ValueError("move_step is not in ascending order")
+
+
+_ARRAYS = {
+    "start": np.int32,
+    "fixed": np.bool_,
+    "times": np.float64,
+    "move_step": np.int32,
+    "move_sequence": np.int32,
+    "move_position": np.int32,
+    "move_token": np.int32,
+    "move_alternatives": np.int32,
+    "move_probabilities": np.float16,
+    "entropy": np.uint8,
+    "alpha": np.uint8,
+}
+
+
+def _check_range(name: str, values: NDArray[np.int32], bound: int) -> None:
+    if values.size and not (int(values.min()) >= 0 and int(values.max()) < bound):
+        raise ValueError(f"{name} has values outside 0..{bound - 1}")
+
+
+def check_record(record: int) -> int:
+    """Check the number of sequences to record; True stands for the largest number."""
+    if record is True:
+        return MAX_SEQUENCES
+    check_integer("record", record, 0, MAX_SEQUENCES)
+    return int(record)
+
+
+class Recorder:
+    """Records the first `limit` sequences of a batch while it is sampled.
+
+    The model is evaluated once more per step, on these sequences only, for the entropies and
+    alternatives. The samples do not change.
+    """
+
+    def __init__(self, model: Model, source: Source, limit: int) -> None:
+        self._model, self._source, self._limit = model, source, limit
+        self._first: State | None = None
+        self._times: list[float] = []
+        self._moves: list[dict[str, NDArray[Any]]] = []
+        self._entropy: list[NDArray[np.uint8]] = []
+        self._alpha: list[NDArray[np.uint8]] = []
+
+    @torch.no_grad()
+    def step(self, before: State, after: State, info: Info) -> None:
+        """Record one step."""
+        R = min(self._limit, len(before.index))
+        x_RN, moved_RN = before.tokens[:R], (after.tokens != before.tokens)[:R]
+        if self._first is None:
+            self._first, self._times = before, [info.t]
+        self._times.append(info.t_next)
+        movable_RN = self._source.movable(x_RN, before.fixed[:R])
+        entropy_RN, top_RNK, probability_RNK = self._predictions(
+            x_RN, movable_RN | moved_RN, info.t
+        )
+        scaled_RN = 255 * entropy_RN / math.log(max(2, self._source.vocab_size))
+        self._entropy.append(_bytes(scaled_RN))
+        alpha_RN = torch.zeros_like(entropy_RN) if info.alpha is None else info.alpha[:R]
+        level_RN = (_ALPHA_ONE + _ALPHA_SCALE * alpha_RN.log2()).clamp(1, 255)
+        self._alpha.append(_bytes(torch.where(alpha_RN > 0, level_RN, 0.0)))
+        sequence_M, position_M = moved_RN.nonzero(as_tuple=True)
+        self._moves.append(
+            {
+                "move_step": np.full(len(sequence_M), len(self._times) - 2, np.int32),
+                "move_sequence": _int32(sequence_M),
+                "move_position": _int32(position_M),
+                "move_token": _int32(after.tokens[:R][moved_RN]),
+                "move_alternatives": _int32(top_RNK[moved_RN]),
+                "move_probabilities": probability_RNK[moved_RN].half().cpu().numpy(),
+            }
+        )
+
+    def _predictions(
+        self, x_RN: Tensor, where_RN: Tensor, t: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Entropies [R, N], and the most likely tokens and their probabilities [R, N, K]."""
+        rows, K = Positions.of(where_RN), min(ALTERNATIVES, self._source.vocab_size)
+        entropy_RN = torch.zeros(x_RN.shape, dtype=torch.float32, device=x_RN.device)
+        top_RNK = torch.zeros(*x_RN.shape, K, dtype=torch.int64, device=x_RN.device)
+        probability_RNK = torch.zeros(*x_RN.shape, K, device=x_RN.device)
+        if not len(rows):
+            return entropy_RN, top_RNK, probability_RNK
+        t_R = torch.full((len(x_RN),), t, dtype=torch.float32, device=x_RN.device)
+        for k, logits_kV in predict_logits(self._model, self._source, x_RN, t_R, rows):
+            log_p_kV = logits_kV.float().log_softmax(-1)
+            p_kV = log_p_kV.exp()
+            at = rows.flat[k]
+            entropy_RN.view(-1)[at] = -torch.where(p_kV > 0, p_kV * log_p_kV, 0.0).sum(-1)
+            probability_RNK.view(-1, K)[at], top_RNK.view(-1, K)[at] = p_kV.topk(K, dim=-1)
+        return entropy_RN, top_RNK, probability_RNK
+
+    def finish(self) -> Recording:
+        """The recording of all steps so far."""
+        if self._first is None:
+            raise InputError("nothing was recorded: no step was taken")
+        R = min(self._limit, len(self._first.index))
+        moves: dict[str, Any] = {
+            name: np.concatenate([each[name] for each in self._moves]) for name in self._moves[0]
+        }
+        source = self._source
+        return Recording(
+            start=_int32(self._first.tokens[:R]),
+            fixed=self._first.fixed[:R].cpu().numpy(),
+            times=np.array(self._times),
+            **moves,
+            entropy=np.stack(self._entropy),
+            alpha=np.stack(self._alpha),
+            vocab_size=source.vocab_size,
+            mask_id=source.vocab_size if source.marks_noise else -1,
+        )
+
+
+def _int32(x: Tensor) -> NDArray[np.int32]:
+    return x.to(torch.int32).cpu().numpy()
+
+
+def _bytes(x: Tensor) -> NDArray[np.uint8]:
+    return x.round().clamp(0, 255).to(torch.uint8).cpu().numpy()

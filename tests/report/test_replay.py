@@ -1,0 +1,215 @@
+"""Recordings of a generation, and the page that plays them."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cwdfm
+from cwdfm import Euler, InputError, Neighbor, Polynomial, UniformSource
+from cwdfm.cli import replay, sample
+from cwdfm.data.smiles import SmilesTokenizer
+from cwdfm.data.text.tokenizer import CharacterTokenizer
+from cwdfm.report.replay import replay_page
+from cwdfm.solver.recording import ALTERNATIVES, Recording
+from cwdfm.source import MaskSource, Source
+
+VOCAB, LENGTH, STEPS = 5, 6, 12
+TOKENIZER = CharacterTokenizer.build(["<&ab"]).to_json()
+
+
+def logits_of(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """A model that depends on the neighbors, so that predictions differ between steps."""
+    table = torch.arange((VOCAB + 1) ** 2, dtype=torch.float32).view(VOCAB + 1, -1).sin()
+    return table[x.roll(1, 1)] * 3
+
+
+def record(source: Source, *, weight: Neighbor | None = None, **options: object) -> cwdfm.Samples:
+    return cwdfm.sample(
+        lambda x, t: logits_of(x, t)[..., : source.num_tokens],
+        source,
+        Polynomial(2.0),
+        Euler(weight=weight),
+        shape=(7, LENGTH),
+        steps=STEPS,
+        seed=3,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
+@pytest.mark.parametrize("weight", [None, Neighbor(radius=1)], ids=["plain", "neighbor"])
+def test_a_recording_matches_the_sampled_states(source: Source, weight: Neighbor | None) -> None:
+    states: list[torch.Tensor] = []
+    record(source, weight=weight, callback=lambda state, _: states.append(state.tokens[:3]))
+    samples = record(source, weight=weight, record=3, batch_size=4)
+    recording = samples.recording
+    assert recording is not None
+    for step, tokens in enumerate(states, start=1):
+        assert np.array_equal(recording.at(step), tokens.numpy())
+    assert torch.equal(samples.tokens, record(source, weight=weight).tokens)
+    assert np.allclose(recording.times, np.linspace(0, 1, STEPS + 1))
+
+
+@pytest.mark.parametrize("source", [MaskSource(VOCAB), UniformSource(VOCAB)], ids=str)
+def test_entropies_and_alternatives_are_the_models(source: Source) -> None:
+    recording = record(source, record=3).recording
+    assert recording is not None
+    assert len(recording.move_step)
+    for m, step in enumerate(recording.move_step):
+        r, i = recording.move_sequence[m], recording.move_position[m]
+        x = torch.from_numpy(recording.at(int(step))).long()
+        p = logits_of(x, torch.zeros(3))[..., :VOCAB].softmax(-1)[r, i]
+        best = p.topk(ALTERNATIVES)
+        assert recording.move_alternatives[m].tolist() == best.indices.tolist()
+        assert recording.move_probabilities[m] == pytest.approx(best.values.numpy(), abs=1e-3)
+        entropy = -float((p * p.log()).sum()) / math.log(VOCAB) * 255
+        assert int(recording.entropy[step, r, i]) == pytest.approx(entropy, abs=0.51)
+
+
+def test_weights_average_to_one_over_masked_positions() -> None:
+    recording = record(MaskSource(VOCAB), weight=Neighbor(radius=1), record=3).recording
+    assert recording is not None
+    alphas = recording.alphas()
+    for step in range(STEPS - 1):  # the last step moves everything, without weights
+        for r, row in enumerate(recording.at(step) == VOCAB):
+            assert np.array_equal(np.isfinite(alphas[step, r]), row)
+            if row.any():
+                assert np.nanmean(alphas[step, r]) == pytest.approx(1, rel=0.02)
+
+
+def test_a_saved_recording_loads(tmp_path: Path) -> None:
+    recording = record(MaskSource(VOCAB), record=True).recording
+    assert recording is not None
+    recording = replace(recording, labels={"tokenizer": TOKENIZER, "name": "Euler"})
+    recording.save(tmp_path / "a.npz")
+    again = Recording.load(tmp_path / "a.npz")
+    assert again.labels == recording.labels
+    assert np.array_equal(again.tokens, recording.tokens)
+    assert (again.mask_id, again.vocab_size) == (VOCAB, VOCAB)
+
+
+def test_damaged_recordings_are_rejected(tmp_path: Path) -> None:
+    recording = record(MaskSource(VOCAB), record=2).recording
+    assert recording is not None
+    path = tmp_path / "a.npz"
+    for change in (
+        {"move_position": recording.move_position + LENGTH},
+        {"move_token": recording.move_token + 100},
+        {"entropy": recording.entropy[1:]},
+        {"move_step": recording.move_step[::-1].copy()},
+        {"start": recording.start.astype(np.float64)},
+    ):
+        replace(recording, **change).save(path)
+        with pytest.raises(InputError, match=re.escape(str(path))):
+            Recording.load(path)
+    recording.save(path)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(InputError, match=r"a\.npz"):
+        Recording.load(path)
+    with pytest.raises(InputError, match=r"missing\.npz"):
+        Recording.load(tmp_path / "missing.npz")
+
+
+@pytest.mark.parametrize("record_", [-1, 65, 2.5, "all"])
+def test_impossible_numbers_of_recorded_sequences_are_rejected(record_: object) -> None:
+    with pytest.raises(InputError, match="record"):
+        record(MaskSource(VOCAB), record=record_)
+
+
+def test_a_long_recording_is_small(tmp_path: Path) -> None:
+    steps = length = 1024
+    rng = np.random.default_rng(0)
+    moves = 3 * length
+    left = np.linspace(1, 0, steps)[:, None, None] > rng.random((steps, 1, length))
+    recording = Recording(
+        start=np.full((1, length), 50257, np.int32),
+        fixed=np.zeros((1, length), bool),
+        times=np.linspace(0, 1, steps + 1),
+        move_step=np.sort(rng.integers(0, steps, moves)).astype(np.int32),
+        move_sequence=np.zeros(moves, np.int32),
+        move_position=rng.integers(0, length, moves).astype(np.int32),
+        move_token=rng.integers(0, 50257, moves).astype(np.int32),
+        move_alternatives=rng.integers(0, 50257, (moves, ALTERNATIVES)).astype(np.int32),
+        move_probabilities=rng.random((moves, ALTERNATIVES)).astype(np.float16),
+        entropy=(rng.integers(0, 256, (steps, 1, length)) * left).astype(np.uint8),
+        alpha=(rng.integers(64, 192, (steps, 1, length)) * left).astype(np.uint8),
+        vocab_size=50257,
+        mask_id=50257,
+    )
+    recording.save(tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").stat().st_size < 5e6
+    assert np.array_equal(Recording.load(tmp_path / "a.npz").tokens, recording.tokens)
+
+
+def test_hostile_tokens_stay_text() -> None:
+    tokenizer = CharacterTokenizer.build(["</script><img src=x onerror=alert(1)>{{data}}"])
+    size = tokenizer.vocab_size
+    recording = cwdfm.sample(
+        lambda x, t: torch.zeros(*x.shape, size + 1),
+        MaskSource(size),
+        Polynomial(2.0),
+        Euler(),
+        shape=(2, 24),
+        steps=4,
+        record=2,
+    ).recording
+    assert recording is not None
+    name = "</script><b>"
+    page = replay_page(
+        [replace(recording, labels={"tokenizer": tokenizer.to_json(), "name": name})], "{{data}}<i>"
+    )
+    assert page.count("</script>") == 2
+    assert "<b>" not in page
+    assert "<i>" not in page
+    data = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    assert data["runs"][0]["name"] == name
+    words = {int(k): v for k, v in data["runs"][0]["words"].items()}
+    assert all(words[i] == tokenizer.decode([i]) for i in words if i < size - 1 and words[i] != "∅")
+
+
+def test_molecules_are_drawn_once_they_parse() -> None:
+    tokenizer = SmilesTokenizer.build(["C1CC1O"])
+    row = [tokenizer.bos_id, *tokenizer.encode("CCO"), tokenizer.eos_id]
+    length, mask = len(row), tokenizer.vocab_size
+    recording = Recording(
+        start=np.full((1, length), mask, np.int32),
+        fixed=np.zeros((1, length), bool),
+        times=np.linspace(0, 1, length + 1),
+        move_step=np.arange(length, dtype=np.int32),
+        move_sequence=np.zeros(length, np.int32),
+        move_position=np.arange(length, dtype=np.int32),
+        move_token=np.array(row, np.int32),
+        move_alternatives=np.zeros((length, 1), np.int32),
+        move_probabilities=np.ones((length, 1), np.float16),
+        entropy=np.zeros((length, 1, length), np.uint8),
+        alpha=np.zeros((length, 1, length), np.uint8),
+        vocab_size=mask,
+        mask_id=mask,
+        labels={"tokenizer": tokenizer.to_json()},
+    )
+    page = replay_page([recording])
+    run = json.loads(page.split('type="application/json">')[1].split("</script>")[0])["runs"][0]
+    assert run["samples"][0]["drawing"] == [-2] * length + [0]
+    assert run["drawings"][0].startswith("<svg")
+    assert run["samples"][0]["text"] == "CCO"
+
+
+def test_commands_record_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a.smi"
+    command = ["qm9-mask-small", "--n", "3", "--steps", "6", "--out", str(out), "--record"]
+    sample.main(command)
+    recording = Recording.load(tmp_path / "a.recording.npz")
+    tokenizer = cwdfm.load("qm9-mask-small").tokenizer
+    assert [tokenizer.decode(row) for row in recording.tokens.tolist()] == out.read_text().split()
+    replay.main([str(tmp_path / "a.recording.npz"), "--title", "Three molecules"])
+    assert "Three molecules" in (tmp_path / "a.html").read_text()
+    with pytest.raises(InputError, match=r"a\.html"):
+        replay.main([str(tmp_path / "a.recording.npz")])
+    with pytest.raises(InputError, match="--reject-below"):
+        sample.main([*command, "--force", "--reject-below", "0.5"])
