@@ -48,6 +48,7 @@ Run `cwdfm COMMAND --help` for the options of a command, `cwdfm --version` for t
 def main() -> None:
     """Entry point of the `cwdfm` command."""
     arguments = sys.argv[1:]
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # instead of failing on an ASCII terminal
@@ -70,6 +71,14 @@ def main() -> None:
     command = COMMANDS[arguments[0]]
     with exit_on_error(resumable=command.resumable):
         command.main(arguments[1:])
+
+
+def open_closed_streams() -> None:
+    """Discard the output of closed streams; otherwise files would be opened under their numbers."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 @contextmanager

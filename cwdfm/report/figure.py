@@ -169,5 +169,9 @@ def _log_axis(axis: Any) -> None:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure as a PNG file, atomically."""
+    for text in figure.findobj(load_extra("matplotlib.text", "plot").Text):
+        shown = text.get_text()
+        if "$" in shown and "\\mathdefault" not in shown:  # a name, not a tick of a log axis
+            text.set_parse_math(False)
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=_DPI)

@@ -41,7 +41,8 @@ class JsonLines(Logger):
 
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
+        # Damaged bytes make a line invalid, and it is dropped.
+        lines = path.read_text(errors="surrogateescape").splitlines() if path.exists() else []
         kept = [line for line in lines if _step(line) <= step]
         with replacing(path) as part:
             part.write_text("".join(line + "\n" for line in kept))
@@ -54,7 +55,7 @@ class JsonLines(Logger):
 def _step(line: str) -> float:
     """The step of a record; infinity for a damaged line, as a power failure may leave it."""
     try:
-        match json.loads(line):
+        match json.loads(line.encode()):
             case {"step": int(step)}:
                 return step
     except ValueError:

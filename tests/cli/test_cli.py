@@ -33,6 +33,7 @@ from cwdfm.sample_file import SampleFile, write_samples
 from cwdfm.train.config import TrainConfig
 from tests.support.command import command, rejected
 
+ROOT = Path(__file__).parents[2]
 MOLECULES = ["C" * n + end for n in range(1, 9) for end in ("", "O", "N", "=O", "#N", "(C)C")]
 
 
@@ -232,6 +233,33 @@ def test_closed_pipe_is_not_an_error() -> None:
     finally:
         os.close(write)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_closed_streams_are_not_an_error(tmp_path: Path) -> None:
+    """Files that are opened later do not receive what is printed."""
+    out = tmp_path / "a.smi"
+    words = f"{sys.executable} -m cwdfm sample qm9-mask-small --n 2 --steps 1 --out {out}"
+    assert subprocess.run(["sh", "-c", f"exec {words} >&- 2>&-"], cwd=ROOT).returncode == 0
+    assert len(out.read_text().splitlines()) == 2
+    assert list(tmp_path.iterdir()) == [out]
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+import cwdfm_command
+cwdfm_command.main()
+"""
+
+
+def test_ctrl_c_during_imports() -> None:
+    """The process ends by the signal, without a traceback."""
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
 
 
 def test_ascii_terminal_still_prints_the_numbers(

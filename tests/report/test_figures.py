@@ -15,7 +15,7 @@ from cwdfm.errors import InputError
 from cwdfm.metrics.analysis import UpdateStatistics, context_analysis
 from cwdfm.metrics.molecule import FoldCounts, MoleculeScores, histograms, score_molecules
 from cwdfm.report.analysis import context_plot, updates_plot, updates_table
-from cwdfm.report.figure import styles_of
+from cwdfm.report.figure import figure_of, save_figure, styles_of
 from cwdfm.report.molecule_plots import histogram_plot, molecule_grid
 from cwdfm.report.molecules import ScoredMolecules, curves
 from cwdfm.report.sample_set import SampleSet
@@ -179,3 +179,14 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=rf"pip install 'cwdfm\[{extra}\]'"):
         act()
+
+
+def test_dollar_signs_in_names_are_not_formulas(tmp_path: Path) -> None:
+    figure = figure_of(2, 2)
+    axis = figure.subplots()
+    axis.plot([1, 1000], label=r"$\frac$")
+    axis.set(title="run$1_{$.smi", yscale="log")
+    axis.legend()
+    save_figure(figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    assert any("mathdefault" in text.get_text() for text in axis.get_yticklabels())

@@ -530,6 +530,8 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
 def test_metrics_on_a_full_disk_and_with_damaged_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2, "l{"step": 2}\n[2]}\n{}\n{"step": 3}\n{"step": 2}\n')
+    with path.open("ab") as file:
+        file.write(b'{"step": 2, "a": "\xff"}\n\xfe\n')
     logger = JsonLines(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
     logger.path = Path("/dev/full")
