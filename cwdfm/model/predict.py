@@ -138,7 +138,7 @@ def fusible_hidden(
     None without positions, without such a layer, or without a kernel that fuses it with a draw. Use
     `predict_logits` then.
     """
-    readout = getattr(model, "readout", None)
+    readout = getattr(model, "readout", None) if getattr(model, "linear_head", True) else None
     if not (is_split(model) and isinstance(model, nn.Module) and type(readout) is nn.Linear):
         return None
     weight = readout.weight
@@ -147,8 +147,7 @@ def fusible_hidden(
     if not (whole and fusible) or (positions.active is not None and not len(positions.active)):
         return None
     hidden_KD = _hidden_at(model, x_BN, t_B.float(), positions)
-    fits = hidden_KD.shape[1] == weight.shape[1] and len(positions) > 0
-    fits = fits and product_dtype(hidden_KD) == product_dtype(weight)
+    fits = product_dtype(hidden_KD) == product_dtype(weight) and len(positions)
     return (hidden_KD, readout) if fits and _is_head(model, readout, hidden_KD) else None
 
 

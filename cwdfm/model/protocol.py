@@ -9,7 +9,8 @@
   coordinate independently.
 
 A split `nn.Module` may have a `readout`, an `nn.Linear` with head(hidden) == readout(hidden). On a
-GPU, draws and losses are then fused with that layer, and its logits are never stored.
+GPU, draws and losses are then fused with that layer, and its logits are never stored. A module has
+`linear_head` = False if its readout is only a part of the head.
 """
 
 from typing import Any, Protocol

@@ -232,9 +232,14 @@ class DiT(nn.Module):
         dropout = self.config.dropout if self.training else 0.0
         return add_norm(h_BND, pending, self.norm, shift, scale, dropout)[1]
 
+    @property
+    def linear_head(self) -> bool:
+        """Whether the head is the readout."""
+        return not self.config.leave_one_out
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., num_tokens] of hidden vectors [..., D]."""
-        if self.config.leave_one_out:
+        if not self.linear_head:
             return add_evidence(hidden, self.readout)
         logits: Tensor = self.readout(hidden)
         return logits

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cwdfm.data.text.fast_tokenizer import FastTokenizer, configured_token, find_tokenizer
@@ -78,20 +79,26 @@ def dit_checkpoint(
     tokenizer: str = "gpt2",
 ) -> Checkpoint:
     """A checkpoint with the weights of a folder. `mask`: whether the last id is the mask token."""
-    fields = {
-        "method": method,
-        "tokenizer": _find_tokenizer(folder, tokenizer, shape.num_tokens, mask),
-        "length": length,
-        "card": {"origin": f"a checkpoint of {origin}"},
-    }
-    return Checkpoint(fields, shape, dit_weights(read_weights(folder)))
+    found = _find_tokenizer(folder, tokenizer, shape, mask)
+    card = {"origin": f"a checkpoint of {origin}"}
+    fields = {"method": method, "tokenizer": found, "length": length, "card": card}
+    weights = dit_weights(read_weights(folder))
+    if shape.leave_one_out and "readout.bias" in weights:
+        # Uniform noise includes a last id without text, but data, and so the prediction, does not.
+        weights["readout.bias"][found.vocab_size :] = -torch.inf
+    return Checkpoint(fields, shape, weights)
 
 
-def _find_tokenizer(folder: Path, default: str, num_tokens: int, mask: bool) -> TextTokenizer:
-    """The tokenizer in a folder, or else the authors' own, if it fits the network."""
+def _find_tokenizer(folder: Path, default: str, shape: DiTConfig, mask: bool) -> TextTokenizer:
+    """The tokenizer in a folder, or else the authors' own, if it fits the network.
+
+    It may lack the last id, if that is the mask or if data never has it.
+    """
+    num_tokens = shape.num_tokens
+    least = num_tokens - (mask or shape.leave_one_out)
     own = (folder / "tokenizer.json").is_file()
     tokenizer = find_tokenizer(folder if own else default)
-    if tokenizer.vocab_size not in (num_tokens - 1, num_tokens):
+    if not least <= tokenizer.vocab_size <= num_tokens:
         raise InputError(
             f"{folder} has {num_tokens} token ids{', mask included,' if mask else ''} and "
             f"{'its' if own else f'the {default}'} tokenizer has {tokenizer.vocab_size}; put the "

@@ -98,9 +98,10 @@ def record(
     *,
     prefix: str = "",
     length: int = LENGTH,
+    tokens: int = TOKENS,
     more: Callable[[Tensor, Tensor], dict[str, Tensor]] = lambda x, time: {},
 ) -> None:
-    x = torch.randint(0, TOKENS, (len(time), length))
+    x = torch.randint(0, tokens, (len(time), length))
     time_B = torch.tensor(time)
     tensors = {f"weights.{prefix}{key}": value for key, value in network.state_dict().items()}
     tensors |= {"x": x, "time": time_B, "logits": call(x, time_B), **more(x, time_B)}
@@ -125,10 +126,10 @@ def record_sedd(clones: Path, sigma: list[float]) -> None:
     for name, graph in (("sedd", "absorb"), ("sedd-uniform", "uniform")):
         absorb = graph == "absorb"
         model = {"type": "ddit", "length": LENGTH, "scale_by_sigma": absorb, **HYDRA}
-        config = {"tokens": TOKENS - absorb, "graph": {"type": graph}, "noise": noise}
+        config = {"tokens": TOKENS - 1, "graph": {"type": graph}, "noise": noise}
         config["model"] = model
         network = randomize(transformer.SEDD(config))
-        record(name, config, network, network, sigma)
+        record(name, config, network, network, sigma, tokens=TOKENS - 1 + absorb)
 
 
 def record_duo(clones: Path, sigma: list[float]) -> None:
