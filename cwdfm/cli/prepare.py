@@ -31,10 +31,10 @@ class Options:
     """Prepare text as a folder of memory-mapped windows, or molecules as a .npz file.
 
     Text is a corpus by name (openwebtext, fineweb-edu, wikitext-103, ...), a file (.txt, .jsonl,
-    .parquet, .tar, also compressed as .gz, .xz, .zst or .bz2), a folder, or a quoted glob pattern.
-    Repeat the command to resume an interrupted preparation. Molecules are qm9, moses, or a file
-    (.smi, .smiles, .csv, .tsv). Pass the result to other commands as --data. They also read raw
-    data; preparing it first saves time and fixes the options.
+    .parquet, .fasta, .tar, also compressed as .gz, .xz, .zst or .bz2), a folder, or a quoted glob
+    pattern. Repeat the command to resume an interrupted preparation. Molecules are qm9, moses, or a
+    file (.smi, .smiles, .csv, .tsv). Pass the result to other commands as --data. They also read
+    raw data; preparing it first saves time and fixes the options.
     """
 
     corpus: str  # CORPUS, the first argument: a name, file, folder or glob pattern
@@ -44,7 +44,9 @@ class Options:
     column: str | None = None  # of tables, parquet or JSON lines; None: `smiles` or `text`
     randomized: int | None = None  # randomized SMILES per molecule; None: canonical SMILES
     seed: int | None = None  # seed of the randomized SMILES; None: 0
-    documents: Unit | None = None  # what forms one document in plain text; None: the file
+    # What forms one document in plain text; None: the file. With rows, each line, record or row of
+    # a table is a sequence of its own.
+    documents: Unit | None = None
     part: str | None = None  # prepare only one part, such as test, for evaluation
     folder: Path | None = None  # folder with the files of a corpus by name
     streaming: bool = False  # stream from the hub instead of downloading first
@@ -59,15 +61,17 @@ def main(arguments: list[str]) -> None:
     words = ["--corpus", *arguments] if positional else arguments
     options = parse("prepare CORPUS", words, lambda missing: Options(missing, missing))
     with by_flags(Options):
-        data = _molecules(options) if _is_molecules(options.corpus) else _text(options)
+        data = _molecules(options) if _is_molecules(options) else _text(options)
     print(data.summary())
     print(f"written: {options.out}")
 
 
-def _is_molecules(corpus: str) -> bool:
+def _is_molecules(options: Options) -> bool:
     """Whether the name or suffix is that of a molecule dataset."""
-    path = Path(corpus)
-    return corpus in DATASETS or is_table(path) or file_type(path) in (".smi", ".smiles", ".npz")
+    path = Path(options.corpus)
+    if is_table(path):
+        return options.documents != "rows"
+    return options.corpus in DATASETS or file_type(path) in (".smi", ".smiles", ".npz")
 
 
 def _reject(options: Options, names: tuple[str, ...], reason: str) -> None:
@@ -133,7 +137,7 @@ def _text(options: Options) -> TokenData:
             f"other commands as it is, or prepare the raw text"
         )
     path, named = Path(options.corpus), options.corpus in CORPORA or glob.has_magic(options.corpus)
-    if not named and not path.is_dir() and not (path.is_file() and is_text(path)):
+    if not named and not path.is_dir() and not (path.is_file() and is_text(path, tables=True)):
         raise unknown_dataset(options.corpus)
     if options.out.is_file():
         raise InputError(f"{options.out} is a file; give the path of a folder")

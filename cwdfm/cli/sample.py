@@ -20,7 +20,6 @@ from cwdfm.cli.sample_options import (
     settings,
     wrong_solver,
 )
-from cwdfm.data import TextTokenizer
 from cwdfm.distributed import barrier, broadcast, process_group, rank, world_size
 from cwdfm.errors import InputError, RunError
 from cwdfm.generation import auto_batch_size, generate, prompt_tokens
@@ -118,7 +117,7 @@ def make_job(
                 f"one step for each of its {length} tokens; omit it"
             )
     options = replace(options, steps=method.steps(requested, length))
-    if options.out.suffix in LINES and isinstance(trained.tokenizer, TextTokenizer):
+    if options.out.suffix in LINES and trained.tokenizer.has_line_breaks:
         raise InputError(
             f"{options.out} would hold one text per line, but text samples contain line breaks; "
             f"write a .jsonl file (with tokens, as required by eval) or a .csv file"

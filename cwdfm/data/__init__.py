@@ -22,6 +22,7 @@ from cwdfm.data.text.fast_tokenizer import FastTokenizer, find_tokenizer
 from cwdfm.data.text.files import TextFiles
 from cwdfm.data.text.hub import HubCorpus
 from cwdfm.data.text.prepared import is_prepared, prepare
+from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import END, ByteTokenizer, CharacterTokenizer, TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer, tokenizer_from_json
 
@@ -35,6 +36,7 @@ __all__ = [
     "Document",
     "FastTokenizer",
     "HubCorpus",
+    "RowTokenizer",
     "SmilesFile",
     "SmilesTokenizer",
     "Split",

@@ -90,7 +90,8 @@ class TokenData:
         for reason, count in self.report.items():
             if reason not in ("read", "kept", *SPLITS) and count:
                 lines.append(f"  {reason}: {count:,}")
-                lines += [f"    {example}" for example in self.examples.get(reason, [])]
+                advice = ["a larger length (--length) keeps them"] * (reason == "too_long")
+                lines += [f"    {example}" for example in self.examples.get(reason, advice)]
         return "\n".join(lines)
 
     @cached_property  # hashing large data takes minutes

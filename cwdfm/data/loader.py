@@ -22,6 +22,7 @@ from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.fast_tokenizer import GPT2_SHA256, FastTokenizer, find_tokenizer
 from cwdfm.data.text.files import Unit, is_text
 from cwdfm.data.text.prepared import is_prepared, open_prepared, prepare, text_source
+from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.data.tokenizer import Tokenizer
 from cwdfm.errors import InputError, check_integer, describe, reject_options
@@ -74,7 +75,9 @@ def load(
     part: load only "train", "valid" or "test" ("all" for a user's files), all of it as the
         held-out split, for evaluation.
     documents: what forms one document in plain text files: "file" (default), "paragraphs"
-        separated by blank lines, or "lines".
+        separated by blank lines, or "lines". With "rows", lines, records of JSON lines or parquet,
+        and rows of a table are sequences of their own: text, end-of-text token, padding. Longer
+        ones are left out. Sequences of FASTA files are always rows.
     folder: the folder with the corpus's files. The default is `$CWDFM_DATA/NAME` if it exists, else
         the Hugging Face hub.
     streaming: stream the corpus from the hub instead of downloading it first.
@@ -94,7 +97,9 @@ def load(
     hub: dict[str, Any] = {"folder": folder, "streaming": streaming}
     cut: dict[str, Any] = {"length": length, "limit": limit}
     split_seed = SEED if seed is None else seed
-    if not reads_text(name, tokenizer):
+    if documents is None and isinstance(tokenizer, RowTokenizer) and name not in CORPORA:
+        documents = None if is_prepared(path) else "rows"
+    if not reads_text(name, tokenizer, documents):
         reason = f"for text, but {name!r} is read as molecules (.txt is text with a text tokenizer)"
         reject_options(reason, part=part, documents=documents, **hub)
         if path.suffix == ".npz":
@@ -112,7 +117,9 @@ def load(
     return load_text(corpus, tokenizer, cache, how, part=part, seed=split_seed, **cut)
 
 
-def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> bool:
+def reads_text(
+    name_or_path: str | Path, tokenizer: Tokenizer | str | None, documents: Unit | None = None
+) -> bool:
     """Whether `load` reads text rather than molecules."""
     path, name = Path(name_or_path), str(name_or_path)
     if name in DATASETS:
@@ -120,8 +127,8 @@ def reads_text(name_or_path: str | Path, tokenizer: Tokenizer | str | None) -> b
     if name in CORPORA or path.is_dir() or glob.has_magic(name):
         return True
     if file_type(path) == ".txt":
-        return isinstance(tokenizer, TextTokenizer | str)
-    return path.is_file() and is_text(path)
+        return documents is not None or isinstance(tokenizer, TextTokenizer | str)
+    return path.is_file() and is_text(path, tables=documents == "rows")
 
 
 def open_if_prepared(name_or_path: str | Path) -> TokenData | None:
@@ -135,12 +142,13 @@ def open_if_prepared(name_or_path: str | Path) -> TokenData | None:
 
 
 def unknown_dataset(name_or_path: str | Path) -> InputError:
-    """The error for a name that is neither a dataset nor a file."""
+    """The error for a name that is neither a dataset nor a file of a supported format."""
+    exists = Path(name_or_path).is_file()
+    problem = "has an unknown format" if exists else "is neither a dataset nor a file"
     return InputError(
-        f"{str(name_or_path)!r} is neither a dataset nor a file of a supported format; give one "
-        f"of {_names()}, or the path of a file (molecules: .smi, .txt, .csv, .tsv, or a prepared "
-        f".npz; text: .txt with a text tokenizer, .jsonl, .parquet, .tar, or a folder; also "
-        f"compressed)"
+        f"{str(name_or_path)!r} {problem}; give one of {_names()}, or the path of a file "
+        f"(molecules: .smi, .txt, .csv, .tsv, or a prepared .npz; text: .txt with a text "
+        f"tokenizer, .jsonl, .parquet, .fasta, .tar, or a folder; also compressed)"
     )
 
 
@@ -251,17 +259,18 @@ def check_prepared(
 
 def is_tokenizer_of(data: TokenData, requested: Tokenizer | str | None) -> bool:
     """Whether the requested tokenizer is that of the data. GPT-2's files are not required."""
-    used = data.source.get("tokenizer")  # None for molecules
+    used, tokenizer = data.source.get("tokenizer"), data.tokenizer  # None for molecules
     if not isinstance(requested, str) or used is None:
-        return requested is None or requested == data.tokenizer
+        return requested is None or requested == tokenizer
+    if isinstance(tokenizer, RowTokenizer):
+        tokenizer = tokenizer.inner
+        used = used["of"] if isinstance(used, dict) else used
     if requested == "gpt2":
         if not isinstance(used, dict) or used.get("kind") != FastTokenizer.kind:
             return False
         if used.get("sha256") == GPT2_SHA256:
             return True
-    return used == requested or (
-        requested != "chars" and find_tokenizer(requested) == data.tokenizer
-    )
+    return used == requested or (requested != "chars" and find_tokenizer(requested) == tokenizer)
 
 
 def _wrong_tokenizer(name: str, tokenizer: object, expected: str) -> InputError:

@@ -47,6 +47,11 @@ class Tokenizer(ABC):
     def eos_id(self) -> int:
         """The token that ends a molecule or document."""
 
+    @property
+    def has_line_breaks(self) -> bool:
+        """Whether a decoded text may contain line breaks."""
+        return False
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; InputError for unknown tokens."""

@@ -9,6 +9,7 @@ from cwdfm.data import (
     ByteTokenizer,
     CharacterTokenizer,
     FastTokenizer,
+    RowTokenizer,
     SmilesTokenizer,
     is_prepared,
 )
@@ -24,7 +25,14 @@ from cwdfm.report.text_data import TextSettings
 from cwdfm.report.text_scores import CACHE
 
 MOLECULES = SmilesTokenizer.kind
-KINDS = (MOLECULES, ByteTokenizer.kind, CharacterTokenizer.kind, FastTokenizer.kind, TEXT)
+KINDS = (
+    MOLECULES,
+    ByteTokenizer.kind,
+    CharacterTokenizer.kind,
+    FastTokenizer.kind,
+    RowTokenizer.kind,
+    TEXT,
+)
 
 
 def evaluate(

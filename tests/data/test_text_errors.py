@@ -76,6 +76,7 @@ FILES: dict[str, bytes | Callable[[Path], object]] = {
     "a.txt": TEXT.encode(),
     "xyz.txt": b"abc xyz " * 99,
     "a.smi": b"CCO\nCC\n",
+    "a.sdf": b"not read",
     "old.npz": b"precious",
     "notes": b"precious",
     "folder.json": Path.mkdir,
@@ -162,10 +163,12 @@ eval %/a.txt --out %/out
     a\.txt .*without tokens.*one SMILES per line
 eval %/a.smi --eval-model @/evaluator --out %/out
     a\.smi contains molecules.*--eval-model
+prepare %/a.sdf --out %/out
+    a\.sdf. has an unknown format.*molecules: \.smi
 prepare @/chars --out %/out --length 8
     chars is already prepared
 prepare %/a.smi --out %/out
-    \.npz file, got --out .*out
+    \.npz, got .*out
 prepare %/a.smi --out %/a.npz --part test --tokenizer gpt2
     --tokenizer, --part is only for text, .*a\.smi contains molecules
 prepare %/a.smi --out %/a.npz --randomized 0
@@ -181,7 +184,7 @@ prepare %/a.txt {PREPARE} --randomized 2
 prepare %/a.txt {PREPARE} --force
     --force is only for molecules, .*a\.txt is read as text
 prepare %/a.txt {PREPARE} --column body
-    --column body is only for parquet and JSON lines, .*a\.txt is plain text
+    --column body is only for .*JSON lines, .*a\.txt is plain text
 prepare %/fields.jsonl {PREPARE} --documents lines
     --documents lines is only for plain text, .*fields\.jsonl
 prepare @/whale.txt --out %/notes/out --workers 1

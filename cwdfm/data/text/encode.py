@@ -36,7 +36,8 @@ class Encoded(NamedTuple):
     """A batch of encoded documents."""
 
     ids: dict[Split, NDArray[Any]]  # joined per split, with an end-of-text token after each
-    counts: Counter[str]  # documents: `read` and `blank`; tokens: `train` and `valid`
+    # Documents: `read`, `blank` and `too_long`; tokens: `train` and `valid`, with `filled` padding.
+    counts: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -45,20 +46,32 @@ class Encoder:
 
     tokenizer: TextTokenizer
     detokenizer: str | None
+    row_length: int | None = None  # pad each document to this length; longer ones are left out
 
     def __call__(self, batch: Batch) -> Encoded:
         dtype = token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
         end = np.array([self.tokenizer.eos_id], dtype)
         found: dict[Split, list[NDArray[Any]]] = {s: [np.empty(0, dtype)] for s in SPLITS}
-        kept = 0
+        document: list[NDArray[Any]] = []
+        counts = Counter(read=len(batch), blank=len(batch))
         for pieces in grouped(self._pieces(batch), _CALL):
             arrays = self.tokenizer.encode_batch([piece for _, piece, _ in pieces])
             for (split, _, last), array in zip(pieces, arrays, strict=True):
-                found[split] += [array.astype(dtype), end] if last else [array.astype(dtype)]
-                kept += last
+                document.append(array.astype(dtype))
+                if not last:
+                    continue
+                counts["blank"] -= 1
+                size = sum(map(len, document)) + 1
+                padding = 0 if self.row_length is None else self.row_length - size
+                if padding < 0:
+                    counts["too_long"] += 1
+                else:
+                    found[split] += [*document, end.repeat(padding + 1)]
+                    counts["filled"] += padding
+                document = []
         ids = {split: np.concatenate(parts) for split, parts in found.items()}
         sizes = {str(split): len(x) for split, x in ids.items()}
-        return Encoded(ids, Counter({"read": len(batch), "blank": len(batch) - kept, **sizes}))
+        return Encoded(ids, counts + Counter(sizes))
 
     def _pieces(self, batch: Batch) -> Iterator[tuple[Split, str, bool]]:
         """(split, piece, whether it ends the document) of the documents that are not blank."""

@@ -1,4 +1,4 @@
-"""Text files: plain text, JSON lines, parquet, tar archives, and folders and globs of them."""
+"""Text files: plain text, JSON lines, parquet, FASTA, tar archives, folders and globs of them."""
 
 import glob
 import io
@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, get_args
@@ -15,21 +15,25 @@ from cwdfm.data.readers import (
     COMPRESSED,
     decoded,
     file_type,
+    is_table,
     missing_column,
     opened,
+    read_column,
     readable,
     sha256,
 )
 from cwdfm.data.text.corpus import Corpus, Document
 from cwdfm.errors import InputError, check_choice, load_extra, reject_options
 
-Unit = Literal["file", "paragraphs", "lines"]  # one document of a plain text file
+# One document of a plain text file. Rows are lines, records or rows of a table, and are not joined.
+Unit = Literal["file", "paragraphs", "lines", "rows"]
 
 PLAIN = (".txt", ".text", ".md")
 JSON_LINES = (".jsonl", ".ndjson")
 IN_ARCHIVES = (*PLAIN, *JSON_LINES)
 ARCHIVES = (".tar", ".tgz", ".txz")
-SUFFIXES = (*IN_ARCHIVES, ".parquet", *ARCHIVES)
+FASTA = (".fasta", ".fa", ".faa", ".fna")
+SUFFIXES = (*IN_ARCHIVES, ".parquet", *FASTA, *ARCHIVES)
 
 _ROWS = 256  # rows of a parquet file read at a time
 
@@ -49,18 +53,22 @@ class TextFiles(Corpus):
         """The corpus of a file, of all text files in a folder, or of all that match a glob."""
         check_choice("documents", unit or "file", get_args(Unit))
         name = Path(path).name.replace("*", "all")
-        paths = tuple(find_files(path))
+        paths = tuple(find_files(path, tables=unit == "rows"))
         types = {file_type(file) for file in paths}
-        if types <= set(PLAIN):
-            reason = f"for parquet and JSON lines, but {path} is plain text"
+        if types <= {*PLAIN, *FASTA}:
+            reason = f"for tables, parquet and JSON lines, but {path} is plain text"
             reject_options(reason, column=column)
-        if not types & {*PLAIN, *ARCHIVES}:
+        if not types & {*PLAIN, *ARCHIVES} and unit != "rows":
             reason = f"for plain text, but {path} has one document per row"
             reject_options(reason, documents=unit)
-        return cls(name=name, paths=paths, column=column or "text", unit=unit or "file")
+        unit = "rows" if types <= set(FASTA) else unit or "file"
+        found = cls(name=name, paths=paths, column=column or "text", unit=unit, rows=unit == "rows")
+        return replace(found, tokenizer="chars") if types <= set(FASTA) else found
 
     def documents(self, part: str | None, limit: int | None) -> Iterator[Document]:
         found = (text for path in self.paths for text in read_texts(path, self.column, self.unit))
+        if self.rows:
+            found = (text.strip() for text in found)
         return (Document(text, None if part is None else "valid") for text in islice(found, limit))
 
     def origin(self) -> dict[str, Any]:
@@ -71,12 +79,16 @@ class TextFiles(Corpus):
         }
 
 
-def find_files(path: str | Path) -> list[Path]:
-    """The text files of a path, folder or glob, sorted; InputError if there are none."""
-    suffixes = f"{', '.join(SUFFIXES)}, also with {', '.join(COMPRESSED)}"
+def find_files(path: str | Path, *, tables: bool = False) -> list[Path]:
+    """The text files of a path, folder or glob, sorted; InputError if there are none.
+
+    tables: whether .csv and .tsv files count as text.
+    """
+    names = (*SUFFIXES, ".csv", ".tsv") if tables else SUFFIXES
+    suffixes = f"{', '.join(names)}, also with {', '.join(COMPRESSED)}"
     root = Path(path)
     if root.is_file():
-        if not is_text(root):
+        if not is_text(root, tables=tables):
             raise InputError(
                 f"cannot tell how to read {root} as text: supported are {suffixes}; convert the "
                 f"file, or rename it accordingly"
@@ -91,15 +103,17 @@ def find_files(path: str | Path) -> list[Path]:
         inside = (Path(file) for file in glob.iglob(str(path), recursive=True))  # noqa: PTH207
     else:
         raise InputError(f"{str(path)!r} does not exist; check the path")
-    files = sorted(file for file in inside if file.is_file() and is_text(file))
+    files = sorted(file for file in inside if file.is_file() and is_text(file, tables=tables))
     if not files:
         raise InputError(f"{str(path)!r} {what} without text files; supported are {suffixes}")
     return files
 
 
-def is_text(path: Path) -> bool:
+def is_text(path: Path, *, tables: bool = False) -> bool:
     """Whether the suffix is that of a supported text file."""
     kind = file_type(path)
+    if is_table(path):
+        return tables
     return kind in SUFFIXES and (kind != ".parquet" or path.suffix.lower() not in COMPRESSED)
 
 
@@ -108,6 +122,8 @@ def read_texts(path: Path, column: str, unit: Unit) -> Iterator[str]:
     kind = file_type(path)
     if kind == ".parquet":
         yield from _parquet(path, column)
+    elif is_table(path):
+        yield from (text for _, text in read_column(path, column))
     elif kind in ARCHIVES:
         yield from _archive(path, column, unit)
     else:
@@ -121,14 +137,35 @@ def _stream(file: IO[bytes], place: str, kind: str, column: str, unit: Unit) -> 
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _field(line, column, f"{place}, line {number}")
+    elif kind in FASTA:
+        yield from _fasta(lines, place)
     elif unit == "file":
         yield "".join(lines)
-    elif unit == "lines":
+    elif unit in ("lines", "rows"):
         yield from (line.rstrip("\n") for line in lines)
     else:
         for has_text, group in groupby(lines, lambda line: bool(line.strip())):
             if has_text:
                 yield "".join(group).rstrip("\n")
+
+
+def _fasta(lines: Iterator[str], place: str) -> Iterator[str]:
+    """The sequences of a FASTA file: each has a line `>name`, and may span several lines."""
+    parts: list[str] | None = None
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(">"):
+            if parts is not None:
+                yield "".join(parts)
+            parts = []
+        elif line.strip() and not line.startswith(";"):  # a comment
+            if parts is None:
+                raise InputError(
+                    f"{place}, line {number}: a FASTA file must start with a line '>name', got "
+                    f"{line.strip()[:40]!r}; check the file"
+                )
+            parts += line.split()
+    if parts is not None:
+        yield "".join(parts)
 
 
 def _field(line: str, column: str, place: str) -> str:

@@ -8,8 +8,11 @@ If a corpus has no split of its own, one document of each 20 consecutive ones is
 the seed (of the first 20, the last one). If this holds out nothing because there are too few
 documents, the last 5% of the windows are held out instead; a document may then be in both splits.
 
-`report` counts documents (`read` = `blank` + `kept`), windows (`train`, `valid`) and tokens:
-`tokens` includes the end-of-text tokens of documents, and `filled` is the padding of windows.
+With a `RowTokenizer`, each document is a window of its own, padded with end-of-text tokens, and
+documents that are too long are left out.
+
+`report` counts documents (`read` = `blank` + `too_long` + `kept`), windows (`train`, `valid`) and
+tokens: `tokens` includes the end-of-text tokens of documents, `filled` is the padding of windows.
 """
 
 import hashlib
@@ -29,6 +32,7 @@ from cwdfm.cache import content_digest
 from cwdfm.data.dataset import SPLITS, Split, TokenData, token_dtype
 from cwdfm.data.text.corpus import Corpus
 from cwdfm.data.text.encode import Encoder, encode
+from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import TextTokenizer
 from cwdfm.errors import InputError
 from cwdfm.files import read_json, write_json
@@ -60,7 +64,8 @@ def held_out_padding(data: TokenData) -> tuple[int, int] | None:
     It was the last window before shuffling. The padding follows the end-of-text token of the last
     document.
     """
-    if not data.report.get("filled") or not len(data.valid):
+    is_rows = isinstance(data.tokenizer, RowTokenizer)  # padding is part of every row
+    if is_rows or not data.report.get("filled") or not len(data.valid):
         return None
     row = int(_order(len(data.valid), data.source["seed"]).argmax())
     other = np.flatnonzero(data.valid[row] != data.tokenizer.eos_id)
@@ -88,13 +93,19 @@ class Packing:
         return token_dtype(self.tokenizer.vocab_size).newbyteorder("<")
 
     @property
+    def is_rows(self) -> bool:
+        """Whether each document is a window of its own."""
+        return isinstance(self.tokenizer, RowTokenizer)
+
+    @property
     def _streams(self) -> dict[Split, Path]:
         return {"train": self.work / "train.bin", "valid": self.work / VALID_STREAM}
 
     def run(self, workers: int, progress: Callable[[int], object] | None) -> dict[str, int]:
         """Tokenize the remaining documents and write the windows; returns the report."""
         counts = self._resume()
-        encoder = Encoder(self.tokenizer, self.corpus.detokenizer)
+        row_length = self.source["length"] if self.is_rows else None
+        encoder = Encoder(self.tokenizer, self.corpus.detokenizer, row_length)
         unsaved = 0
         with self._streams["train"].open("ab") as train, self._streams["valid"].open("ab") as valid:
             for ids, found in encode(self._documents(counts["read"]), encoder, workers):
@@ -142,7 +153,8 @@ class Packing:
 
     def _write_windows(self, counts: Counter[str]) -> dict[str, int]:
         """Pad the last windows and write the held-out ones in random order; returns the report."""
-        length, tokens = self.source["length"], counts["train"] + counts["valid"]
+        length = self.source["length"]
+        tokens = counts["train"] + counts["valid"] - counts["filled"]
         rows: dict[str, int] = {split: -(-counts[split] // length) for split in SPLITS}
         self._check(counts, rows)
         for split, path in self._streams.items():
@@ -156,8 +168,9 @@ class Packing:
             rows["valid"] = max(1, rows["train"] // HELD_OUT)
             rows["train"] -= rows["valid"]
             self._shuffle(self._streams["train"], rows["train"], rows["valid"])
-        read, blank = counts["read"], counts["blank"]
-        documents = {"read": read, "blank": blank, "kept": read - blank}
+        read, blank, too_long = (counts[name] for name in ("read", "blank", "too_long"))
+        documents = {"read": read, "blank": blank} | ({"too_long": too_long} if too_long else {})
+        documents["kept"] = read - blank - too_long
         return {**documents, **rows, "tokens": tokens, "filled": filled}
 
     def _check(self, counts: Counter[str], rows: dict[str, int]) -> None:
@@ -169,8 +182,9 @@ class Packing:
         if not sum(rows.values()):
             raise InputError(
                 f"{name} contains no text: {counts['read']:,} documents were read, "
-                f"{counts['blank']:,} of them blank; check the files, and for tables column=",
-                fields=("column",),
+                f"{counts['blank']:,} of them blank, {counts['too_long']:,} longer than length "
+                f"{length}; check the files, length=, and for tables column=",
+                fields=("column", "length"),
             )
         if training and not rows["train"]:
             raise InputError(

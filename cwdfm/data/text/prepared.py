@@ -10,7 +10,7 @@ work once. `open_prepared` reads it; the corpus may be larger than memory.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from cwdfm.data.text.corpus import Corpus, Interrupted
 from cwdfm.data.text.encode import check_main_guard
 from cwdfm.data.text.fast_tokenizer import find_tokenizer
 from cwdfm.data.text.pack import PROGRESS, VALID_STREAM, Packing
+from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import CharacterTokenizer, TextTokenizer
 from cwdfm.data.tokenizer import tokenizer_from_json
 from cwdfm.errors import MAX_LENGTH, InputError, check_choice, check_integer
@@ -52,6 +53,10 @@ PREPARATION = 1
 MAX_WORKERS = 4096
 
 _MAGIC = "cwdfm.text"
+_PACKINGS = (
+    {"packing": "documents with end tokens, joined and cut", "unit": "documents"},
+    {"packing": "one document in each sequence, with end tokens", "unit": "rows"},
+)
 _WORK = r"(train|valid)\.bin|valid\.stream|(progress|meta)\.json"  # files of a preparation
 _VERIFY_UP_TO = 1 << 30  # bytes whose checksum is verified when a folder is opened
 
@@ -79,6 +84,7 @@ def prepare(
     out = Path(out)
     if isinstance(tokenizer, str) and tokenizer != "chars":
         tokenizer = find_tokenizer(tokenizer)
+    tokenizer = _for_rows(corpus, tokenizer)
     source = text_source(corpus, tokenizer, length, part=part, limit=limit, seed=seed)
     try:
         if (done := _finished(out, source)) is not None:
@@ -114,7 +120,8 @@ def _pack(
     """Write a complete prepared folder at `work`, without temporary files."""
     try:
         if isinstance(tokenizer, str):
-            tokenizer = CharacterTokenizer.build(corpus.texts(source["part"], source["limit"]))
+            built = CharacterTokenizer.build(corpus.texts(source["part"], source["limit"]))
+            tokenizer = _for_rows(corpus, built)
         report = Packing(corpus, tokenizer, source, work).run(workers, progress)
     except Interrupted:
         raise
@@ -140,6 +147,16 @@ def _pack(
         file.unlink(missing_ok=True)
 
 
+T = TypeVar("T", bound=TextTokenizer | str)
+
+
+def _for_rows(corpus: Corpus, tokenizer: T) -> T | RowTokenizer:
+    """The tokenizer, for sequences of one document each if the corpus has these."""
+    if not corpus.rows or isinstance(tokenizer, RowTokenizer | str):
+        return tokenizer
+    return RowTokenizer(tokenizer)
+
+
 def text_source(
     corpus: Corpus,
     tokenizer: TextTokenizer | str,
@@ -160,7 +177,7 @@ def text_source(
         **{"corpus": corpus.name, **corpus.origin(), "detokenizer": corpus.detokenizer},
         "tokenizer": tokenizer if isinstance(tokenizer, str) else tokenizer.identity,
         **{"length": length, "part": part, "limit": limit, "seed": seed},
-        **{"packing": "documents with end tokens, joined and cut", "unit": "documents"},
+        **_PACKINGS[corpus.rows or isinstance(tokenizer, RowTokenizer)],
         "preparation": PREPARATION,
     }
 

@@ -37,6 +37,10 @@ class TextTokenizer(Tokenizer):
         return self.eos_id
 
     @property
+    def has_line_breaks(self) -> bool:
+        return True
+
+    @property
     def words_include_space(self) -> bool:
         """Whether the token of a word includes the space before it."""
         return False
