@@ -7,7 +7,7 @@ asynchronously while the first kernels run; see `cwdfm/ops`.
 import math
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ def check_tokens(name: str, x_BN: Tensor, num_tokens: int) -> None:
 
 def check_token_tensor(name: str, x_BN: Tensor) -> None:
     """Require a non-empty int64 tensor [B, N]."""
-    if not isinstance(x_BN, Tensor) or x_BN.dim() != 2 or x_BN.dtype != torch.int64:
+    if not has_values(x_BN) or x_BN.dim() != 2 or x_BN.dtype != torch.int64:
         raise InputError(
             f"{name} must be an int64 tensor of shape [batch, length], got {describe(x_BN)}; "
             f"for a single sequence use {name}[None], for other integer types {name}.long()"
@@ -96,7 +96,7 @@ def check_token_range(name: str, num_tokens: int, low: int, high: int) -> None:
 def check_time_tensor(t: Tensor, batch: int, length: int) -> None:
     """Require a floating-point tensor [B] or [B, N]."""
     shapes = ((batch,), (batch, length))
-    if not isinstance(t, Tensor) or t.shape not in shapes or not t.is_floating_point():
+    if not has_values(t) or t.shape not in shapes or not t.is_floating_point():
         raise InputError(
             f"t must be a floating-point tensor of shape ({batch},), one time per sequence, or "
             f"{(batch, length)}, one per token, got {describe(t)}; use torch.full(({batch},), t)"
@@ -114,7 +114,7 @@ def check_time_range(low: float, high: float) -> None:
 
 def check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
     """Require a boolean tensor of one of the given shapes, such as [B, N] or [N]."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape not in shapes:
+    if not has_values(mask) or mask.dtype != torch.bool or mask.shape not in shapes:
         one_mask = any(len(shape) == 1 for shape in shapes)
         advice = "use torch.arange(length) < k" if one_mask else "expand a mask over the batch"
         raise InputError(
@@ -146,6 +146,11 @@ def require(valid: bool, name: str, rule: str, value: object) -> None:
     """Raise the error "`name` must `rule`, got `value`" unless the value is valid."""
     if not valid:
         raise InputError(f"{name} must {rule}, got {value!r}", fields=(name,))
+
+
+def has_values(x: object) -> TypeGuard[Tensor]:
+    """Whether a value is a dense tensor with values; sparse and meta tensors are not."""
+    return isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
 
 
 def is_number(value: object) -> bool:
@@ -180,9 +185,15 @@ def check_instance(name: str, value: object, kind: type, example: str) -> None:
     require(isinstance(value, kind), name, f"be a {kind.__name__} such as {example}", value)
 
 
+def check_callable(name: str, value: object) -> None:
+    """Require None or something that can be called."""
+    require(value is None or callable(value), name, "be a function or None", value)
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Require one of the given choices."""
-    require(value in choices, name, f"be one of {', '.join(map(repr, choices))}", value)
+    valid = isinstance(value, str) and value in choices
+    require(valid, name, f"be one of {', '.join(map(repr, choices))}", value)
 
 
 def reject_options(reason: str, **options: object) -> None:

@@ -14,8 +14,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_choice, check_integer, describe, require
-from cwdfm.ops.random import Purpose, sample_index, uniform
+from cwdfm.errors import (
+    MAX_STEPS,
+    InputError,
+    check_choice,
+    check_instance,
+    check_integer,
+    describe,
+    has_values,
+    is_number,
+    require,
+)
+from cwdfm.ops.random import Purpose, check_step, sample_index, uniform
 
 __all__ = ["Cosine", "Linear", "Polynomial", "Schedule", "stratified_times", "time_grid"]
 Spacing = Literal["t", "kappa"]
@@ -23,10 +33,13 @@ Spacing = Literal["t", "kappa"]
 
 def _tensor(x: Tensor | float) -> Tensor:
     """A float as a validated float64 tensor. Tensors pass through; paths and solvers check them."""
-    if isinstance(x, Tensor):
+    if has_values(x) and x.is_floating_point():
         return x
-    if not 0 <= x <= 1:
-        raise InputError(f"times and kappas must lie in [0, 1], got {x}")
+    if not is_number(x) or not 0 <= x <= 1:
+        raise InputError(
+            f"times and kappas must be numbers in [0, 1] or floating-point tensors, got "
+            f"{describe(x)}"
+        )
     return torch.tensor(x, dtype=torch.float64)
 
 
@@ -127,8 +140,9 @@ def time_grid(
     `spacing`: "t" is uniform in time (the paper); "kappa" is uniform in kappa, so that every step
     reveals the same expected fraction; a tensor gives the times themselves.
     """
-    check_integer("steps", steps)
-    if not 0 <= first < 1:
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_integer("steps", steps, most=MAX_STEPS)
+    if not is_number(first) or not 0 <= first < 1:
         raise InputError(f"a grid must start at a time in [0, 1), got {first}")
     if isinstance(spacing, Tensor):
         return _check_grid(spacing, steps, first)
@@ -162,7 +176,9 @@ def stratified_times(seed: int, step: int, index_B: Tensor, total: int) -> Tenso
 
     `index_B` holds positions 0..total-1 in the global batch, however it is split into processes.
     """
+    check_step(step)
     check_integer("total", total)
+    check_instance("index_B", index_B, Tensor, "torch.arange(64)")
     index_B = sample_index(index_B, len(index_B), index_B.device)
     if bool((index_B >= total).any()):
         raise InputError(

@@ -9,11 +9,13 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.interpreter import speed_up
 
@@ -21,6 +23,17 @@ if TYPE_CHECKING:  # it imports torch
     from cwdfm.data import TextTokenizer
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
+# The same examples in every run, or many new ones: `--hypothesis-profile long`.
+_SLOW_HOST = timedelta(seconds=60)
+_OPTIONS: dict[str, Any] = {
+    "database": None,
+    "deadline": _SLOW_HOST,
+    "suppress_health_check": list(HealthCheck),
+}
+settings.register_profile("ci", max_examples=300, derandomize=True, **_OPTIONS)
+settings.register_profile("long", max_examples=100_000, **_OPTIONS)
+settings.load_profile("ci")
 
 # Files whose fixtures are worth making once.
 ONE_WORKER = tuple(

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError
+from cwdfm.errors import InputError, check_instance
 from cwdfm.loss.prediction import HeadPrediction, LogitsPrediction, Prediction
 from cwdfm.model.positions import Positions
 from cwdfm.path.base import PathSample
@@ -56,6 +56,8 @@ class Loss(ABC):
 
         `logits` are [B, N, num_tokens], or [K, num_tokens] at the coordinates `needed(batch)`.
         """
+        check_instance("batch", batch, PathSample, "path.sample(x_1, t)")
+        check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
         needed_BN = self.needed(batch)
         prediction = LogitsPrediction(logits, needed_BN, batch)
         terms_BN = torch.where(needed_BN, self.terms(prediction, batch, schedule), 0.0)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cwdfm.errors import InputError, describe
+from cwdfm.errors import InputError, check_instance, describe, has_values
 from cwdfm.schedule import Schedule
 from cwdfm.source import Source
 
@@ -24,6 +24,10 @@ class ExactPosterior:
     """
 
     def __init__(self, target: Tensor, source: Source, schedule: Schedule) -> None:
+        check_instance("source", source, Source, "MaskSource(vocab_size=2)")
+        check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+        if not has_values(target) or target.is_complex():
+            raise InputError(f"target must be a tensor of probabilities, got {describe(target)}")
         sizes = set(target.shape)
         total = target.sum(dtype=torch.float64)
         if sizes != {source.vocab_size} or not bool((target >= 0).all()) or not 0 < total < inf:

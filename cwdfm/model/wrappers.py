@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cwdfm.errors import InputError, check_integer
+from cwdfm.errors import InputError, check_integer, require
 from cwdfm.model.predict import check_not_probabilities
 from cwdfm.source import MaskSource
 
@@ -36,6 +36,7 @@ class Adapted(nn.Module):
                 f"load it first, for example with AutoModelForMaskedLM.from_pretrained"
             )
         check_integer("num_tokens", num_tokens, 3)
+        require(isinstance(never, list | tuple), "never", "be a list of token ids", never)
         for name, token in (("mask_id", mask_id), *(("never", token) for token in never)):
             check_integer(name, token, 0)
             if token >= num_tokens:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, describe
+from cwdfm.errors import InputError, check_integer, describe, has_values
 from cwdfm.ops.dispatch import fused_device, numba_jit
 
 _MASK32 = 0xFFFFFFFF
@@ -191,7 +191,7 @@ def sample_index(index: Tensor | None, batch: int, device: torch.device) -> Tens
 
 def check_index_tensor(index: Tensor, batch: int) -> None:
     """Raise InputError unless `index` is an int64 tensor [B]."""
-    if not isinstance(index, Tensor) or index.shape != (batch,) or index.dtype != torch.int64:
+    if not has_values(index) or index.shape != (batch,) or index.dtype != torch.int64:
         raise InputError(
             f"index must be an int64 tensor of shape ({batch},), one number per sample, "
             f"got {describe(index)}"

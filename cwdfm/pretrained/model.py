@@ -124,6 +124,10 @@ def load(name_or_folder: str | Path, device: torch.device | str = "cpu") -> Pret
 
     The folder of a training run gives its trained model, or else its newest checkpoint.
     """
+    named = isinstance(name_or_folder, str | Path)
+    require(
+        named, "the model", f"be a folder or one of {', '.join(bundled_models())}", name_or_folder
+    )
     folder, device = Path(name_or_folder), find_device(device)
     if (found := _model_folder(name_or_folder)) is not None:
         return Pretrained.from_pretrained(found, device)

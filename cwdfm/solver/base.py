@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_integer, check_mask, check_tokens, describe
+from cwdfm.errors import (
+    InputError,
+    check_instance,
+    check_integer,
+    check_mask,
+    check_tokens,
+    describe,
+    has_values,
+    is_number,
+    require,
+)
 from cwdfm.model.positions import Positions
 from cwdfm.model.protocol import Model
 from cwdfm.ops.categorical import check_draw, sample_categorical
@@ -107,6 +117,8 @@ class Solver(ABC):
         `fixed` are [B, N] or [N]. With a mask source `fixed` may be omitted: all tokens except the
         mask id are then kept.
         """
+        check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+        check_instance("index_B", index_B, Tensor, "torch.arange(4)")
         check_seed(seed)
         check_integer("length", length)
         check_integer("the number of samples", len(index_B))
@@ -152,9 +164,15 @@ class Solver(ABC):
         return None
 
 
-def check_step(t: float, t_next: float) -> None:
-    """Raise an error unless 0 <= t < t_next <= 1."""
-    if not 0 <= t < t_next <= 1:
+def check_step(
+    model: Model, source: Source, schedule: Schedule, state: State, t: float, t_next: float
+) -> None:
+    """Raise an error unless these are arguments of a step, with 0 <= t < t_next <= 1."""
+    require(callable(model), "model", "be a callable (x_t, t) -> logits", model)
+    check_instance("source", source, Source, "MaskSource(vocab_size=30)")
+    check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
+    check_instance("state", state, State, "solver.init(source, torch.arange(4), 12)")
+    if not (is_number(t) and is_number(t_next) and 0 <= t < t_next <= 1):
         raise InputError(f"a step requires 0 <= t < t_next <= 1, got t={t}, t_next={t_next}")
 
 
@@ -217,7 +235,7 @@ def broadcast_prompt(
 
 
 def _broadcast(name: str, x: Tensor, shape: tuple[int, int], device: torch.device) -> Tensor:
-    if not isinstance(x, Tensor) or x.shape not in (shape, shape[1:]):
+    if not has_values(x) or x.shape not in (shape, shape[1:]):
         raise InputError(
             f"{name} must be a tensor of shape {shape} or {shape[1:]}, got {describe(x)}; pad it "
             f"to the sampled length, with the mask id or with any id where fixed is False"

@@ -122,7 +122,7 @@ class Euler(DrawOptions, Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        check_step(t, t_next)
+        check_step(model, source, schedule, state, t, t_next)
         x_BN = state.tokens
         t_B = torch.full((len(x_BN),), t, dtype=torch.float32, device=x_BN.device)
         marked, movable_BN = source.marks_noise, source.movable(x_BN, state.fixed)

@@ -57,7 +57,7 @@ class FirstHitting(DrawOptions, Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        check_step(t, t_next)
+        check_step(model, source, schedule, state, t, t_next)
         masked_BN = masked_positions(self, source, state)
         t_B = hitting_times(schedule, state, masked_BN)
         if self.weight is not None and self.weight.needs_logits and t_next < 1:

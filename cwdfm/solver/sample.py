@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from cwdfm.device import find_device
-from cwdfm.errors import InputError, check_instance, check_integer, check_tokens, describe
+from cwdfm.errors import (
+    InputError,
+    check_callable,
+    check_instance,
+    check_integer,
+    check_tokens,
+    describe,
+)
 from cwdfm.model.predict import check_flow_network, check_split, evaluating, model_device
 from cwdfm.model.protocol import Model
 from cwdfm.ops.host_copy import check_rows
@@ -143,12 +150,14 @@ def sample(
     check_instance("source", source, Source, "MaskSource(vocab_size=30)")
     check_instance("schedule", schedule, Schedule, "Polynomial(2.0)")
     check_instance("solver", solver, Solver, "Euler()")
+    check_callable("callback", callback)
+    check_callable("progress", progress)
     shape = _check_shape(shape)
     first = start.t if isinstance(start, Start) else 0.0
     times = time_grid(schedule, steps, grid, first=first).tolist()
     check_seed(seed)
     record = check_record(record)
-    device = find_device(device or model_device(model) or "cpu")
+    device = find_device((model_device(model) or "cpu") if device is None else device)
     index_B = sample_index(index, shape[0], device)
     if prompt is not None or fixed is not None:
         prompt, fixed = broadcast_prompt(source, shape, prompt, fixed, device)

@@ -64,7 +64,7 @@ class BestFirst(DrawOptions, Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        check_step(t, t_next)
+        check_step(model, source, schedule, state, t, t_next)
         masked_BN = masked_positions(self, source, state)
         masked_B, free_B = masked_BN.sum(1), (~state.fixed).sum(1)
         t_B = schedule.inverse(1 - state.start_survival * masked_B.double() / free_B.clamp(min=1))

@@ -20,7 +20,7 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from cwdfm.errors import InputError, check_finite, check_instance, describe, is_builtin
+from cwdfm.errors import InputError, check_finite, check_instance, describe, has_values, is_builtin
 from cwdfm.ops.host_copy import check_rows
 from cwdfm.source import Source
 
@@ -71,7 +71,7 @@ class Weight(ABC):
         mask source pass `source.data_logits(logits)`, or pass `source`, so that the mask's logit is
         removed. A row without masked coordinates is all zeros.
         """
-        is_mask = isinstance(revealed_BN, Tensor) and revealed_BN.dtype == torch.bool
+        is_mask = has_values(revealed_BN) and revealed_BN.dtype == torch.bool
         if not is_mask or revealed_BN.dim() != 2:
             raise InputError(
                 f"revealed must be a bool tensor of shape [batch, length], "
@@ -84,12 +84,14 @@ class Weight(ABC):
                 f"{self} needs the model's logits, got None; pass logits=, or use a weight of the "
                 f"reveal mask only (Neighbor, Distance)"
             )
-        if logits.shape[:-1] != revealed_BN.shape:
+        floating = has_values(logits) and logits.is_floating_point()
+        if not floating or logits.shape[:-1] != revealed_BN.shape or logits.shape[-1] == 0:
             raise InputError(
-                f"logits must have shape [*{tuple(revealed_BN.shape)}, vocabulary], "
+                f"logits must be floating point, [*{tuple(revealed_BN.shape)}, vocabulary], "
                 f"got {describe(logits)}"
             )
         if source is not None:
+            check_instance("source", source, Source, "MaskSource(vocab_size=30)")
             logits = source.data_logits(logits)
         check_finite(logits)
         return self.alpha(revealed_BN, checked_prediction_score(self, logits))

@@ -133,7 +133,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sample(shape=8), r"\(number of samples, length\).*got 8"),
     (lambda: sample(solver=None), r"a Solver such as Euler\(\), got None"),
     (lambda: untyped.MixturePath(MASK, cwdfm.Linear), r"a Schedule such as Polynomial\(2\.0\)"),
-    (lambda: SCHEDULE.kappa(1.5), r"lie in \[0, 1\], got 1\.5"),
+    (lambda: SCHEDULE.kappa(1.5), r"in \[0, 1\].*got float 1\.5"),
     (lambda: untyped.Neighbor(1, grid=(8,)), r"tuple \(height, width\)"),
     (lambda: cwdfm.Sum(()), "a tuple of weights"),
     (lambda: untyped.ContextPath(MASK, SCHEDULE, "neighbor"), "must be a Weight such"),

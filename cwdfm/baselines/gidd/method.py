@@ -103,7 +103,7 @@ class HybridChain(Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        check_step(t, t_next)
+        check_step(model, source, schedule, state, t, t_next)
         positions = Positions.of(~state.fixed)  # a token that is not the mask may still be noise
         z_K, index_K = positions.take(state.tokens), state.index[positions.sequence]
         u_K = uniform(state.seed, Purpose.PROPOSAL, index_K, state.step, positions.position)

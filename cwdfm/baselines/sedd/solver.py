@@ -84,7 +84,7 @@ class ReverseChain(Solver):
         t: float,
         t_next: float,
     ) -> tuple[State, Info]:
-        check_step(t, t_next)
+        check_step(model, source, schedule, state, t, t_next)
         x_BN = state.tokens
         positions = Positions.of(source.movable(x_BN, state.fixed))
         b_K, i_K = positions.sequence, positions.position
