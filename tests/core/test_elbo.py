@@ -15,6 +15,7 @@ from torch import Tensor
 
 import cwdfm
 from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.baselines.gidd import GIDD
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.likelihood.bound import BoundBatch, stratified_variance, stratum_offsets
 from cwdfm.likelihood.elbo import KAPPA_END, flow_terms
@@ -225,7 +226,9 @@ def test_fixed_tokens_give_the_conditional_likelihood() -> None:
     assert bound.nats_per_token == pytest.approx(truth, abs=5 * bound.standard_error)
 
 
-@pytest.mark.parametrize("method", [*BOUNDS, BlockDiffusion(MASK, SCHEDULE, 3)], ids=str)
+@pytest.mark.parametrize(
+    "method", [*BOUNDS, GIDD(3, 0.2), BlockDiffusion(MASK, SCHEDULE, 3)], ids=str
+)
 def test_bound_does_not_depend_on_batch_size_and_subset(method: Method) -> None:
     blocks = isinstance(method, BlockDiffusion)
     model: Any = block_network(3, 3, double=True) if blocks else SmallModel(method.num_tokens)

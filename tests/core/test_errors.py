@@ -10,6 +10,7 @@ from torch import Tensor
 import cwdfm
 from cwdfm.baselines.autoregressive import Autoregressive
 from cwdfm.baselines.bd3lm import BlockDiffusion
+from cwdfm.baselines.gidd import GIDD
 from cwdfm.baselines.sedd import SEDD
 from cwdfm.method import Flow, Method
 from cwdfm.model.transformer import DiT, DiTConfig
@@ -215,6 +216,7 @@ def test_invalid_input(act: Callable[[], object], message: str) -> None:
 METHODS: list[Method] = [
     Flow(MASK, SCHEDULE),
     SEDD(5),
+    GIDD(5, 0.2),
     Autoregressive(5),
     BlockDiffusion(MASK, SCHEDULE, 4),
 ]
