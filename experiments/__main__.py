@@ -5,12 +5,14 @@ import sys
 from cwdfm.cli.main import exit_on_error, fail
 from cwdfm.cli.options import HELP
 from experiments import report, results
+from experiments.chaos import run as chaos
 from experiments.cli import bench, run
 
 COMMANDS = {
     "list": (run.list_command, "list the experiments and their cost"),
     "run": (run.main, "run experiments: train, sample, score, write tables and figures"),
     "bench": (bench.main, "measure the speed of training and sampling on this machine"),
+    "chaos": (chaos.main, "inject faults into commands and count what breaks"),
     "collect": (results.collect_command, "add finished cells and studies to results/"),
     "restore": (results.restore_command, "copy the recorded cells into a run folder"),
     "report": (report.main, "write the tables of the recorded results into docs/ and results/"),

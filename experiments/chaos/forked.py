@@ -1,0 +1,95 @@
+"""Commands in forked children of a process that has imported everything: a start costs nothing."""
+
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cwdfm.cli.main import main
+
+LIMIT = 300.0  # seconds after which a command counts as hanging
+_TRACEBACK = 99  # exit code of a child that raised
+
+
+@dataclass(frozen=True)
+class Child:
+    """A running command."""
+
+    pid: int
+    said: Path
+
+    def wait(self, seconds: float = LIMIT) -> "Ended | None":
+        """Wait for its end; None if it is still running after `seconds`."""
+        end = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return Ended(os.waitstatus_to_exitcode(status), self.said.read_text())
+            if time.monotonic() > end:
+                return None
+            time.sleep(0.005)
+
+    def end(self) -> "Ended":
+        """Wait for its end; a command that hangs is killed."""
+        if (ended := self.wait()) is not None:
+            return ended
+        self.kill()
+        return Ended(None, self.said.read_text())
+
+    def kill(self) -> None:
+        """Kill it and wait."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended; a code of None means that it did not."""
+
+    code: int | None
+    said: str
+
+    @property
+    def problem(self) -> str:
+        """Why this is a defect: a traceback, a hang or an unexpected code; otherwise empty."""
+        if self.code is None:
+            return "hang"
+        if self.code not in (0, 1, 2) or "Traceback" in self.said:
+            return f"exit code {self.code}: {self.said[-2000:]}"
+        return ""
+
+
+def start(words: list[str], folder: Path, *, most_bytes: int | None = None) -> Child:
+    """Run `cwdfm WORDS` in a folder. Files cannot grow beyond `most_bytes`, as on a full disk."""
+    said = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.said")
+    sys.stdout.flush()
+    if pid := os.fork():
+        return Child(pid, said)
+    code = _TRACEBACK
+    try:
+        stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
+        os.chdir(folder)
+        torch.set_num_threads(1)
+        if most_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        sys.argv = ["cwdfm", *words]
+        main()
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

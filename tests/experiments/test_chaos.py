@@ -1,0 +1,49 @@
+"""The short form of `python -m experiments chaos`, and that it notices defects."""
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from experiments.chaos import run as chaos
+from experiments.chaos import scenarios
+from experiments.chaos.forge import forgeries
+from experiments.chaos.forked import Ended
+
+
+def test_one_of_each_scenario_finds_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "ROUND", dict.fromkeys(chaos.ROUND, 1))
+    for name in ("CWDFM_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+    found = chaos.run(7, lambda number: number < len(chaos.ROUND))
+    assert found == {"counts": dict.fromkeys(chaos.ROUND, 1), "defects": {}}
+
+
+def test_tracebacks_hangs_and_signals_are_defects() -> None:
+    for code, said, defect in (
+        (0, "written", False),
+        (2, "cwdfm: no such file", False),
+        (None, "", True),
+        (-signal.SIGSEGV, "", True),
+        (1, "Traceback (most recent call last)", True),
+    ):
+        assert bool(Ended(code, said).problem) == defect
+
+
+def test_a_lost_file_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --force both commands write the file, and one result is lost."""
+    line = scenarios._sample
+    monkeypatch.setattr(scenarios, "_sample", lambda seed: [*line(seed), "--force"])
+    monkeypatch.setattr(random.Random, "choice", lambda *_: 300.0)  # one after the other
+    assert "2 of 2 commands wrote the file" in scenarios.race(random.Random(0), tmp_path)
+
+
+def test_forgeries_change_one_node_each() -> None:
+    document = {"a": [1, 2, 3], "b": {"c": "d"}}
+    found = [forged for _, forged in forgeries(document, values=(None,))]
+    assert len(found) == 2 * 5  # a, a.0, a.2, b, b.c: deleted or replaced
+    assert {"b": {"c": "d"}} in found
+    assert {"a": [1, 2], "b": {"c": "d"}} in found
+    assert {"a": [1, 2, 3], "b": {"c": None}} in found
+    assert document not in found
