@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
+from cwdfm.data.text.row_tokenizer import RowTokenizer
 from cwdfm.data.text.tokenizer import ByteTokenizer
 from cwdfm.likelihood.bound import Bound
 from cwdfm.method import Flow
@@ -87,6 +88,14 @@ def test_likelihood_of_texts_is_that_of_one_stream(texts: Pretrained) -> None:
     found = texts.likelihood(["hello world"], draws=8, seed=3)
     assert math.isclose(found.nats_per_token, expected.nats_per_token, rel_tol=1e-6)
     assert found.tokens == 12
+
+
+def test_rows_have_a_sequence_each() -> None:
+    words = RowTokenizer(ByteTokenizer())
+    end = words.eos_id
+    assert words.layout(["ab", "c"], 4) == ([[*b"ab", end, end], [*b"c", end, end, end]], 0)
+    with pytest.raises(cwdfm.InputError):
+        words.layout(["abcd"], 4)
 
 
 def test_wrong_arguments(molecules: Pretrained) -> None:

@@ -56,6 +56,13 @@ class RowTokenizer(TextTokenizer, kind="rows"):
         """The text up to the first end-of-text token."""
         return self.inner.decode(takewhile(lambda i: i != self.eos_id, map(int, ids)))
 
+    def layout(self, texts: Sequence[str], length: int) -> tuple[list[list[int]], int]:
+        """One text per sequence; its padding belongs to it."""
+        ids = [self.encode(text) for text in texts]
+        for row in ids:
+            self.frame(row, length, whole=True)  # raises an error if it does not fit
+        return [row + [self.eos_id] * (length - len(row)) for row in ids], 0
+
     def frame(self, ids: Sequence[int | None], length: int, *, whole: bool) -> list[int | None]:
         """The ids, followed by end-of-text tokens if `whole`, else by free tokens."""
         if len(ids) >= length:
