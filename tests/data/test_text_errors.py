@@ -132,11 +132,11 @@ prepare %/a.txt --out %/out --tokenizer nobody/nothing
 {EVAL} %/t5
     t5 cannot be loaded .*T5Config.*of a causal language model, as save_pretrained writes
 {EVAL} %/hello.gguf
-    \.gguf cannot be loaded .*GGUF file is incomplete.*copy it again
+    \.gguf cannot be loaded .*GGUF file must be complete
 {EVAL} %/header.gguf
-    \.gguf cannot be loaded .*GGUF file is incomplete.*copy it again
+    \.gguf cannot be loaded .*GGUF file must be complete
 {EVAL} %/weights.gguf
-    \.gguf cannot be loaded .*GGUF file is incomplete.*copy it again
+    \.gguf cannot be loaded .*GGUF file must be complete
 {SAMPLE} --prompt {"x" * LENGTH}
     the prompt has {LENGTH} tokens, .*length {LENGTH} .*--length
 {SAMPLE} --template {"x" * LENGTH}[1]

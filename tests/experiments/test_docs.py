@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cwdfm import Reject, Resample
-from cwdfm.cli import analyze, evaluate, perplexity, prepare, sample_options, train
+from cwdfm.cli import analyze, evaluate, perplexity, prepare, replay, sample_options, train
 from cwdfm.cli.main import COMMANDS
 from cwdfm.cli.options import parse
 from cwdfm.postprocess.reject import DEFAULTS as REJECT_DEFAULTS
@@ -48,7 +48,8 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
         parse(*arguments)
         raise Parsed
 
-    for module in (analyze, evaluate, perplexity, prepare, repro_options, sample_options, train):
+    modules = (analyze, evaluate, perplexity, prepare, replay, repro_options, sample_options, train)
+    for module in modules:
         monkeypatch.setattr(module, "parse", parse_only)
     found = [words for page in HAND_WRITTEN for words in commands((ROOT / page).read_text())]
     run = [words for words in found if words[1:] not in (["list"], ["--help"])]
