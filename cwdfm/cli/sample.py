@@ -52,6 +52,25 @@ class Job:
         total = self.options.steps + sum(step.progress_steps for step in steps if step)
         return total * (chosen["reject"].max_tries if "reject" in chosen else 1)
 
+    def request(self, index: list[int]) -> dict[str, Any]:
+        """The arguments of `generate` for the samples with the given numbers."""
+        names = ("steps", "seed", "grid", "length", "prompt", "template")
+        return {
+            "trained": self.trained,
+            "solver": self.solver,
+            "n": len(index),
+            "index": torch.tensor(index),
+            "batch_size": len(index),
+            **{name: getattr(self.options, name) for name in names},
+            **self.postprocessing,
+        }
+
+    def autocast(self) -> torch.autocast:
+        """Compute matrix products in the precision of the options."""
+        device = next(self.trained.model.parameters()).device
+        half = self.options.precision == "bfloat16"
+        return torch.autocast(device.type, torch.bfloat16, enabled=half)
+
 
 def main(arguments: list[str]) -> None:
     """Parse the options, sample, and write the output file."""
@@ -224,7 +243,8 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
         while first < len(todo):
             index = list(todo[first : first + size])
             try:
-                samples = generate_batch(job, index, progress=progress.advance)
+                with job.autocast():
+                    samples = generate(**job.request(index), progress=progress.advance)
             except torch.OutOfMemoryError as error:
                 if size == 1:
                     raise InputError(f"one sequence does not fit in memory: {error}") from error
@@ -236,32 +256,12 @@ def sample_batches(job: Job, partial: PartialSamples, todo: Sequence[int]) -> No
             first += size
 
 
-def generate_batch(job: Job, index: list[int], **more: Any) -> Samples:
-    """Generate the samples with the given numbers."""
-    options, device = job.options, next(job.trained.model.parameters()).device
-    with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16"):
-        return generate(
-            job.trained,
-            job.solver,
-            n=len(index),
-            steps=options.steps,
-            seed=options.seed,
-            grid=options.grid,
-            length=options.length,
-            prompt=options.prompt,
-            template=options.template,
-            index=torch.tensor(index),
-            batch_size=len(index),
-            **job.postprocessing,
-            **more,
-        )
-
-
 def write_recording(job: Job) -> None:
     """Record the first samples. They are generated again, which gives the same samples."""
     options = job.options
     index = list(range(min(options.n, RECORDED)))
-    recording = generate_batch(job, index, record=len(index)).recording
+    with job.autocast():
+        recording = generate(**job.request(index), record=len(index)).recording
     assert recording is not None
     name = f"{options.model}, {options.solver}, {options.steps} steps, seed {options.seed}"
     path = recording_file(options.out)

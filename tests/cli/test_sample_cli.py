@@ -205,7 +205,7 @@ def test_ctrl_c(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(COMMANDS, name, replace(COMMANDS[name], main=interrupted))
-    action = "starts over" if name in ("perplexity", "analyze", "demo") else "resumes"
+    action = "starts over" if name in ("perplexity", "analyze", "demo", "replay") else "resumes"
     ended = command(name)
     assert ended.returncode == 130
     assert ended.stderr == f"cwdfm: interrupted; the same command {action}\n"
