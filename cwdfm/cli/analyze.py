@@ -51,8 +51,8 @@ MASK_NOTE = (
 class Shared:
     """Options of both analyses."""
 
-    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small), or a folder with a
-    # model, a run or a checkpoint.
+    # MODEL, positional: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
+    # or the folder of a model, a run or a checkpoint.
     model: str
     out: Path  # output folder
     seed: int = 0  # random seed

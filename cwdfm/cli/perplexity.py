@@ -35,8 +35,8 @@ class Options:
     LM, see `cwdfm eval`.
     """
 
-    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small), or a folder
-    # with a model, a training run or a checkpoint.
+    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
+    # or the folder of a model, a run or a checkpoint.
     model: str
     data: tuple[str, ...]  # names of datasets or corpora, files, or prepared folders
     # Part of a text corpus: valid or test, or all for your own text. Default: the held-out part.

@@ -40,8 +40,8 @@ class Options:
     torchrun all processes share the work.
     """
 
-    # MODEL, the first argument: the bundled qm9-uniform-small or qm9-mask-small, or the folder of a
-    # model, a run or a checkpoint.
+    # MODEL, the first argument: a bundled model (qm9-uniform-small, qm9-mask-small, novels-small),
+    # or the folder of a model, a run or a checkpoint.
     model: str
     out: Path  # .jsonl (tokens, text, provenance) or .csv; for molecules also .smi or .txt
     n: int = 1024  # number of samples

@@ -22,6 +22,7 @@ from cwdfm.source import Source
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 END_DRAWS = 2  # draws of the last step: the fewest that have a variance
+MAX_DRAWS = 10**5  # a larger number is taken for a mistake: it would run for days
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def estimate_bound(
     if check_fixed is not None:
         check_fixed(fixed)
     if not exact:
-        check_integer("draws", draws, 2)  # a standard error needs two
+        check_integer("draws", draws, 2, MAX_DRAWS)  # a standard error needs two
     device = model_device(model) or x_1.device
     x_1, fixed = x_1.to(device), fixed.to(device)
     index_B = sample_index(options.get("index"), len(x_1), device)

@@ -259,7 +259,7 @@ def test_line_breaks_are_preserved_or_rejected(tmp_path: Path) -> None:
         assert not (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("model", cwdfm.bundled_models())
+@pytest.mark.parametrize("model", ["qm9-mask-small", "qm9-uniform-small"])
 def test_template(model: str) -> None:
     """Fixed tokens are kept, three tokens are sampled, and the end is that of the template."""
     trained = cwdfm.load(model)
@@ -275,6 +275,17 @@ def test_template(model: str) -> None:
     assert (tokens[:, 1:12] >= 3).all(), "holes are filled with tokens of the molecule"
     again = generate(trained, solver, n=16, steps=16, template="c1ccccc1***", batch_size=5)
     assert torch.equal(tokens, again.tokens)
+
+
+def test_template_of_the_bundled_text_model() -> None:
+    pytest.importorskip("tokenizers", reason="needs the extra 'text'")
+    trained = cwdfm.load("novels-small")
+    out = trained.generate(n=4, steps=16, template="The [12] of the [3] was closed.")
+    assert len(set(out.texts)) > 1
+    for text in out.texts:
+        assert text.startswith("The")
+        assert " of the" in text
+        assert text.endswith(" was closed.")
 
 
 def test_prompt() -> None:
