@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import cwdfm
-from cwdfm.baselines.sedd.graph import JumpLaw
+from cwdfm.baselines.sedd.graph import JumpLaw, Uniform
 from cwdfm.baselines.sedd.method import SEDD, score_grid
 from cwdfm.baselines.sedd.solver import Analytic, ReverseChain, ScoreEuler, ScoreSolver
 from cwdfm.method import Flow, SampleRequest
@@ -236,3 +236,21 @@ def test_last_step_leaves_banned_tokens() -> None:
     assert float(law.prob_K[0]) == 1
     assert law.log_weight_KV[:, 2].tolist() == [-math.inf] * 2
     assert float(law.prob_K[1]) < 1
+
+
+def test_scores_without_banned_tokens_with_a_uniform_graph() -> None:
+    """The score of the data distribution restricted to the other tokens, noised again."""
+    vocab, sigma, banned = 6, 0.7, [1, 4]
+    generator = torch.Generator().manual_seed(0)
+    p_KV = torch.rand(5, vocab, generator=generator, dtype=torch.float64)
+    x_K = torch.tensor([0, 1, 2, 3, 4])
+    kept_KV = p_KV.clone()
+    kept_KV[:, banned] = 0
+
+    def log_score(data_KV: Tensor) -> Tensor:
+        data_KV = data_KV / data_KV.sum(-1, keepdim=True)
+        noised_KV = math.exp(-sigma) * data_KV - math.expm1(-sigma) / vocab
+        return (noised_KV / noised_KV.gather(1, x_K[:, None])).log()
+
+    found = Uniform(vocab).excluding(log_score(p_KV), x_K, sigma, banned)
+    torch.testing.assert_close(found, log_score(kept_KV), rtol=1e-9, atol=1e-9)
