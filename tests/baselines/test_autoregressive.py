@@ -413,7 +413,7 @@ def test_bad_input() -> None:
     model = network()
     whole = torch.ones(LENGTH, dtype=torch.bool)
     calls: dict[str, Callable[[], object]] = {
-        "temperature": lambda: LeftToRight(temperature=0),
+        "temperature": lambda: LeftToRight(temperature=-1.0),
         "top_p": lambda: LeftToRight(top_p=1.5),
         "dtype": lambda: LeftToRight(dtype=torch.float16),
         "vocab_size": lambda: Autoregressive(1),

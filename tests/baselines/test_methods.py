@@ -68,7 +68,9 @@ def tokens() -> TokenData:
         for _ in range(40)
     ]
     array = np.array(rows, np.int16)
-    return TokenData("chains", array[:32], array[32:], TOKENIZER, {}, {}, {"length": LENGTH})
+    n = len(array)
+    report = {"read": n, "kept": n, "train": 32, "valid": n - 32}
+    return TokenData("chains", array[:32], array[32:], TOKENIZER, report, {}, {"length": LENGTH})
 
 
 def trained(case: str, folder: Path, **more: Any) -> Run:

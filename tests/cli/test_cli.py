@@ -258,7 +258,13 @@ cwdfm_command.main()
 
 def test_ctrl_c_during_imports() -> None:
     """The process ends by the signal, without a traceback."""
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, cwd=ROOT)
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        cwd=ROOT,
+        # A shell that starts the tests in the background ignores the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
 
 

@@ -104,7 +104,7 @@ def test_steep_weights_jump_in_descending_order() -> None:
     has none, though in float64 the weights of the last two kinds are 0.
     """
     source, length, n = MaskSource(2), 10, 4000
-    solver = Euler(weight=Neighbor(radius=3, scale=1e3), counted=True)
+    solver = Euler(weight=Neighbor(radius=3, scale=1e3, boundary="circular"), counted=True)
     prompt = torch.full((length,), source.mask_id)
     prompt[:2] = 0
     state = solver.init(source, torch.arange(n), length, prompt=prompt)

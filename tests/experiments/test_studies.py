@@ -35,7 +35,7 @@ def test_outcomes_are_counted(tmp_path: Path) -> None:
 
 def test_gpu_tests_are_found() -> None:
     found = {Path(name).name for name in files()}
-    assert {"test_gpu_parity.py", "test_prefetch.py", "test_bd3lm.py"} <= found
+    assert {"test_gpu_parity.py", "test_draw_kernels.py", "test_bd3lm.py"} <= found
     assert "test_parity.py" not in found
 
 

@@ -220,7 +220,9 @@ def open_prepared(folder: Path) -> TokenData:
 def _map(folder: Path, split: Split, meta: dict[str, Any], dtype: np.dtype[Any]) -> Tokens:
     path, shape = folder / f"{split}.bin", (meta["rows"][split], meta["length"])
     with readable(path):
-        size = path.stat().st_size if path.is_file() else -1  # not of a named pipe
+        if not path.is_file():  # a named pipe is not either
+            raise damaged(folder, f"{path.name} does not exist or is not a regular file")
+        size = path.stat().st_size
     if size != shape[0] * shape[1] * dtype.itemsize:
         raise damaged(folder, f"{path.name} has {size:,} bytes, not those of {shape} ids")
     if not shape[0]:
