@@ -109,22 +109,7 @@ def generate(
     tokens, fixed = prompt_tokens(trained, length=length, prompt=prompt, template=template)
     if batch_size is not None:
         check_integer("batch_size", batch_size)
-    examples = (Refine(2, 0.1), Resample(40, threshold=0.8), Reject(0.97))
-    for step, example in zip((refine, resample, reject), examples, strict=True):
-        if step is not None:
-            kind = type(example)
-            check_instance(kind.__name__.lower(), step, kind, str(example))
-    postprocess = tuple(step for step in (refine, resample) if step is not None)
-    if (postprocess or reject is not None) and not isinstance(trained.method, Flow):
-        raise InputError(
-            f"refine, resample and reject require a flow, and this model was trained with "
-            f"{type(trained.method).__name__}; omit them, or use a flow model"
-        )
-    if record and (reject is not None or not isinstance(trained.method, Flow)):
-        raise InputError(
-            f"record requires a flow without reject, got {type(trained.method).__name__} with "
-            f"reject={reject}; omit record"
-        )
+    _check_flow_options(trained.method, refine, resample, reject, record)
     length = (length or trained.length) if tokens is None else len(tokens)
     words = trained.tokenizer
     special = {words.bos_id, words.eos_id, words.pad_id}  # not text: templates never use them
@@ -138,7 +123,7 @@ def generate(
         index=index,
         batch_size=auto_batch_size(trained, length) if batch_size is None else batch_size,
         banned_tokens=() if template is None else tuple(sorted(special)),
-        postprocess=postprocess,
+        postprocess=tuple(step for step in (refine, resample) if step is not None),
         reject=reject,
         record=record,
         progress=progress,
@@ -151,6 +136,31 @@ def generate(
         labels = {"tokenizer": words.to_json(), "name": repr(solver), "seed": seed}
         recording = replace(recording, labels=labels)
     return replace(samples, decode=words.decode, recording=recording)
+
+
+def _check_flow_options(
+    method: Method,
+    refine: Refine | None,
+    resample: Resample | None,
+    reject: Reject | None,
+    record: int,
+) -> None:
+    """Check the options that only flows support."""
+    examples = (Refine(2, 0.1), Resample(40, threshold=0.8), Reject(0.97))
+    steps = (refine, resample, reject)
+    for step, example in zip(steps, examples, strict=True):
+        if step is not None:
+            check_instance(type(example).__name__.lower(), step, type(example), str(example))
+    if any(step is not None for step in steps) and not isinstance(method, Flow):
+        raise InputError(
+            f"refine, resample and reject require a flow, and this model was trained with "
+            f"{type(method).__name__}; omit them, or use a flow model"
+        )
+    if record and (reject is not None or not isinstance(method, Flow)):
+        raise InputError(
+            f"record requires a flow without reject, got {type(method).__name__} with "
+            f"reject={reject}; omit record"
+        )
 
 
 def _find_solver(method: Method, solver: object, temperature: float | None) -> object:

@@ -92,7 +92,7 @@ def dit_checkpoint(
 def _find_tokenizer(folder: Path, default: str, shape: DiTConfig, mask: bool) -> TextTokenizer:
     """The tokenizer in a folder, or else the authors' own, if it fits the network.
 
-    It may lack the last id, if that is the mask or if data never has it.
+    Its vocabulary may end before the last id, if that is the mask or never occurs in data.
     """
     num_tokens = shape.num_tokens
     least = num_tokens - (mask or shape.leave_one_out)

@@ -184,35 +184,34 @@ def check_record(record: int) -> int:
 
 
 class Recorder:
-    """Records the first `limit` sequences of a batch while it is sampled.
+    """A callback of `sample` that records the first `limit` sequences of a batch.
 
     The model is evaluated once more per step, on these sequences only, for the entropies and
     alternatives. The samples do not change.
     """
 
-    def __init__(self, model: Model, source: Source, limit: int) -> None:
-        self._model, self._source, self._limit = model, source, limit
-        self._first: State | None = None
+    def __init__(self, model: Model, source: Source, state: State, limit: int) -> None:
+        self._model, self._source = model, source
+        self._first = self._current = state
+        self._rows = slice(0, min(limit, len(state.index)))
         self._times: list[float] = []
         self._moves: list[dict[str, NDArray[Any]]] = []
         self._entropy: list[NDArray[np.uint8]] = []
         self._alpha: list[NDArray[np.uint8]] = []
 
     @torch.no_grad()
-    def step(self, before: State, after: State, info: Info) -> None:
-        """Record one step."""
-        R = min(self._limit, len(before.index))
-        x_RN, moved_RN = before.tokens[:R], (after.tokens != before.tokens)[:R]
-        if self._first is None:
-            self._first, self._times = before, [info.t]
-        self._times.append(info.t_next)
-        movable_RN = self._source.movable(x_RN, before.fixed[:R])
+    def __call__(self, state: State, info: Info) -> None:
+        """Record the step from the last state to this one."""
+        part, before, self._current = self._rows, self._current, state
+        self._times += [info.t_next] if self._times else [info.t, info.t_next]
+        x_RN, moved_RN = before.tokens[part], (state.tokens != before.tokens)[part]
+        movable_RN = self._source.movable(x_RN, before.fixed[part])
         entropy_RN, top_RNK, probability_RNK = self._predictions(
             x_RN, movable_RN | moved_RN, info.t
         )
         scaled_RN = 255 * entropy_RN / math.log(max(2, self._source.vocab_size))
         self._entropy.append(_bytes(scaled_RN))
-        alpha_RN = torch.zeros_like(entropy_RN) if info.alpha is None else info.alpha[:R]
+        alpha_RN = torch.zeros_like(entropy_RN) if info.alpha is None else info.alpha[part]
         level_RN = (_ALPHA_ONE + _ALPHA_SCALE * alpha_RN.log2()).clamp(1, 255)
         self._alpha.append(_bytes(torch.where(alpha_RN > 0, level_RN, 0.0)))
         sequence_M, position_M = moved_RN.nonzero(as_tuple=True)
@@ -221,7 +220,7 @@ class Recorder:
                 "move_step": np.full(len(sequence_M), len(self._times) - 2, np.int32),
                 "move_sequence": _int32(sequence_M),
                 "move_position": _int32(position_M),
-                "move_token": _int32(after.tokens[:R][moved_RN]),
+                "move_token": _int32(state.tokens[part][moved_RN]),
                 "move_alternatives": _int32(top_RNK[moved_RN]),
                 "move_probabilities": probability_RNK[moved_RN].half().cpu().numpy(),
             }
@@ -248,16 +247,13 @@ class Recorder:
 
     def finish(self) -> Recording:
         """The recording of all steps so far."""
-        if self._first is None:
-            raise InputError("nothing was recorded: no step was taken")
-        R = min(self._limit, len(self._first.index))
         moves: dict[str, Any] = {
             name: np.concatenate([each[name] for each in self._moves]) for name in self._moves[0]
         }
         source = self._source
         return Recording(
-            start=_int32(self._first.tokens[:R]),
-            fixed=self._first.fixed[:R].cpu().numpy(),
+            start=_int32(self._first.tokens[self._rows]),
+            fixed=self._first.fixed[self._rows].cpu().numpy(),
             times=np.array(self._times),
             **moves,
             entropy=np.stack(self._entropy),

@@ -179,25 +179,22 @@ def sample(
         for state in initial_states():
             if not parts:
                 check_split(model, state.tokens, times[0])
-            recorder = Recorder(model, source, record) if record and not parts else None
-            stepwise = callback is not None or recorder is not None
+            recorder = Recorder(model, source, state, record) if record and not parts else None
+            callbacks = [each for each in (recorder, callback) if each is not None]
             reveals = (
-                None if stepwise else solver.precompute_reveals(source, schedule, state, times)
+                None if callbacks else solver.precompute_reveals(source, schedule, state, times)
             )
             if reveals is not None:
                 part = _sample_reveals(model, source, state, times, reveals, progress)
             else:
                 current, evaluations_B, logit_evaluations = state, torch.zeros_like(state.index), 0
                 for t, t_next in pairwise(times):
-                    before = current
-                    result = solver.step(model, source, schedule, before, t, t_next)
+                    result = solver.step(model, source, schedule, current, t, t_next)
                     current, info = _check_step_result(solver, result, state)
-                    if recorder is not None:
-                        recorder.step(before, current, info)
                     evaluations_B += info.evaluated
                     logit_evaluations += info.logit_evaluations
-                    if callback is not None:
-                        callback(current, info)
+                    for each in callbacks:
+                        each(current, info)
                     if progress is not None:
                         progress(len(current.index))
                 counts = (current.updates, current.loops, evaluations_B, logit_evaluations)

@@ -71,7 +71,7 @@ def select(words: list[str], first: str) -> list[str]:
     return list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
 
 
-def test_corpora(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def parse_test_corpora(tests: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Names and paths of test corpora from NAME=PATH or NAME."""
     parts = [test.partition("=") for test in tests]
     names = [name for name, _, _ in parts]
@@ -102,4 +102,4 @@ def check(options: Options) -> None:
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: this command starts its own workers; run "
             f"it without torchrun, with --workers or --config"
         )
-    test_corpora(options.tests)
+    parse_test_corpora(options.tests)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from cwdfm.errors import InputError
 from cwdfm.metrics.text_model import locate_model
 from experiments.catalog.perplexity import TEST_CORPORA
-from experiments.cli.options import Options, test_corpora
+from experiments.cli.options import Options, parse_test_corpora
 from experiments.store import Store
 from experiments.tasks.base import Corpus, Resources, Task
 from experiments.tasks.corpora import check_corpus, is_on_hub
@@ -20,7 +20,7 @@ CORPORA: tuple[Corpus, ...] = ("molecules", "text")
 
 def given_resources(options: Options) -> Resources:
     """What the command line names."""
-    tests = test_corpora(options.tests)
+    tests = parse_test_corpora(options.tests)
     return Resources(options.device, options.molecules, options.text, options.eval_model, tests)
 
 

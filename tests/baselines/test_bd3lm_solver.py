@@ -192,11 +192,11 @@ def test_end_token_ends_a_sequence() -> None:
     model, stop, block = network(3), 2, 3
     asked = SampleRequest(shape=(200, 12), steps=12, seed=8)
     free = method(block).sample(model, None, asked)
-    told: list[int] = []
+    reported: list[int] = []
     ended = method(block).sample(
-        model, BlockSolver(stop=stop), replace(asked, progress=told.append)
+        model, BlockSolver(stop=stop), replace(asked, progress=reported.append)
     )
-    assert sum(told) == 200 * 12  # skipped steps are reported too
+    assert sum(reported) == 200 * 12  # skipped steps are reported too
     lengths = []
     for row in range(200):
         line, drawn = ended.tokens[row].tolist(), free.tokens[row].tolist()
@@ -268,10 +268,10 @@ def test_steps_are_split_over_blocks(steps: int) -> None:
     assert sum(counts) == max(4, steps)
     assert max(counts) - min(counts) <= 1
     assert counts[0] == max(counts), "step numbers are set apart by the first block's"
-    told: list[int] = []
-    asked = SampleRequest(shape=(7, 12), steps=steps, batch_size=3, progress=told.append)
+    reported: list[int] = []
+    asked = SampleRequest(shape=(7, 12), steps=steps, batch_size=3, progress=reported.append)
     method(3).sample(network(3), None, asked)
-    assert sum(told) == 7 * steps
+    assert sum(reported) == 7 * steps
     if steps % 4 == 0:
         custom = cwdfm.time_grid(LINEAR, steps // 4, "kappa")
         assert block_grids(LINEAR, steps, 4, custom)[2] == custom.tolist()

@@ -74,10 +74,10 @@ def test_network_is_not_conditioned_on_time() -> None:
     assert asked.model.time == "zero"
     early, late = (model.trunk(x, torch.full((2,), t)) for t in (0.1, 0.9))
     assert torch.equal(early, late)
-    told = DiT(replace(asked.model, time="given")).eval()
-    told.load_state_dict(model.state_dict())
+    conditioned = DiT(replace(asked.model, time="given")).eval()
+    conditioned.load_state_dict(model.state_dict())
     assert not torch.equal(
-        told.trunk(x, torch.full((2,), 0.1)), told.trunk(x, torch.full((2,), 0.9))
+        conditioned.trunk(x, torch.full((2,), 0.1)), conditioned.trunk(x, torch.full((2,), 0.9))
     )
 
 

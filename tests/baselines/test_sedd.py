@@ -190,7 +190,7 @@ def test_true_score_minimizes_the_loss(graph: str) -> None:
     chain, sigma = SEDD(3, graph).forward_graph, 0.8  # type: ignore[arg-type]
     model = ExactScore(TARGET, absorb)
     states = torch.tensor(list(product(range(3 + absorb), repeat=2)))
-    told = torch.full((len(states),), sigma, dtype=torch.float64)
+    level = torch.full((len(states),), sigma, dtype=torch.float64)
     kernel = torch.matrix_exp(sigma * torch.from_numpy(rate_matrix(3, absorb)))
 
     def loss(logits: Tensor) -> Tensor:
@@ -202,11 +202,11 @@ def test_true_score_minimizes_the_loss(graph: str) -> None:
                 x, y = states[rows, i], torch.full((int(rows.sum()),), x_1[i])
                 parts = LogitSums.of(logits[rows, i, :3], x, y)
                 total = (
-                    total + (chance[rows] * chain.score_entropy(parts, x == y, told[rows])).sum()
+                    total + (chance[rows] * chain.score_entropy(parts, x == y, level[rows])).sum()
                 )
         return total
 
-    true = model(states, told).requires_grad_()
+    true = model(states, level).requires_grad_()
     value = loss(true)
     (slope,) = torch.autograd.grad(value, true)
     least = float(value.detach())
@@ -351,17 +351,17 @@ def test_initial_loss_and_fixed_tokens(graph: str) -> None:
     fixed[:, :4] = True
     seen = []
 
-    def forward(x: Tensor, told: Tensor, read: cwdfm.model.transformer.Read) -> Tensor:
-        seen.append((x, told))
-        hidden: Tensor = model(x, told, read)
+    def forward(x: Tensor, level: Tensor, read: cwdfm.model.transformer.Read) -> Tensor:
+        seen.append((x, level))
+        hidden: Tensor = model(x, level, read)
         return hidden
 
     loss = objective(forward, DataBatch(x_1, t, fixed, index, seed=0, step=0))
-    (x_t, told), loss_value = seen[0], float(loss.detach())
+    (x_t, level), loss_value = seen[0], float(loss.detach())
     assert torch.equal(x_t[:, :4], x_1[:, :4])
     assert bool((x_t[:, 4:] != x_1[:, 4:]).any())
     sigma = method.noise_process.sigma(TIME_EPSILON + (1 - TIME_EPSILON) * (1 - t))
-    torch.testing.assert_close(told, sigma.float())
+    torch.testing.assert_close(level, sigma.float())
     if graph == "absorb":
         assert loss_value == pytest.approx(math.log(6), rel=0.15)
     other = torch.where(fixed, (x_1 + 1) % 6, x_1)  # a new network does not depend on its input

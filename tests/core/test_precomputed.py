@@ -110,11 +110,13 @@ def test_progress_adds_up(model: DiT) -> None:
     prompt[2, 4] = SOURCE.mask_id
     given: list[dict[str, Any]] = [{"batch_size": 3}, {"batch_size": 1, "prompt": prompt}]
     for solver, asked in product((Euler(), Euler(weight=Entropy(1.0))), given):
-        told: list[int] = []
+        reported: list[int] = []
         shape = (BATCH, LENGTH)
-        sample(model, SOURCE, Linear(), solver, shape=shape, steps=7, progress=told.append, **asked)
-        assert sum(told) == 7 * BATCH
-        assert min(told) >= 0
+        sample(
+            model, SOURCE, Linear(), solver, shape=shape, steps=7, progress=reported.append, **asked
+        )
+        assert sum(reported) == 7 * BATCH
+        assert min(reported) >= 0
 
 
 def test_reveals_that_depend_on_the_model_are_not_precomputed() -> None:

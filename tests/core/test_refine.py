@@ -161,15 +161,15 @@ def test_fixed_sequences_are_returned_unchanged(
 ) -> None:
     """As with `resample`. Progress counts these sequences like any other."""
     start, how = drawn(5), cwdfm.Refine(rounds=2, noise_fraction=1.0, steps=3)
-    ask, told = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
-    every, options = torch.ones(N, dtype=torch.bool), {"batch_size": 2, "progress": told.append}
+    ask, reported = (SmallModel(source.num_tokens), source, SCHEDULE), list[int]()
+    every, options = torch.ones(N, dtype=torch.bool), {"batch_size": 2, "progress": reported.append}
     found = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=every, **options)  # type: ignore[arg-type]
     still = cwdfm.resample(*ask, start, fixed=every)
     for name in ("tokens", "updates", "loops", "evaluations", "logit_evaluations"):
         assert torch.equal(*(torch.as_tensor(getattr(x, name)) for x in (found, still))), name
     assert torch.equal(found.tokens, start)
     assert int(found.evaluations.sum()) == found.logit_evaluations == 0
-    assert sum(told) == 5 * how.progress_steps
+    assert sum(reported) == 5 * how.progress_steps
     fixed = (torch.arange(5) == 3)[:, None].expand(5, N)
     some = cwdfm.refine(*ask, solver, start, how, weight=weight, fixed=fixed)
     assert torch.equal(some.tokens[3], start[3])
@@ -179,11 +179,11 @@ def test_fixed_sequences_are_returned_unchanged(
 def test_grids_prompts_and_progress() -> None:
     """Options of the sampling also apply to the refinement."""
     trained = cwdfm.load("qm9-uniform-small")
-    told: list[int] = []
+    reported: list[int] = []
     how = cwdfm.Refine(rounds=2, noise_fraction=0.5, steps=3)
     ask: dict[str, Any] = {"n": 6, "steps": 4, "grid": "kappa", "prompt": "CC"}
-    found = generate(trained, **ask, refine=how, progress=told.append)
-    assert sum(told) == 6 * (4 + 2 * 3)
+    found = generate(trained, **ask, refine=how, progress=reported.append)
+    assert sum(reported) == 6 * (4 + 2 * 3)
     plain = generate(trained, **ask)
     tokens, fixed = prompt_tokens(trained, prompt="CC")
     assert tokens is not None

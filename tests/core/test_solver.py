@@ -99,8 +99,8 @@ def test_samples_follow_the_exact_law_of_the_discretized_chain(
 def test_the_earlier_of_two_jumps_happens(weight: str, hazard: str) -> None:
     """One long step, in which forward and backward jumps of a token often both occur.
 
-    With a uniform source alone: a mask source's tokens have one clock each. A solver that
-    lets one direction win whenever both ring is told apart, whichever it is.
+    Only with a uniform source: with a mask source each token has one clock. A solver in which the
+    same direction always wins when both jumps occur would fail.
     """
     ours, referee = WEIGHTS[weight]
     chain = Chain(correlated_target(3, 3, seed=1), False, referee)

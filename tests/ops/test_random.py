@@ -93,7 +93,7 @@ def test_largest_uniform_stays_inside_the_total() -> None:
     assert bool((u * totals < totals).all())
 
 
-def fused(
+def assert_fused(
     seed: int, purpose: Purpose, index: torch.Tensor, step: int, position: torch.Tensor
 ) -> torch.Tensor:
     """Uniforms, after a check that both implementations give the same bits."""
@@ -107,14 +107,14 @@ def fused(
 @interpreted
 @pytest.mark.parametrize("purpose", Purpose, ids=str)
 def test_every_purpose_has_the_same_bits(purpose: Purpose) -> None:
-    fused(5, purpose, torch.arange(3)[:, None], 2, torch.arange(40)[None])
+    assert_fused(5, purpose, torch.arange(3)[:, None], 2, torch.arange(40)[None])
 
 
 @interpreted
 @pytest.mark.parametrize("seed", [0, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("step", [0, 2**31, 2**32 - 1])
 def test_large_numbers_have_the_same_bits(seed: int, step: int) -> None:
-    fused(seed, Purpose.TIE, LARGE[:7, None], step, LARGE[None, :7])
+    assert_fused(seed, Purpose.TIE, LARGE[:7, None], step, LARGE[None, :7])
 
 
 SHAPES = {
@@ -138,7 +138,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_has_the_same_bits(shape: str) -> None:
     index, position = SHAPES[shape]
-    fused(2**40 + 1, Purpose.PROPOSAL, index, 9, position)
+    assert_fused(2**40 + 1, Purpose.PROPOSAL, index, 9, position)
 
 
 @interpreted
@@ -162,7 +162,7 @@ def test_philox_known_answers_of_the_kernel(
     position, step, index, rest = counter
     purpose, index = cast(Purpose, rest & 0xFF), index | (rest >> 8) << 32
     seed = key[0] | key[1] << 32
-    u = fused(seed, purpose, torch.tensor([index]), step, torch.tensor([position]))
+    u = assert_fused(seed, purpose, torch.tensor([index]), step, torch.tensor([position]))
     assert float(u) * 2**53 == expected[0] >> 5 << 26 | expected[1] >> 6
 
 

@@ -23,7 +23,7 @@ def settings(parallel: Parallel) -> dict[str, object]:
 
 
 def without_the_end(run: Path, to: Path) -> None:
-    """A copy of a finished run that lacks the last checkpoint."""
+    """A copy of a finished run without the last checkpoint."""
     shutil.copytree(run, to, ignore=shutil.ignore_patterns("step-00000040"))
 
 
