@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from cwdfm.cli.options import parse
+from cwdfm.cli.options import by_flags, parse
 from cwdfm.errors import InputError
 from cwdfm.files import check_output_file, replacing
 from cwdfm.report.replay import replay_page
@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> None:
         )
     first = options.files[0]
     out = options.out or first.with_suffix("").with_suffix(".html")
-    check_output_file(out, force=options.force)
+    with by_flags(Options):
+        check_output_file(out, force=options.force)
     recordings = [Recording.load(path) for path in options.files]
     title = options.title or " and ".join(path.name.split(".")[0] for path in options.files)
     page = replay_page(recordings, title)

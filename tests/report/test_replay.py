@@ -209,7 +209,7 @@ def test_commands_record_and_replay(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [tokenizer.decode(row) for row in recording.tokens.tolist()] == out.read_text().split()
     replay.main([str(tmp_path / "a.recording.npz"), "--title", "Three molecules"])
     assert "Three molecules" in (tmp_path / "a.html").read_text()
-    with pytest.raises(InputError, match=r"a\.html"):
+    with pytest.raises(InputError, match=r"a\.html.*--force"):
         replay.main([str(tmp_path / "a.recording.npz")])
     with pytest.raises(InputError, match="--reject-below"):
         sample.main([*command, "--force", "--reject-below", "0.5"])
