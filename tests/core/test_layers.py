@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"generation"},
     {"likelihood.dataset"},
     {"pretrained", "report"},
-    {"train"},
+    {"integrations", "train"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,0 +1,178 @@
+"""The solvers of this library as a scheduler of diffusers.
+
+    pipe.scheduler = ContextWeightedScheduler(solver="neighbor", options={"scale": 4.0})
+
+replaces the scheduler of a `LLaDA2Pipeline` (mask source) or a `DiffusionGemmaPipeline` (uniform
+source). A step is one step of the solver from t = k / n to (k + 1) / n, with the pipeline's logits
+in place of a model. Both pipelines have temperature 0 by default; samples of the model need 1.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cwdfm.errors import InputError, check_tokens, describe, load_extra
+from cwdfm.model.wrappers import Adapted
+from cwdfm.schedule import Polynomial, time_grid
+from cwdfm.solver import Solver
+from cwdfm.solver_config import make_solver, solvers_with
+from cwdfm.source import Source, UniformSource
+
+_load = partial(load_extra, extra="diffusers")
+_blocks = _load("diffusers.schedulers.scheduling_block_refinement")
+_config = _load("diffusers.configuration_utils")
+_ConfigMixin: Any = _config.ConfigMixin
+_SchedulerMixin: Any = _load("diffusers.schedulers").SchedulerMixin
+
+
+class ContextWeightedScheduler(_SchedulerMixin, _ConfigMixin):  # type: ignore[misc]
+    """Steps of a solver, by default `Neighbor`-weighted Euler steps, on blocks of tokens.
+
+    Args:
+        solver: The name of a solver (see `make_solver`): "neighbor", "entropy", "euler", ...
+        options: Options of that solver, such as {"radius": 1, "scale": 4.0}. Windows of neighbors
+            are cut at the ends of a block, unless `boundary` says otherwise.
+        power: The schedule kappa_t = t^power.
+        block_length: Tokens per block, unless the pipeline is called with another length.
+        num_inference_steps: Steps per block until `set_timesteps` is called.
+    """
+
+    order = 1
+
+    @_config.register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        solver: str = "neighbor",
+        options: dict[str, Any] | None = None,
+        power: float = 1.0,
+        block_length: int = 32,
+        num_inference_steps: int = 32,
+    ) -> None:
+        self._solver = _flow_solver(solver, options or {})
+        self._schedule = Polynomial(power)
+        self.set_timesteps(num_inference_steps)
+
+    def set_timesteps(
+        self,
+        num_inference_steps: int,
+        device: torch.device | str | None = None,
+        block_length: int | None = None,
+    ) -> None:
+        """Set the number of steps per block. The length of a block does not matter to a solver."""
+        self._times = time_grid(self._schedule, num_inference_steps).tolist()
+        self.num_inference_steps = num_inference_steps
+        self.timesteps = torch.arange(num_inference_steps, device=device)
+
+    @torch.no_grad()
+    def step(
+        self,
+        model_output: Tensor,
+        timestep: int | Tensor,
+        sample: Tensor,
+        *,
+        mask_token_id: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        sampling_method: str = "auto",
+        threshold: float | None = None,
+        editing_threshold: float | None = None,
+        minimal_topk: int | None = None,
+        prompt_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        return_dict: bool = True,
+    ) -> Any:
+        """Advance the tokens of a block by one step of the solver.
+
+        Args:
+            model_output: The network's logits [B, N, V].
+            timestep: The number k of the step, 0..n-1. The last one reveals all remaining tokens.
+            sample: The tokens x_t [B, N].
+            mask_token_id: The mask id of the network; None for a uniform source.
+            temperature: The temperature of the draws; 0 takes the most likely token.
+            top_p: Nucleus sampling.
+            top_k: Not supported.
+            sampling_method: "greedy" is temperature 0.
+            threshold: Ignored, as are `editing_threshold` and `minimal_topk`: the solver decides
+                which tokens move.
+            editing_threshold: Ignored.
+            minimal_topk: Ignored.
+            prompt_mask: Tokens of the prompt [N] or [B, N], which never move.
+            generator: The random number generator. It determines the seed of the step.
+            return_dict: Return an object with `prev_sample`, or else a tuple that starts with it.
+        """
+        model, source, tokens_BN = _as_model(model_output, sample, mask_token_id)
+        if top_k:
+            raise InputError(f"top_k={top_k} is not supported by this scheduler; use top_p")
+        step = int(timestep)
+        if not 0 <= step < self.num_inference_steps:
+            raise InputError(
+                f"timestep must be the number of a step, 0..{self.num_inference_steps - 1}, got "
+                f"{step}; set_timesteps sets the number of steps"
+            )
+        if sampling_method == "greedy":
+            temperature = 0.0
+        changed = {"temperature": temperature, "top_p": top_p}
+        solver = replace(self._solver, **{k: x for k, x in changed.items() if x is not None})
+        fixed_BN = torch.zeros_like(sample, dtype=torch.bool)
+        if prompt_mask is not None:
+            fixed_BN = prompt_mask.expand_as(sample)
+        place = "cpu" if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=place))
+        index_B = torch.arange(len(sample), device=sample.device)
+        shape: dict[str, Any] = {"seed": seed, "prompt": tokens_BN, "fixed": fixed_BN}
+        state = solver.init(source, index_B, sample.shape[1], **shape)
+        state = replace(state, tokens=tokens_BN, step=step)
+        times = self._times[step : step + 2]
+        state, _ = solver.step(model, source, self._schedule, state, *times)
+        tokens_BN = state.tokens if mask_token_id is None else model.swap(state.tokens)
+        output = _blocks.BlockRefinementSchedulerOutput(
+            prev_sample=tokens_BN,
+            transfer_index=tokens_BN != sample,
+            editing_transfer_index=torch.zeros_like(fixed_BN),
+            sampled_tokens=tokens_BN,
+            sampled_probs=_probability(model_output, tokens_BN),
+            pred_logits=model_output,
+        )
+        return output if return_dict else output.to_tuple()
+
+    # What LLaDA2Pipeline asks its scheduler does not depend on how tokens are chosen.
+    check_eos_finished = staticmethod(_blocks.BlockRefinementScheduler.check_eos_finished)
+    check_block_should_continue = _blocks.BlockRefinementScheduler.check_block_should_continue
+
+
+def _flow_solver(name: str, options: dict[str, Any]) -> Any:
+    """The solver with these options, if it steps a flow."""
+    ends = {"boundary": "cut"} if name in solvers_with("boundary") else {}
+    solver = make_solver(name, **ends | options)
+    if not isinstance(solver, Solver):
+        raise InputError(
+            f"solver {name!r} belongs to another method than a flow; use 'neighbor', 'entropy' or "
+            f"'euler'"
+        )
+    return solver
+
+
+def _as_model(logits: Tensor, sample: Tensor, mask_id: int | None) -> tuple[Any, Source, Tensor]:
+    """A model that returns the logits, its source, and the tokens in the ids of the source."""
+    floating = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 3
+    if not floating or logits.shape[:2] != sample.shape:
+        raise InputError(
+            f"model_output must be logits [batch, block, vocabulary] of the sample, "
+            f"{describe(sample)}, got {describe(logits)}"
+        )
+    check_tokens("sample", sample, logits.shape[-1])
+    if mask_id is None:
+        return lambda x_t, t: logits, UniformSource(logits.shape[-1]), sample
+    model = Adapted(lambda _: logits, num_tokens=logits.shape[-1], mask_id=mask_id)
+    return model, model.source, model.swap(sample)
+
+
+def _probability(logits: Tensor, tokens_BN: Tensor) -> Tensor:
+    """The probability of each token [B, N] by logits [B, N, V]."""
+    logits = logits.float()
+    chosen_BN = logits.gather(-1, tokens_BN[..., None])[..., 0]
+    return (chosen_BN - logits.logsumexp(-1)).exp()
